@@ -1,1 +1,1 @@
-"""Attackers: each a small composition of parts (import name `bench.attacks`)."""
+"""Attacks (import name `bench.attacks`): registered entries at the top, their parts in folders."""

@@ -1,7 +1,7 @@
-"""The exact inversion of a first fully connected layer with bias: no matching, no optimisation.
+"""Exact inversion of a fully connected first layer with bias, without optimisation.
 
-A neuron's gradients are dW_i = Σ_n δ_in x_n and db_i = Σ_n δ_in.  So dW_i / db_i is the example itself where
-one example alone activates the neuron, and elsewhere a mixture of the examples.
+Neuron i has the gradients dW_i = Σ_n δ_in x_n and db_i = Σ_n δ_in. The ratio dW_i / db_i is an example if no other
+example activates the neuron, otherwise a mixture.
 """
 
 from dataclasses import dataclass
@@ -17,18 +17,17 @@ from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction, Status
 
-_SWEEPS = 100  # of alternating least squares; a single one is enough where the reading is exact
-_ROUNDING = 1e-6  # of the largest bias gradient: smaller ones are rounding
+_SWEEPS = 100  # of alternating least squares; a single sweep suffices for an exact reading
+_ROUNDING = 1e-6  # of the largest bias gradient: smaller values are rounding
 
 
 @dataclass(frozen=True, kw_only=True)
 class Analytic(Attack):
-    """x = dW_i / db_i: one example exactly; of a batch, each example that alone activates some ReLU neuron.
+    """x = dW_i / db_i: a single example exactly; in a batch, each example with a ReLU neuron to itself.
 
-    One example is the rank-one least-squares fit of all neurons of all observations at once, so that noise
-    averages out.  It needs no description of the defense: a factor common to weight and bias cancels
-    in the ratio, and coordinates that were set to zero are recognised and left out of the fit.
-    Different factors of weight and bias (clipping by tensor) are not undone.
+    A single example is the rank-one least-squares fit to all neurons and observations, which averages noise out. A
+    description is not needed: the ratio cancels a factor common to weight and bias, and the fit leaves coordinates out
+    if a defense set them to zero. Different factors for weight and bias (clipping by tensor) are not undone.
     """
 
     reference = "Phong et al. 2018 §3; Geiping et al. 2020 Prop. 3.1; batches: Boenisch et al. 2023"
@@ -36,14 +35,14 @@ class Analytic(Attack):
 
     tolerance: float = parameter(
         1e-3,
-        "how far outside the data's range a candidate of a batch may lie",
+        "distance outside the data's range allowed for a candidate in a batch",
         unit="widths of the range",
         source="ours",
         low=0,
     )
     same: float = parameter(
         1e-3,
-        "root mean square difference up to which two neurons show the same example",
+        "greatest root mean square difference between two neurons with the same example",
         unit="widths of the range",
         source="ours",
         low=0,
@@ -66,8 +65,8 @@ class Analytic(Attack):
         return closed_form(reading, found, infer_labels(reading, mean), loss=torch.stack(loss), status=status)
 
     def _one_reading(self, reading: Reading, layer: FirstLayer, table: Tensor) -> tuple[Tensor, Tensor, Status]:
-        """Examples (example, *shape), the share of the table (neuron, weight or bias) that they leave
-        unexplained, and the status; the public mean where the division is impossible."""
+        """Examples (example, *shape), unexplained share (0 to 1) and status. `table` (neuron, input + 1). The examples
+        are the public mean if the division is impossible."""
         public = reading.public_mean.double().cpu().expand(reading.examples, *reading.shape)
         if not torch.isfinite(table).all():
             return public, torch.tensor(torch.nan, dtype=torch.float64), "nan"
@@ -84,8 +83,9 @@ class Analytic(Attack):
         return x.reshape(reading.examples, *reading.shape), _unexplained(table, layer.apply(x)), "ok"
 
     def _separate(self, reading: Reading, ratios: Tensor, common: Tensor) -> Tensor:
-        """Examples (example, input) among the neurons' ratios: the one that most neurons show first; of equally
-        frequent ones the farthest from those chosen, as mixtures lie between.  `common` fills the rest."""
+        """Examples (example, input), chosen from the neurons' ratios by the number of neurons in agreement. Ties go to
+        the ratio farthest from the examples already chosen, because mixtures lie between examples. `common` fills the
+        rest."""
         low, high = reading.value_range
         width = high - low
         slack = self.tolerance * width
@@ -106,11 +106,9 @@ class Analytic(Attack):
 
 
 def _rank_one(table: Tensor) -> Tensor:
-    """z of the best fit table ≈ δ (z, 1)ᵀ, by alternating least squares from z = Σ db_i dW_i / Σ db_i².
-
-    Without zeros this is the first singular pair: the most likely one under equal noise everywhere.
-    A zero is left out, as a value that was withheld, unless its whole column is zero.
-    """
+    """z in the best fit table ≈ δ (z, 1)ᵀ, by alternating least squares from z = Σ db_i dW_i / Σ db_i². Without zeros
+    this is the first singular pair, the maximum likelihood under equal noise. A zero counts as withheld and is left
+    out, unless its whole column is zero."""
     shown = (table != 0) | (table == 0).all(0)
     mask = shown.double()
     delta = table[:, -1]
@@ -125,14 +123,14 @@ def _rank_one(table: Tensor) -> Tensor:
 
 
 def _ratios(table: Tensor) -> Tensor:
-    """dW_i / db_i of each neuron whose bias gradient is more than rounding: (neuron, input)."""
+    """dW_i / db_i (neuron, input) for each neuron with a bias gradient above rounding."""
     bias = table[:, -1]
     rows = table[bias.abs() > _ROUNDING * bias.abs().max()]
     return rows[:, :-1] / rows[:, -1:]
 
 
 def _unexplained(table: Tensor, z: Tensor) -> Tensor:
-    """‖table - its projection on the span of the (z, 1)‖² / ‖table‖², between 0 and 1."""
+    """‖table - projection on the span of all (z, 1)‖² / ‖table‖², between 0 and 1."""
     span = torch.cat([z, torch.ones_like(z[:, :1])], 1)
     weights = torch.linalg.lstsq(span.T, table.T, driver="gelsd").solution
     residual: Tensor = table.T - span.T @ weights

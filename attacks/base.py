@@ -1,4 +1,4 @@
-"""What an attack is: readings in, reconstructions out, and nothing of the truth."""
+"""Base class for attacks: readings in, reconstructions out, never the truth."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -15,16 +15,19 @@ Objective = Callable[[Tensor, Tensor], Tensor]
 
 
 class Attack(ABC):
-    """An attack.  Concrete ones are frozen dataclasses: a choice of parts and numbers."""
+    """An attack. Subclasses are frozen dataclasses: a choice among parts, with numbers."""
 
     reference: ClassVar[str]
     knowledge: ClassVar[tuple[str, ...]] = ("plain",)
-    iterative: ClassVar[bool] = True  # whether it uses evaluations
-    most_examples: ClassVar[int] = 16  # behind one reading
-    mergeable: ClassVar[bool] = False  # whether readings of several cells may be attacked as one batch
+    iterative: ClassVar[bool] = True
+    """Whether the attack uses evaluations."""
+    most_examples: ClassVar[int] = 16
+    """Largest number of examples behind a reading."""
+    mergeable: ClassVar[bool] = False
+    """Whether readings from several cells may form a batch."""
 
     def refuses(self, reading: Reading) -> str | None:
-        """Why it cannot attack this reading, in a few words, or None."""
+        """Reason why the attack cannot take this reading, in a few words, or None."""
         del reading
         return None
 
@@ -32,12 +35,12 @@ class Attack(ABC):
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         """Attack every reading at once, within `budget` evaluations each.
 
-        Randomness comes from `key.generator(WHAT, index, …)` with the index of the
-        reading and, where they differ, example and restart, so that its result is the same alone and in a batch.
+        Randomness comes from `key.generator(WHAT, index, …)` with the reading's index and, if needed, example and
+        restart: a reading has the same result by itself and in a batch.
         """
 
     def objective(self, reading: Reading) -> Objective | None:
-        """The matching distance alone, without prior; None for attacks without one."""
+        """Matching distance without prior, or None if the attack has no distance."""
         del reading
         return None
 

@@ -1,4 +1,4 @@
-"""The cocktail party attack on a fully connected first layer: a batch by independent component analysis."""
+"""Cocktail party attack on a fully connected first layer: independent component analysis."""
 
 from dataclasses import dataclass
 
@@ -23,19 +23,18 @@ _NOTES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Cpa(Attack):
-    """A batch's examples are the independent components of the row space of [dW | db] (`first_layer/ica.py`).
+    """Examples as independent components in the row space of [dW | db] (`first_layer/ica.py`).
 
-    The space holds the examples whatever a clip, a factor of each example or later layers did, and over
-    several local steps; noise on it is not undone, so that knowing the defense would change nothing.  Labels
-    are those whose δ agrees best with what the reading says of each example (`first_layer/certificate.py`); `loss` is
-    the mean share of δ's variance that stays unexplained.
+    The row space holds the examples after clipping, after a factor per example, under any later layers and over several
+    local steps. Noise is not undone, so a description would change nothing. Each label is the best match between δ as
+    read and δ as simulated (`first_layer/certificate.py`); `loss` is the mean share of δ's variance left unexplained.
     """
 
     reference = "Kariyappa et al. 2023; Hyvärinen & Oja 2000; Pham & Garat 1997"
     iterative = False
     most_examples = 64
 
-    refine: bool = parameter(True, "likelihood without decorrelation after FastICA; off: FastICA alone", source="ours")
+    refine: bool = parameter(True, "likelihood without decorrelation after FastICA; off: only FastICA", source="ours")
 
     def refuses(self, reading: Reading) -> str | None:
         return refusal(reading)
@@ -83,7 +82,7 @@ class Cpa(Attack):
             return public, labels, 1.0, 0.0, "diverged"
         inputs = mixing @ space.right
         agreed = witness.agreement(inputs, space.deltas(mixing))
-        missing = reading.examples - len(inputs)  # examples that repeat, or more than the layer has neurons
+        missing = reading.examples - len(inputs)  # repeated examples, or more examples than neurons
         if missing == 0 and reading.labels is None:
             labels = agreed.labels
         inputs = torch.cat([inputs, inputs.mean(0).expand(missing, -1)])

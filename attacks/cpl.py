@@ -1,4 +1,4 @@
-"""CPL: the label read off the gradient, a patterned start; squared distance by L-BFGS."""
+"""CPL: label from the gradient, patterned start, squared distance by L-BFGS."""
 
 from dataclasses import dataclass
 
@@ -17,13 +17,13 @@ _DEPARTURES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Cpl(LbfgsMatching):
-    """Client privacy leakage: ‖∇L(x', y) - g‖² from a tile of half the height and width."""
+    """Client privacy leakage: ‖∇L(x', y) - g‖² from a tile with half the height and width."""
 
     reference = "Wei et al. 2020"
 
     start: Start = parameter("tile-2", "first candidate; tables start uniform", source="Wei et al. 2020")
     l2: float = parameter(0.0, "weight of the mean square of the candidate", source="Wei et al. 2020", low=0)
-    l1: float = parameter(0.0, "weight of its mean magnitude", source="Wei et al. 2020", low=0)
+    l1: float = parameter(0.0, "weight of the candidate's mean magnitude", source="Wei et al. 2020", low=0)
 
     def parts(self, reading: Reading, budget: Budget) -> Parts:
         tiled = self.start.startswith("tile") and reading.kind == "table"

@@ -1,4 +1,4 @@
-"""Demix: the most probable originals of mixtures that were trained on."""
+"""Demix: the most probable originals behind mixtures in training."""
 
 from dataclasses import dataclass
 
@@ -12,28 +12,28 @@ from bench.trip import Budget, Reading, Reconstruction
 
 @dataclass(frozen=True, kw_only=True)
 class Demix(Attack):
-    """min ‖D(∇L(M x, M y)) - g‖² + 2v·½‖u‖² over originals x = mean + A u and a mixing matrix M of a batch.
+    """min ‖D(∇L(M x, M y)) - g‖² + 2v·½‖u‖² over originals x = mean + A u and a batch's mixing matrix M.
 
-    The rows of M, a mixture each, are positive and sum to 1.  Nobody knows which examples were mixed with which shares:
-    a row may mix all.  Where the originals have distinct labels, the soft labels M y of the last layer's gradient tell
-    them; the rest is left to the law of public examples.  Of no other reading is there anything to take apart.
+    Each row in M is a mixture: positive shares with sum 1. Partners and shares are unknown, so a row may mix all
+    originals. Soft labels M y from the last layer's gradient separate originals with distinct labels; the public
+    distribution decides the rest. Readings without mixtures are refused.
     """
 
     reference = "ours; against Zhang et al. 2018 (mixup) as a defense"
     knowledge = ("adaptive",)
     mergeable = True
 
-    starts: int = parameter(4, "starts inside the budget, while none explains the reading", source="ours", low=1)
+    starts: int = parameter(4, "starts within the budget, until one explains the reading", source="ours", low=1)
 
     tolerance: float = parameter(
-        1e-9, "of the zero-gradient loss: a reading is done below", source="ours", low=0.0, high=1.0
+        1e-9, "share of the zero-gradient loss at which a reading is finished", source="ours", low=0.0, high=1.0
     )
 
     def refuses(self, reading: Reading) -> str | None:
         if reading.description is None or not reading.description.mixed:
-            return "nothing was mixed here that it could take apart"
+            return "the reading holds no mixtures to separate"
         if reading.examples < 2:
-            return "a single mixture does not tell what it is of"
+            return "a single mixture does not determine its originals"
         return unfit(reading)
 
     def objective(self, reading: Reading) -> Objective:

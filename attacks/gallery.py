@@ -1,4 +1,4 @@
-"""Gallery: which of some candidates is behind a reading?  The quickest strong test there is, and no reconstruction."""
+"""Gallery: name the candidates behind a reading; a quick strong test, without a reconstruction."""
 
 from dataclasses import dataclass
 
@@ -17,19 +17,20 @@ from bench.gradients import group_gradients
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
-_VALUES = 1 << 16  # kept of a gradient: larger ones are hashed together, and lose where a reading is zero
-LIST = 10  # candidates named of one example, best first: what so many attackers together may say
+_VALUES = 1 << 16  # kept of a gradient; larger gradients are hashed, which loses the reading's zeros
+LIST = 10  # candidates named for a single example, best first
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gallery(Attack):
-    """Names the most likely of the candidates; as inputs the public mean, so that nothing else can score.
+    """Names the most likely candidates; inputs are the public mean, so only the names can score.
 
-    One example: the least -log likelihood of the reading under a candidate's own gradient, as the description has it;
-    without a description the greatest cosine.  With candidates that are exchangeable no attacker does better than the
-    likelihood.  Several: the likeliest set that exchanges of one candidate lead to (`candidates/exchange.py`), from the
-    largest coefficients when the reading is written as a non-negative combination of the candidates' gradients, on the
-    coordinates that are not zero in it, and of what each candidate alone would send.
+    For a single example: the least -log likelihood under a candidate's gradient, by the description; without a
+    description the greatest cosine. No attacker exceeds the likelihood among exchangeable candidates.
+
+    For several examples: the likeliest set under exchanges between a member and another candidate
+    (`candidates/exchange.py`). The exchanges start from the largest coefficients in a non-negative combination, on the
+    reading's nonzero coordinates: first with the candidates' gradients, then with each candidate's message.
     """
 
     reference = "ours; the maximum likelihood among exchangeable candidates"
@@ -42,7 +43,7 @@ class Gallery(Attack):
         if reading.linked != "vector":
             return "it compares whole vectors, and this reading's coordinates are not linked"
         if reading.steps > 1:
-            return "it has no account of several local steps"
+            return "it does not handle several local steps"
         return None
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
@@ -57,8 +58,8 @@ class Gallery(Attack):
 
 
 def _best(reading: Reading, row: int, scores: Tensor) -> Tensor:
-    """The candidates of the greatest scores, of each granted label as many as it has examples, (example,); of one
-    example a list, (candidate,), best first."""
+    """Candidates with the greatest scores, as many per granted label as it has examples: (example,). For a single
+    example a list (candidate,), best first."""
     assert reading.gallery_labels is not None
     if reading.examples == 1:
         if reading.labels is not None:
@@ -69,7 +70,7 @@ def _best(reading: Reading, row: int, scores: Tensor) -> Tensor:
 
 
 def _likelihoods(reading: Reading) -> Tensor:
-    """(reading, candidate): minus the distance of the reading from each candidate's described gradient."""
+    """Minus the distance between each reading and each candidate's described gradient: (reading, candidate)."""
     mismatch, observed, every = _mismatch(reading), observations(reading), candidates(reading)
     rows = []
     for row in range(len(reading)):
@@ -83,14 +84,14 @@ def _likelihoods(reading: Reading) -> Tensor:
 
 
 def _mismatch(reading: Reading) -> Mismatch:
-    """Minus the log likelihood; without a description the angle, which no scale changes."""
+    """Minus the log likelihood; without a description the cosine distance, which ignores scale."""
     plain = reading.description is None
     distance = Distance(kind="cosine") if plain else by_likelihood(Distance(kind="l2"), reading)
     return Mismatch(reading=reading, distance=distance, exact=True)
 
 
 def _sets(reading: Reading, key: Key) -> Tensor:
-    """(reading, candidate): scores; the greatest are of the set that is named."""
+    """Scores (reading, candidate); the named set has the greatest."""
     observed = observations(reading)
     mean = mean_observation(observed)
     sketch = Sketch.of({name: tuple(value.shape[1:]) for name, value in mean.items()}, key, _VALUES)
@@ -109,12 +110,12 @@ def _sets(reading: Reading, key: Key) -> Tensor:
 
 
 def _by_gradients(reading: Reading, sketch: Sketch, observed: Tensor) -> Tensor:
-    """(reading, candidate): scores of each reading (reading, value) by the candidates' plain gradients, on the
-    coordinates that are not zero in it."""
+    """Scores (reading, candidate) by the candidates' plain gradients, on the reading's nonzero coordinates. `observed`
+    (reading, value)."""
     weights = {name: value[0] for name, value in reading.weights.items()}
     chunks = alone(*candidates(reading))
     gradients = torch.cat([sketch(group_gradients(reading.model, weights, x, y)).float().cpu() for x, y in chunks])
-    whole: combination.Basis | None = None  # of readings that are zero nowhere
+    whole: combination.Basis | None = None  # for readings without zeros
     rows = []
     for row in observed:
         shown = row != 0

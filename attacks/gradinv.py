@@ -1,4 +1,4 @@
-"""GradInv: cosine distance and total variation, by signed Adam in the data's box."""
+"""GradInv: cosine distance and total variation, by signed Adam within the data's range."""
 
 from dataclasses import dataclass
 
@@ -12,16 +12,16 @@ from bench.trip import Budget, Reading
 
 @dataclass(frozen=True, kw_only=True)
 class GradInv(MatchingAttack):
-    """Inverting gradients: 1 - cos(∇L(x', y), g) + α TV(x'), the settings of the authors' script."""
+    """Inverting gradients: 1 - cos(∇L(x', y), g) + α TV(x'), with the settings in the authors' script."""
 
     reference = "Geiping et al. 2020"
     knowledge = ("plain", "adaptive")
 
-    iterations: int = parameter(24000, "at most", unit="evaluations", source="Geiping et al. 2020", low=1)
-    rate: float = parameter(0.1, "of Adam; ×0.1 at 3/8, 5/8 and 7/8", source="Geiping et al. 2020", above=0)
+    iterations: int = parameter(24000, "limit", unit="evaluations", source="Geiping et al. 2020", low=1)
+    rate: float = parameter(0.1, "step size of Adam; ×0.1 at 3/8, 5/8 and 7/8", source="Geiping et al. 2020", above=0)
     signed: bool = parameter(True, "take the sign of the gradient", source="Geiping et al. 2020")
     tv: float = parameter(1e-4, "weight of the total variation", source="Geiping et al. 2020", low=0)
-    restarts: int = parameter(0, "fresh starts inside the budget", source="Geiping et al. 2020", low=0)
+    restarts: int = parameter(0, "fresh starts within the budget", source="Geiping et al. 2020", low=0)
 
     def parts(self, reading: Reading, budget: Budget) -> Parts:
         # an iteration that simulates L local steps costs L evaluations

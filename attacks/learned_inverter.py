@@ -1,7 +1,7 @@
-"""Learned inversion: a regression from simulated readings of public examples to the examples.
+"""Learned inversion: a regression from simulated readings to their public examples.
 
-The attacker runs the round with its defense on public examples and learns to undo it.  He needs no description of the
-defense and no optimisation at the reading.  Whatever there is to choose is chosen on held-out public examples.
+The attacker runs the round with its defense on public examples and learns the inverse. Neither a description nor
+optimisation is needed. Kernel, ridge and features are chosen on held-out public examples.
 """
 
 import itertools
@@ -23,14 +23,14 @@ from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction, Simulator, Status
 
-LEAST = 100  # public examples: with fewer the choice on held-out ones is by chance
+LEAST = 100  # public examples: with fewer the choice on held-out examples is chance
 EXAMPLES = 20_000  # behind all simulated readings together, at most: large batches are simulated less
-CHOSEN_ON = 1000  # simulated readings on which kernel, ridge and features are chosen
-HELD_OUT = 300  # and on which they are judged
+CHOSEN_ON = 1000  # simulated readings for the choice of kernel, ridge and features
+HELD_OUT = 300  # public examples, at most, held out as judges of this choice
 CHUNK = 250  # readings simulated in one call
-PLAIN = 2000  # undefended gradients whose principal components are taken
+PLAIN = 2000  # undefended gradients for the principal components
 AGAIN = 5  # simulated readings for each public example, at most
-TRIED = list(range(4))  # rows that are simulated twice, to see whether the defense is random
+TRIED = list(range(4))  # rows simulated twice to find out whether the defense is random
 
 _SCALINGS: tuple[tuple[Units, Balance], ...] = (
     ("tensor", "values"),
@@ -40,33 +40,36 @@ _SCALINGS: tuple[tuple[Units, Balance], ...] = (
 )
 _PRINCIPAL: tuple[Units, ...] = ("tensor", "coordinate")
 _WIDTHS = (0.0, 0.2, 1.0)
-_RIDGES = (1e-3, 1e-1)  # first, of every kernel; then of the best around its own
+_RIDGES = (1e-3, 1e-1)  # for every kernel; `_FINER` and `_ON_ALL` multiply the best
 _FINER = (1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
 _ON_ALL = (0.1, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulations:
-    """Simulated readings: `vectors` (row, value), and what is behind them: `inputs` (row, example, *shape), `labels`
-    (row, example), in the order in which they are sought.  The last `held` are judged by; `low` and `high` bound the
-    inputs."""
+    """Simulated readings with their examples, sorted within a reading by label and brightness."""
 
     vectors: Tensor
-    inputs: Tensor
-    labels: Tensor
+    """Simulated readings (row, value)."""
+    inputs: Tensor  # (row, example, *shape)
+    labels: Tensor  # (row, example)
     held: int
+    """Number of last rows held out as judges."""
     low: float
+    """Least value in the data's range."""
     high: float
+    """Greatest value in the data's range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One way to regress, and its mean square `error` on held-out examples."""
+    """A fitted regression with its features."""
 
     scaling: Scaling
     words: str
     regression: ridge.Ridge
     error: float
+    """Mean squared error on held-out examples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +83,10 @@ class Inverter:
     simulations: int
 
     def __call__(self, gradients: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Gradients, name → (reading, *shape), to examples (reading, example, *shape) and the scores of their classes
-        in all, (reading, class)."""
+        """Examples (reading, example, *shape) and class scores (reading, class) from gradients.
+
+        `gradients` name → (reading, *shape). A class score estimates the number of examples in the class.
+        """
         targets = self.choice.regression(self.choice.scaling(self.sketch(gradients)))
         inputs, scores = targets[:, : -self.classes], targets[:, -self.classes :]
         return inputs.reshape(len(targets), -1, *self.shape), scores
@@ -91,16 +96,16 @@ class Inverter:
 class LearnedInverter(Attack):
     """Kernel ridge regression from simulated, defended gradients to public examples.
 
-    Examples of a batch are sought in the order of their labels, and of their brightness within a label.
+    Examples in a batch are sorted by label, then by brightness.
     """
 
     reference = "Wu et al. 2023 (Learning to Invert), §3, with a network; kernel ridge regression: ours"
     knowledge = ("black-box",)
     iterative = False
 
-    simulations: int = parameter(5000, "readings that it simulates", source="ours", low=LEAST)
+    simulations: int = parameter(5000, "simulated readings", source="ours", low=LEAST)
     components: int = parameter(
-        256, "principal components of undefended gradients that are tried as features; 0: none", source="ours", low=0
+        256, "principal components of undefended gradients tried as features; 0: none", source="ours", low=0
     )
 
     def refuses(self, reading: Reading) -> str | None:
@@ -110,7 +115,7 @@ class LearnedInverter(Attack):
         if count < LEAST:
             return f"it learns from public examples: {count} are too few, at least {LEAST}"
         if bool((reading.public_labels < 0).any()):
-            return "it simulates readings of public examples, and their labels are not known"
+            return "it simulates readings of public examples, but their labels are not known"
         if held_examples(count) < reading.examples:
             return f"{count} public examples are too few for readings of {reading.examples} examples each"
         rows = self._rows(reading, reading.simulator)
@@ -142,9 +147,10 @@ class LearnedInverter(Attack):
         )
 
     def inverter(self, reading: Reading, key: Key) -> Inverter:
-        """The map from readings like this one to examples, learned from its simulator and its public examples alone.
+        """Map from readings like this to examples, learned from its simulator and its public examples.
 
-        The best way is sought on few rows, with and without principal components; both are then fitted on all.
+        Few rows select the best features, with and without principal components; both finalists are then fitted on all
+        rows.
         """
         simulator = reading.simulator
         assert simulator is not None
@@ -171,7 +177,7 @@ class LearnedInverter(Attack):
         return min(self.simulations, affordable, fresh, max(LEAST, EXAMPLES // reading.examples))
 
     def _principal(self, reading: Reading, sketch: Sketch, trial: "Trial", key: Key) -> Iterator[tuple[Scaling, str]]:
-        """Scalings to the principal components of undefended gradients: what noise adds elsewhere is left out."""
+        """Scalings to the principal components of undefended gradients, which leaves noise in other directions out."""
         if not self.components:
             return
         rows = slice(0, min(PLAIN, trial.fitted))
@@ -195,15 +201,15 @@ class LearnedInverter(Attack):
 
 
 def held_examples(public: int) -> int:
-    """How many of the public examples are held out."""
+    """Number of public examples held out."""
     return min(HELD_OUT, public // 5)
 
 
 def simulate(reading: Reading, simulator: Simulator, sketch: Sketch, rows: int, key: Key) -> Simulations:
-    """Simulated readings of public examples; those held out stand in no other.
+    """Simulated readings of public examples; a held-out example is in no fitted row.
 
-    One example each: every public example once, and where the defense is random again with new draws.  Batches are
-    drawn anew for every row.
+    Single examples: every public example once, then again with new draws if the defense is random. Batches: a new draw
+    of examples for every row.
     """
     count = len(reading.public_inputs)
     order = torch.from_numpy(key.generator("public").permutation(count))
@@ -232,13 +238,13 @@ def simulate(reading: Reading, simulator: Simulator, sketch: Sketch, rows: int, 
 
 
 def _batches(pool: Tensor, rows: int, examples: int, key: Key, purpose: str) -> Tensor:
-    """Public examples of each batch, (row, example), none twice in it."""
+    """Distinct public examples for each batch: (row, example)."""
     random = key.generator(purpose)
     return torch.stack([pool[random.permutation(len(pool))[:examples]] for _ in range(rows)])
 
 
 def _shown(reading: Reading, simulator: Simulator, sketch: Sketch, members: Tensor, draws: Iterator[int]) -> Tensor:
-    """What the reading would show of these public examples, (row, value); observations as their mean."""
+    """Simulated readings of these public examples (row, value), averaged over observations."""
     parts = []
     for rows in members.split(CHUNK):
         shown = simulator(reading.public_inputs[rows], reading.public_labels[rows], next(draws))
@@ -248,8 +254,8 @@ def _shown(reading: Reading, simulator: Simulator, sketch: Sketch, members: Tens
 
 
 def _sought(reading: Reading, members: Tensor) -> tuple[Tensor, Tensor]:
-    """Inputs and labels of public examples (row, example), each row by label and, of one label, by brightness: a
-    reading does not show in which order its examples came."""
+    """Inputs and labels for public examples (row, example), sorted by label, then by brightness. The sorting is needed
+    because a reading does not show the order within a batch."""
     inputs, labels = reading.public_inputs[members], reading.public_labels[members]
     brightness = inputs.flatten(2).mean(2)
     brightest = (brightness - brightness.min()) / (brightness.max() - brightness.min()).clamp_min(1e-9)
@@ -259,7 +265,7 @@ def _sought(reading: Reading, members: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _undefended(reading: Reading, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Gradients of batches of public examples without the defense, name → (row, *shape)."""
+    """Gradients without the defense for batches from public examples, name → (row, *shape)."""
     like = next(iter(reading.values.values()))
     weights = {name: value[0] for name, value in reading.weights.items()}
     parts = [
@@ -271,13 +277,15 @@ def _undefended(reading: Reading, inputs: Tensor, labels: Tensor) -> dict[str, T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Simulated readings with what is regressed on, `targets` (row, target): the examples' values, then how often each
-    of the `classes` is there.  The first `fitted` rows are for fitting, the others judge."""
+    """Simulated readings and regression targets."""
 
     simulated: Simulations
     targets: Tensor
+    """(row, target): input values, then the number of examples per class."""
     classes: int
+    """Number of classes."""
     fitted: int
+    """Number of first rows for fitting; the others judge."""
 
     @classmethod
     def of(cls, simulated: Simulations, classes: int) -> "Trial":
@@ -287,7 +295,7 @@ class Trial:
         return cls(simulated=simulated, targets=targets, classes=classes, fitted=len(vectors) - simulated.held)
 
     def final(self, choice: Choice) -> Choice:
-        """The choice's neighbours in width and ridge on few rows, then the best of them on all."""
+        """Try neighbouring widths and ridges on few rows, then fit the best on all."""
         regression = choice.regression
         widths = tuple(sorted({regression.kernel.width * factor for factor in (0.5, 1.0, 2.0)}))
         ridges = tuple(regression.ridge * factor for factor in _FINER)
@@ -299,7 +307,7 @@ class Trial:
     def best(
         self, scaling: Scaling, words: str, widths: Iterable[float], ridges: Sequence[float], count: int
     ) -> Choice:
-        """The best of these kernels and ridges on one scaling's features, fitted on `count` rows at most."""
+        """Best kernel and ridge for a scaling, fitted on `count` rows at most."""
         rows = slice(0, min(count, self.fitted))
         features, others = (scaling(self.simulated.vectors[at]) for at in (rows, slice(self.fitted, None)))
         products, across = features @ features.T, others @ features.T
@@ -323,7 +331,7 @@ class Trial:
         )
 
     def _error(self, predicted: Tensor) -> float:
-        """The mean square error of predicted targets (row, target) on the held-out rows, labels apart."""
+        """Mean squared error on held-out rows, labels excluded; `predicted` (row, target)."""
         inputs = predicted[:, : -self.classes].clamp(self.simulated.low, self.simulated.high)
         error = (inputs - self.targets[self.fitted :, : -self.classes]).square().mean()
         return float(error.nan_to_num(torch.inf))
@@ -334,7 +342,7 @@ def _error(choice: Choice) -> float:
 
 
 def _whole(sketch: Sketch, trial: Trial) -> Iterator[tuple[Scaling, str]]:
-    """Scalings of the whole gradient."""
+    """Scalings for the whole gradient."""
     vectors = trial.simulated.vectors[: min(CHOSEN_ON, trial.fitted)]
     for units, balance in _SCALINGS:
         words = f"{units}s scaled" + (", tensors alike" if balance == "tensors" else "")

@@ -1,4 +1,4 @@
-"""MAP: the most probable examples, given the reading and the law of public examples."""
+"""MAP: the most probable examples, given the reading and the distribution of public examples."""
 
 from dataclasses import dataclass, replace
 
@@ -18,21 +18,20 @@ _SCALED = "the model does not see the scale of its inputs: each picture is as br
 class Map(Attack):
     """min ‖D(∇L(x', y)) - g‖² + 2v·½‖u‖², x' = mean + A u, A Aᵀ the covariance of public examples.
 
-    v is the variance of the described noise; without one it is estimated from each stage's residual, and goes to zero
-    with it.  ReLUs are softened first and get their kink back in stages; a softened model's gradient is of another
-    length, so the angle is matched until the last stage, where no noise is described.  Without ReLUs every second
-    start on a single example begins by the angle: where the model is sure of it, the gradient is faint, and the
-    distance misleads.
+    v is the variance of the described noise. Without described noise, v follows each stage's residual down to zero.
+    ReLUs are softened first and sharpened in stages; a softened model's gradient has another length, so stages before
+    the last match the angle unless noise is described. Without ReLUs, every second start on a single example begins by
+    the angle: for an example predicted with confidence the gradient is faint, and the distance misleads.
     """
 
     reference = "ours; as an estimator: maximum a posteriori"
     knowledge = ("plain", "adaptive")
     mergeable = True
 
-    starts: int = parameter(3, "starts inside the budget, while none explains the reading", source="ours", low=1)
+    starts: int = parameter(3, "starts within the budget, until one explains the reading", source="ours", low=1)
 
     tolerance: float = parameter(
-        1e-9, "of the zero-gradient loss: a reading is done below", source="ours", low=0.0, high=1.0
+        1e-9, "share of the zero-gradient loss at which a reading is finished", source="ours", low=0.0, high=1.0
     )
 
     def refuses(self, reading: Reading) -> str | None:

@@ -1,4 +1,4 @@
-"""Attacks that ignore the gradient, or read only the label off it: prior-only baselines for all others."""
+"""Prior-only baselines: attacks without the gradient, or with only the label from the gradient."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from bench.trip import Budget, Reading, Reconstruction
 
 @dataclass(frozen=True, kw_only=True)
 class MeanPicture(Attack):
-    """Always the mean of the public split."""
+    """Mean of the public split, for every reading."""
 
     reference = "prior-only baseline"
     iterative = False
@@ -26,7 +26,7 @@ class MeanPicture(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class NearestPublic(Attack):
-    """Always the public example nearest to the mean."""
+    """Public example nearest to the public mean, for every reading."""
 
     reference = "prior-only baseline"
     iterative = False
@@ -40,7 +40,7 @@ class NearestPublic(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassMean(Attack):
-    """The public mean of the class that is read off the last layer's gradient."""
+    """Public class mean, for the label inferred from the last layer's gradient."""
 
     reference = "label-only baseline: Zhao et al. 2020 (label), Wainakh et al. 2021 (batches)"
     iterative = False

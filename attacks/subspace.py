@@ -1,4 +1,4 @@
-"""Matching all layers inside the row space of a fully connected first layer's gradient."""
+"""Match all layers inside the row space of a fully connected first layer's gradient."""
 
 import warnings
 from dataclasses import dataclass, replace
@@ -19,32 +19,32 @@ from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction, Status
 
-_TOGETHER = 4  # starts that are minimised side by side
-_EXACT = 1e-12  # sum of squares at which nothing is left to explain
+_TOGETHER = 4  # starts minimised in parallel
+_EXACT = 1e-12  # sum of squares of a complete explanation
 _ROUNDING = 1e-6  # of a layer's largest singular value
-_VARIABLES = 1000  # beyond these the normal equations cost too much: independent components alone
+_VARIABLES = 1000  # above, the normal equations cost too much: the independent components are the result
 _NOTES = ("a Jacobian counts as one evaluation, residuals alone as another",)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subspace(Attack):
-    """min ‖g(A R) - g‖² over the mixing A of the row space R of [dW | db], by Levenberg–Marquardt.
+    """min ‖g(A R) - g‖² over the mixing A, R the row space of [dW | db], by Levenberg–Marquardt.
 
-    SPEAR (Dimitrov et al. 2024, §3) searches A where ReLU leaves zeros; here any activation will do, as the layers
-    above decide.  The bias column fixes each example's scale, so B examples have B(r - 1) variables at rank r.
-    Residuals of a layer are divided by its singular values.  The first start is the independent components
-    (`cpa`), with the labels that they show; the others are public examples, projected on the space, with labels
-    off the last layer.  It ends when every example is certain (`first_layer/certificate.py`).
+    SPEAR (Dimitrov et al. 2024, §3) searches A by ReLU zeros; here the layers above decide, under any activation. The
+    bias column fixes each example's scale, so B examples have B(r - 1) variables at rank r. Residuals in a layer are
+    divided by its singular values. The first start is the independent components (`cpa`) with labels from δ; further
+    starts are public examples projected on the space, with labels from the last layer. The search ends when every
+    example is certain (`first_layer/certificate.py`).
 
-    Where the defense is known, each example has a factor of its own: clipping is undone.  Several local steps
-    are not matched, nor more than 1000 variables: there the independent components are the result.
+    With a description each example has a free factor, which undoes clipping. The result is the independent components,
+    without matching, after several local steps or above 1000 variables.
     """
 
     reference = "Dimitrov et al. 2024; Kariyappa et al. 2023"
     knowledge = ("plain", "adaptive")
 
-    share: int = parameter(100, "at most for each start", unit="evaluations", source="ours", low=3)
-    unknown_scale: bool = parameter(False, "each example may be shortened by an unknown factor", source="ours")
+    share: int = parameter(100, "limit per start", unit="evaluations", source="ours", low=3)
+    unknown_scale: bool = parameter(False, "an unknown factor may have shortened each example", source="ours")
 
     def refuses(self, reading: Reading) -> str | None:
         return refusal(reading)
@@ -119,21 +119,20 @@ class Subspace(Attack):
         key: Key,
         index: int,
     ) -> "_Attempt":
-        """The best of the starts that the budget allows: independent components first, public examples then; the best
-        point so far goes on beside the next ones."""
+        """Best start within the budget; the best point so far joins each next group as a start."""
         public = reading.public_inputs.double().cpu().flatten(1)
         used, number, loss = best.evaluations, 0, float("inf")
         point = problem.project(best.inputs.flatten(1)) if best.status == "ok" else None
         fitted = best.labels
         while best.certain < 1 and budget.evaluations - used >= 2:
             starts, targets = ([], []) if point is None else ([point], [fitted])
-            left = budget.evaluations - used - 1  # one for the judgement
+            left = budget.evaluations - used - 1  # minus the judgement
             least = min(self.share, left)
             while len(starts) < min(_TOGETHER, left // least):
                 random = key.generator("start", index, 0, number + len(starts) + 1)
                 drawn = public[torch.from_numpy(random.integers(len(public), size=reading.examples))]
                 starts.append(problem.project(drawn))
-                # counts of labels off a clipped or trained layer may be wrong: every second start takes what δ shows
+                # a clipped or trained layer may give wrong label counts: every second start takes labels from δ
                 targets.append(best.labels if len(starts) % 2 else labels)
             probabilities = one_hot(torch.stack(targets), reading.classes, torch.float64)
             fit = least_squares(
@@ -156,22 +155,24 @@ class Subspace(Attack):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attempt:
-    """Examples (example, *shape), labels (example,), and what they cost."""
+    """Result for a reading."""
 
-    inputs: Tensor
-    labels: Tensor
+    inputs: Tensor  # (example, *shape)
+    labels: Tensor  # (example,)
     loss: float
     certain: float
+    """Share of examples with a certificate."""
     status: Status
-    evaluations: int = 0  # the judgement is one
+    evaluations: int = 0
+    """Evaluations used, the judgement included."""
     restarts: int = 0
 
 
 def _judged(reading: Reading, witness: Witness, space: RowSpace, mixing: Tensor, labels: Tensor) -> _Attempt:
-    """What a mixing (example, rank) claims.  Its labels are those that its δ show where it names every example once,
-    unless they are granted."""
+    """Attempt from a `mixing` (example, rank). Labels are inferred from δ if the mixing covers every example and no
+    labels are granted."""
     inputs = mixing @ space.right
-    missing = reading.examples - len(inputs)  # examples that repeat, or more than the layer has neurons
+    missing = reading.examples - len(inputs)  # repeated examples, or more examples than neurons
     loss, certain = 1.0, 0.0
     if len(mixing) == space.rank:
         agreed = witness.agreement(inputs, space.deltas(mixing))
@@ -190,8 +191,8 @@ def _judged(reading: Reading, witness: Witness, space: RowSpace, mixing: Tensor,
 
 
 class _Problem:
-    """The least squares of one reading.  A start's variables are, of each example, its place in the affine space of
-    mixings with a bias of one, (rank - 1), and the logarithm of its factor where it has one."""
+    """Least squares for a reading. Variables per example: coordinates (rank - 1) in the affine space of mixings with
+    bias 1; with `factors` also a log factor."""
 
     def __init__(
         self, space: RowSpace, upper: Upper, observed: dict[str, Tensor], examples: int, factors: bool
@@ -220,14 +221,14 @@ class _Problem:
         return self.examples * (self.space.rank - 1 + self.factors)
 
     def project(self, inputs: Tensor) -> Tensor:
-        """Inputs (example, input) → the variables of the nearest ones in the space."""
+        """Variables of the points in the space nearest to `inputs` (example, input)."""
         mixing = inputs @ self.space.right.T + self.space.bias
         places = (mixing - self._origin) @ self._axes.T
         zero = places.new_zeros(len(places), int(self.factors))
         return torch.cat([places, zero], 1).flatten()
 
     def mixing(self, x: Tensor) -> Tensor:
-        """A start's variables → (example, rank)."""
+        """Mixing (example, rank) from a start's variables."""
         rows: Tensor = self._origin + x.reshape(self.examples, -1)[:, : self.space.rank - 1] @ self._axes
         return rows
 
@@ -238,16 +239,16 @@ class _Problem:
         return total
 
     def jacobian(self, x: Tensor, targets: Tensor) -> Tensor:
-        """(start, residual, variable).  An example's variables move its own gradient alone: so many tangents fewer."""
+        """(start, residual, variable), by example: an example's variables move only its gradient."""
         with warnings.catch_warnings():
-            # torch's own of its `jit.script`, at the first forward derivative of a process
+            # raised by torch about its `jit.script`, at the first forward derivative in a process
             warnings.simplefilter("ignore", DeprecationWarning)
             each = vmap(vmap(jacfwd(self._contribution)))(x.unflatten(1, (self.examples, -1)), targets)
         blocks: Tensor = each.transpose(1, 2).flatten(2)
         return blocks
 
     def _contribution(self, x: Tensor, target: Tensor) -> Tensor:
-        """What one example adds to every layer's gradient, divided by that layer's singular values: (residual,)."""
+        """An example's share in every layer's gradient, divided by the layer's singular values: (residual,)."""
         rank = self.space.rank
         mixing = self._origin + x[: rank - 1] @ self._axes
         weight = (x[-1].exp() if self.factors else 1.0) / self.examples
@@ -264,5 +265,5 @@ class _Problem:
 
 
 def _matrix(tensors: list[Tensor]) -> Tensor:
-    """A layer's weight and bias as one matrix, (output, input + 1)."""
+    """A layer's weight and bias as a matrix (output, input + 1)."""
     return torch.cat([tensor.reshape(len(tensor), -1) for tensor in tensors], 1)

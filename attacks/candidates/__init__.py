@@ -1,1 +1,1 @@
-"""Parts that find a reading's examples among the candidates of a gallery."""
+"""Parts that find a reading's examples in a gallery."""

@@ -1,4 +1,4 @@
-"""Of which candidates' gradients is a reading the mean?  By non-negative least squares."""
+"""Decompose a reading into candidate gradients by nonnegative least squares."""
 
 from dataclasses import dataclass
 
@@ -6,27 +6,27 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
-_RIDGE = 1e-8  # of the Gram matrix's diagonal, which is 1
-_ABOUT = (0.5, 2.0)  # times 1/B, the coefficients of candidates that are taken first
-_FEW = 2  # values for each candidate
+_RIDGE = 1e-8  # relative to the Gram matrix's diagonal, 1
+_ABOUT = (0.5, 2.0)  # times 1/B: coefficients of the candidates taken first
+_FEW = 2  # values per candidate
 _TINY = 1e-30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """The candidates' `gradients` (candidate, value), their `norms` (candidate,), and a Cholesky factor of the Gram
-    matrix of the gradients at norm 1, lower."""
+    """Candidate gradients with a factorised Gram matrix."""
 
-    gradients: Tensor
-    norms: Tensor
+    gradients: Tensor  # (candidate, value)
+    norms: Tensor  # (candidate,)
     root: Tensor
+    """Lower Cholesky factor of the Gram matrix of normalised gradients."""
 
     @classmethod
     def of(cls, gradients: Tensor, shown: Tensor | None = None) -> "Basis":
-        """Of the values that are `shown` (value,), by default all.
+        """Basis on the values in the mask `shown` (value,), by default all.
 
-        Where these are hardly more than the candidates, the Gram matrix is singular but for its ridge, which rounding
-        in single precision is larger than.
+        With hardly more values than candidates, the Gram matrix is singular except for its ridge, which single
+        precision rounding exceeds; the products are then taken in float64.
         """
         few = shown is not None and int(shown.sum()) < _FEW * len(gradients)
         gradients = gradients if shown is None else gradients * shown
@@ -37,8 +37,8 @@ class Basis:
 
 
 def _root(gram: Tensor) -> Tensor:
-    """A Cholesky factor, lower, of a Gram matrix with its ridge; where rounding makes that indefinite, as of gradients
-    that all lie in a few directions, of the nearest matrix whose eigenvalues are no less than the ridge."""
+    """Lower Cholesky factor of a Gram matrix with its ridge. If rounding makes the matrix indefinite (gradients in a
+    few directions), eigenvalues are raised to the ridge."""
     lower: Tensor
     lower, failed = torch.linalg.cholesky_ex(gram + _RIDGE * torch.eye(len(gram), dtype=gram.dtype))
     if not failed:
@@ -49,12 +49,12 @@ def _root(gram: Tensor) -> Tensor:
 
 
 def scores(basis: Basis, observed: Tensor, examples: int) -> Tensor:
-    """Scores (candidate,) of those that one reading (value,) holds, a mean of so many examples: over 1 of as many
-    candidates, of the others their rank by what each would explain of the rest, in [0, 1).
+    """Scores (candidate,) for a reading (value,), the mean of `examples` gradients.
 
-    In a mean of B every gradient has the coefficient 1/B: a faint one with far more explains noise, and one that is
-    much fainter than others may have any.  So those of about 1/B are taken first, and taken off; then, one by one, the
-    candidate that leaves the least.
+    Members score above 1; other candidates have their rank by explained remainder, in [0, 1). In a mean over B, every
+    gradient has the coefficient 1/B: a faint gradient with a much larger coefficient explains noise, and a gradient
+    much fainter than others may have any. Coefficients near 1/B are therefore taken first and subtracted; then,
+    repeatedly, the candidate with the smallest remainder.
     """
     gradients, norms, root = basis.gradients, basis.norms, basis.root
     products = (gradients @ observed).double() / norms

@@ -1,5 +1,7 @@
-"""The most likely set of candidates behind a reading of several examples: one is exchanged for another as long as the
-reading gets more likely, which takes no more of the defense than its description."""
+"""Most likely set of candidates behind a reading of several examples.
+
+A member is exchanged for another candidate while the likelihood grows; this needs no more than the description.
+"""
 
 import math
 from collections import Counter
@@ -17,50 +19,52 @@ from bench.attacks.objective.mismatch import Mismatch
 from bench.gradients import group_gradients
 from bench.trip import Candidates
 
-_SWEEPS = 4  # at most; in each every example is exchanged once
-_OPTIONS = 256  # candidates tried for an example, at most
+_SWEEPS = 4  # at most; each exchanges every example once
+_OPTIONS = 256  # candidates per example, at most
 _KICKS = 24  # at most
 _KICKED = 0.6  # of a set's members
-_POOL = 1 << 27  # numbers in memory, of candidates' gradients
-_AT_ONCE = 1 << 22  # numbers in memory, of the sets that are compared
+_POOL = 1 << 27  # numbers in memory for candidates' gradients
+_AT_ONCE = 1 << 22  # numbers in memory for compared sets
 _TINY = 1e-30
-_SAME = 1e-4  # relative distance of what differs by rounding
+_SAME = 1e-4  # relative distance within rounding
 
 Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """The candidates that are considered for one reading: their numbers `members` (member,) in the gallery, what the
-    gradients were computed on, and `gradients`, name → (member, *shape).
-
-    `messages`, by observation: what is shown of each member if every sender has it alone, name → (member, *shape).
-    `separable`: what is shown of a set is the mean of its members' messages.
-    """
+    """Candidates considered for a reading."""
 
     mismatch: Mismatch
-    observed: Sequence[Tensors]  # each name → (1, *shape)
+    observed: Sequence[Tensors]
+    """Observations, each name → (1, *shape)."""
     members: Tensor
+    """Gallery numbers (member,)."""
     inputs: Tensor
     targets: Tensor
     gradients: Tensors
+    """name → (member, *shape)."""
     messages: Sequence[Tensors]
+    """Per observation: simulated reading if every sender holds only this member, name → (member, *shape)."""
     separable: bool = False
+    """The simulated reading of a set is the mean of its members' messages."""
 
     @property
     def size(self) -> int:
-        """Numbers of a gradient."""
+        """Number of values in a gradient."""
         return sum(value[0].numel() for value in self.gradients.values())
 
     @property
     def _together(self) -> bool:
-        """Whether all that is shown follows from the mean gradient of a set."""
+        """Whether the mean gradient of a set determines its simulated reading."""
         description = self.mismatch.reading.description
         return description is None or (description.senders == 1 and not description.inside_steps)
 
     def losses(self, chosen: Tensor, place: int, others: Tensor) -> Tensor:
-        """Minus the log likelihood of the reading, up to a constant, for the set `chosen` (example,) of members with
-        each of the `others` (other,) in this place, (other,)."""
+        """Minus log likelihood, up to a constant, with each of `others` at this place in the set: (other,).
+
+        `chosen` (example,), `others` (other,): members.
+        """
         distance = _apart if self.mismatch.reading.description is None else self.mismatch.of_shown
         numbers = self.size * (1 if self.separable or self._together else len(chosen))
         parts = others.split(max(1, _AT_ONCE // numbers))
@@ -73,7 +77,7 @@ class Pool:
         return total.nan_to_num(nan=torch.inf)
 
     def _with(self, number: int, chosen: Tensor, place: int, others: Tensor) -> Tensors:
-        """What an observation would show of these sets, name → (other, *shape)."""
+        """Simulated observation of these sets, name → (other, *shape)."""
         rest = torch.cat([chosen[:place], chosen[place + 1 :]])
         if self.separable:
             return _means(self.messages[number], rest, others)
@@ -87,7 +91,7 @@ class Pool:
         return self.shown(observed, sets)
 
     def adds_up(self, chosen: Tensor) -> bool:
-        """Whether what is shown of this set (example,) is the mean of its messages, but for rounding."""
+        """Whether the simulated reading of this set (example,) is the mean of its messages, within rounding."""
         for observed, messages in zip(self.observed, self.messages, strict=True):
             whole, means = self.shown(observed, chosen[None]), _means(messages, chosen[1:], chosen[:1])
             if any(
@@ -97,11 +101,10 @@ class Pool:
         return True
 
     def separate(self) -> "Pool":
-        """The same, of which sets are known to be the means of their messages."""
         return replace(self, separable=True)
 
     def shown(self, observed: Tensors, sets: Tensor) -> Tensors:
-        """What an observation would show of sets (set, example), name → (set, *shape)."""
+        """Simulated observation of sets (set, example), name → (set, *shape)."""
         weights = {name: value[0] for name, value in self.mismatch.reading.weights.items()}
         behind = Candidates(inputs=self.inputs[sets], targets=self.targets[sets], weights=weights)
         gradients = {name: value[sets] for name, value in self.gradients.items()}
@@ -116,10 +119,12 @@ def most_likely(
     sketch: Sketch,
     generator: np.random.Generator,
 ) -> Tensor:
-    """The numbers of the candidates (example,) of the most likely set that was met.
+    """Gallery numbers (example,) of the most likely set visited.
 
-    `observed`: of one reading, name → (1, *shape) for each observation; `scores` (candidate,) of all candidates, which
-    say who is considered; `labels` (example,), if they are known; `sketch`: of a gradient.
+    - `observed`: a reading, name → (1, *shape) per observation.
+    - `scores` (candidate,): all candidates; the best are considered.
+    - `labels` (example,): if known.
+    - `sketch`: vector form of a gradient.
     """
     reading = mismatch.reading
     ranked, counts = by_label(reading, scores, labels)
@@ -141,7 +146,7 @@ def most_likely(
 
 
 def pool_of(mismatch: Mismatch, observed: Sequence[Tensors], members: Tensor) -> Pool:
-    """Of these candidates, by number (member,), for one reading."""
+    """Pool of the candidates numbered `members` (member,)."""
     reading = mismatch.reading
     inputs, targets = candidates(reading, members)
     weights = {name: value[0] for name, value in reading.weights.items()}
@@ -163,7 +168,7 @@ def pool_of(mismatch: Mismatch, observed: Sequence[Tensors], members: Tensor) ->
 
 
 def _message(mismatch: Mismatch, observed: Tensors, gradients: Tensors, behind: Candidates) -> Tensors:
-    """What is shown of candidates (candidate, 1, *shape) if every sender has one alone, name → (candidate, *shape)."""
+    """Simulated reading if every sender holds only this candidate, name → (candidate, *shape)."""
     description = mismatch.reading.description
     copies = 1 if description is None else description.senders
     count = len(behind.inputs)
@@ -179,8 +184,8 @@ def _message(mismatch: Mismatch, observed: Tensors, gradients: Tensors, behind: 
 
 
 def _search(pool: Pool, starts: Sequence[Tensor], options: Sequence[Tensor], generator: np.random.Generator) -> Tensor:
-    """The best set (example,) from these starts, and from it with some members exchanged at random, until it was met
-    twice (an iterated local search: Lourenço, Martin, Stützle 2003)."""
+    """Best set (example,) by iterated local search (Lourenço, Martin, Stützle 2003). Descends from the starts, then
+    from the best set with random exchanges, until the best set is found twice."""
     met = Counter[tuple[int, ...]]()
     best, least = starts[0], math.inf
     for turn in range(len(starts) + _KICKS):
@@ -199,7 +204,7 @@ def _key(members: Tensor) -> tuple[int, ...]:
 
 
 def _kicked(members: Tensor, options: Sequence[Tensor], generator: np.random.Generator) -> Tensor:
-    """The set with a part of its members exchanged at random."""
+    """Set with a random part of its members exchanged."""
     kicked = members.clone()
     for place in generator.permutation(len(members))[: math.ceil(_KICKED * len(members))].tolist():
         others = options[place][~torch.isin(options[place], kicked)]
@@ -209,8 +214,8 @@ def _kicked(members: Tensor, options: Sequence[Tensor], generator: np.random.Gen
 
 
 def _descend(pool: Pool, start: Tensor, options: Sequence[Tensor]) -> tuple[float, Tensor]:
-    """By the distance to the mean of what is drawn, and from there by the law of the draws, under which a set with one
-    wrong member may be no likelier than one with all wrong."""
+    """Exchange by the distance to the mean of the draws, then by their law. Under the law, a set with a single wrong
+    member may be no likelier than a set with only wrong members."""
     smooth = replace(pool, mismatch=replace(pool.mismatch, exact=False))
     if not torch.equal(pool.losses(start, 0, start[:1]), smooth.losses(start, 0, start[:1])):
         _, start = _exchange(smooth, start, options)
@@ -218,7 +223,7 @@ def _descend(pool: Pool, start: Tensor, options: Sequence[Tensor]) -> tuple[floa
 
 
 def _exchange(pool: Pool, start: Tensor, options: Sequence[Tensor]) -> tuple[float, Tensor]:
-    """From a set of members (example,) to one that no exchange makes more likely, and its loss."""
+    """Loss and members (example,) after exchanges until none raises the likelihood."""
     chosen, loss = start.clone(), float(pool.losses(start, 0, start[:1])[0])
     for _ in range(_SWEEPS):
         before = loss
@@ -236,14 +241,14 @@ def _exchange(pool: Pool, start: Tensor, options: Sequence[Tensor]) -> tuple[flo
 
 
 def _means(each: Tensors, rest: Tensor, others: Tensor) -> Tensors:
-    """The means of the rest and each of the others, name → (other, *shape)."""
+    """Means over the rest and each of the others, name → (other, *shape)."""
     count = len(rest) + 1
     return {name: (value[rest].sum(0) + value[others]) / count for name, value in each.items()}
 
 
 def _apart(simulated: Tensors, observed: Tensors) -> Tensor:
-    """How far readings, name → (row, *shape), are from the nearest multiple of what is simulated, on the coordinates
-    that are not zero in them, (row,): for who does not know what a defense leaves out, or by how much it clips."""
+    """Squared distance (row,) to the nearest multiple of the simulated reading, on nonzero coordinates. Used without a
+    description: dropped coordinates and clipping factors are then unknown. Both name → (row, *shape)."""
     seen = torch.cat([value.flatten(1) for value in observed.values()], 1)
     made = torch.cat([simulated[name].flatten(1) for name in observed], 1) * (seen != 0)
     factor = (made * seen).sum(1) / made.square().sum(1).clamp_min(_TINY)

@@ -1,4 +1,4 @@
-"""The candidates of a gallery, as tensors to compute on."""
+"""Gallery candidates as tensors."""
 
 from collections.abc import Iterator
 
@@ -8,11 +8,11 @@ from torch import Tensor
 from bench.gradients import one_hot
 from bench.trip import Reading
 
-_CHUNK = 64  # candidates side by side
+_CHUNK = 64  # candidates in parallel
 
 
 def candidates(reading: Reading, members: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Inputs (candidate, *shape) and label probabilities (candidate, class) of all, or of these by number."""
+    """Inputs (candidate, *shape) and label probabilities (candidate, class), for all or the numbers `members`."""
     assert reading.gallery_inputs is not None and reading.gallery_labels is not None
     like = next(iter(reading.values.values()))
     inputs, labels = reading.gallery_inputs, reading.gallery_labels
@@ -22,12 +22,15 @@ def candidates(reading: Reading, members: Tensor | None = None) -> tuple[Tensor,
 
 
 def alone(inputs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Some at a time, each a group of its own: (candidate, 1, *shape) and (candidate, 1, class)."""
+    """Chunks with each candidate as its group: (candidate, 1, *shape) and (candidate, 1, class)."""
     yield from zip(inputs[:, None].split(_CHUNK), targets[:, None].split(_CHUNK), strict=True)
 
 
 def by_label(reading: Reading, scores: Tensor, labels: Tensor | None) -> tuple[list[Tensor], list[int]]:
-    """By label the candidates, best first, and how many examples have it; unknown labels count as one."""
+    """Candidates per label, best first, and the number of examples per label.
+
+    Unknown labels form a single group.
+    """
     assert reading.gallery_labels is not None
     if labels is None:
         return [scores.argsort(descending=True)], [reading.examples]

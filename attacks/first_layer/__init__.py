@@ -1,1 +1,1 @@
-"""Parts that solve for examples from the gradient of a fully connected first layer."""
+"""Parts that solve for examples in the gradient of a fully connected first layer."""

@@ -1,9 +1,9 @@
-"""Whether an attacker can know that it is right: the δ of each example, read off the reading and simulated.
+"""Certificates for reconstructions: δ as read from the gradient against δ as simulated by the model.
 
-A reconstruction of a fully connected first layer says what δ = ∂loss/∂z each example had, by linear algebra alone:
-the layers above were not asked.  The model says what δ that example would have.  Where both agree the example is right,
-as a mixture of examples would have the same mixture of δ only by chance.  For ReLU this holds the pattern of zeros
-that SPEAR tests (Dimitrov et al. 2024, §4.3, λ), and needs no ReLU.
+A reconstruction at a fully connected first layer determines δ = ∂loss/∂z per example by linear algebra, without the
+layers above. The model simulates δ for the reconstructed example. Agreement confirms the example: a mixture of examples
+would have the same mixture of δ only by chance. For ReLU this includes the zero pattern tested by SPEAR (Dimitrov et
+al. 2024, §4.3, λ), but ReLU is not needed.
 """
 
 import copy
@@ -16,16 +16,16 @@ from torch.func import functional_call
 from bench.attacks.first_layer.layer import FirstLayer
 from bench.trip import Reading
 
-PUBLIC = 256  # public examples that say how much δ varies
-_FAINT = 1e-6  # of the largest variance of δ: directions below it are rounding
-# Of the variance in a direction, on average over all.  Measured over 2 900 examples of cancer, Adult, digits, MNIST and
-# CIFAR-10 (B = 2 to 64, sigmoid and ReLU): no failure was above it.  By the variance of all directions together
-# 12 wrong rows of cancer were.
+PUBLIC = 256  # public examples for the variation of δ
+_FAINT = 1e-6  # of the largest variance of δ: lower directions are rounding
+# Explained share per direction, averaged over directions.  Measured on 2 900 examples (cancer, Adult, digits, MNIST,
+# CIFAR-10; B = 2 to 64; sigmoid and ReLU): no failure above.  The share over all directions together passes 12 wrong
+# rows of cancer.
 SURE = 0.9
 
 
 class _Output(nn.Module):
-    """Stands for the first layer: its output is given."""
+    """Stand-in for the first layer with a given output."""
 
     value: Tensor
 
@@ -36,19 +36,21 @@ class _Output(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upper:
-    """The model above its first layer, in float64 on the CPU: `weight` (neuron, input) and `bias` (neuron,) of that
-    layer for inputs x, and of the layers above `rest`, name → (*shape)."""
+    """Model above its first layer, in float64 on the CPU."""
 
     model: nn.Module
     output: _Output
     shape: tuple[int, ...]
     weight: Tensor
+    """First layer's weight for inputs x (neuron, input)."""
     bias: Tensor
+    """First layer's bias for inputs x (neuron,)."""
     rest: dict[str, Tensor]
+    """Weights of the layers above, name → (*shape)."""
 
     @classmethod
     def of(cls, reading: Reading, layer: FirstLayer, *, observed: bool = True) -> "Upper":
-        """Under the first observation's weights.  Hooks that a caller registered on the model stay where `observed`."""
+        """Layers above at the first observation's weights. `observed` keeps the caller's hooks on the model."""
         weights = {name: value[0].detach().double().cpu() for name, value in reading.weights.items()}
         model = copy.deepcopy(reading.model).double().cpu()
         if not observed:
@@ -67,7 +69,7 @@ class Upper:
         )
 
     def logits(self, z: Tensor, rest: dict[str, Tensor]) -> Tensor:
-        """The model's outputs (example, class) where its first layer gives z (example, neuron)."""
+        """Outputs (example, class) for first layer outputs z (example, neuron)."""
         self.output.value = z
         outputs: Tensor = functional_call(self.model, rest, (z.new_zeros(len(z), *self.shape),))
         return outputs
@@ -83,25 +85,26 @@ class Upper:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """How well δ as read and as simulated agree, (example,): `explained` is 1 where they are equal, and about
-    -1 for another example of that label; `labels` explain each δ best."""
+    """Agreement between δ as read and δ as simulated."""
 
     explained: Tensor
+    """1 for equal δ, about -1 for a different example with the same label (example,)."""
     labels: Tensor
+    """Label with the best agreement (example,)."""
 
     @property
     def certain(self) -> int:
-        """How many of the examples the attacker knows to be right."""
+        """Number of examples with a certificate."""
         return int((self.explained >= SURE).sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Witness:
-    """What confirms an example: the layers above the first, and the principal `directions` (neuron, direction) of δ
-    among public examples of a label, divided by their deviations; all δ of length one."""
+    """Simulator of δ, with its usual variation among public examples."""
 
     upper: Upper
     directions: Tensor
+    """Principal directions (neuron, direction) of public δ per label, at length 1, divided by their deviations."""
 
     @classmethod
     def of(cls, reading: Reading, layer: FirstLayer) -> "Witness":
@@ -113,8 +116,10 @@ class Witness:
         return cls(upper=Upper.of(reading, layer), directions=axes[:, shown] / variance[shown].sqrt())
 
     def agreement(self, inputs: Tensor, deltas: Tensor) -> Agreement:
-        """Of each example: `inputs` (example, input), and `deltas` (example, neuron) as read, of any scale: 1 less the
-        mean square of the gap over the directions."""
+        """Agreement for `inputs` (example, input) with `deltas` (example, neuron) as read, in any scale.
+
+        `explained` is 1 minus the mean squared gap over the directions.
+        """
         gaps = self.upper.deltas(inputs)
         gaps = _unit(gaps) - _unit(deltas)[:, None]
         labels = gaps.square().sum(-1).nan_to_num(torch.inf).argmin(1)

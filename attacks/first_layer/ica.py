@@ -1,8 +1,8 @@
-"""Independent components of a row space: which mixtures of its rows are single examples.
+"""Independent component analysis of a row space: unmix its rows into single examples.
 
-FastICA (Hyvärinen & Oja 2000) on differences of neighbouring pixels, which are sparse and so far from Gaussian; then
-the maximum of the likelihood without FastICA's decorrelation (Pham & Garat 1997): over so few places true
-examples are correlated, and the error of that grows with the batch.
+FastICA (Hyvärinen & Oja 2000) on differences of neighbouring pixels, which are sparse and far from Gaussian. Then
+maximum likelihood without FastICA's decorrelation (Pham & Garat 1997): over few pixels true examples are correlated,
+and this error grows with the batch.
 """
 
 import warnings
@@ -19,8 +19,8 @@ from torch import Tensor
 from bench.attacks.first_layer.layer import RowSpace
 from bench.trip import Reading
 
-PUBLIC = 2000  # public examples that say how large differences are
-_FAINT = 0.05  # of the largest deviation: places that vary less say nothing but rounding
+PUBLIC = 2000  # public examples for the size of differences
+_FAINT = 0.05  # of the largest deviation: lower places are rounding
 _WIDTH = 0.5  # of the Cauchy density, in deviations of a source
 _ITERATIONS = 200
 
@@ -30,8 +30,10 @@ _Density = Callable[[Floats], tuple[Floats, Floats]]
 
 
 def independent(space: RowSpace, reading: Reading, draw: np.random.Generator, *, refine: bool) -> Tensor | None:
-    """The mixing (rank, rank) whose rows are independent examples, scaled to a bias of one; None where there are too
-    few places to tell them apart."""
+    """Mixing (rank, rank) with independent examples as rows, scaled to bias 1.
+
+    None if the places are too few to separate the examples.
+    """
     observed = _sources(space, reading)
     size = space.rank
     if size == 1:
@@ -40,19 +42,19 @@ def independent(space: RowSpace, reading: Reading, draw: np.random.Generator, *,
         return None
     ica = FastICA(whiten="unit-variance", max_iter=400, tol=1e-5, w_init=draw.standard_normal((size, size)))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the likelihood goes on from there
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the likelihood continues
         ica.fit(observed.T)
     unmixing: Floats = ica.components_
     if refine:
-        # log cosh first, whose optima are few; the Cauchy density's are sharper, and exact where differences are zero
+        # log cosh has few optima; then the Cauchy density, sharper, and exact if differences are zero
         for density in (_log_cosh, _cauchy):
             unmixing = _likeliest(unmixing, observed, density)
     return space.scaled(torch.from_numpy(unmixing))
 
 
 def _sources(space: RowSpace, reading: Reading) -> Floats:
-    """What is independent between examples, as linear maps of the rows, (rank, place): differences of neighbouring
-    pixels with colours decorrelated, or a table's columns around their means; in public deviations."""
+    """Linear maps of the rows that are independent between examples, (rank, place), in public deviations. Images:
+    neighbouring pixel differences with decorrelated colours; tables: centred columns."""
     public = reading.public_inputs[:PUBLIC].double().cpu()
     if reading.kind == "table":
         mean = public.mean(0).flatten()
@@ -73,13 +75,13 @@ def _sources(space: RowSpace, reading: Reading) -> Floats:
 
 
 def _differences(x: Tensor) -> Tensor:
-    """Pictures (example, channel, height, width) → vertical and horizontal differences (example, channel, place)."""
+    """Images (example, channel, height, width) → vertical and horizontal differences (example, channel, place)."""
     return torch.cat([x.diff(dim=2).flatten(2), x.diff(dim=3).flatten(2)], 2)
 
 
 def _likeliest(unmixing: Floats, observed: Floats, density: _Density) -> Floats:
-    """The W near `unmixing` of greatest log|det W| + mean over places of Σ log density(W · observed), each source
-    in units of its deviation at the start."""
+    """W near `unmixing` with the greatest log|det W| + mean over places Σ log density(W · observed). Sources are scaled
+    by their deviations at the start."""
     sources = unmixing @ observed
     scale = np.sqrt((sources**2).mean(1, keepdims=True))
     sources = sources / scale

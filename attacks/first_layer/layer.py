@@ -1,7 +1,7 @@
-"""A fully connected first layer: finding it, and what its gradient says of the inputs.
+"""Fully connected first layer: detection, and the row space of its gradient.
 
-Its gradient [dW | db] is Σ_n δ_n (x_n, 1)ᵀ: of rank one for one example (Phong et al. 2018, §3), and of a batch the row
-space is spanned by the examples (Kariyappa et al. 2023, §4; Dimitrov et al. 2024, §3).
+The gradient [dW | db] is Σ_n δ_n (x_n, 1)ᵀ: rank 1 for a single example (Phong et al. 2018, §3); for a batch, the
+examples span its row space (Kariyappa et al. 2023, §4; Dimitrov et al. 2024, §3).
 """
 
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from torch.func import functional_call
 
 from bench.trip import Reading
 
-_ROUNDING = 3e-8  # of the largest singular value: what float32 sums leave beyond the true rank
+_ROUNDING = 3e-8  # of the largest singular value: rounding of float32 sums beyond the true rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstLayer:
-    """The prefix of the layer's parameters' names, and what it takes of an input x: factor · x + offset,
-    each (input,)."""
+    """First layer on factor · x + offset."""
 
     prefix: str
-    factor: Tensor
-    offset: Tensor
+    """Prefix of the layer's parameter names."""
+    factor: Tensor  # (input,)
+    offset: Tensor  # (input,)
 
     def apply(self, x: Tensor) -> Tensor:
         return self.factor * x + self.offset
@@ -33,8 +33,10 @@ class FirstLayer:
 
 
 def first_layer(reading: Reading) -> FirstLayer | None:
-    """The layer with parameters that a forward pass reaches first, if it is linear with a bias, used once,
-    and takes the flattened input, as it is or normalised value by value."""
+    """First layer with parameters in the forward pass, or None.
+
+    The layer must be linear with bias, used once, on the flattened input, optionally normalised per value.
+    """
     weights = {name: value[0] for name, value in reading.weights.items()}
     like = next(iter(weights.values()))
     size = prod(reading.shape)
@@ -71,7 +73,7 @@ def first_layer(reading: Reading) -> FirstLayer | None:
 
 
 def refusal(reading: Reading) -> str | None:
-    """Why nothing can be read off this reading's first layer, in a few words, or None."""
+    """Reason why the first layer cannot be inverted, in a few words, or None."""
     if reading.linked != "vector":
         return "it divides weights by biases, and this reading's coordinates are not linked"
     if first_layer(reading) is None:
@@ -80,8 +82,10 @@ def refusal(reading: Reading) -> str | None:
 
 
 def table(layer: FirstLayer, observed: list[dict[str, Tensor]], row: int) -> Tensor:
-    """A reading's first layer, (observation · neuron, input + 1), biases last: Σ_n δ_n (z_n, 1), with z what the
-    layer takes."""
+    """First layer gradient of a reading, Σ_n δ_n (z_n, 1): (observation · neuron, input + 1), biases last.
+
+    z is the layer's input.
+    """
     weight, bias = (
         torch.cat([gradient[f"{layer.prefix}{name}"][row] for gradient in observed]).double().cpu()
         for name in ("weight", "bias")
@@ -91,38 +95,39 @@ def table(layer: FirstLayer, observed: list[dict[str, Tensor]], row: int) -> Ten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSpace:
-    """The singular factors of a table Σ_n δ_n (x_n, 1) in float64.
+    """Singular factors of a table Σ_n δ_n (x_n, 1), in float64.
 
-    `left` (neuron, rank), `singular` (rank,) and `right` (rank, input), with the `bias` column (rank,): the
-    examples are rows of mixing @ [right | bias] with a one in the last column.
+    Examples are rows of mixing @ [right | bias] with 1 in the last column.
     """
 
-    left: Tensor
-    singular: Tensor
-    right: Tensor
-    bias: Tensor
+    left: Tensor  # (neuron, rank)
+    singular: Tensor  # (rank,)
+    right: Tensor  # (rank, input)
+    bias: Tensor  # (rank,)
 
     @property
     def rank(self) -> int:
         return len(self.singular)
 
     def scaled(self, mixing: Tensor) -> Tensor:
-        """Each row of `mixing` (example, rank) with the scale and sign that give its bias column a one."""
+        """`mixing` (example, rank) with each row scaled to bias 1."""
         return mixing / (mixing @ self.bias)[:, None]
 
     def deltas(self, mixing: Tensor) -> Tensor:
-        """What the reading says of each example's δ, (example, neuron), were the `mixing` (rank, rank) right."""
+        """δ as read, (example, neuron), for a `mixing` (rank, rank)."""
         deltas: Tensor = torch.linalg.solve(mixing.T, (self.left * self.singular).T)
         return deltas
 
 
 def row_space(layer: FirstLayer, gradient: Tensor, examples: int) -> RowSpace:
-    """The row space of a table (neuron, input + 1) in the units of the inputs x: of rank `examples` at most, less
-    where singular values are rounding or examples repeat."""
+    """Row space of a table (neuron, input + 1), in units of the inputs x.
+
+    The rank is at most `examples`, lower if singular values are rounding or examples repeat.
+    """
     bias = gradient[:, -1]
     inputs = (gradient[:, :-1] - bias[:, None] * layer.offset) / layer.factor
     left, singular, right = torch.linalg.svd(torch.cat([inputs, bias[:, None]], 1), full_matrices=False)
     rank = max(1, min(examples, int((singular > _ROUNDING * singular[0]).sum())))
-    sign = torch.where(right[:, -1:] < 0, -1.0, 1.0)  # of a singular pair it is free: the bias is positive
+    sign = torch.where(right[:, -1:] < 0, -1.0, 1.0)  # a singular pair's sign is free: make the bias positive
     left, right = left * sign.T, right * sign
     return RowSpace(left=left[:, :rank], singular=singular[:rank], right=right[:rank, :-1], bias=right[:rank, -1])

@@ -1,1 +1,1 @@
-"""Parts of a regression from gradients to examples."""
+"""Parts for a regression from gradients to examples."""

@@ -1,6 +1,6 @@
 """Kernel ridge regression in closed form.
 
-f(z) = b + k(z) A with A = (K + λ m I)⁻¹ (T - b), where m is the mean of K's diagonal, so that λ has no unit.
+f(z) = b + k(z) A with A = (K + λ m I)⁻¹ (T - b); m is the mean of K's diagonal, so λ has no unit.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-WORST = 1e6  # a λ that leaves nothing but the mean
+WORST = 1e6  # λ at which only the mean remains
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """The linear kernel zᵀz' where `width` is 0, else exp(-width · ‖z - z'‖² / the median of ‖z - z'‖²)."""
+    """Linear kernel zᵀz' for `width` 0, otherwise exp(-width · ‖z - z'‖² / median ‖z - z'‖²)."""
 
     width: float = 0.0
 
     def __call__(self, products: Tensor, left: Tensor, right: Tensor, median: float) -> Tensor:
-        """From zᵀz' (left, right) and the squared norms of both sides, (left,) and (right,)."""
+        """Kernel values from zᵀz' (left, right) and both squared norms, (left,) and (right,)."""
         if self.width == 0:
             return products
         distances = (left[:, None] + right[None] - 2 * products).clamp_min_(0)
@@ -30,7 +30,7 @@ class Kernel:
 
 
 def median_distance(products: Tensor) -> float:
-    """The median of ‖z - z'‖² over pairs of some hundred rows, from zᵀz' (row, row); never 0."""
+    """Median ‖z - z'‖² over pairs among some hundred rows, from zᵀz' (row, row); never 0."""
     every = max(1, len(products) // 300)
     few = products[::every, ::every]
     norms = few.diagonal()
@@ -40,8 +40,10 @@ def median_distance(products: Tensor) -> float:
 
 
 def factorise(kernel: Tensor, ridge: float) -> tuple[Tensor, float]:
-    """The Cholesky factor of K + λ m I, and λ: `ridge`, or the first of its tenfolds with which it is positive
-    definite in this precision.  `kernel` (row, row)."""
+    """Cholesky factor of K + λ m I, and λ: `ridge`, times 10 until the matrix is positive definite.
+
+    `kernel` (row, row).
+    """
     mean = kernel.diagonal().mean().clamp_min(torch.finfo(kernel.dtype).tiny)
     while True:
         shifted = kernel.clone()
@@ -54,34 +56,34 @@ def factorise(kernel: Tensor, ridge: float) -> tuple[Tensor, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ridge:
-    """A fitted regression.
-
-    `features` (row, feature) it was fitted on, with squared `norms` (row,); `coefficients` (row, target), `offset`
-    (target,).
-    """
+    """A fitted regression."""
 
     kernel: Kernel
     ridge: float
     features: Tensor
+    """Features in the fit (row, feature)."""
     norms: Tensor
+    """Squared norms of the features (row,)."""
     median: float
-    coefficients: Tensor
-    offset: Tensor
+    coefficients: Tensor  # (row, target)
+    offset: Tensor  # (target,)
 
     def __call__(self, features: Tensor) -> Tensor:
         """(row, feature) → (row, target)."""
         return self.from_products(features @ self.features.T, features.square().sum(1))
 
     def from_products(self, products: Tensor, norms: Tensor) -> Tensor:
-        """The same from scalar products with the features fitted on, (row, row fitted on), and squared norms (row,)."""
+        """Prediction from products with the fit's features (row, row fitted on) and squared norms (row,)."""
         return self.offset + self.kernel(products, norms, self.norms, self.median) @ self.coefficients
 
 
 def path(
     features: Tensor, targets: Tensor, kernel: Kernel, ridges: Iterable[float], products: Tensor | None = None
 ) -> Iterator[Ridge]:
-    """Regress `targets` (row, target) on `features` (row, feature), once for each λ.  `products` may hold the features'
-    scalar products, (row, row)."""
+    """Regressions of `targets` (row, target) on `features` (row, feature), one per λ.
+
+    `products` (row, row): scalar products of the features, if known.
+    """
     if products is None:
         products = features @ features.T
     norms, median, offset = products.diagonal().clone(), median_distance(products), targets.mean(0)

@@ -1,4 +1,4 @@
-"""Gradients → features of a regression: how they are scaled is learned from public ones alone."""
+"""Regression features from gradient vectors, with a scaling learned from public gradients."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,23 +10,21 @@ from bench.rng import Key
 
 Units = Literal["tensor", "coordinate", "direction"]
 Balance = Literal["values", "tensors"]
-FAINT = 0.2  # of a tensor's usual deviation: no coordinate is divided by less
+FAINT = 0.2  # of a tensor's usual deviation: least divisor for a coordinate
 _TINY = 1e-30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """Vectors of gradients → features: (row, value) → (row, feature).
-
-    With `direction` each tensor of a row has norm 1 first; then `mean` is taken off and `factor` multiplied.  `basis`
-    (value, feature), where there is one, keeps principal components.
-    """
+    """Gradient vectors (row, value) → features (row, feature)."""
 
     slices: tuple[slice, ...]
     direction: bool
-    mean: Tensor
-    factor: Tensor
+    """Normalise each tensor in a row to length 1 first."""
+    mean: Tensor  # Subtracted (value,)
+    factor: Tensor  # Multiplied (value,)
     basis: Tensor | None = None
+    """Principal components (value, feature), or None for all values."""
 
     def __call__(self, vectors: Tensor) -> Tensor:
         scaled = (_directions(vectors, self.slices) if self.direction else vectors) - self.mean
@@ -35,9 +33,9 @@ class Scaling:
 
 
 def learn(vectors: Tensor, slices: tuple[slice, ...], units: Units, balance: Balance) -> Scaling:
-    """A scaling to a unit deviation of each tensor, of each coordinate, or of each tensor's direction.
+    """Scaling to unit deviation per tensor, per coordinate, or per tensor after normalisation.
 
-    `balance`: every feature weighs the same, or every tensor.
+    `balance`: equal weight for every feature, or for every tensor.
     """
     shown = _directions(vectors, slices) if units == "direction" else vectors
     mean = shown.mean(0)
@@ -46,7 +44,7 @@ def learn(vectors: Tensor, slices: tuple[slice, ...], units: Units, balance: Bal
     for at in slices:
         usual = deviation[at].square().mean().sqrt().clamp_min(_TINY)
         each = deviation[at].clamp_min(FAINT * usual) if units == "coordinate" else usual
-        # a tensor that shows nothing keeps factor 0: rounding is no feature
+        # a tensor with only rounding keeps factor 0
         silent = usual <= 1e-7 * shown[:, at].abs().max().clamp_min(_TINY)
         size = (at.stop - at.start) if balance == "tensors" else deviation.numel()
         factor[at] = 0.0 if silent else 1 / (each * size**0.5)
@@ -54,8 +52,10 @@ def learn(vectors: Tensor, slices: tuple[slice, ...], units: Units, balance: Bal
 
 
 def principal(scaled: Tensor, count: int, key: Key) -> Tensor:
-    """The first principal directions of centred features (row, feature), (feature, count at most), by a randomised
-    decomposition (Halko et al. 2011, algorithm 4.4) with one power step."""
+    """First `count` principal directions of centred features (row, feature): (feature, count at most).
+
+    Randomised decomposition (Halko et al. 2011, algorithm 4.4) with a power step.
+    """
     rank = min(count, *scaled.shape)
     start = key.generator("principal", rank).standard_normal((scaled.shape[1], min(rank + 10, len(scaled))))
     span = torch.linalg.qr(scaled @ torch.from_numpy(start).to(scaled)).Q

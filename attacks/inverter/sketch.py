@@ -14,15 +14,18 @@ MOST = 16384  # values kept of a gradient; longer gradients are hashed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """A gradient as one vector.  A model with more than `MOST` parameters has them hashed: each tensor's coordinates
-    into buckets, with random signs, so that scalar products stay what they are on average (Charikar et al. 2002)."""
+    """A gradient as a vector.
+
+    For models with more than `most` parameters, each tensor's coordinates are hashed into buckets with random signs,
+    which keeps scalar products on average (Charikar et al. 2002).
+    """
 
     sizes: tuple[int, ...]
     buckets: tuple[tuple[Tensor, Tensor] | None, ...]
 
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]], key: Key, most: int = MOST) -> "Sketch":
-        """The sketch of gradients with these parameter shapes."""
+        """Sketch for gradients with these parameter shapes."""
         counts = [torch.Size(shape).numel() for shape in shapes.values()]
         share = min(1.0, most / sum(counts))
         sizes, buckets = [], list[tuple[Tensor, Tensor] | None]()
@@ -42,12 +45,12 @@ class Sketch:
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """Where each tensor lies."""
+        """Position of each tensor in the vector."""
         ends = torch.tensor((0, *self.sizes)).cumsum(0).tolist()
         return tuple(slice(*pair) for pair in pairwise(ends))
 
     def __call__(self, gradients: Mapping[str, Tensor]) -> Tensor:
-        """Name → (row, *shape), to (row, value)."""
+        """name → (row, *shape), to (row, value)."""
         parts = []
         for value, size, bucket in zip(gradients.values(), self.sizes, self.buckets, strict=True):
             flat = value.flatten(1)

@@ -1,8 +1,8 @@
-"""Label hypotheses: the most plausible labels behind each reading, best first, for an attack to try in turn.
+"""Label hypotheses: the most plausible labels behind each reading, best first.
 
-One rule for one example and batches, masks, clipping and several local steps: labels are as plausible as the update
-of the last layer that they would give, trained on features of public examples (`sequence_scores`).  An attack's own
-loss chooses among the first few.
+A hypothesis is scored by the last-layer update it would cause, trained on features of public examples
+(`sequence_scores`). The same rule covers single examples, batches, masks, clipping and several local steps. An attack's
+loss then chooses among the first few.
 """
 
 from collections.abc import Mapping
@@ -18,35 +18,35 @@ from bench.rng import Key
 from bench.trip import Reading
 
 Tensors = Mapping[str, Tensor]
-EXHAUSTIVE = 120_000  # hypotheses that are all simulated; beyond, coordinate descent
-FITTED = 80  # of several steps, the best so many are judged again with fitted features
-_CERTAIN = 2000  # of so many sequences the true one was always among the `FITTED` best
-_ROUNDS, _EXPANDED = 3, 3  # of a search around the best fits: how often, and around how many
+EXHAUSTIVE = 120_000  # hypotheses simulated exhaustively; above, coordinate descent
+FITTED = 80  # best hypotheses judged again with fitted features, after several steps
+_CERTAIN = 2000  # sequences among which the truth was always in the `FITTED` best
+_ROUNDS, _EXPANDED = 3, 3  # search around the best fits: rounds, and fits per round
 _DESCENTS = 6
-_MOST = 64  # examples behind a reading; beyond, labels are counted alone
-_EXACT = 1e-9  # noise, as a share of the mean energy of a coordinate, that is rounding
-_RESCALED_BELOW = 0.5  # of the plain residual: where a fit up to a factor is below, its residuals count
+_MOST = 64  # examples behind a reading; above, labels are only counted
+_EXACT = 1e-9  # share of a coordinate's mean energy; lower noise is rounding
+_RESCALED_BELOW = 0.5  # of the plain residual; a fit up to a factor counts if its residual is lower
 
 
 def label_hypotheses(reading: Reading, observed: Tensors, count: int, key: Key | None = None) -> Tensor:
     """The `count` most plausible labels of each reading, (reading, hypothesis, example) int64, best first.
 
-    `observed` name → (reading, *shape): the mean gradient of all steps, in gradient units.  Examples are in the order
-    of the local steps, and in ascending order of labels within a step.  Granted labels are kept: what differs
-    is their order over several steps.  Where there are fewer hypotheses than `count` they begin again.  -1 where
-    the model has no last linear layer with an output for each class.  `key` draws starts of the search where
-    there are too many hypotheses to try all.
+    - `observed` name → (reading, *shape): mean gradient over all steps, in gradient units.
+    - Examples are in the order of local steps, with labels ascending within a step.
+    - Granted labels are kept; hypotheses then differ in their order over several steps.
+    - Hypotheses repeat from the best on if fewer than `count` exist.
+    - -1 if the model has no last linear layer with an output per class.
+    - `key` draws search starts if the hypotheses are too many to try all.
 
-    A single example of an update that was sent whole and without noise has its label for certain (Zhao et al.
-    2020), and no other; all else is an estimate.  Where a client goes through its examples more than once,
-    `tied_examples` says of each hypothesis which of its positions hold the same one.
+    The label is certain for a single example whose update was sent whole and without noise (Zhao et al. 2020). With
+    repeated examples in a client, `tied_examples` gives the positions with the same example.
     """
     described = described_classes(reading, observed)
     counted = labels_from(reading, observed, described)
     layers = last_layers(reading, observed) if reading.examples <= _MOST else None
     if layers is None:
         return counted[:, None].expand(-1, count, -1).clone()
-    if described is not None:  # nor does the last layer show what hypotheses are scored by
+    if described is not None:  # the defense also breaks the scores of hypotheses
         return _all_from(counted, reading.classes, count)
     return torch.stack(
         [
@@ -57,7 +57,7 @@ def label_hypotheses(reading: Reading, observed: Tensors, count: int, key: Key |
 
 
 def _all_from(counted: Tensor, classes: int, count: int) -> Tensor:
-    """The labels themselves first; of single examples then the other classes, of batches the same again."""
+    """Inferred labels first; then the other classes for single examples, repeats for batches."""
     if counted.shape[1] > 1:
         return counted[:, None].expand(-1, count, -1).clone()
     others = (counted + torch.arange(classes)) % classes
@@ -65,7 +65,7 @@ def _all_from(counted: Tensor, classes: int, count: int) -> Tensor:
 
 
 def _of_layer(layer: LastLayer, reading: Reading, row: int, counted: Tensor, key: Key) -> Tensor:
-    """The hypotheses of one reading, (hypothesis, example), best first."""
+    """Hypotheses for a reading, (hypothesis, example), best first."""
     known = None if reading.labels is None else reading.labels[row]
     if not torch.isfinite(layer.d_weight).all():
         return counted[None]
@@ -83,12 +83,13 @@ def _of_layer(layer: LastLayer, reading: Reading, row: int, counted: Tensor, key
     if layer.steps > 1:
         return _fitted(layer, best[:FITTED], search=many > _CERTAIN, labels_known=known is not None)
     if layer.examples == 1 and layer.whole and layer.noise <= _EXACT * layer.d_weight.square().mean():
-        return counted[None]  # certain: every start has it
+        return counted[None]  # certain for every start
     return best
 
 
 def _scores(layer: LastLayer, sequences: Tensor) -> Tensor:
-    """How plausible; residuals on class-mean features after one step, up to a factor where that explains much more."""
+    """Scores, lower is more plausible. After a single step: residuals on class-mean features, up to a factor if the
+    factor explains much more."""
     if layer.steps > 1 and layer.whole:
         return marginal_scores(layer, sequences)
     scores = mean_residuals(layer, sequences)
@@ -100,7 +101,7 @@ def _scores(layer: LastLayer, sequences: Tensor) -> Tensor:
 
 
 def _fitted(layer: LastLayer, sequences: Tensor, *, search: bool, labels_known: bool) -> Tensor:
-    """Sequences (sequence, example) in the order of their fitted scores; with `search` their neighbours, too."""
+    """Sequences (sequence, example) sorted by fitted score; with `search` also their neighbours."""
     scores, expanded = fitted_scores(layer, sequences), set[tuple[int, ...]]()
     for _ in range(_ROUNDS if search else 0):
         fresh = [
@@ -122,5 +123,5 @@ def _fitted(layer: LastLayer, sequences: Tensor, *, search: bool, labels_known: 
 
 
 def _padded(hypotheses: Tensor, count: int) -> Tensor:
-    """The first `count` rows; from the best on again where there are fewer."""
+    """First `count` rows, repeated from the best on if too few."""
     return hypotheses[torch.arange(count) % len(hypotheses)]

@@ -1,4 +1,4 @@
-"""Labels behind a reading: by rule, or where the defense breaks the rule, by its description."""
+"""Label inference: by rule, or by the description if the defense breaks the rule."""
 
 from collections.abc import Mapping
 
@@ -13,22 +13,22 @@ from bench.gradients import one_hot
 from bench.trip import Reading
 
 Tensors = Mapping[str, Tensor]
-_PUBLIC = 4  # public batches that stand for each class
-_RIGHT = 0.9  # of their labels: the rule holds
-_STEP = 64  # classes and batches side by side
+_PUBLIC = 4  # public batches per class
+_RIGHT = 0.9  # share of their labels at which the rule counts as valid
+_STEP = 64  # classes and batches in parallel
 
 
 def infer_labels(reading: Reading, gradients: Tensors) -> Tensor:
-    """The labels behind each reading, (reading, example), in ascending order within a reading.
+    """Labels behind each reading, (reading, example), ascending within a reading.
 
-    `gradients` name → (reading, *shape), in gradient units.  Granted labels are returned as they are.  -1
-    everywhere where the last linear layer has not `classes` outputs, or there is none.
+    `gradients` name → (reading, *shape), in gradient units. Granted labels are returned unchanged. -1 if the model has
+    no last linear layer with an output per class.
     """
     return labels_from(reading, gradients, described_classes(reading, gradients))
 
 
 def labels_from(reading: Reading, gradients: Tensors, described: Tensors | None) -> Tensor:
-    """The same, given `described_classes` of the reading."""
+    """`infer_labels` with the result of `described_classes` as `described`."""
     if reading.labels is not None:
         return reading.labels
     if described is None:
@@ -43,10 +43,10 @@ def labels_from(reading: Reading, gradients: Tensors, described: Tensors | None)
 
 
 def described_classes(reading: Reading, gradients: Tensors) -> dict[str, Tensor] | None:
-    """What public batches of each class show behind the described defense, name → (class and batch, *shape); None where
-    labels are granted, or the rule holds there as it does without a defense.
+    """Simulated readings of public batches per class, name → (class and batch, *shape), or None.
 
-    A public turn of the last layer's signs, say, hides no label from who knows it.
+    None if labels are granted, or if the rule reads these simulations correctly. Such simulations recover labels even
+    from a defense with publicly known changes, for example sign flips in the last layer.
     """
     description = reading.description
     if reading.labels is not None or last_layer(reading.model, reading.classes) is None:
@@ -57,13 +57,13 @@ def described_classes(reading: Reading, gradients: Tensors) -> dict[str, Tensor]
     described = _described(reading, gradients)
     nothing = _described(reading, {name: torch.zeros_like(value) for name, value in gradients.items()})
     if not all(torch.equal(value, nothing[name]) for name, value in described.items()):
-        return None  # draws are read off this very reading: public batches say nothing of them
+        return None  # draws depend on this reading, not on public batches
     right = (labels_by_rule(reading, described) == classes[:, None]).double().mean()
     return None if right >= _RIGHT else described
 
 
 def _described(reading: Reading, gradients: Tensors) -> dict[str, Tensor]:
-    """What the first reading would show of public batches, all of one class: name → (class and batch, *shape)."""
+    """Simulated first reading of public batches with a single class, name → (class and batch, *shape)."""
     like = next(iter(gradients.values()))
     count = reading.classes * _PUBLIC
     at = torch.arange(_PUBLIC * reading.examples) % len(reading.public_inputs)
@@ -81,12 +81,12 @@ def _described(reading: Reading, gradients: Tensors) -> dict[str, Tensor]:
 
 
 def _nearest(of_class: Tensor, observed: Tensor, examples: int) -> Tensor:
-    """The labels, (example,), whose gradients `of_class`, (class, value), are nearest to `observed`, (value,)."""
+    """Labels (example,) whose class gradients (class, value) best explain `observed` (value,)."""
     if examples == 1:
         products = (of_class @ observed) / of_class.norm(dim=1).clamp_min(1e-30)
         best: Tensor = products.argmax()[None].cpu()
         return best
-    # shares of the classes, whose sum is 1: without that p may be added to them
+    # class shares with sum 1; without the sum, p may be added to them
     weight = of_class.norm(dim=1).max()
     columns = torch.cat([of_class, weight.expand(len(of_class), 1)], 1).T
     shares = nnls(columns.cpu().numpy(), torch.cat([observed, weight[None]]).cpu().numpy())[0]

@@ -1,7 +1,7 @@
-"""The last linear layer, as an attacker of labels sees it: what it was sent, and its inputs on public examples.
+"""Last linear layer for label inference: its observed gradient, and its inputs on public examples.
 
-The gradient of cross entropy at the last layer is Σ (p - y)[h, 1]ᵀ: [dW|db] is known, the features h are not,
-but public examples of each class say what to expect of them.
+The cross entropy gradient at the last layer is Σ (p - y)[h, 1]ᵀ: [dW|db] is known, the features h are not, but public
+examples per class give their expectation.
 """
 
 from collections.abc import Mapping
@@ -17,35 +17,35 @@ from bench.attacks.objective.repeats import distinct_examples
 from bench.trip import Reading
 
 Tensors = Mapping[str, Tensor]
-PUBLIC = 512  # public examples whose features are taken
+PUBLIC = 512  # public examples for the features
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastLayer:
-    """One reading's last layer, in float64 on the CPU; L local steps of B examples.
+    """Last layer of a reading, in float64 on the CPU; L local steps."""
 
-    `weight` (class, feature) and `bias` (class,) at the start of the round; `d_weight` and `d_bias` are Σ over the
-    steps of the mean gradient, `kept` (class, feature + 1) says which of their coordinates, the bias last, were
-    sent.  `means` (step, class, feature): the mean feature of public examples, `spread` their variance within a
-    class, a mean over features.  `batches` (step,): examples of each step.  `client_examples`: so many distinct ones,
-    of which the steps go through all before one comes again; None: all are distinct.
-    """
-
-    weight: Tensor
-    bias: Tensor
+    weight: Tensor  # (class, feature), at the start of the round
+    bias: Tensor  # (class,), at the start of the round
     d_weight: Tensor
+    """Sum over steps of the mean gradient (class, feature)."""
     d_bias: Tensor
+    """Sum over steps of the mean gradient (class,)."""
     kept: Tensor
+    """Mask of coordinates sent (class, feature + 1), bias last."""
     means: Tensor
+    """Mean feature of public examples per class (step, class, feature)."""
     spread: float
+    """Public feature variance within a class, averaged over features."""
     batches: tuple[int, ...]
+    """Examples per step (step,)."""
     rate: float
     client_examples: int | None = None
+    """Number of distinct examples, all visited before any repeats; None if all are distinct."""
     momentum: float = 0.0
 
     @property
     def distinct(self) -> int:
-        """Examples of the first pass, all of them where there is no second."""
+        """Examples in the first pass."""
         return self.examples if self.client_examples is None else min(self.examples, self.client_examples)
 
     @property
@@ -62,18 +62,20 @@ class LastLayer:
 
     @property
     def step_of(self) -> Tensor:
-        """The local step of each position, (example,)."""
+        """Local step of each position (example,)."""
         return torch.repeat_interleave(torch.arange(self.steps), torch.tensor(self.batches))
 
     @property
     def whole(self) -> bool:
-        """Whether every coordinate was sent (but for a bias that does not exist, and features that are dead)."""
+        """Whether every coordinate was sent, apart from a missing bias and dead features."""
         return bool(self.kept[:, :-1].all()) and self.kept[:, -1].unique().numel() == 1
 
     @property
     def noise(self) -> float:
-        """The variance of noise on one coordinate of `d_weight`: Σ (p - y) over the classes is 0, so that each column
-        of dW sums to the noise's alone.  0 where no column was sent whole."""
+        """Noise variance on a coordinate of `d_weight`; 0 if no column was sent whole.
+
+        Σ (p - y) over classes is 0, so each column of dW sums to noise.
+        """
         columns = self.d_weight[:, self.kept[:, :-1].all(0)]
         if self.classes < 2 or not columns.numel():
             return 0.0
@@ -81,17 +83,16 @@ class LastLayer:
 
     @property
     def bias_unit(self) -> float:
-        """What a squared residual of the bias counts as much as one of the weights: the mean of ‖h‖²."""
+        """Mean ‖h‖²: weight of a squared bias residual relative to the weights' residuals."""
         return float(self.means[0].square().sum(-1).mean())
 
 
 def last_layers(reading: Reading, observed: Tensors) -> list[LastLayer] | None:
-    """The last layer of each reading; None where the model does not end in a linear layer on vectors with
-    `classes` outputs.
+    """Last layer of each reading, or None without a last linear layer on vectors with `classes` outputs.
 
-    `observed` name → (reading, *shape), the mean gradient of all steps, in gradient units.  The features at local
-    step s are those at w_0 - s η · observed, so on the straight line from the weights before to those after.
-    Several senders count as one step.
+    `observed` name → (reading, *shape): mean gradient over all steps, in gradient units. Features at local step s are
+    taken at w_0 - s η · observed, on the straight line between the weights before and after. Several senders count as a
+    single step.
     """
     path = last_layer(reading.model, reading.classes)
     if path is None:
@@ -118,8 +119,10 @@ def last_layers(reading: Reading, observed: Tensors) -> list[LastLayer] | None:
 
 
 def features(model: nn.Module, weights: Tensors, path: str, inputs: Tensor) -> Tensor | None:
-    """What the layer at `path` is given, (example, feature) in float64; None where that is no vector for each
-    example, or where its outputs are not the model's."""
+    """Inputs of the layer at `path`, (example, feature) in float64.
+
+    None if these are not a vector per example, or if the layer's outputs are not the model's.
+    """
     taken: list[tuple[Tensor, Tensor]] = []
     handle = model.get_submodule(path).register_forward_hook(
         lambda _, arguments, out: taken.append((arguments[0].detach(), out.detach()))
@@ -158,8 +161,7 @@ def _of(reading: Reading, observed: Tensors, row: int, names: tuple[str, str], m
 
 
 def _kept(sent: Tensor, sent_bias: Tensor) -> Tensor:
-    """Which coordinates were sent: those that are not exactly zero.  Where all others were sent, a column of zeros
-    is a feature that is zero for every example, and counts as sent."""
+    """Mask of nonzero coordinates; if the rest was sent, a zero column is a dead feature and counts as sent."""
     kept = sent != 0
     dead = ~kept.any(0)
     if bool((kept | dead).all()):
@@ -168,7 +170,7 @@ def _kept(sent: Tensor, sent_bias: Tensor) -> Tensor:
 
 
 def _class_means(moved: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, float]:
-    """Mean features (step, class, feature), that of all examples where a class has none; and their variance."""
+    """Mean features (step, class, feature), overall mean for empty classes; and the variance within classes."""
     overall = moved.mean(1, keepdim=True)
     means = overall.expand(-1, classes, -1).clone()
     for label in range(classes):

@@ -1,9 +1,9 @@
-"""Labels read off the last layer's gradient, without optimisation.
+"""Label rules on the last layer's gradient, without optimisation.
 
-One example (Zhao et al. 2020): cross entropy's gradient at the last bias is p - y, negative at the
-true class alone; at the weights it is (p - y) hᵀ, whose sum over the true class's row is the largest
-in size (of three classes or more), alone negative where h ≥ 0.  Batches: counts from the bias,
-(Σp - counts)/B, with p estimated on public examples; or from the weights (Wainakh et al. 2021, LLG).
+Single example (Zhao et al. 2020): the cross entropy gradient at the last bias is p - y, negative only at the true
+class. At the weights it is (p - y) hᵀ: the true class has the row sum with the largest magnitude (three classes or
+more), the only negative row sum if h ≥ 0. Batches: counts from the bias, (Σp - counts)/B with p estimated on public
+examples, or from the weights (Wainakh et al. 2021, LLG).
 """
 
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ Tensors = Mapping[str, Tensor]
 
 
 def labels_by_rule(reading: Reading, gradients: Tensors) -> Tensor:
-    """The labels behind each reading by the rules above, (reading, example), in ascending order within a reading.
+    """Labels behind each reading by the rules above, (reading, example), ascending within a reading.
 
-    `gradients` name → (reading, *shape), in gradient units: as many readings as they have.  -1 everywhere where the
-    last linear layer has not `classes` outputs, or there is none.
+    `gradients` name → (reading, *shape), in gradient units. -1 if the model has no last linear layer with `classes`
+    outputs.
     """
     path = last_layer(reading.model, reading.classes)
     if path is None:
@@ -31,7 +31,7 @@ def labels_by_rule(reading: Reading, gradients: Tensors) -> Tensor:
     bias = gradients.get(f"{prefix}bias")
     if reading.examples == 1:
         signal = bias if bias is not None else weight.sum(2)
-        if bias is None and reading.classes > 2:  # 1 - p of a class is Σ p of the others: whatever the sign of Σh
+        if bias is None and reading.classes > 2:  # 1 - p is the others' Σ p, for either sign of Σh
             signal = -signal.abs()
         return signal.argmin(1, keepdim=True).cpu()
     if bias is not None:
@@ -42,12 +42,12 @@ def labels_by_rule(reading: Reading, gradients: Tensors) -> Tensor:
 
 
 def listed(counts: Tensor) -> Tensor:
-    """How often each class is there, (reading, class) of equal sums, as labels (reading, example), ascending."""
+    """Class counts (reading, class) with equal sums → labels (reading, example), ascending."""
     return torch.stack([torch.repeat_interleave(row) for row in counts])
 
 
 def last_layer(model: nn.Module, classes: int) -> str | None:
-    """The path of the last linear layer ("" for the model itself), or None if its outputs are not the classes."""
+    """Path of the last linear layer ("" for the model itself), or None if its outputs are not the classes."""
     linear = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, nn.Linear)]
     if not linear:
         return None
@@ -65,7 +65,7 @@ def _counts_from_bias(reading: Reading, bias: Tensor) -> Tensor:
 
 
 def whole_counts(estimate: Tensor, total: int) -> Tensor:
-    """Non-negative whole numbers of that sum: each next unit goes where the estimate is farthest above."""
+    """Nonnegative integers with sum `total`; each unit goes to the class with the largest remainder."""
     counts = torch.zeros(len(estimate), dtype=torch.long)
     for _ in range(total):
         counts[(estimate - counts).argmax()] += 1
@@ -73,8 +73,8 @@ def whole_counts(estimate: Tensor, total: int) -> Tensor:
 
 
 def _counts_from_weights(reading: Reading, sums: Tensor) -> Tensor:
-    """LLG: each class whose row of the weights has a negative sum once; then repeatedly the class of the lowest
-    sum.  Each count takes the mean impact of one example off its sum."""
+    """LLG: each class with a negative row sum once, then repeatedly the class with the lowest sum. Each count subtracts
+    the mean impact of an example from its class."""
     counts = torch.zeros((len(sums), reading.classes), dtype=torch.long)
     for row, values in enumerate(sums.cpu().clone()):
         # Wainakh et al. 2021, §4.1: m = Σ negative sums · (1 + 1/classes) / B

@@ -1,10 +1,9 @@
-"""How well labels in an order explain the last layer's update: local training simulated on that layer alone.
+"""Scores for label sequences: local training of the last layer, simulated from labels and features.
 
-At a high rate each local step overturns the softmax, so that Σ (p - y) over the steps tells neither counts nor
-order with p at the first weights.  Given the features h of the examples, the last layer's training follows from
-the labels alone: its weights at step s are W - η Σ (p_j - y_j) h_jᵀ over the examples before, so that the
-logits need no more than products of features.  Features are taken to be the class means of public examples
-(`mean_residuals`), or to vary around them (`marginal_scores`), or are fitted (`fitted_scores`).
+At a high rate each local step overturns the softmax, so Σ (p - y) over the steps reveals neither counts nor order with
+p at the first weights. Given features h, the labels determine the last layer's training: its weights at step s are W -
+η Σ (p_j - y_j) h_jᵀ over earlier examples, so logits need only products of features. Features are class means of public
+examples (`mean_residuals`), random around them (`marginal_scores`), or fitted (`fitted_scores`).
 """
 
 import torch
@@ -16,16 +15,16 @@ from bench.attacks.solvers.lbfgs import Lbfgs
 
 _CHUNK = 4096
 _PRECISION = 1000.0  # energy per feature over the least variance of its residual
-_FLOOR = 0.01  # of the mean energy of a coordinate: what the class means leave unexplained at least
+_FLOOR = 0.01  # of a coordinate's mean energy: least residual after the class means
 _TINY = 1e-300
 
 
 def mean_residuals(layer: LastLayer, sequences: Tensor, *, rescaled: bool = False) -> Tensor:
-    """The squared residual of [dW|db] on class-mean features: (sequence, example) int64 → (sequence,).
+    """Squared residual of [dW|db] on class-mean features: (sequence, example) int64 → (sequence,).
 
-    Examples are in the order of the local steps; the residual of the bias is weighed by the mean of ‖h‖².
-    `rescaled` takes the least over positive factors, one of dW and one of db: a clipped update is shorter, and that
-    of an example which the model is sure of, or wrong about, is not as long as the mean features say.
+    Examples are in the order of local steps; the bias residual is weighted by the mean ‖h‖². `rescaled` minimises over
+    a positive factor on dW and another on db: clipping shortens an update, and an example predicted with confidence, or
+    badly, has another length than mean features suggest.
     """
     steps = layer.step_of
     flat = layer.means.flatten(0, 1)
@@ -66,12 +65,12 @@ def _residual(energy: Tensor, product: Tensor, square: Tensor, rescaled: bool) -
 
 
 def marginal_scores(layer: LastLayer, sequences: Tensor) -> Tensor:
-    """-2 log of the update's density, up to a constant: (sequence, example) → (sequence,).
+    """-2 log density of the update, up to a constant: (sequence, example) → (sequence,).
 
-    With features of variance `spread` around their class means, and p - y as on the means, the residual of each
-    column of dW has covariance Σ spread · (p - y)(p - y)ᵀ over the examples: a residual along what an example sends
-    is no surprise, any other is.  A floor stands for the noise, and for p - y being other than on the means.  The
-    bias counts as one more column, weighed by the mean of ‖h‖².  Every coordinate must have been sent.
+    For features with variance `spread` around their class means, and p - y as on the means, the residual in each column
+    of dW has covariance Σ spread · (p - y)(p - y)ᵀ over examples: residuals along an example's p - y are expected,
+    other residuals are not. A floor covers noise and the deviation of p - y from the means. The bias is a further
+    column, weighted by the mean ‖h‖². Every coordinate must have been sent.
     """
     steps = layer.step_of
     flat, sent = layer.means.flatten(0, 1), layer.d_weight
@@ -96,11 +95,10 @@ def marginal_scores(layer: LastLayer, sequences: Tensor) -> Tensor:
 
 
 def simulate(layer: LastLayer, gram: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-    """(p - y)/B of each example at its own local step: (sequence, example, class).
+    """(p - y)/B of each example at its local step: (sequence, example, class).
 
-    `gram` (sequence, example, example) are products of features, `logits` (sequence, example, class) those
-    of the features at their step under the first W and b, `labels` (sequence, example).  With momentum each is times
-    its step's share of the update.
+    `gram` (sequence, example, example): products of features; `logits` (sequence, example, class) under the first W and
+    b; `labels` (sequence, example). With momentum, each value is multiplied by its step's share in the update.
     """
     targets = torch.nn.functional.one_hot(labels, logits.shape[-1]).to(logits)
     step_of, parts, first = layer.step_of, list[Tensor](), 0
@@ -122,17 +120,17 @@ def simulate(layer: LastLayer, gram: Tensor, logits: Tensor, labels: Tensor) -> 
 
 
 def _reach(momentum: float, steps: Tensor) -> Tensor:
-    """How far a gradient has moved the weights after so many steps, in learning rates."""
+    """Distance moved by a constant gradient after `steps` steps, in learning rates."""
     return (1 - momentum**steps) / (1 - momentum)
 
 
 def fitted_scores(layer: LastLayer, sequences: Tensor, *, evaluations: int = 40) -> Tensor:
-    """-2 log of the most probable features' density, up to a constant: (sequence, example) → (sequence,).
+    """-2 log density at the most probable features, up to a constant: (sequence, example) → (sequence,).
 
-    The features of an example vary around their class mean as public examples do, each by itself; the update has the
-    noise that its columns show, and at least 1/1000 of the energy that a feature's share of it has (a fit to
-    rounding would tell sequences apart by nothing).  Where all coordinates were sent, the best features differ from
-    their means within the span of means, rows of dW and rows of W: the search is in that span, exactly.
+    Each example's features vary around their class mean with the public variance. The update has the noise shown by its
+    columns, at least 1/1000 of a feature's share in the energy, because a fit down to rounding would not separate
+    sequences. If all coordinates were sent, the best features differ from their means only within the span of means,
+    rows of dW and rows of W; the search in this span is exact.
     """
     steps = layer.step_of
     kept = layer.kept[:, :-1].to(layer.weight)

@@ -1,6 +1,6 @@
-"""Sequences of labels: in the order of the local steps, ascending within a step, as its mean knows no order.
+"""Label sequences: in the order of local steps, ascending within a step, because a step's mean has no order.
 
-Where a client goes through its examples more than once, each pass has the labels of the first (`repeats`).
+If a client repeats its examples, each pass has the labels of the first (`repeats`).
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ Score = Callable[[Tensor], Tensor]  # sequences (sequence, example) → (sequenc
 
 
 def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
-    """How many sequences there are, at most: of `labels` (example,) where they are known, of all classes where not."""
+    """Upper bound on the number of sequences: orders of `labels` (example,) if known, otherwise over all classes."""
     count: int
     if layer.distinct < layer.examples:
         lengths = [min(layer.distinct, layer.examples - at) for at in range(0, layer.examples, layer.distinct)]
@@ -34,7 +34,7 @@ def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
 
 
 def all_sequences(layer: LastLayer, labels: Tensor | None) -> Tensor:
-    """Every sequence, (sequence, example)."""
+    """Every sequence (sequence, example)."""
     sequences: Tensor
     if layer.distinct < layer.examples:
         return _all_passes(layer, labels)
@@ -51,7 +51,7 @@ def all_sequences(layer: LastLayer, labels: Tensor | None) -> Tensor:
 
 
 def _all_passes(layer: LastLayer, labels: Tensor | None) -> Tensor:
-    """Every sequence whose later passes have the labels of the first, in any order."""
+    """Every sequence whose later passes permute the labels of the first."""
     distinct = layer.distinct
     once = torch.cartesian_prod(*[torch.arange(layer.classes)] * distinct).reshape(-1, distinct)
     lengths = [min(distinct, layer.examples - at) for at in range(distinct, layer.examples, distinct)]
@@ -64,7 +64,7 @@ def _all_passes(layer: LastLayer, labels: Tensor | None) -> Tensor:
 
 
 def _orders(labels: list[int]) -> Iterator[tuple[int, ...]]:
-    """The distinct orders of labels."""
+    """Distinct orders of labels."""
     if not labels:
         yield ()
     for label in sorted(set(labels)):
@@ -75,9 +75,10 @@ def _orders(labels: list[int]) -> Iterator[tuple[int, ...]]:
 
 
 def descend(layer: LastLayer, score: Score, starts: Tensor, labels_known: bool) -> tuple[Tensor, Tensor]:
-    """Coordinate descent from each start (start, example): the sequences met, (sequence, example), and their
-    scores.  A move changes the label of an example (unless labels are known), or swaps two of different steps within
-    a pass."""
+    """Coordinate descent from each start (start, example): visited sequences (sequence, example) and their scores.
+
+    A move changes an example's label (unless labels are known), or swaps two labels between steps within a pass.
+    """
     pool: dict[tuple[int, ...], float] = {}
     for start in starts:
         now = canonical(start[None], layer)[0]
@@ -93,7 +94,7 @@ def descend(layer: LastLayer, score: Score, starts: Tensor, labels_known: bool) 
 
 
 def neighbours(layer: LastLayer, now: Tensor, labels_known: bool) -> Tensor:
-    """Sequences (sequence, example) that differ from `now` (example,) by one move of `descend`."""
+    """Sequences (sequence, example) a single move of `descend` away from `now` (example,)."""
     rows = []
     count, ties, step_of = len(now), tied_examples(now, layer.distinct), layer.step_of
     if not labels_known:
@@ -111,7 +112,7 @@ def neighbours(layer: LastLayer, now: Tensor, labels_known: bool) -> Tensor:
 
 
 def any_sequence(layer: LastLayer, labels: Tensor | None, draw: np.random.Generator) -> Tensor:
-    """One sequence (example,) to start from: `labels` in some order where they are known, else any."""
+    """Random start (example,): `labels` in random order if known, otherwise random labels."""
     distinct, examples = layer.distinct, layer.examples
     if labels is None:
         first = torch.from_numpy(draw.integers(0, layer.classes, distinct))
@@ -131,8 +132,8 @@ def any_sequence(layer: LastLayer, labels: Tensor | None, draw: np.random.Genera
 
 
 def _first_pass(labels: Tensor, distinct: int) -> Tensor:
-    """Labels (example,) of one pass over the examples whose labels over all passes are known: as many of each as its
-    count over all full passes allows, and no fewer than over one more pass."""
+    """Labels (example,) in a single pass, given the labels over all passes. Each label's count is at most its share
+    over full passes and at least its share with an additional pass."""
     full = len(labels) // distinct
     counts = torch.bincount(labels)
     of_pass, most = -(-counts // (full + 1 if len(labels) % distinct else full)), counts // full
@@ -142,6 +143,6 @@ def _first_pass(labels: Tensor, distinct: int) -> Tensor:
 
 
 def canonical(sequences: Tensor, layer: LastLayer) -> Tensor:
-    """With labels ascending within each step, and each pass over the client's examples."""
+    """Sequences with labels sorted within each step and pass."""
     lengths = segments(layer.batches, layer.distinct)
     return torch.cat([part.sort(1).values for part in sequences.split(lengths, dim=1)], 1)

@@ -1,1 +1,1 @@
-"""Parts that compare a candidate's gradient with the reading."""
+"""Parts that compare candidate gradients with the reading."""

@@ -1,4 +1,4 @@
-"""Distances between a candidate's gradient and the observed one, one figure per reading."""
+"""Distances between a candidate's gradient c and the observed gradient o, a value per reading."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,31 +10,30 @@ from torch import Tensor
 Tensors = Mapping[str, Tensor]
 Kind = Literal["l2", "cosine", "l1"]
 Layers = Literal["equal", "normalised"]
-_LEAST = 1e-4  # of the mean variance: coordinates of less noise count as having so much
+_LEAST = 1e-4  # of the mean variance: lower bound for a coordinate's variance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distance:
-    """How far a candidate's gradient c is from the observed o.
-
-    `l2`: Σ (c - o)²; `l1`: Σ |c - o|; `cosine`: 1 - c·o / (‖c‖‖o‖), all tensors together (Geiping et al.
-    2020, eq. 4).  `layers` = "normalised" weighs each tensor so that a zero gradient is equally far in
-    all of them.  `exclude` leaves out tensors whose name begins so (Risk-balanced's "muted" attacker).
-    `unknown_scale` takes the least distance over factors s ≥ 1 of o, for a reading that was shortened by an
-    unknown factor (below 1 a zero gradient would explain everything).  `variances` of each coordinate's noise, name → a
-    tensor that broadcasts to (*shape), and their mean `variance`: each coordinate counts in units of its own deviation,
-    times the mean one.
-    """
+    """Distance between a candidate's gradient c and the observed o, over all tensors together."""
 
     kind: Kind
+    """`l2`: Σ (c - o)²; `l1`: Σ |c - o|; `cosine`: 1 - c·o / (‖c‖‖o‖) (Geiping et al. 2020, eq. 4)."""
     layers: Layers = "equal"
+    """"normalised" weighs tensors so that a zero gradient is equally far in each."""
     exclude: tuple[str, ...] = ()
+    """Prefixes of tensor names left out (Risk-balanced's "muted" attacker)."""
     unknown_scale: bool = False
+    """Minimise over factors s ≥ 1 on o, for a reading shortened by an unknown factor; below 1 a zero gradient would
+    explain everything."""
     variances: Tensors | None = None
+    """Noise variance per coordinate, name → broadcastable to (*shape): coordinates are divided by their deviation and
+    multiplied by the mean deviation."""
     variance: float = 0.0
+    """Mean of `variances`."""
 
     def __call__(self, candidate: Tensors, observed: Tensors) -> Tensor:
-        """name → (reading, *shape) twice → (reading,).  Raises `ValueError` where `exclude` leaves no tensor."""
+        """name → (reading, *shape) twice → (reading,). Raises `ValueError` if `exclude` leaves no tensor."""
         names = self._names(observed)
         c, o = self._weighed(candidate, names), self._weighed(observed, names)
         if self.kind == "cosine":
@@ -48,7 +47,7 @@ class Distance:
         return _total({n: gap * gap for n, gap in gaps.items()}, self._weights(o, 2))
 
     def of_zero(self, observed: Tensors) -> Tensor:
-        """The distance of a zero gradient, which explains nothing: (reading,)."""
+        """Distance of a zero gradient, which explains nothing: (reading,)."""
         o = self._weighed(observed, self._names(observed))
         if self.kind == "cosine":
             return torch.ones_like(_total(o))
@@ -56,12 +55,11 @@ class Distance:
         return _total({n: v.abs() ** power for n, v in o.items()}, self._weights(o, power))
 
     def squared_norm(self, observed: Tensors) -> Tensor:
-        """‖o‖², (reading,), as the distance weighs its coordinates."""
+        """‖o‖² (reading,) in the distance's weights."""
         o = self._weighed(observed, self._names(observed))
         return _total({n: value * value for n, value in o.items()}, self._weights(o, 2))
 
     def _weighed(self, tensors: Tensors, names: list[str]) -> dict[str, Tensor]:
-        """Each coordinate over its noise's deviation, times the mean deviation."""
         if self.variances is None:
             return {name: tensors[name] for name in names}
         least = _LEAST * self.variance
@@ -77,7 +75,7 @@ class Distance:
         return names
 
     def _weights(self, o: Tensors, power: int) -> dict[str, Tensor] | None:
-        """Each tensor's weight (reading,): the mean energy over its own, so that the total stays the same."""
+        """Weight per tensor (reading,): mean energy over the tensor's energy, which keeps the total."""
         if self.layers == "equal":
             return None
         energies = {n: (value.detach().abs() ** power).flatten(1).sum(1) for n, value in o.items()}
@@ -86,7 +84,7 @@ class Distance:
 
 
 def _rescaled(c: Tensors, o: Tensors) -> dict[str, Tensor]:
-    """s·o with the s ≥ 1 that comes nearest to c, in squares, per reading."""
+    """s·o per reading, with the s ≥ 1 nearest to c in squares."""
     dot = _total({n: c[n] * o[n] for n in o})
     energy = _total({n: o[n] * o[n] for n in o})
     s = (dot / energy.clamp_min(torch.finfo(energy.dtype).tiny)).clamp_min(1)

@@ -1,7 +1,7 @@
-"""What clients would send of candidates after several local steps: local training, unrolled.
+"""Unrolled local training: a client's update after several local steps on candidates.
 
-After the first step the weights differ by reading, and depend on its candidates.  The graph is kept through
-them, so that a distance to the update has exact derivatives.
+After the first step the weights depend on the reading and on its candidates. The graph is kept through the weights, so
+distances to the update have exact derivatives.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,22 +30,23 @@ def unrolled_update(
     momentum: float = 0.0,
     weight_decay: float = 0.0,
 ) -> dict[str, Tensor]:
-    """Each reading's update after `steps` local steps, in gradient units: the mean ḡ, name → (reading, *shape).
+    """Update of each reading after `steps` local steps, in gradient units: name → (reading, *shape).
 
-    `weights` name → (*shape) are shared at the start; `inputs` (reading, step·example, *shape) and
-    `targets` (reading, step·example, class) are in the order of the steps; `rate` is η.  Each step is
-    w ← w - η ḡ with ḡ the mean gradient over the step's examples at the current weights (local SGD,
-    McMahan et al. 2017, algorithm 1), so that the result is what the client sends, w_0 - w_L, divided by
-    η·steps.  `between` stands for a defense inside the local steps (`Description.local_steps`): it takes each example's
-    gradient (reading, example, *shape) and returns ḡ, by default the mean.  `batches` (step,) are the examples of each
-    step, by default equal numbers.
+    - `weights`: shared start, name → (*shape); `rate`: η.
+    - `inputs` (reading, step·example, *shape), `targets` (reading, step·example, class): in the order of the steps.
+    - `batches`: examples per step (step,), by default equal.
+    - `between`: defense inside local steps (`Description.local_steps`), from example gradients (reading, example,
+      *shape) to ḡ; by default the mean.
 
-    With `momentum` m and `weight_decay` λ a step is w ← w - η v, v ← m v + ḡ + λ w, as in `torch.optim.SGD`.  The
-    result is then (w_0 - w_L) / (η · steps · `momentum_gain`) - λ w_0: of constant gradients the gradient.
+    Each step is w ← w - η ḡ with ḡ the mean gradient at the current weights (local SGD, McMahan et al. 2017, algorithm
+    1). The result is the update w_0 - w_L divided by η·steps.
 
-    Differentiable to inputs and targets through all steps, where these require it; else no graph is kept.
-    Raises `BenchError` where the examples are not `steps` batches of one size, `NotApplicable` as
-    `group_gradients` does.
+    With `momentum` m and `weight_decay` λ each step is w ← w - η v, v ← m v + ḡ + λ w, as in `torch.optim.SGD`. The
+    result is (w_0 - w_L) / (η · steps · `momentum_gain`) - λ w_0, which equals the gradient if the gradient is
+    constant.
+
+    Differentiable to inputs and targets through all steps if they require it; otherwise no graph is kept. Raises
+    `BenchError` if the examples do not form `steps` equal batches, `NotApplicable` as `group_gradients` does.
     """
     count, examples = inputs.shape[:2]
     if batches is None:
@@ -60,7 +61,7 @@ def unrolled_update(
     total: dict[str, Tensor] = {}
     velocity: Tensors = {}
     for step, (x, y) in enumerate(zip(*parts, strict=True)):
-        shared = weights if step == 0 else None  # the cheaper way
+        shared = weights if step == 0 else None  # shared weights are cheaper
         if between is None:
             mean: Tensors = _mean_gradients(model, shared, local, x, y, graph)
         else:
@@ -81,15 +82,14 @@ def unrolled_update(
 
 
 def momentum_gain(momentum: float, steps: int) -> float:
-    """How much further momentum m takes L steps on a constant gradient than none: the mean over s = 1 … L of
-    (1 - mˢ)/(1 - m)."""
+    """Mean of (1 - mˢ)/(1 - m) over s = 1 … L: reach of momentum m after L steps, relative to none."""
     return sum((1 - momentum**s) / (1 - momentum) for s in range(1, steps + 1)) / steps
 
 
 def _example_gradients(
     model: nn.Module, shared: Tensors | None, local: Tensors, inputs: Tensor, targets: Tensor, graph: bool
 ) -> dict[str, Tensor]:
-    """Each example's gradient, name → (reading, example, *shape): groups of one."""
+    """Gradient of each example, name → (reading, example, *shape), as groups of size 1."""
     count, examples = inputs.shape[:2]
     repeated = (
         {name: value[:, None].expand(count, examples, *value.shape[1:]).flatten(0, 1) for name, value in local.items()}
@@ -105,8 +105,7 @@ def _example_gradients(
 def _mean_gradients(
     model: nn.Module, shared: Tensors | None, local: Tensors, inputs: Tensor, targets: Tensor, graph: bool
 ) -> dict[str, Tensor]:
-    """Each group's mean gradient at weights `shared`, name → (*shape), or where these are None at its `local`
-    ones, name → (group, *shape)."""
+    """Mean gradient of each group at weights `shared`, name → (*shape), or `local`, name → (group, *shape)."""
     if shared is not None:
         return group_gradients(model, shared, inputs, targets, differentiable=graph)
     leaves = {
@@ -127,7 +126,7 @@ def _loss(weights: Tensors, model: nn.Module, inputs: Tensor, targets: Tensor) -
 
 
 def _one_by_one(weights: Tensors, model: nn.Module, inputs: Tensor, targets: Tensor, graph: bool) -> dict[str, Tensor]:
-    """Group after group by plain autograd: slow, and right for every model."""
+    """Plain autograd for each group: slow, but right for every model."""
     rows = []
     for row, (x, y) in enumerate(zip(inputs, targets, strict=True)):
         local = {name: value[row] for name, value in weights.items()}

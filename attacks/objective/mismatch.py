@@ -1,4 +1,4 @@
-"""The matching objective: the observations, and how far the gradients of candidate examples are from them."""
+"""Matching objective: observations, and their distance to the gradients of candidate examples."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,11 +15,11 @@ Tensors = Mapping[str, Tensor]
 
 
 def observations(reading: Reading) -> list[dict[str, Tensor]]:
-    """Each observation as one gradient, name → (reading, *shape), in gradient units.
+    """Observations as gradients, each name → (reading, *shape), in gradient units.
 
-    An update over L steps, w_0 - w_L = η Σ g, is taken as the mean gradient: exact at L = 1.
-    Observations under the same weights are averaged, as their mean holds all that they tell of the victims,
-    unless the defense's description says that more than added noise is random.
+    An update over L steps, w_0 - w_L = η Σ g, counts as the mean gradient, which is exact at L = 1. Observations under
+    the same weights are averaged, since their mean is sufficient, unless the description says that more than added
+    noise is random.
     """
     scale = 1 / (reading.unit * reading.steps)
     values = {name: value * scale for name, value in reading.values.items()}
@@ -29,13 +29,16 @@ def observations(reading: Reading) -> list[dict[str, Tensor]]:
 
 
 def mean_observation(observed: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of several observations, name → (reading, *shape)."""
+    """Mean over observations, name → (reading, *shape)."""
     return {name: torch.stack([each[name] for each in observed]).mean(0) for name in observed[0]}
 
 
 def by_likelihood(distance: Distance, reading: Reading) -> Distance:
-    """The distance by the described noise: L2 becomes L1, the log-likelihood of Laplace noise, where one observation
-    has such noise alone; each coordinate counts in units of its own noise, where coordinates differ in that."""
+    """Distance matched to the described noise.
+
+    L2 becomes L1, Laplace noise's log likelihood, for a single observation with Laplace noise only. Coordinates are
+    scaled by their noise deviation if deviations differ.
+    """
     if reading.description is None:
         return distance
     noise = reading.description.noise
@@ -46,21 +49,22 @@ def by_likelihood(distance: Distance, reading: Reading) -> Distance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """The mean distance to the observations; `unrolled` simulates each local step instead of their mean.
-
-    `exact`: minus the described log density where a law has one of its own, of any sign.
-    """
+    """Mean distance between the observations and simulated readings of candidates."""
 
     reading: Reading
     distance: Distance
     unrolled: bool = False
+    """Simulate each local step instead of the mean over steps."""
     exact: bool = False
+    """Return minus the described log density, any sign, if the description has a density."""
 
     def __call__(
         self, observed: list[dict[str, Tensor]], inputs: Tensor, targets: Tensor, *, differentiable: bool
     ) -> Tensor:
-        """`observed` each name → (reading, *shape), `inputs` (reading, example, *shape) and `targets`
-        (reading, example, class) → (reading,)."""
+        """Distance (reading,) to `observed`, each name → (reading, *shape).
+
+        `inputs` (reading, example, *shape), `targets` (reading, example, class).
+        """
         reading = self.reading
         total = torch.zeros(len(inputs), dtype=inputs.dtype, device=inputs.device)
         shared = len(observed) > 1 and same_weights(reading)
@@ -74,15 +78,17 @@ class Mismatch:
         return total / len(observed)
 
     def simulated(self, observed: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """What the first observation would show of candidates, name → (reading, *shape)."""
+        """Simulated first observation of candidates, name → (reading, *shape)."""
         weights = {name: value[0] for name, value in self.reading.weights.items()}
         gradients = self._gradients(weights, observed, inputs, targets, False)
         return self._as_shown(gradients, observed, Candidates(inputs=inputs, targets=targets, weights=weights))
 
     def shown(self, observed: Tensors, gradients: Tensors, candidates: Candidates | None = None) -> dict[str, Tensor]:
-        """What an observation of one local step, name → (reading, *shape), would show of candidates with these
-        gradients under the first weights, name → (reading, example, *shape).  `candidates` are needed where the
-        defense acts inside the step.  name → (reading, *shape)"""
+        """Simulated observation from known gradients after a single local step, name → (reading, *shape).
+
+        `gradients` under the first weights, name → (reading, example, *shape). `candidates` are needed if the defense
+        acts inside the step.
+        """
         description = self.reading.description
         if description is not None and description.inside_steps:
             return self._as_shown(dict(gradients), observed, candidates)
@@ -95,7 +101,7 @@ class Mismatch:
     def _as_shown(
         self, gradients: dict[str, Tensor], observed: Tensors, candidates: Candidates | None
     ) -> dict[str, Tensor]:
-        """Gradients, as `_gradients` gives them, behind the described defense."""
+        """Gradients from `_gradients` after the described defense."""
         description = self.reading.description
         if description is None:
             return gradients
@@ -106,11 +112,9 @@ class Mismatch:
     def _gradients(
         self, weights: Tensors, observed: Tensors, inputs: Tensor, targets: Tensor, differentiable: bool
     ) -> dict[str, Tensor]:
-        """The mean gradient of the candidates, name → (reading, *shape).
-
-        Where the defense is described, as the description takes it: what each client would send, (reading, client,
-        *shape), or with a defense inside its steps each candidate's gradient, (reading, example, *shape).
-        """
+        """Gradients of candidates in the description's format. Without a description the mean, name → (reading,
+        *shape); with a description each client's message, (reading, client, *shape); with a defense inside local steps
+        each example's gradient, (reading, example, *shape)."""
         reading, description = self.reading, self.reading.description
         model = reading.model
         if self.unrolled:
@@ -136,7 +140,7 @@ class Mismatch:
         return {name: value.unflatten(0, (len(inputs), rows)) for name, value in flat.items()}
 
     def of_shown(self, simulated: Tensors, observed: Tensors) -> Tensor:
-        """The distance; where the defense's draws have a law of their own, -2v log p of it, (reading,)."""
+        """Distance (reading,), or -2v log p if the defense's draws have a likelihood."""
         description = self.reading.description
         if description is not None and self.exact and len(self.reading.rounds) == 1:
             density = description.log_density(simulated, observed)
@@ -150,5 +154,5 @@ class Mismatch:
 
 
 def same_weights(reading: Reading) -> bool:
-    """Whether all observations were made under the same weights."""
+    """Whether all observations have the same weights."""
     return len(reading.rounds) == 1 or all(bool((value == value[:1]).all()) for value in reading.weights.values())

@@ -1,8 +1,8 @@
-"""More local steps than examples: which of a reading's positions hold the same example.
+"""More local positions than examples: repeated examples in a client's local steps.
 
-A client goes through its D examples in a new order, and begins again when all are used.  Positions 0 … D-1 of its
-steps are a first pass over distinct examples; each later pass has the same ones in another order.  An attack
-that knows this seeks D examples and not B·L, each with the evidence of all its steps.
+A client visits its D examples in a new order per pass. Positions 0 … D-1 are a first pass over distinct examples; later
+passes repeat them in other orders. An attack can then search D examples instead of B·L, with evidence from all their
+steps.
 """
 
 from collections.abc import Sequence
@@ -15,19 +15,21 @@ from bench.trip import Reading
 
 
 def distinct_examples(reading: Reading) -> int:
-    """Distinct examples behind each reading: `reading.examples`, or fewer where its client goes through its examples
-    more than once.  An aggregate over several senders is not told apart."""
+    """Distinct examples behind each reading, at most `reading.examples`.
+
+    Repeats are resolved only for a single sender, not in an aggregate over several.
+    """
     if reading.senders > 1:
         return reading.examples
     return min(reading.examples, reading.client_examples)
 
 
 def tied_examples(labels: Tensor, distinct: int) -> Tensor:
-    """The example at each position, a number below `distinct`: labels (..., position) int64 → the same shape.
+    """Example number (below `distinct`) at each position: labels (..., position) int64 → the same shape.
 
-    Position p of the first pass is example p.  A later pass is matched by labels, of equal ones in ascending
-    order of positions: labels tell no more.  -1 where a later pass has a label more often than the first.
-    `inputs[:, ties]` of distinct inputs (reading, example, *shape) are those of the positions.
+    Position p in the first pass is example p. Later passes are matched by label, equal labels by ascending position:
+    labels carry no more information. -1 if a later pass has a label more often than the first. Distinct inputs
+    (reading, example, *shape) are spread over positions by `inputs[:, ties]`.
     """
     flat = labels.flatten(0, -2) if labels.dim() > 1 else labels[None]
     first = flat[:, :distinct]
@@ -40,13 +42,12 @@ def tied_examples(labels: Tensor, distinct: int) -> Tensor:
 
 
 def _rank(labels: Tensor) -> Tensor:
-    """How many positions before have the same label: (row, position) → the same shape."""
+    """Number of earlier positions with the same label: (row, position) → the same shape."""
     return (labels[:, :, None] == labels[:, None, :]).long().tril(-1).sum(2)
 
 
 def segments(batches: Sequence[int], distinct: int) -> list[int]:
-    """The lengths of runs of positions within one step, of `batches` examples, and one pass: there, the order of
-    examples means nothing."""
+    """Lengths of runs of positions within a step and a pass, whose order has no effect."""
     examples = sum(batches)
     ends = sorted({*accumulate(batches), *range(distinct, examples, distinct)})
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]

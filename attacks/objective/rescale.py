@@ -1,4 +1,4 @@
-"""Readings whose gradients are so small or so large that their squares leave single precision, in units of about 1."""
+"""Rescaling of readings whose squared norms leave single precision."""
 
 import math
 from collections.abc import Mapping
@@ -9,12 +9,12 @@ from torch import Tensor
 
 from bench.trip import Candidates, Description, Noise, Reading, Simulator, StepDefense, Tensors
 
-_USUAL = (1e-6, 1e6)  # norms that are left alone: a product of two squares is still a number
+_USUAL = (1e-6, 1e6)  # norms left unchanged: products of two squares stay finite
 
 
 @dataclass(frozen=True, slots=True)
 class _RescaledDescription:
-    """A `Description` of `factor` times what `inner` describes.  Candidates' gradients stay as they are."""
+    """`Description` for a reading multiplied by `factor`. Candidate gradients keep their scale."""
 
     inner: Description
     factor: float
@@ -68,7 +68,7 @@ class _RescaledDescription:
 
 @dataclass(frozen=True, slots=True)
 class _RescaledSimulator:
-    """A `Simulator` of `factor` times what `inner` shows."""
+    """`Simulator` for a reading multiplied by `factor`."""
 
     inner: Simulator
     factor: float
@@ -90,10 +90,10 @@ class _RescaledSimulator:
 
 
 def rescaled(reading: Reading) -> Reading:
-    """The reading, times a power of two where its median norm is not between 1e-6 and 1e6, so that it is about 1; its
-    description and its simulator follow.
+    """Reading scaled by a power of two to a median norm near 1, if the norm is outside 1e-6 … 1e6.
 
-    A factor hides nothing: who squares 1e-21 in single precision has 0, and takes any candidate for the truth.
+    Description and simulator follow. Without this, 1e-21 squared is 0 in single precision and every candidate would
+    seem exact.
     """
     squares = torch.stack([value.double().flatten(1).square().sum(1) for value in reading.values.values()])
     norms = squares.sum(0).sqrt()

@@ -1,4 +1,4 @@
-"""The curvature of the matching distance at public examples, as a search space: all directions equally steep."""
+"""Search space in which the matching distance is equally curved in all directions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,20 +14,20 @@ from bench.attacks.search.space import Gaussian
 from bench.rng import Key
 from bench.trip import Reading
 
-LARGEST = 4096  # values up to which the matrix is made: its factor has value² numbers
+LARGEST = 4096  # values, at most: the matrix has value² numbers
 _PROBES = 2048
 _EXAMPLES = 32  # public examples at a time
-_BLOCKS = 6  # of the rows of a triangular matrix, in a product
+_BLOCKS = 6  # row blocks in a product with a triangular matrix
 _DAMPING = 1e-3  # of the mean curvature
 
 
 @dataclass(frozen=True, slots=True)
 class EqualCurvature:
-    """Variables w of a space's u = T w, with T Tᵀ the inverse of the damped curvature in u; `to_prior` is T, upper
-    triangular."""
+    """Variables w with u = T w in a Gaussian space; T Tᵀ is the inverse damped curvature in u."""
 
     space: Gaussian
     to_prior: Tensor
+    """T, upper triangular (value, value)."""
 
     def inputs(self, w: Tensor) -> Tensor:
         return self.space.inputs(self._prior(w))
@@ -50,10 +50,10 @@ class EqualCurvature:
 
 
 def equal_curvature(space: Gaussian, reading: Reading, key: Key) -> EqualCurvature:
-    """`space` in variables in which Σ (∇L(x, y) - g)² has about the same curvature in every direction.
+    """`space` in variables with about equal curvature of Σ (∇L(x, y) - g)² in every direction.
 
-    E[JᵀJ], J = ∂∇L/∂x, is the mean of (Jᵀz)(Jᵀz)ᵀ over random signs z and public examples.  One matrix serves all
-    readings under these weights.
+    E[JᵀJ], J = ∂∇L/∂x, is the mean of (Jᵀz)(Jᵀz)ᵀ over random signs z and public examples. A single matrix serves all
+    readings at the same weights.
     """
     like = next(iter(reading.values.values()))
     size = reading.public_mean.numel()
@@ -72,7 +72,7 @@ def equal_curvature(space: Gaussian, reading: Reading, key: Key) -> EqualCurvatu
 
 
 def _probes(reading: Reading, like: Tensor, key: Key) -> Iterator[Tensor]:
-    """Jᵀz (probe, value) of public examples, in turn."""
+    """Jᵀz (probe, value) for public examples in turn."""
     for first in range(0, _PROBES, _EXAMPLES):
         random = key.generator("curvature-matrix", first)
         examples = [n % len(reading.public_inputs) for n in range(first, min(_PROBES, first + _EXAMPLES))]

@@ -16,14 +16,14 @@ class LbfgsMatching(MatchingAttack):
 
     knowledge = ("plain", "adaptive")
 
-    outer: int = parameter(300, "outer steps at most", unit="20 evaluations", source="published loop", low=1)
+    outer: int = parameter(300, "limit on outer steps", unit="20 evaluations", source="published loop", low=1)
     history: int = parameter(100, "pairs kept by L-BFGS", source="published loop", low=1)
     line_search: Literal["none", "backtracking"] = parameter(
         "none",
         "full steps as published; or ours: shorter steps, preconditioned inputs, normalised losses",
         source="published loop",
     )
-    restarts: int = parameter(0, "fresh starts inside the budget", source="published loop", low=0)
+    restarts: int = parameter(0, "fresh starts within the budget", source="published loop", low=0)
 
     @property
     def preconditioned(self) -> bool:

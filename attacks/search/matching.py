@@ -1,6 +1,6 @@
-"""Gradient matching: distance + prior + solver + start + labels, many readings side by side.
+"""Gradient matching: distance, prior, solver, start and labels, for many readings in parallel.
 
-An attack of this kind says only which parts it takes, and with which numbers.
+A matching attack chooses the parts and their numbers.
 """
 
 from abc import abstractmethod
@@ -29,50 +29,51 @@ from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
-# Of the zero-gradient loss: labels in a wrong order explain an update to 1e-2, the right one better.
+# Of the zero-gradient loss: labels in a wrong order explain an update down to 1e-2, the right order further.
 _WRONG_ORDER = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What one attack is made of.
-
-    `labels`: "joint" optimises softmax(logits) with the inputs (Zhu et al. 2019), "inferred" reads labels off the
-    gradient first.  `limits` has the authors' count of evaluations, which the budget caps.  `preconditioned` gives the
-    solver normalised losses and preconditioned inputs; a reading with a description always has them, but for the
-    cosine distance.  `departures` say what is not the authors'.
-    """
+    """Components of a matching attack."""
 
     distance: Kind
     solver: Solver[Any]
     start: Start
     labels: Literal["joint", "inferred"]
+    """"joint" optimises softmax(logits) with the inputs (Zhu et al. 2019); "inferred" takes labels from the gradient.
+    """
     limits: RowLimits
+    """The authors' number of evaluations, capped by the budget."""
     departures: tuple[str, ...] = ()
+    """Differences from the authors' code, for the record."""
     prior: Prior = Prior()
     preconditioned: bool = False
+    """Normalised losses and preconditioned inputs; always on with a description, except for the cosine distance."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MatchingAttack(Attack):
-    """An attack by gradient matching; these options are not its authors', and off as published."""
+    """Gradient matching; these options are ours and by default off."""
 
     mergeable = True
 
-    layers: Layers = parameter("equal", "weights of the tensors in the distance", source="ours")
-    exclude: tuple[str, ...] = parameter((), "tensors left out: those whose names begin so", source="Risk-balanced")
-    unknown_scale: bool = parameter(False, "the reading may be shortened by an unknown factor", source="ours")
-    refine_float64: bool = parameter(False, "rows that single precision stops are continued in double", source="ours")
+    layers: Layers = parameter("equal", "weights of tensors in the distance", source="ours")
+    exclude: tuple[str, ...] = parameter((), "name prefixes of tensors left out", source="Risk-balanced")
+    unknown_scale: bool = parameter(False, "an unknown factor may have shortened the reading", source="ours")
+    refine_float64: bool = parameter(
+        False, "continue rows in double precision after single precision stops", source="ours"
+    )
 
     local: Literal["one-gradient", "unrolled"] = parameter(
         "one-gradient",
-        "how L > 1 local steps are read: their mean as one gradient, or each step simulated",
+        "treatment of L > 1 local steps: their mean as a gradient, or a simulation of each step",
         source="Geiping et al. 2020, §6",
     )
 
     @abstractmethod
     def parts(self, reading: Reading, budget: Budget) -> Parts:
-        """The parts, for this reading and within this budget."""
+        """Parts for this reading within this budget."""
 
     def refuses(self, reading: Reading) -> str | None:
         if reading.linked != "vector":
@@ -83,7 +84,7 @@ class MatchingAttack(Attack):
         return None
 
     def objective(self, reading: Reading) -> Objective:
-        """The matching distance alone, without prior."""
+        """Matching distance without prior."""
         reading = rescaled(reading)
         mismatch = self._mismatch(self.parts(reading, Budget(evaluations=1)), reading)
         return partial(mismatch, observations(reading), differentiable=False)
@@ -122,7 +123,6 @@ class MatchingAttack(Attack):
         return self.local == "unrolled" and reading.steps > 1 and reading.senders == 1
 
     def _mismatch(self, parts: Parts, reading: Reading) -> Mismatch:
-        """The objective of these parts."""
         distance = Distance(
             kind=parts.distance, layers=self.layers, exclude=self.exclude, unknown_scale=self.unknown_scale
         )
@@ -132,7 +132,7 @@ class MatchingAttack(Attack):
 def reconstruction(
     problem: MatchingProblem, solution: Solution, solver: Solver[Any], cost: int, notes: tuple[str, ...]
 ) -> Reconstruction:
-    """The claim; one evaluation of the solver counts as `cost`."""
+    """Reconstruction from a solution; each solver evaluation counts `cost` times."""
     rows = torch.arange(len(solution.loss))
     inputs, logits = problem.split(solution.x)
     labels = problem.ordered_labels(rows, solution.runs) if logits is None else logits.argmax(-1)
@@ -161,7 +161,7 @@ def reconstruction(
 
 
 def _departures(parts: Parts, problem: MatchingProblem, evaluations: int) -> Iterator[str]:
-    """Where this is not what the authors ran, in words for the record."""
+    """Differences from the authors' run, in words for the record."""
     yield "keeps the point of the attack's least loss; the published loop keeps the last"
     if problem.space is not None:
         yield "the solver sees normalised losses and preconditioned inputs"

@@ -1,7 +1,7 @@
-"""Mixtures of a batch's examples: what a defense that mixes them trains on, as a function of the originals.
+"""Mixtures in a batch as a function of their originals, for defenses that train on mixtures.
 
-A row of the mixing matrix M (mixture, original) is the softmax of that many variables, so that its shares are positive
-and sum to 1.  They stand behind the variables of one example each, so that solvers and stages carry them along.
+Each row of the mixing matrix M (mixture, original) is a softmax over variables: positive shares with sum 1. A row's
+variables follow the variables of an example, so solvers and stages need no change.
 """
 
 from dataclasses import dataclass
@@ -11,14 +11,13 @@ from torch import Tensor
 
 from bench.attacks.search.space import Space
 
-_OWN = 1.5  # at u = 0: the logit of a mixture's own original over the others', a share of .39 in a batch of eight
+_OWN = 1.5  # at u = 0: logit of a mixture's main original over the others; a share of .39 at batch size 8
 _SPREAD = 3.0  # of the logits over their variables
 
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """The space `inner` of each example with `examples` logits behind its variables: (..., example, value + examples)
-    on both sides."""
+    """Space `inner` per example plus `examples` logits: (..., example, value + examples) on both sides."""
 
     inner: Space
     examples: int
@@ -45,6 +44,5 @@ class Mixed:
 
 
 def split(values: Tensor, examples: int) -> tuple[Tensor, Tensor]:
-    """(..., example, value + examples), a `Mixed` space's inputs → inputs (..., example, value), M (..., mixture,
-    original)."""
+    """Inputs (..., example, value) and M (..., mixture, original) from (..., example, value + examples)."""
     return values[..., :-examples], values[..., -examples:].softmax(-1)

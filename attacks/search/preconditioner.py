@@ -1,4 +1,4 @@
-"""A diagonal preconditioner of the inputs: how strongly each input value moves the gradient, on public examples."""
+"""Diagonal preconditioner for inputs: effect of each input value on the gradient, on public examples."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -13,19 +13,18 @@ from bench.trip import Reading
 
 PUBLIC = 16  # public examples used
 _DRAWS = 64  # random directions over all of them
-_LEAST = 1e-3  # of the mean curvature: values of less curvature count as having so much
+_LEAST = 1e-3  # of the mean curvature: lower bound for a value's curvature
 _ROOM = 1 << 22  # coordinates of gradients in memory at once
 
 
 def preconditioner(reading: Reading, key: Key) -> Tensor:
-    """Each input value's length in the solver's variables, (value,), as the reading's values in dtype and device:
-    one over the root of the mean curvature of Σ (∇L(x, y) - g)² in it, relative to all values.
+    """Length of each input value in the solver's variables, (value,), like the reading in dtype and device.
 
-    A strided convolution looks at some pixels through more windows than at others, so that curvatures differ
-    tenfold by place alone; in these variables they are alike.  The diagonal of JᵀJ, J = ∂∇L/∂x, is the mean of
-    (Jᵀz)² over random signs z (Hutchinson's estimator; Bekas, Kokiopoulou & Saad 2007), here over public
-    examples at the reading's weights; 64 draws make it good to 18 %, its root to 9 %.  All ones where there are
-    no public examples, or where no value moves the gradient.
+    The length is the inverse root of the mean curvature of Σ (∇L(x, y) - g)² in the value, relative to all values. A
+    strided convolution sees some pixels through more windows than others, so curvatures differ tenfold by place; in
+    these variables they are alike. The diagonal of JᵀJ, J = ∂∇L/∂x, is the mean of (Jᵀz)² over random signs z
+    (Hutchinson's estimator; Bekas, Kokiopoulou & Saad 2007), here over public examples at the reading's weights; 64
+    draws give it to 18 %, its root to 9 %. All ones without public examples, or if no value moves the gradient.
     """
     count, like = min(PUBLIC, len(reading.public_inputs)), next(iter(reading.values.values()))
     ones = like.new_ones(reading.public_mean.numel())
@@ -46,8 +45,7 @@ def preconditioner(reading: Reading, key: Key) -> Tensor:
 
 
 def _samples(reading: Reading, like: Tensor, key: Key, examples: range, draws: int) -> Iterator[Tensor]:
-    """(Jᵀz)², (value,), of some public examples and each draw.  The signs z of an example depend on its number
-    alone, not on the examples beside it."""
+    """(Jᵀz)² (value,) for some public examples and each draw; z depends only on the example's number."""
     generators = [key.generator("curvature", number) for number in examples]
 
     def bits(shape: tuple[int, ...]) -> NDArray[np.int8]:
@@ -61,8 +59,10 @@ def _samples(reading: Reading, like: Tensor, key: Key, examples: range, draws: i
 def signed_derivative(
     reading: Reading, like: Tensor, examples: Sequence[int], bits: Callable[[tuple[int, ...]], NDArray[np.int8]]
 ) -> Tensor:
-    """Jᵀz of these public examples, (example, value): J = ∂∇L/∂x at the reading's weights, z = 2·`bits` - 1 for each
-    parameter's gradients (example, *shape).  An example's label is its number modulo the classes."""
+    """Jᵀz of public examples, (example, value), with J = ∂∇L/∂x at the reading's weights.
+
+    z = 2·`bits` - 1 per parameter, (example, *shape). An example's label is its number modulo the classes.
+    """
     weights = {name: value[0] for name, value in reading.weights.items()}
     labels = torch.tensor(examples, device=like.device) % reading.classes
     targets = one_hot(labels, reading.classes, like.dtype)[:, None]

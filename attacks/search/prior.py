@@ -1,4 +1,4 @@
-"""Priors on inputs, one figure per reading, added to the distance: as published, and of an adaptive attacker."""
+"""Priors on inputs, a value per reading added to the distance: published priors, and noise-aware priors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,14 +12,15 @@ from bench.trip import Noise, Reading
 
 _RANGE_DEVIATION = 0.05  # standard deviation of values outside the data's range
 _MEDIAN_SQUARE = 0.4549  # of a standard normal
-_SMOOTH = 0.01  # grey levels below which |∂x| is taken as 0: the root is smooth there
+_SMOOTH = 0.01  # differences, in units of the data, below which |∂x| is smoothed to 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior:
-    """Weights of the priors; total variation is for images alone."""
+    """Weights of the published priors."""
 
     total_variation: float = 0.0
+    """Images only."""
     squared: float = 0.0
     absolute: float = 0.0
 
@@ -35,26 +36,27 @@ class Prior:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseModel:
-    """Makes the objective that of the most probable candidate, not of the one that fits best.
+    """Prior weight under described noise: the objective's minimum is the most probable candidate.
 
-    With variance v of the noise on each coordinate of the mean observation, -2v log p is the squared
-    distance (Laplace's law: √(v/2) times -log p is the absolute distance) plus 2v (√(v/2)) times the prior's
-    -log p: neighbours differ as in public images (scale `edge_scale`), and values lie in the data's range.
-    `variance` is in gradient units squared, the mean over coordinates; at 0 nothing is known of noise, and the prior
-    is 0.  Where it is a `bound`, `of_rows` estimates each reading's, with the help of `last`, the name of the last
-    layer's weight.  `weight` is the prior's at `variance`.
+    For noise variance v per coordinate of the mean observation, -2v log p is the squared distance plus 2v times the
+    prior's -log p; for Laplace noise √(v/2) takes the place of 2v, and the absolute distance of the squared. The prior:
+    neighbouring pixels differ as in public images, and values lie in the data's range.
     """
 
     variance: float
+    """Mean over coordinates, in squared gradient units; 0 without described noise, which also sets the prior to 0."""
     weight: float
+    """Prior weight at `variance`."""
     edge_scale: float
+    """Scale of neighbour differences in public images."""
     bound: bool = False
+    """`variance` is an upper bound; `of_rows` then estimates each reading's variance."""
     last: str | None = None
+    """Name of the last layer's weight, for this estimate."""
 
     @classmethod
     def of(cls, reading: Reading, observations: int) -> "NoiseModel":
-        """The model of a reading whose observations were averaged to so many; `weight` is 0 where there are no
-        public images."""
+        """Model for a reading after averaging to `observations`; `weight` is 0 without public images."""
         noise = Noise() if reading.description is None else reading.description.noise
         variance = noise.variance / (len(reading.rounds) / observations)
         images = reading.kind == "image" and len(reading.public_inputs) > 1
@@ -71,12 +73,11 @@ class NoiseModel:
         )
 
     def of_rows(self, observed: Mapping[str, Tensor]) -> Tensor:
-        """Each reading's variance, of name → (reading, *shape) → (reading,).
+        """Variance per reading, from name → (reading, *shape): (reading,).
 
-        Of a bound, the reading's own: its median square over that of a standard normal, at most the bound.  Most
-        coordinates of a gradient are near zero, so that their median is the noise's, or above it where the noise is
-        weak.  The last layer's tells then: Σ (p - y) over the classes is 0, so that each column of dW sums to its noise
-        alone.  Coordinates that are exactly zero were dropped, not noised.
+        For a bound: median square over a standard normal's, at most the bound. Most gradient coordinates are near zero,
+        so their median shows the noise, or more if the noise is weak. The last layer corrects weak noise: Σ (p - y)
+        over classes is 0, so each column of dW sums to noise. Exact zeros are dropped coordinates, without noise.
         """
         whole = torch.cat([value.detach().flatten(1) for value in observed.values()], 1)
         if not self.bound or self.variance == 0:
@@ -92,9 +93,9 @@ class NoiseModel:
         return torch.fmin(found, sums.nanmean(1))
 
     def prior(self, x: Tensor, value_range: tuple[float, float], share: Tensor | float = 1.0) -> Tensor | float:
-        """`weight` times -log p of inputs (reading, example, *shape), up to a constant: (reading,), or 0.
+        """Weighted -log p of inputs (reading, example, *shape), up to a constant: (reading,), or 0.
 
-        `share` of the weight, (reading,): of a variance below `variance`, or of a distance in other units.
+        `share` (reading,) multiplies the weight: for a variance below `variance`, or a distance in other units.
         """
         if self.weight == 0:
             return 0.0
@@ -105,22 +106,21 @@ Variance = TypeVar("Variance", float, Tensor)
 
 
 def _last_weight(reading: Reading) -> str | None:
-    """The name of the last linear layer's weight, where it is sent."""
+    """Name of the last linear layer's weight, or None if it is not sent."""
     path = last_layer(reading.model, reading.classes)
     name = None if path is None else f"{path}.weight" if path else "weight"
     return name if name in reading.values else None
 
 
 def prior_weight(variance: Variance, *, absolute: bool) -> Variance:
-    """What -log p counts beside a squared distance under Gaussian noise, 2v, or, `absolute`, beside an absolute one
-    under Laplace noise, √(v/2)."""
+    """Weight of -log p next to a squared distance, 2v, or with `absolute` an absolute distance, √(v/2)."""
     return (variance / 2) ** 0.5 if absolute else 2 * variance
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """Mean absolute difference of neighbours, both ways: (reading, example, channel, h, w) → (reading,).
+    """Mean absolute neighbour difference, both directions: (reading, example, channel, h, w) → (reading,).
 
-    Geiping et al. 2020, §4: anisotropic, mean over the pixels.
+    Geiping et al. 2020, §4: anisotropic, mean over pixels.
     """
     across, down = (d.abs().flatten(1).mean(1) for d in _differences(x))
     return across + down
@@ -137,24 +137,25 @@ def absolute(x: Tensor) -> Tensor:
 
 
 def outside(x: Tensor, low: float, high: float) -> Tensor:
-    """Summed squares of what lies outside the data's range, (reading,)."""
+    """Sum of squared excess over the data's range (reading,)."""
     return ((low - x).clamp_min(0) ** 2 + (x - high).clamp_min(0) ** 2).flatten(1).sum(1)
 
 
 def edges(x: Tensor, scale: float) -> Tensor:
-    """-log density, up to a constant, of images whose differences of neighbours follow Laplace's law of this
-    scale: Σ |∂x| / scale, smoothed at zero; (reading, example, channel, h, w) → (reading,)."""
+    """-log density, up to a constant, of images with Laplace neighbour differences: Σ |∂x| / scale.
+
+    Smoothed at zero; (reading, example, channel, h, w) → (reading,).
+    """
     across, down = (((d * d + _SMOOTH**2).sqrt() - _SMOOTH).flatten(1).sum(1) for d in _differences(x))
     return (across + down) / scale
 
 
 def edge_scale(public: Tensor) -> float:
-    """The scale of `edges` that public images (example, channel, h, w) make most likely: mean |∂x|, and at least
-    .001."""
+    """Maximum likelihood scale of `edges` on public images (example, channel, h, w): mean |∂x|, at least .001."""
     differences = torch.cat([d.flatten() for d in _differences(public)])
     return max(float(differences.abs().mean()), 1e-3)
 
 
 def _differences(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Of neighbours across and down, (..., height, width)."""
+    """Neighbour differences across and down, (..., height, width)."""
     return x[..., :, 1:] - x[..., :, :-1], x[..., 1:, :] - x[..., :-1, :]

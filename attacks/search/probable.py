@@ -1,4 +1,4 @@
-"""The search for the most probable examples, behind a reading as it is (`map`) or behind mixtures of them (`demix`)."""
+"""Search for the most probable examples, for direct readings (`map`) or mixtures (`demix`)."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,28 +25,28 @@ from bench.attacks.solvers.lbfgs import Lbfgs
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
-# Of softened ReLUs, stage by stage, and the weight of -log p; None: the ReLU itself.
+# Sharpness of softened ReLUs and weight of -log p, by stage; None: the ReLU itself.
 _SHARPNESS = (1.0, 2.0, 5.0, 15.0, 50.0, 150.0, None)
 _WEIGHTS = (1e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 1e-6)
-_SOFT_STAGE = 150  # evaluations of each of these stages from which another start pays
+_SOFT_STAGE = 150  # evaluations per softened stage above which another start pays
 _HISTORY = 100
 _LEAST_PUBLIC = 3  # examples
-_LEAST_CURVED = 200  # evaluations of a start from which the curvature matrix pays
+_LEAST_CURVED = 200  # evaluations per start above which the curvature matrix pays
 
 
 def unfit(reading: Reading) -> str | None:
-    """Why there is nothing to search by, None where there is."""
+    """Reason why the search cannot run, or None."""
     if reading.linked != "vector":
         return "it matches whole vectors, and this reading's coordinates are not linked"
     if reading.labels is None and last_layer(reading.model, reading.classes) is None:
         return "the model has no last linear layer to read labels off; grant labels, or take dlg"
     if len(reading.public_inputs) < _LEAST_PUBLIC:
-        return f"it takes the law of inputs from public examples; give at least {_LEAST_PUBLIC}"
+        return f"it learns the distribution of inputs from public examples; give at least {_LEAST_PUBLIC}"
     return None
 
 
 def objective_of(reading: Reading) -> Objective:
-    """The matching distance alone, without prior."""
+    """Matching distance without prior."""
     reading = rescaled(reading)
     return partial(mismatch_of(reading), observations(reading), differentiable=False)
 
@@ -61,8 +61,11 @@ def most_probable(
     distinct: int | None = None,
     mixed: bool = False,
 ) -> Reconstruction:
-    """The most probable examples behind a rescaled reading, of several starts; `tolerance` of the zero-gradient loss,
-    below which a reading is done.  `distinct`: see `MatchingProblem`; `mixed`: the originals of a batch's mixtures."""
+    """Most probable examples behind a rescaled reading, over several starts.
+
+    `tolerance`: share of the zero-gradient loss at which a reading is finished; `distinct`: see `MatchingProblem`;
+    `mixed`: search a batch's originals.
+    """
     observed, mismatch, space = observations(reading), mismatch_of(reading), public_space(reading)
     hypotheses = label_hypotheses(reading, mean_observation(observed), starts, key)
     cost = reading.steps if mismatch.unrolled else 1
@@ -98,7 +101,7 @@ def most_probable(
 
 
 def mismatch_of(reading: Reading) -> Mismatch:
-    """The distance of a reading from what candidates would show, by the described noise."""
+    """Distance between readings and candidates by the described noise."""
     return Mismatch(
         reading=reading,
         distance=by_likelihood(Distance(kind="l2"), reading),
@@ -107,7 +110,7 @@ def mismatch_of(reading: Reading) -> Mismatch:
 
 
 def _starts_worth(reading: Reading, evaluations: int, starts: int) -> int:
-    """So many starts, or as many as so many evaluations suffice for."""
+    """`starts`, or fewer if the evaluations do not suffice."""
     if not has_relu(reading.model):
         return starts
     return max(1, min(starts, evaluations // (_SOFT_STAGE * len(_SHARPNESS))))
@@ -116,11 +119,11 @@ def _starts_worth(reading: Reading, evaluations: int, starts: int) -> int:
 def _ways(
     reading: Reading, space: Gaussian, variance: float, evaluations: int, key: Key, *, bound: bool
 ) -> tuple[tuple[Stage, ...], ...]:
-    """The stages of one start that may take so many evaluations, and of the next."""
+    """Stages of successive starts, each with this number of evaluations."""
     model = reading.model
     if has_relu(model):
         return (tuple(_softened_stages(model, space, by_angle=variance == 0)),)
-    if variance > 0:  # of a bound, the second stage has what the first one's residual says
+    if variance > 0:  # for a bound, the first stage's residual sets the second stage's weight
         first = (Stage(model=model, space=space, until=0.3),) if bound else ()
         return ((*first, Stage(model=model, space=space)),)
     curved = evaluations >= _LEAST_CURVED and reading.public_mean.numel() <= LARGEST

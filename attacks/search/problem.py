@@ -1,4 +1,4 @@
-"""Gradient matching as a problem of the solvers' loop: variables, starts, losses."""
+"""Gradient matching as a problem for the solvers' loop: variables, starts, losses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,30 +21,32 @@ from bench.trip import Reading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchingProblem:
-    """`solvers.base.Problem` of one reading batch.
+    """`solvers.base.Problem` for a batch of readings.
 
-    A row's variables are its inputs, or those of `space` where there is one, and its label logits where `labels`
-    (reading, example) is None.  With `shuffled`, restarts try the labels in other orders.  `initial` (reading,
-    variable) replaces the starts.  `energy_weight` (reading,) times the space's -log p is added to the loss.
-    `mixed`: the variables are of originals, whose mixtures were trained on (`parts.mixtures`, in a `Mixed` space).
-    With `distinct`, positions of labels that hold the same example (`tied_examples`) share its variables.
-    `tolerance` is the fraction of the zero-gradient loss that the solver, whose tolerances are absolute, sees as 1.
+    A row's variables are its inputs, or their variables in `space`, and label logits if `labels` is None.
     """
 
     mismatch: Mismatch
     observed: list[dict[str, Tensor]]
-    labels: Tensor | None
+    labels: Tensor | None  # (reading, example), or None for label logits as variables
     start_kind: Start
     prior: Prior
     noise: NoiseModel
     key: Key
     shuffled: bool = False
+    """Restarts try the labels in other orders."""
     space: Space | None = None
+    """Search space for inputs, or None for the inputs themselves."""
     initial: Tensor | None = None
+    """Starts (reading, variable) that replace `start_kind`."""
     energy_weight: Tensor | None = None
+    """Weight of the space's -log p in the loss (reading,)."""
     tolerance: float | None = None
+    """Share of the zero-gradient loss seen as 1 by the solver, whose tolerances are absolute."""
     distinct: int | None = None
+    """Number of distinct examples; tied positions (`tied_examples`) share variables."""
     mixed: bool = False
+    """Variables describe originals, trained on as mixtures (`search.mixtures`, in a `Mixed` space)."""
 
     @property
     def reading(self) -> Reading:
@@ -52,17 +54,17 @@ class MatchingProblem:
 
     @property
     def examples(self) -> int:
-        """Examples that have variables; they are the first of the reading's."""
+        """Number of examples with variables, the first in the reading."""
         return self.reading.examples if self.distinct is None else self.distinct
 
     @property
     def values(self) -> int:
-        """Variables of each example."""
+        """Variables per example."""
         return self.reading.public_mean.numel() + (self.examples if self.mixed else 0)
 
     @property
     def like(self) -> Tensor:
-        """A tensor of the dtype and on the device of the variables."""
+        """A tensor with the variables' dtype and device."""
         return next(iter(self.reading.values.values()))
 
     def start(self, row: int, restart: int) -> Tensor:
@@ -109,7 +111,7 @@ class MatchingProblem:
         return torch.stack(losses).mean(0)
 
     def noise_floor(self, rows: Tensor) -> Tensor:
-        """The noise's variance (Laplace: its mean magnitude) on each coordinate that is not exactly zero."""
+        """Loss from noise alone: its deviation (Laplace: mean magnitude) over nonzero coordinates."""
         kind = self.mismatch.distance.kind
         if self.noise.variance == 0 or kind == "cosine":
             return torch.zeros_like(self.zero_gradient_loss(rows))
@@ -121,17 +123,14 @@ class MatchingProblem:
         return (variance / 2 if kind == "l1" else variance.square()).sqrt() * torch.stack(counts).to(self.like).mean(0)
 
     def variances(self, rows: Tensor) -> Tensor:
-        """The noise's variance on each reading, (row,): as stated, or of a bound the reading's own."""
+        """Noise variance per row, as described, or estimated under a bound: (row,)."""
         return torch.stack([self.noise.of_rows(_rows(target, rows)) for target in self.observed]).mean(0)
 
     def _share(self, rows: Tensor) -> Tensor | float:
-        """What each reading takes of the prior's weight, (row,), or 1.
-
-        Where the noise's variance is below its stated bound, the share is smaller by the same factor.  Near the truth
-        1 - cos(c, o) is the squared distance over 2‖o‖², and so the prior is; total variation of the attack's own stays
-        in its place, as two are too much (digits, Gaussian 1e-4, GradInv, 24 victims: .79 with its own, .71 with the
-        other or both).
-        """
+        """Share of the prior's weight per row, (row,) or 1. The share falls in proportion to a noise variance below its
+        bound. Near the truth 1 - cos(c, o) is the squared distance over 2‖o‖², which also scales the prior. An attack's
+        total variation replaces the prior, since both together are too strong (digits, Gaussian 1e-4, GradInv, 24
+        victims: .79 with total variation, .71 with the prior or both)."""
         share: Tensor | float = 1.0
         if self.mismatch.distance.kind == "cosine" and self.prior.total_variation > 0:
             return 0.0
@@ -144,10 +143,13 @@ class MatchingProblem:
         return share
 
     def loss_scale(self, rows: Tensor) -> Tensor:
-        """With a `tolerance`, what makes that share of the zero-gradient loss 1.  Else 1 without a space or public
-        labels; else, and at least 1, the squared norm of undefended public gradients over the reading's.  A faint
-        reading (clipped, or of an example that the model is sure of) must not meet the solver's absolute tolerances at
-        once."""
+        """Factor (row,) to the normalised loss.
+
+        With `tolerance`: maps this share of the zero-gradient loss to 1. Without a space or public labels: 1.
+        Otherwise, and at least 1: squared norm of undefended public gradients over the reading's. A faint reading
+        (clipped, or an example predicted with confidence) would otherwise meet the solver's absolute tolerances
+        immediately.
+        """
         zero_loss, reading, like = self.zero_gradient_loss(rows), self.reading, self.like
         if self.tolerance is not None:
             return 1 / (self.tolerance * zero_loss).clamp_min(torch.finfo(zero_loss.dtype).tiny)
@@ -163,10 +165,10 @@ class MatchingProblem:
         return (usual / zero_loss.clamp_min(torch.finfo(zero_loss.dtype).tiny)).clamp_min(1)
 
     def ordered_labels(self, rows: Tensor, restarts: Tensor) -> Tensor | None:
-        """The labels (row, example) of a run; None where they are variables.
+        """Labels (row, example) for these restarts, or None if labels are variables.
 
-        An update does not show in which order the local steps took the examples: the first run takes them in
-        ascending order of labels, each restart in a random order.
+        An update does not show the order of examples over local steps: the first run takes ascending labels, each
+        restart a random order.
         """
         if self.labels is None or not self.shuffled:
             return None if self.labels is None else self.labels[rows.cpu()]
@@ -178,13 +180,12 @@ class MatchingProblem:
         return torch.stack(orders)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Variables (row, variable) → inputs (row, example, *shape), and label logits (row, example, class) where
-        they are variables."""
+        """Variables (row, variable) → inputs (row, example, *shape), label logits (row, example, class) or None."""
         inputs, _, logits, _ = self._split(x)
         return inputs, logits
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Inputs, -log p of the space (row,), label logits, and the mixing matrix (row, mixture, original)."""
+        """Inputs, the space's -log p (row,), label logits, and the mixing matrix (row, mixture, original)."""
         reading, examples, size = self.reading, self.examples, self.values
         variables = x[:, : examples * size].reshape(len(x), examples, size)
         inputs, energy = variables, x.new_zeros(len(x), examples)
@@ -197,7 +198,7 @@ class MatchingProblem:
         return inputs, energy.sum(1), logits, shares
 
     def _at_positions(self, inputs: Tensor, labels: Tensor | None) -> Tensor:
-        """Inputs (row, example, *shape) at each position of `labels` (row, position)."""
+        """Inputs (row, example, *shape) at each position in `labels` (row, position)."""
         if labels is None or self.examples == self.reading.examples:
             return inputs
         ties = tied_examples(labels, self.examples)
@@ -206,7 +207,7 @@ class MatchingProblem:
 
 
 def _mixed(shares: Tensor, of: Tensor) -> Tensor:
-    """Mixtures (row, mixture, …) of (row, original, …)."""
+    """Mixtures (row, mixture, …) from (row, original, …)."""
     return torch.einsum("rmo,ro...->rm...", shares, of)
 
 

@@ -1,4 +1,4 @@
-"""Rows that single precision stopped before their budget, continued in double precision."""
+"""Continue rows in double precision after single precision stops them before their budget."""
 
 import copy
 from dataclasses import replace
@@ -16,9 +16,9 @@ from bench.trip import Reading
 def refine(
     problem: MatchingProblem, solver: Solver[Any], limits: RowLimits, solution: Solution, chunk: int
 ) -> Solution:
-    """`solution` with its unfinished rows minimised on from where they are, in float64, without restarts.
+    """`solution` with unfinished rows continued in float64, without restarts.
 
-    A row is unfinished if evaluations remain and its normalised loss is finite and above the limits' stop.
+    A row is unfinished if evaluations remain and its normalised loss is finite and above the stop in `limits`.
     """
     loss = problem.loss_scale(torch.arange(len(solution.loss))) * solution.loss
     unfinished = ((loss > (limits.stop_loss or 0.0)) & torch.isfinite(loss)).cpu()
@@ -39,7 +39,7 @@ def refine(
 
 
 def in_double(reading: Reading) -> Reading:
-    """What is observed, the weights and a copy of the model in double precision."""
+    """Reading with observations, weights and a copy of the model in double precision."""
     return replace(
         reading,
         model=copy.deepcopy(reading.model).double(),
@@ -49,7 +49,7 @@ def in_double(reading: Reading) -> Reading:
 
 
 def _merged(first: Solution, more: Solution, rows: Tensor) -> Solution:
-    """`first` with what `more` made of `rows`, where that is better; the counts of `more` are totals."""
+    """`first` with the better rows in `more`; counts in `more` are totals."""
     x, loss, evaluations = first.x.clone(), first.loss.clone(), first.evaluations.clone()
     at = rows.to(loss.device)
     better = more.loss.to(loss) < loss[at]

@@ -1,7 +1,7 @@
-"""Inputs of a model that does not see their scale: a normalisation behind a first layer without bias takes it out.
+"""Models blind to the scale of inputs: normalisation after a first layer without bias removes it.
 
-The gradient is then the same for α·x, whatever α: what an attacker finds may be too dark or too bright by any factor,
-and the prior has to say which.
+The gradient is then equal for α·x at any α: a reconstruction may be too dark or too bright, and the prior must fix the
+factor.
 """
 
 import torch
@@ -10,14 +10,14 @@ from torch.func import functional_call
 
 from bench.trip import Reading
 
-_PROBES = 4  # public pictures that are tried at half their values
-_SAME = 1e-2  # of how far the outputs for these pictures are from each other, as a squared norm
-_BRIGHT = 0.99  # this quantile of a picture is brought to that of public ones
+_PROBES = 4  # public images tested at half their values
+_SAME = 1e-2  # of the squared spread between the outputs for these images
+_BRIGHT = 0.99  # quantile of an image matched to public images
 
 
 @torch.no_grad()
 def blind_to_scale(reading: Reading) -> bool:
-    """Whether the model says the same of public pictures and of these at half their values."""
+    """Whether the model's outputs ignore halving the values of public images."""
     if reading.kind != "image" or len(reading.public_inputs) < 2:
         return False
     weights = {name: value[0] for name, value in reading.weights.items()}
@@ -28,7 +28,7 @@ def blind_to_scale(reading: Reading) -> bool:
 
 
 def usual_brightness(inputs: Tensor, reading: Reading) -> Tensor:
-    """Pictures (…, *shape), each times the factor that makes its bright values those of a median public picture."""
+    """Images (…, *shape), each scaled so that its bright values match a median public image."""
     dims = len(reading.shape)
     bright = inputs.flatten(-dims).quantile(_BRIGHT, dim=-1)
     usual = reading.public_inputs.flatten(1).quantile(_BRIGHT, dim=1).median().to(bright)

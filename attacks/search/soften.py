@@ -1,4 +1,4 @@
-"""An attacker's copy of a model whose ReLUs are softened."""
+"""Copy of a model with softened ReLUs."""
 
 import copy
 
@@ -10,9 +10,9 @@ def has_relu(model: nn.Module) -> bool:
 
 
 def softened(model: nn.Module, sharpness: float) -> nn.Module:
-    """A copy in which each ReLU is log(1 + exp(s z)) / s, s = `sharpness`.
+    """Copy with log(1 + exp(s z)) / s in place of each ReLU, s = `sharpness`.
 
-    A ReLU's gradient is constant between kinks, so that the distance has almost no curvature there, and jumps.
+    A ReLU's gradient is constant between kinks, so the distance has almost no curvature there, and jumps.
     """
     copied = copy.deepcopy(model)
     for parent in list(copied.modules()):

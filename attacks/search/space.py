@@ -1,7 +1,7 @@
-"""Search spaces: an input x = mean + A u, with the prior -log p(u) = ½‖u‖² where A Aᵀ is public examples' covariance.
+"""Search spaces x = mean + A u with prior -log p(u) = ½‖u‖², A Aᵀ the covariance of public examples.
 
-In these variables a value that varies little among public examples moves little, so that a solver reaches the
-probable examples first.  Every space maps the last axis, the values of one example, and leaves the axes before it.
+A value with little variation among public examples moves little in these variables, so a solver reaches probable
+examples first. Spaces map the last axis, the values of an example, and keep earlier axes.
 """
 
 import math
@@ -16,25 +16,24 @@ from torch import Tensor
 from bench.trip import Reading
 
 _HELD_OUT = 0.2  # of the public examples, to choose among covariances
-_DENSE = 1024  # values up to which a full covariance is tried
-_SHARES = (1.0, 0.6, 0.3, 0.1, 0.03)  # of the stationary covariance in a full one
+_DENSE = 1024  # values, at most, for a full covariance
+_SHARES = (1.0, 0.6, 0.3, 0.1, 0.03)  # of the target in a shrunk covariance
 _JITTER = 1e-6  # variance added to every value
 _LEAST_DEVIATION = 1e-3  # of a frequency
 
 
 class Space(Protocol):
-    """Variables u (..., value) ↔ inputs x (..., value) of examples."""
+    """Variables u (..., value) ↔ inputs x (..., value)."""
 
     def inputs(self, u: Tensor) -> Tensor: ...
     def variables(self, x: Tensor) -> Tensor: ...
     def with_energy(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """The inputs, and -log p(u) up to a constant: (..., value) → (..., value), (...); 0 in a space without a
-        prior."""
+        """Inputs (..., value) and -log p(u) up to a constant (...); 0 in a space without prior."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagonal:
-    """x = `lengths`·u, (value,), without a prior."""
+    """x = `lengths`·u, lengths (value,), without prior."""
 
     lengths: Tensor
 
@@ -50,16 +49,13 @@ class Diagonal:
 
 @dataclass(frozen=True, slots=True)
 class Spectrum:
-    """Images with the same law at every place: a variance for each frequency of the discrete cosine transform,
-    and a covariance of the channels.
+    """Images with the same distribution at every place: variance per cosine frequency, covariance of channels."""
 
-    `mean` (channel, height, width); `channels` (channel, channel) has the principal colours as rows; `deviation`
-    (channel, height, width) of each colour and frequency.
-    """
-
-    mean: Tensor
+    mean: Tensor  # (channel, height, width)
     channels: Tensor
+    """Principal colours as rows (channel, channel)."""
     deviation: Tensor
+    """Deviation per colour and frequency (channel, height, width)."""
 
     def inputs(self, u: Tensor) -> Tensor:
         across, down = cosines(self.mean.shape[-1]).to(u), cosines(self.mean.shape[-2]).to(u)
@@ -76,7 +72,7 @@ class Spectrum:
         return self.inputs(u), 0.5 * (u * u).sum(-1)
 
     def transposed(self, gradient: Tensor) -> Tensor:
-        """Aᵀ of (..., value): a gradient of inputs → one of variables."""
+        """Aᵀ on a gradient (..., value): from inputs to variables."""
         across, down = cosines(self.mean.shape[-1]).to(gradient), cosines(self.mean.shape[-2]).to(gradient)
         colours = self._colours(gradient.unflatten(-1, self.mean.shape), self.channels)
         return (down @ colours @ across.T * self.deviation.to(gradient)).flatten(-3)
@@ -88,10 +84,11 @@ class Spectrum:
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """x = `mean` + `factor` u; `mean` (value,), `factor` (value, value) a Cholesky factor of the covariance."""
+    """x = `mean` + `factor` u."""
 
-    mean: Tensor
+    mean: Tensor  # (value,)
     factor: Tensor
+    """Cholesky factor of the covariance (value, value)."""
 
     def inputs(self, u: Tensor) -> Tensor:
         return u @ self.factor.to(u).T + self.mean.to(u)
@@ -113,7 +110,7 @@ Gaussian = Spectrum | Dense
 
 @cache
 def cosines(size: int) -> Tensor:
-    """The orthonormal discrete cosine transform (type II), (frequency, place), in float64."""
+    """Orthonormal discrete cosine transform (type II), (frequency, place), in float64."""
     places = torch.arange(size, dtype=torch.float64)
     matrix = torch.cos(math.pi / size * (places + 0.5) * places[:, None]) * math.sqrt(2 / size)
     matrix[0] /= math.sqrt(2)
@@ -121,10 +118,10 @@ def cosines(size: int) -> Tensor:
 
 
 def public_space(reading: Reading) -> Gaussian:
-    """The space of the reading's public examples, in the dtype and on the device of its values.
+    """Space fitted to the reading's public examples, in its dtype and on its device.
 
-    Images: `Spectrum`, or a full covariance shrunk towards it where that makes held-out public examples likelier;
-    tables: a full covariance shrunk towards its diagonal.
+    Images: `Spectrum`, or a full covariance shrunk towards it if held-out public examples are then likelier; tables: a
+    full covariance shrunk towards its diagonal.
     """
     like = next(iter(reading.values.values()))
     public, images = reading.public_inputs.double(), reading.kind == "image"
@@ -140,8 +137,10 @@ def public_space(reading: Reading) -> Gaussian:
 
 
 def spectrum(public: Tensor) -> Spectrum:
-    """`Spectrum` of public images (example, channel, height, width), and of these mirrored; variances are smoothed
-    over neighbouring frequencies."""
+    """`Spectrum` of public images (example, channel, height, width) and their mirror images.
+
+    Variances are smoothed over neighbouring frequencies.
+    """
     mean = public.mean(0)
     centred = public - mean
     centred = torch.cat([centred, centred.flip(-1)])
@@ -156,7 +155,7 @@ def spectrum(public: Tensor) -> Spectrum:
 
 
 def dense(public: Tensor, share: float, images: bool) -> Dense:
-    """The covariance of public examples, with this share of their `Spectrum`'s (tables: of their variances')."""
+    """Public covariance with `share` of the `Spectrum`'s covariance (tables: of its diagonal)."""
     flat = public.flatten(1)
     mean = flat.mean(0)
     centred = flat - mean
@@ -174,7 +173,7 @@ def dense(public: Tensor, share: float, images: bool) -> Dense:
 
 
 def _log_likelihood(space: Gaussian, x: Tensor) -> float:
-    """The mean log density of examples (example, value), up to a constant."""
+    """Mean log density of examples (example, value), up to a constant."""
     deviations = space.deviation if isinstance(space, Spectrum) else space.factor.diagonal()
     _, energy = space.with_energy(space.variables(x))
     return float(-energy.mean() - deviations.log().sum())

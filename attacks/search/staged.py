@@ -1,4 +1,4 @@
-"""Several minimisations in a row, each from where the one before ended, from several starts."""
+"""Sequences of minimisations (stages), from several starts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,39 +14,34 @@ from bench.attacks.solvers.base import RowLimits, Solution, Solver
 from bench.attacks.solvers.loop import minimise
 from bench.trip import Budget
 
-_TOLERANCE = 1e-5  # of the zero-gradient loss: what the solver, whose tolerances are absolute, sees as 1
-_EXPLAINED = 1e-3  # of the zero-gradient loss: a start that ends below needs no other
-_FAINT = 2e-6  # of the zero-gradient loss, -log p's weight where there is no residual yet
-# Of an explained reading, a stage ends when its loss fell by less than this share over so many evaluations.  What
-# remains of the budget goes on with a smaller weight of -log p, which is worth more than the end of a stage.  The
-# evaluations are for each example: more unknowns are found more slowly.
+_TOLERANCE = 1e-5  # of the zero-gradient loss: seen as 1 by the solver, whose tolerances are absolute
+_EXPLAINED = 1e-3  # of the zero-gradient loss: below, a reading needs no further start
+_FAINT = 2e-6  # of the zero-gradient loss: weight of -log p before the first residual
+# A stage on an explained reading ends if its loss falls by less than the share (second) over the evaluations per
+# example (first).  The rest of the budget continues with a smaller weight of -log p, which gains more.
 _FLAT_STAGE, _FLAT_END = (20, 0.1), (40, 0.01)
-_LEAST = 4  # evaluations of a stage that is worth beginning
-_SPREAD = (0.1, 0.5)  # deviation of u at the first start of several examples, and at later starts
+_LEAST = 4  # evaluations a stage needs
+_SPREAD = (0.1, 0.5)  # deviation of u: first start with several examples, later starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One minimisation: with which model, in which space, and until which share of a start's evaluations.
-
-    `weight` of -log p, over the zero-gradient loss; None: what the residual of the stage before leaves room for.  A
-    described noise has its own weight, or, where that is a bound, no more than the residual leaves room for.
-    `cosine`: by the angle to the reading instead of the distance.
-    """
+    """A minimisation."""
 
     model: nn.Module
     space: Space
     weight: float | None = None
+    """Weight of -log p over the zero-gradient loss; None: set by the previous stage's residual. Described noise sets
+    its own weight, for a bound at most the residual's."""
     until: float = 1.0
+    """Share of a start's evaluations at which the stage ends."""
     cosine: bool = False
+    """Match the angle to the reading instead of the distance."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Search:
-    """What is known of every reading: the zero-gradient loss, the loss that noise leaves and, where noise is described,
-    the weight of -log p (reading,), observed coordinates that are not zero; evaluations `spent`, `restarts`, and the
-    best point so far with its loss and start; `residual`, the distance after the last stage.  Numbers of rows and of
-    starts, and what is spent, are on the host."""
+    """State of all readings; counts, row numbers and start numbers are on the host."""
 
     problem: MatchingProblem
     hypotheses: Tensor
@@ -55,14 +50,22 @@ class _Search:
     budget: Budget
     zero_loss: Tensor
     noise_floor: Tensor
+    """Loss left by noise (reading,)."""
     noise_weight: Tensor | None
+    """Weight of -log p under described noise (reading,), or None."""
     coordinates: Tensor
+    """Number of nonzero observed coordinates (reading,)."""
     spent: Tensor
+    """Evaluations (reading,)."""
     restarts: Tensor
     runs: Tensor
+    """Start with the best point (reading,)."""
     loss: Tensor
+    """Loss at the best point (reading,)."""
     residual: Tensor
+    """Distance after the last stage (reading,)."""
     point: Tensor
+    """Best inputs so far (reading, example, value)."""
     marks: list[int]
     losses: list[Tensor]
     points: list[Tensor]
@@ -78,13 +81,12 @@ def staged(
     stop: float,
     budget: Budget,
 ) -> Solution:
-    """Each reading's point of least loss over so many starts, in the variables of `problem.space`.
+    """Point with the least loss per reading over `starts`, in the variables of `problem.space`.
 
-    Each start takes the next of `hypotheses` (reading, start, example), labels, best first, and the next of `ways`, in
-    turn, and may spend its equal share of the evaluations; only readings that no start has explained yet begin
-    another.  What then remains continues the last stage, which is the same in all ways.  A reading is done below `stop`
-    times its zero-gradient loss, or where its loss falls no more.  The loss is the distance under the model itself, and
-    -log p where noise is described.
+    Each start takes the next of `hypotheses` (reading, start, example), labels best first, and the next of `ways`,
+    cyclically. Starts share the evaluations equally; only readings not yet explained begin another. The rest continues
+    the last stage, which all ways share. A reading is finished below `stop` times its zero-gradient loss, or if its
+    loss no longer falls. The loss is the distance under the model itself, plus -log p under described noise.
     """
     search, evaluations = _begin(problem, hypotheses, solver, stop, budget), budget.evaluations
     longest = max(map(len, ways))
@@ -144,7 +146,7 @@ def _begin(problem: MatchingProblem, hypotheses: Tensor, solver: Solver[Any], st
 
 
 def _noise_weight(problem: MatchingProblem, rows: Tensor) -> Tensor | None:
-    """Of -log p, (reading,): 2v, or √(v/2) of Laplace noise."""
+    """Weight of -log p (reading,): 2v, or √(v/2) for Laplace noise; None without noise."""
     if problem.noise.variance == 0:
         return None
     return prior_weight(problem.variances(rows), absolute=problem.mismatch.distance.kind == "l1")
@@ -156,8 +158,8 @@ def _unexplained(search: _Search) -> Tensor:
 
 
 def _start(search: _Search, rows: Tensor, start: int, *, first: bool) -> Tensor:
-    """Inputs (row, example, value) at u = 0 for the `first` start, of its way, of one example, else near it: equal
-    examples would stay equal."""
+    """Inputs (row, example, value): u = 0 for a way's first start on a single example, otherwise near 0. Several
+    examples need distinct starts, since equal examples would stay equal."""
     problem, (examples, values) = search.problem, _size(search.problem)
     assert problem.space is not None
     u = problem.like.new_zeros((len(rows), examples, values))
@@ -172,9 +174,8 @@ def _start(search: _Search, rows: Tensor, start: int, *, first: bool) -> Tensor:
 def _run(
     search: _Search, stage: Stage, rows: Tensor, runs: Tensor, x: Tensor, limit: int, last: bool = False
 ) -> Tensor:
-    """Inputs after a stage from `x`, both (row, example, value), from start `runs` (row,) on; the readings may have
-    spent `limit` evaluations then.  Points of the model itself are kept where they are better than those before.
-    `last`: nothing comes after it."""
+    """Inputs after a stage from `x`, both (row, example, value), up to `limit` evaluations per reading. `runs` (row,):
+    start numbers. Better points under the model itself are kept. `last`: final stage."""
     problem = _labelled(search, rows, runs)
     distance = problem.mismatch.distance
     if int(search.spent[rows].min()) >= limit:
@@ -219,7 +220,7 @@ def _run(
 
 
 def _keep(search: _Search, rows: Tensor, runs: Tensor, x: Tensor, loss: Tensor) -> None:
-    """Keep inputs (row, example, value) of less loss (row,) than what was found before."""
+    """Keep inputs (row, example, value) with a loss (row,) below the best so far."""
     better = loss < search.loss[rows.to(loss.device)]
     chosen, known = rows[better.cpu()], runs[better.cpu()]
     at = chosen.to(loss.device)
@@ -230,7 +231,7 @@ def _keep(search: _Search, rows: Tensor, runs: Tensor, x: Tensor, loss: Tensor) 
 
 
 def _labelled(search: _Search, rows: Tensor, runs: Tensor) -> MatchingProblem:
-    """The problem with each row's hypothesis of this start as its labels, on the host."""
+    """Problem with each row's hypothesis for this start as labels, on the host."""
     labels = search.hypotheses[:, 0].clone()
     labels[rows] = search.hypotheses[rows, runs]
     return replace(search.problem, labels=labels)

@@ -10,23 +10,28 @@ from bench.attacks.solvers.base import Solver, State
 
 @dataclass
 class AdamState(State):
-    """First and second moments (row, variable) and the iteration count (row,)."""
+    """State of Adam."""
 
     first: Tensor
+    """First moments (row, variable)."""
     second: Tensor
+    """Second moments (row, variable)."""
     count: Tensor
+    """Iterations (row,)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adam(Solver[AdamState]):
-    """`signed` takes the sign of the gradient; after each of `milestones`, iterations, the rate is multiplied by
-    `decay`; `box` (low, high) clamps the point after every step."""
+    """Adam with optional sign gradients, step decay and box."""
 
     rate: float
     signed: bool = False
+    """Use the gradient's sign."""
     milestones: tuple[int, ...] = ()
+    """Iterations after which the rate is multiplied by `decay`."""
     decay: float = 0.1
     box: tuple[float, float] | None = None
+    """Range (low, high) enforced after each step."""
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
 

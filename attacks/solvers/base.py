@@ -1,7 +1,7 @@
-"""What a solver is, a descent method for many rows in parallel, and what it takes and returns.
+"""Solver interface: descent methods for many rows in parallel.
 
-Configuration is frozen; state is a separate dataclass of tensors with a leading row axis.  The
-loop that evaluates, restarts and replaces rows is written once, in `loop.py`.
+Configuration is frozen; state is a separate dataclass, tensors with a leading row axis. Evaluation, restarts and
+replacement are in `loop.py`.
 """
 
 from abc import ABC, abstractmethod
@@ -15,10 +15,12 @@ from torch import Tensor
 
 @dataclass
 class State:
-    """`trial` (row, variable): where the objective is to be evaluated next; `finished` (row,): no step helps."""
+    """State of a solver, rows first."""
 
     trial: Tensor
+    """Next point for evaluation (row, variable)."""
     finished: Tensor
+    """Rows without a helpful step left (row,)."""
 
 
 S = TypeVar("S", bound=State)
@@ -29,28 +31,28 @@ class Solver(ABC, Generic[S]):
 
     @abstractmethod
     def init(self, x: Tensor) -> S:
-        """The state of rows that start at `x` (row, variable)."""
+        """State of rows starting at `x` (row, variable)."""
 
     @abstractmethod
     def step(self, state: S, loss: Tensor, gradient: Tensor) -> S:
-        """The state after loss (row,) and gradient (row, variable) at `trial`, with each row's next trial.
+        """State with each row's next trial, after loss (row,) and gradient (row, variable) at `trial`.
 
         May write into `state`, which is not used again.
         """
 
     @abstractmethod
     def outer(self, evaluations: Tensor) -> Tensor:
-        """Evaluations (row,) → iterations (row,) as the published loops count them."""
+        """Evaluations (row,) → iterations (row,) as counted by the published loops."""
 
 
 def select(state: S, rows: Tensor) -> S:
-    """The state of `rows`, their numbers, alone."""
+    """State of the rows numbered `rows`."""
     values = {item.name: getattr(state, item.name) for item in fields(state)}
     return replace(state, **{name: value[rows.to(value.device)] for name, value in values.items()})
 
 
 def merge(state: S, fresh: S, rows: Tensor) -> S:
-    """`state` with `rows` (a mask) replaced by `fresh`, the state of those rows alone."""
+    """`state` with the rows in the mask `rows` replaced by `fresh`."""
     merged = {}
     for item in fields(state):
         value = getattr(state, item.name).clone()
@@ -60,7 +62,7 @@ def merge(state: S, fresh: S, rows: Tensor) -> S:
 
 
 def put(target: Tensor, rows: Tensor, chosen: Tensor, values: Tensor) -> None:
-    """target[rows[chosen]] = values[chosen], of `rows` all different; on a GPU without waiting for the mask."""
+    """target[rows[chosen]] = values[chosen], for distinct `rows`; on a GPU without waiting for the mask."""
     if not target.is_cuda:
         target[rows[chosen]] = values[chosen]
         return
@@ -69,7 +71,7 @@ def put(target: Tensor, rows: Tensor, chosen: Tensor, values: Tensor) -> None:
 
 
 def may_hold(any_of: Tensor) -> bool:
-    """Whether a mask holds anywhere; on a GPU, where an answer is worth a wait, it may."""
+    """Whether any mask value is true; on a GPU always True, which saves a synchronisation."""
     return any_of.is_cuda or bool(any_of.any())
 
 
@@ -78,69 +80,76 @@ Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Problem(Protocol):
-    """Independent minimisations, one a row; numbers of rows and of restarts come on the host."""
+    """Independent minimisations, a row each; row and restart numbers are on the host."""
 
     def start(self, row: int, restart: int) -> Tensor:
-        """Where a row begins on that restart: (variable,)."""
+        """Start of a row for this restart: (variable,)."""
 
     def subset(self, rows: Tensor, restarts: Tensor) -> Evaluate:
-        """The objective of some rows alone, each on its restart; both (row,)."""
+        """Objective for some rows, each at its restart; both (row,)."""
 
     def zero_gradient_loss(self, rows: Tensor) -> Tensor:
-        """The loss (row,) of a candidate that sends a zero gradient, so explains nothing."""
+        """Loss (row,) of a candidate with a zero gradient, which explains nothing."""
 
     def noise_floor(self, rows: Tensor) -> Tensor:
-        """The loss (row,) that noise leaves at the truth: a lower one teaches nothing more."""
+        """Loss (row,) caused by noise at the truth; a lower loss carries no information."""
 
     def loss_scale(self, rows: Tensor) -> Tensor:
-        """The factor (row,) from the loss to the normalised loss; the tolerances of solvers are absolute."""
+        """Factor (row,) from loss to normalised loss; solver tolerances are absolute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLimits:
-    """The limits of a row.
+    """Limits per row; restarts share the row's budget.
 
-    `evaluations` and `restarts` are per row, restarts inside the budget.  A run of a row ends
+    A run ends
 
-    - when its solver has converged, or a value is not finite;
-    - when its normalised loss is below `stop_loss`, compared every `look_every` evaluations;
-    - when its least loss is below `explained` times the zero-gradient loss and fell, over the last `flat_after`
-      evaluations, by less than a share of `least_fall`;
-    - when restarts remain, its equal share of the budget is spent, and its least loss is above `abandon_above`
-      times the zero-gradient loss.
+    - if its solver has converged, or a value is not finite;
+    - below `stop_loss`;
+    - if its least loss is below `explained` and has become flat (`flat_after`, `least_fall`);
+    - if restarts remain, its equal share of the budget is spent, and its least loss is above `abandon_above`.
 
-    A run that ended above `keep_below` times the zero-gradient loss is restarted while budget remains.  With
-    `leave_stalled`, a converged run is restarted only if it is at `stalled` times the zero-gradient loss or above:
-    below, it is left to a refinement.  `abandon_above` and `keep_below` count as at least twice the noise floor.
+    `abandon_above` and `keep_below` are at least twice the noise floor.
     """
 
     evaluations: int
     restarts: int = 0
     stop_loss: float | None = None
+    """Normalised loss at which a row is finished."""
     look_every: int = 1
+    """Evaluations between comparisons with `stop_loss`."""
     flat_after: int | None = None
+    """Evaluations over which the fall in loss is measured."""
     least_fall: float = 0.01
+    """Share of the loss; a smaller fall over `flat_after` is flat."""
     explained: float = 1e-3
+    """Share of the zero-gradient loss below which a reading counts as explained."""
     abandon_above: float = 1e-2
+    """Share of the zero-gradient loss above which a run is abandoned."""
     keep_below: float = 1e-4
+    """Share of the zero-gradient loss; a run ending above is restarted while budget remains."""
     leave_stalled: bool = False
+    """Restart a converged run only at or above `stalled`; lower runs are left to a refinement."""
     stalled: float = 1.0
+    """Share of the zero-gradient loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """Per row: the point `x` (row, variable) of least loss over all runs, that loss, evaluations and restarts
-    used; `runs` is the restart that found the point.  The counts are on the host, whatever the problem's device.
-
-    `marks` are evaluation counts: powers of two, and the last.  `losses` (mark, row) are the least losses so
-    far at each row's own count; `trajectory` (mark, row, variable) are their points, of the first rows alone.
-    """
+    """Result per row; counts are on the host."""
 
     x: Tensor
+    """Point with the least loss over all runs (row, variable)."""
     loss: Tensor
-    evaluations: Tensor
+    """Least loss (row,)."""
+    evaluations: Tensor  # (row,)
     restarts: Tensor
+    """Restarts used (row,)."""
     runs: Tensor
+    """Restart with the least loss (row,)."""
     marks: tuple[int, ...]
+    """Evaluation counts: powers of two, then the last evaluation."""
     losses: Tensor
+    """Least loss so far at each mark (mark, row)."""
     trajectory: Tensor
+    """Points of these losses for the first rows (mark, row, variable)."""

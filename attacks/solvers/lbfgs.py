@@ -1,10 +1,9 @@
 """L-BFGS (Nocedal 1980) with a separate step size, history and stop for every row.
 
-`line_search = "none"` always takes the full step, as the published attack loops do with
-`torch.optim.LBFGS`; `"backtracking"` shrinks a row's step until the sufficient-decrease test
-holds.  Rows are asynchronous: one evaluation takes each row's trial point, a full step of one row and a
-shrunk one of another.  The direction comes from the compact form (Byrd, Nocedal & Schnabel 1994, theorem
-2.2), which reads the history twice a step; its small systems are solved in float64.
+`line_search = "none"` takes full steps, as the published attack loops with `torch.optim.LBFGS`; `"backtracking"`
+shrinks a row's step until the sufficient-decrease test holds. Rows are asynchronous: an evaluation takes each row's
+trial, be it a full or a shrunk step. The direction comes from the compact form (Byrd, Nocedal & Schnabel 1994, theorem
+2.2), which reads the history twice per step; its small systems are solved in float64.
 """
 
 from dataclasses import dataclass
@@ -17,19 +16,21 @@ from bench.attacks.solvers.base import Solver, State, may_hold
 
 _CURVATURE = 1e-10  # torch.optim.LBFGS: a pair enters the history when y·s is above this
 _ARMIJO = 1e-4
-_CACHE = 12 << 20  # bytes of history that stay in a core's cache between its two readings
-_SHRINKS = 15  # trials along one direction before a row falls back to steepest descent
+_CACHE = 12 << 20  # bytes of history within a core's cache between its two readings
+_SHRINKS = 15  # trials along a direction before steepest descent
 
 
 @dataclass
 class LbfgsState(State):
-    """Per row: the accepted point, its loss, gradient, direction d, step t, and the history."""
+    """State of L-BFGS; `x`, `loss`, `gradient` belong to the accepted point."""
 
     x: Tensor
     loss: Tensor  # +inf before the first evaluation
     gradient: Tensor
     d: Tensor
+    """Direction."""
     t: Tensor
+    """Step size."""
     slope: Tensor  # g·d
     shrinks: Tensor
     scale: Tensor  # γ, the initial inverse Hessian
@@ -43,8 +44,7 @@ class LbfgsState(State):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lbfgs(Solver[LbfgsState]):
-    """`rate`, `history`, tolerances and `inner` (evaluations in one published outer step) as in
-    `torch.optim.LBFGS`."""
+    """L-BFGS; `rate`, `history` and tolerances as in `torch.optim.LBFGS`."""
 
     rate: float = 1.0
     history: int = 100
@@ -52,6 +52,7 @@ class Lbfgs(Solver[LbfgsState]):
     tolerance_gradient: float = 1e-7
     tolerance_change: float = 1e-9
     inner: int = 20
+    """Evaluations per published outer step."""
 
     def init(self, x: Tensor) -> LbfgsState:
         rows, n = x.shape
@@ -121,7 +122,7 @@ class Lbfgs(Solver[LbfgsState]):
 
         change = torch.where(accepted, loss - state.loss, torch.inf).abs()
         still = moved & ((stride <= self.tolerance_change) | (change < self.tolerance_change))
-        steepest = g.abs().amax(1)  # not finite where one of its values is not
+        steepest = g.abs().amax(1)  # not finite if any value is not
         flat = accepted & ((steepest <= self.tolerance_gradient) | (slope > -self.tolerance_change))
         finished = state.finished | flat | stuck | ~torch.isfinite(steepest)
         if self.line_search == "backtracking":
@@ -154,17 +155,15 @@ class Lbfgs(Solver[LbfgsState]):
         return loss <= state.loss + _ARMIJO * state.t * state.slope
 
     def _shrink(self, state: LbfgsState, loss: Tensor) -> Tensor:
-        """The minimiser of the parabola through f(0), f'(0), f(t), within [.1, .5] of the step."""
+        """Minimiser of the parabola through f(0), f'(0), f(t), within [.1, .5] of the step."""
         rise = loss - state.loss - state.t * state.slope
         factor = -0.5 * state.t * state.slope / rise
         return torch.where(torch.isfinite(factor), factor, 0.1).clamp(0.1, 0.5)
 
     def _direction(self, state: LbfgsState, columns: Tensor, ys: Tensor, push: Tensor) -> tuple[Tensor, Tensor]:
-        """d = -H g and γ, after the newest pairs (s, y) have entered the history of the rows in `push`.
-
-        `columns` (row, 3, variable): g, s and y, the pair zero outside `push`.  Writes the history in place, all
-        rows the same slot.
-        """
+        """d = -H g and γ, after the newest pairs (s, y) enter the history of the rows in `push`. `columns` (row, 3,
+        variable): g, s and y; the pair is zero outside `push`. Writes the history in place, all rows into the same
+        slot."""
         g, s, y = columns.unbind(1)
         scale = torch.where(push, ys / torch.linalg.vecdot(y, y).clamp_min(1e-30), state.scale)
         if not may_hold(push) and not may_hold(state.filled):
@@ -193,11 +192,9 @@ class Lbfgs(Solver[LbfgsState]):
 def _compact(
     columns: Tensor, s: Tensor, y: Tensor, sy: Tensor, yy: Tensor, filled: Tensor, scale: Tensor, slot: int
 ) -> Tensor:
-    """-H g of some rows, whose history (row, slot, variable) is read twice: few enough that it stays in cache.
-
-    `columns` (row, 3, variable) are g and the newest pair, which lies in `slot`; the products of pairs
-    `sy`, `yy` are brought up to date in place.
-    """
+    """-H g for a block of rows, small enough to keep its history (row, slot, variable) in cache for both readings.
+    `columns` (row, 3, variable): g and the newest pair, stored in `slot`. Updates the pair products `sy` and `yy` in
+    place."""
     with_s, with_y = (columns @ s.mT).double(), (columns @ y.mT).double()
     sy[:, slot] = with_y[:, 1]  # s_new·y_j
     sy[:, :, slot] = with_s[:, 2]  # s_i·y_new

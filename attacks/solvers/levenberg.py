@@ -1,6 +1,6 @@
-"""Levenberg–Marquardt for several starts of one least-squares problem (Levenberg 1944; Marquardt 1963).
+"""Levenberg–Marquardt from several starts of a least-squares problem (Levenberg 1944; Marquardt 1963).
 
-Not a `Solver`: those see a loss and its gradient, this one residuals and their Jacobian.
+Not a `Solver`: it takes residuals and their Jacobian instead of a loss and its gradient.
 """
 
 from collections.abc import Callable
@@ -19,18 +19,19 @@ Residuals = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Per start: the point `x` (start, variable), its sum of squares `loss`, and the `evaluations` used."""
+    """Result per start."""
 
-    x: Tensor
+    x: Tensor  # (start, variable)
     loss: Tensor
-    evaluations: Tensor
+    """Sum of squares (start,)."""
+    evaluations: Tensor  # (start,)
 
 
 def least_squares(residuals: Residuals, jacobian: Residuals, x: Tensor, *, evaluations: int, stop: float) -> Fit:
-    """Minimise Σ residuals² from each start `x` (start, variable).  Both functions also take the starts' numbers.
+    """Minimise Σ residuals² from each start `x` (start, variable), until a start is below `stop`.
 
-    Residuals and a Jacobian count as one evaluation each; there are at most `evaluations` a start.  Ends when
-    one start is below `stop`.
+    Both functions also take the start numbers. Residuals count as an evaluation, a Jacobian as another; `evaluations`
+    is the limit per start.
     """
     everyone = torch.arange(len(x))
     f = residuals(x, everyone)

@@ -1,4 +1,4 @@
-"""The loop of the solvers: evaluate every active row, keep its best point, restart or replace what has ended."""
+"""Loop for solvers: evaluate active rows, keep their best points, restart or replace finished rows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,39 +13,39 @@ from bench.trip import TRACED
 
 @dataclass(slots=True, kw_only=True)
 class _Progress:
-    """The state of the loop.  A position numbers a row of `rows`; a slot, a row that is active now.
-
-    On the host, so that a GPU is waited for once an evaluation, to learn whether a row has ended: `rows`, numbers of
-    the problem's; `evaluations`, `restarts`, `run_evaluations` of the present run, and `per_run`, after which a run
-    that explains little is abandoned (position,); `slots`, the active positions (slot,), and `waiting`, the first one
-    not yet begun.
-
-    Where the problem is: `zero_loss`, `loss_scale`, `abandon_above`, `keep_below` (position,): see `Problem` and
-    `RowLimits`; `runs`, `loss`, `x`: see `Solution`; `run_loss` (position,) of the present run, and `earlier_loss`,
-    its least loss `flat_after` evaluations ago; `active` is `slots` there; `state` and `evaluate` are of the slots.
-    """
+    """State of the loop. A position numbers a row of `rows`; a slot numbers an active row. Counts are on the host, so a
+    GPU is waited for only once per evaluation. Losses, points and solver state are on the problem's device."""
 
     problem: Problem
     solver: Solver[Any]
     limits: RowLimits
     rows: Tensor
-    evaluations: Tensor
-    restarts: Tensor
+    """Row numbers in the problem, by position; host."""
+    evaluations: Tensor  # (position,); host
+    restarts: Tensor  # (position,); host
     run_evaluations: Tensor
+    """Evaluations of the present run (position,); host."""
     per_run: Tensor
+    """Evaluations after which a run may be abandoned (position,); host."""
     slots: Tensor
+    """Active positions (slot,); host."""
     waiting: int
+    """First position not yet begun."""
     zero_loss: Tensor
+    """(position,); this and the following fields are on the device."""
     loss_scale: Tensor
     abandon_above: Tensor
     keep_below: Tensor
     runs: Tensor
     loss: Tensor
     run_loss: Tensor
+    """Least loss of the present run (position,)."""
     earlier_loss: Tensor
+    """`run_loss` at the last check for flatness (position,)."""
     x: Tensor
     trajectory: Trajectory
     active: Tensor
+    """`slots` on the device."""
     state: State
     evaluate: Evaluate
 
@@ -60,10 +60,10 @@ def minimise(
     spent: Tensor | None = None,
     traced: int = TRACED,
 ) -> Solution:
-    """Minimise some rows of `problem`, `chunk` of them side by side, each as if it were alone.
+    """Minimise the rows numbered `rows`, `chunk` at a time, each as if by itself.
 
-    A row that has ended makes room for the next.  `rows` (row,), and `spent` (row,), evaluations that they have used
-    before, are on the host.  The first `traced` rows have their trajectory kept.
+    A finished row makes room for the next. `rows` (row,) and `spent` (row,), the evaluations already used, are on the
+    host. Trajectories are kept for the first `traced` rows.
     """
     now = _begin(problem, solver, limits, rows, min(len(rows), chunk or len(rows)), spent, traced)
     while len(now.slots):
@@ -132,8 +132,8 @@ def _starts(problem: Problem, rows: Tensor, restarts: Tensor) -> Tensor:
 
 
 def _advance(now: _Progress) -> tuple[Tensor, Tensor]:
-    """Evaluate each slot's trial, keep what is better, and let the solver choose the next trial; returns the
-    normalised losses (slot,) and whether loss and gradient were finite (slot,)."""
+    """Evaluate trials, keep better points, choose next trials; returns normalised losses and a mask for finite values,
+    both (slot,)."""
     active, trial = now.active, now.state.trial
     loss, gradient = now.evaluate(trial)
     finite = torch.isfinite(loss) & torch.isfinite(gradient.abs().amax(1))
@@ -153,7 +153,7 @@ def _advance(now: _Progress) -> tuple[Tensor, Tensor]:
 
 
 def _judge(now: _Progress, loss: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
-    """Which slots restart, and which rows are done, by the rules of `RowLimits`; two masks (slot,) without overlap."""
+    """Slots to restart and slots done, by `RowLimits`: two disjoint masks (slot,)."""
     limits, active, slots, converged = now.limits, now.active, now.slots, now.state.finished
     run_loss, spent, run = now.run_loss[active], now.evaluations[slots], now.run_evaluations[slots]
     exhausted, allowed = spent >= limits.evaluations, now.restarts[slots] < limits.restarts
@@ -174,13 +174,12 @@ def _judge(now: _Progress, loss: Tensor, finite: Tensor) -> tuple[Tensor, Tensor
 
 
 def _where(known: Tensor, mask: Tensor) -> Tensor:
-    """Both masks; `known` is on the host."""
+    """Conjunction with a mask `known` on the host."""
     return mask if known.all() else mask & known.to(mask.device)
 
 
 def _refill(now: _Progress, restart: Tensor, done: Tensor) -> None:
-    """Restart slots, give those of done rows to rows that wait, and drop the slots that remain empty; masks on the
-    host."""
+    """Restart slots, give finished slots to waiting rows, drop empty slots; masks are on the host."""
     now.restarts[now.slots[restart]] += 1
     now.trajectory.close(now.slots[done], now.loss, now.x)
     refilled = torch.nonzero(done)[: len(now.rows) - now.waiting, 0]
