@@ -1,7 +1,7 @@
-"""A preset's run as a file to commit: `python docs/export.py RUN…`, from the checkout that made it.
+"""Export a preset's run for the documents: `python docs/export.py RUN…`, in the checkout that ran the preset.
 
-Writes docs/exports/<preset>.json.xz; `docs/generate.py` makes docs/results/<preset>.md from it, with what
-docs/remarks/<preset>.md says by hand.
+Writes docs/exports/<preset>.json.xz.  `docs/generate.py --all` makes results/<preset>.md from the export and
+docs/remarks/<preset>.md; the first bold text in the remarks is the headline in RESULTS.md.
 """
 
 import subprocess
@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent / "exports"
 
 
 def main(run: Path, folder: Path = FOLDER) -> None:
-    """Write the records of the run's matrix; says what is missing, and writes nothing then."""
+    """Export a run; raises `SystemExit` if cells are missing."""
     if (wanted := request.read(run)) is None:
         raise SystemExit(f"{run}: does not say what made it; run the matrix again")
     matrix = read(wanted.matrix, scale=wanted.scale)

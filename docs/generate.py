@@ -1,11 +1,11 @@
 """Write the generated documents from committed data: reference records, claims, exports of presets, the registry.
 
 python docs/generate.py               # in git: README's table, RESULTS, docs/CLAIMS, docs/results/<suite>, the picture
-python docs/generate.py --check       # write nothing; exit 1 and name each file that differs
-python docs/generate.py --all FOLDER  # the site's: FOLDER/RESULTS.md, and FOLDER/<name> for docs/<name>
+python docs/generate.py --check       # write no file; exit 1 and name each differing file
+python docs/generate.py --all FOLDER  # for the site: FOLDER/RESULTS.md, and FOLDER/<name> for docs/<name>
 
-The site's are DEFENSES.md, CLAIMS.md, claims-cells.csv, RECORDS.md, board.html, results/*.md.  CLAIMS.md, RESULTS.md
-and results/<suite>.md are longer than in git: a page of FOLDER replaces the page of docs/ with the same name.
+The site's: DEFENSES.md, CLAIMS.md, claims-cells.csv, RECORDS.md, board.html, results/*.md.  CLAIMS.md, RESULTS.md and
+results/<suite>.md are longer than in git: a page in FOLDER replaces the page with the same name in docs/.
 """
 
 import argparse
@@ -35,15 +35,16 @@ PICTURE = (
     '<a href="docs/pictures/board.svg"><img src="docs/pictures/board.svg" width="600" '
     'alt="The standings on the suite {version}"></a>\n\n'
 )
-# Presets on the suite's own examples: the claims are held against their records, too.
+# Presets on the suite's examples, whose records count for the claims too.
 SAME_EXAMPLES = ("post-processing", "mixup")
 
 
 @dataclass(frozen=True)
 class Sources:
-    """The committed data behind the documents; `folder`: of the reference results."""
+    """Committed data behind the documents, each loaded at first use."""
 
     folder: Path = store.FOLDER
+    """Folder with the reference results."""
 
     @cached_property
     def version(self) -> str:
@@ -63,7 +64,7 @@ class Sources:
 
     @cached_property
     def strips(self) -> dict[str, bytes]:
-        """Defense → strip of reconstructions, as WebP."""
+        """Defense → reconstructions, a WebP strip."""
         return store.strips(self.version, (VICTIMS_NAME, *(each.defense for each in self.standings)), self.folder)
 
     @cached_property
@@ -72,7 +73,7 @@ class Sources:
 
     @cached_property
     def known(self) -> Sequence[Record]:
-        """The records that the claims are held against; the reference's record of a cell counts."""
+        """Records for the claims; a reference record replaces a preset's record with the same id."""
         others = [record for each in self.exports if each.matrix in SAME_EXAMPLES for record in each.records]
         return [*{record.id: record for record in (*others, *self.records)}.values()]
 
@@ -96,7 +97,7 @@ class Sources:
 
 
 def in_git(of: Sources) -> dict[str, str]:
-    """Path from the root → text of each document in git."""
+    """Path from the root → text, for documents in git."""
     made = {"docs/CLAIMS.md": ledger.verdicts(of.version, of.known, of.claims, of.lines)}
     if of.records:
         made |= {
@@ -111,7 +112,7 @@ def in_git(of: Sources) -> dict[str, str]:
 
 
 def for_the_site(of: Sources) -> dict[str, str]:
-    """Path from docs/ → text of each page of the site that is not in git, or is longer than in git."""
+    """Path from docs/ → text, for site pages that git does not have, or has shortened."""
     pages = {f"{each.name}.md": results.exported(each, _remarks(each)) for each in of.exports}
     presets = [each.name for each in of.exports if each.matrix in SAME_EXAMPLES]
     made = {
@@ -136,7 +137,7 @@ def for_the_site(of: Sources) -> dict[str, str]:
 
 
 def _listed(of: Sources) -> dict[str, tuple[str, str]]:
-    """File name → title and headline of each page of results."""
+    """File name → title and headline."""
     listed = {name: results.listed(text) for name, text in of.by_hand.items()}
     listed |= {f"{each.name}.md": (each.matrix, results.headline(_remarks(each), each.title)) for each in of.exports}
     return listed | ({f"{of.version}.md": (of.version, "the standings of the reference board")} if of.records else {})
@@ -148,7 +149,7 @@ def _remarks(export: Export) -> str:
 
 
 def _between(text: str, content: str) -> str:
-    """The text with this content between its two marks."""
+    """Replace the content between the two marks; raises `SystemExit` if a mark is missing."""
     before, start, rest = text.partition(MARKS[0])
     _, end, after = rest.partition(MARKS[1])
     if not start or not end:
@@ -157,7 +158,7 @@ def _between(text: str, content: str) -> str:
 
 
 def stale(made: dict[str, str]) -> list[Path]:
-    """The documents in git that differ from these, or are missing."""
+    """Documents in git that differ or are missing."""
     paths = {ROOT / name: text for name, text in made.items()}
     return [path for path, text in paths.items() if not path.is_file() or path.read_text("utf-8") != text]
 
@@ -170,7 +171,7 @@ def _write(folder: Path, texts: dict[str, str]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a file differs")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file differs")
     parser.add_argument("--all", type=Path, metavar="FOLDER", help="write the site's documents into FOLDER")
     options = parser.parse_args()
     if options.all:

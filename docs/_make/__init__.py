@@ -1,1 +1,1 @@
-"""Makers of the documents: `docs/generate.py` imports these modules, the wheel does not have them."""
+"""Makers for the documents, outside the wheel; `docs/generate.py` imports these modules."""

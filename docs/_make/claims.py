@@ -1,6 +1,6 @@
-"""What papers claim of a defense, beside what the records say: a verdict for each setting, condition and point.
+"""Papers' claims against the records: a verdict for each setting, condition and point.
 
-The verdict is one rule (`verdict`), and `WORDS` says when each of its words is used.
+`verdict` is the rule; `WORDS` defines each verdict.
 """
 
 import tomllib
@@ -23,7 +23,7 @@ from bench.record.schema import Record
 
 LEAKS = 0.1  # of the examples: from here on a defense leaks; a ceiling less than that above chance rules it out
 _LEAKS, _COUNTS = f"{100 * LEAKS:.0f} %", f"{100 * COUNTS:.0f} %"
-# Verdict → when it is given, the worst first.
+# Verdict → rule, the worst first.
 WORDS = {
     "refutes its ε": "attackers recognise more than the ε at this point allows",
     "falls": f"attackers who do not know the defense reconstruct {_LEAKS} or more",
@@ -64,34 +64,37 @@ WORDS = {
     NO_ATTACK,
     NOT_MEASURED,
 ) = WORDS
-SILENT = (UNTOUCHED, NO_EVIDENCE, EMPTY, NO_ATTACK, NOT_MEASURED)  # verdicts that say nothing of the defense
+SILENT = (UNTOUCHED, NO_EVIDENCE, EMPTY, NO_ATTACK, NOT_MEASURED)  # no evidence about the defense
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One claim of a paper, in our words, and which records speak of it.
-
-    `defense`: settings as a matrix writes them; parameters that are left out may have any value, and none at all means
-    that the claim is not about reconstruction.  `dataset`, `model` (as the board writes it) and `weights` (`untrained`,
-    or the file's name) are patterns, `federated` values.  `protects`: whether the paper says that these points are
-    protected, or open.  `measured`: figures that `RESULTS.md` has, by section.  `why` the two differ, by hand.
-    """
+    """A paper's claim and the cells that test the claim."""
 
     id: str
     paper: str
     claim: str
+    """In our words."""
     defense: tuple[Mapping[str, Any], ...] = ()
+    """Settings as in a matrix; an omitted parameter matches any value; empty: a claim not about reconstruction."""
     point: tuple[str, ...] = ("type-2", "type-1", "type-0")
     dataset: str = "*"
+    """Pattern of the name."""
     model: str = "*"
+    """Pattern of the name as on the board."""
     weights: str = "*"
+    """Pattern: `untrained`, or the name of a file."""
     federated: Mapping[str, Any]
+    """Field of `Federated` → required value."""
     protects: bool = True
+    """False: the paper calls these points open."""
     measured: tuple[Mapping[str, str], ...] = ()
+    """Quoted figures: `section` of a page of results, `text`."""
     why: str = ""
+    """Reason for a difference between claim and verdict, by hand."""
 
     def about(self, cell: AttackCell) -> bool:
-        """Whether a cell is one that the claim speaks of."""
+        """Whether the claim covers a cell."""
         named = any(
             cell.defense.name == each["name"]
             and all(cell.defense.params.get(key) == value for key, value in each.items() if key != "name")
@@ -109,33 +112,34 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What a point shows of one setting in one condition; None where nobody of the kind was run.
-
-    Shares of the examples that were reconstructed: `undefended` without a defense; `plain` and `black_box` by attackers
-    of that kind, and where the readings are the undefended ones, by all; `adaptive` by all attackers together, where
-    one of them knows the defense, as he can do what they do.  `applies`: some attack that reads the gradient can be
-    run here.  `acts`: the readings are not the undefended ones.  `sent`: most readings are not all zeros.
-    """
+    """Reconstructed shares of a setting in a condition, at a point; None if no such attacker was run."""
 
     undefended: float | None = None
+    """Without a defense."""
     plain: float | None = None
+    """By plain attackers; by all attackers if the readings equal the undefended readings."""
     black_box: float | None = None
+    """By attackers who can run the defense."""
     adaptive: float | None = None
+    """By all attackers together, if some attacker knows the defense: such an attacker can run the other attacks."""
     named: Rate | None = None
     identified: Rate | None = None
     applies: bool = True
+    """Whether some attack that reads the gradient can run here."""
     sent: bool = True
+    """Whether most readings have a non-zero value."""
     acts: bool = True
+    """Whether the readings differ from the undefended readings."""
 
     @property
     def recognised(self) -> Rate | None:
-        """Named or identified, whichever is farther above chance."""
+        """Named or identified share, whichever is farther above chance."""
         return most_over_chance(self.named, self.identified)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A claim's setting in one condition, at one point; `cells`: the ids of the records behind each figure."""
+    """A claim's setting in a condition, at a point."""
 
     defense: str
     condition: str
@@ -143,10 +147,11 @@ class Line:
     figures: Figures
     verdict: str
     cells: Mapping[str, tuple[str, ...]]
+    """Attackers' knowledge, or `named` → ids of the records."""
 
 
 def read(path: Path) -> list[Claim]:
-    """The claims of a TOML file: `[[claim]]` tables with the fields of `Claim`."""
+    """Read a TOML file with `[[claim]]` tables; keys are the fields of `Claim`."""
     return [_claim(table) for table in tomllib.loads(path.read_text("utf-8"))["claim"]]
 
 
@@ -159,7 +164,7 @@ def _claim(table: dict[str, Any]) -> Claim:
 
 
 def verdict(of: Figures, *, protects: bool = True) -> str:
-    """A word of `WORDS` for these figures; `protects`: what the paper says of this point."""
+    """The key of `WORDS` for these figures; `protects`: the paper calls this point protected."""
     word = _verdict(of)
     if protects and not of.acts and word not in (REFUTED, NO_ATTACK, NOT_MEASURED):
         return UNTOUCHED
@@ -188,7 +193,7 @@ def _verdict(of: Figures) -> str:
     if of.undefended < COUNTS:
         return NO_EVIDENCE
     most = of.recognised
-    # before what was recognised: among many figures some are above chance, or above a proved ceiling, by chance
+    # before recognition: among many figures some exceed chance, or a proved ceiling, by chance
     if most and most.ceiling is not None and most.ceiling < most.chance + LEAKS:
         return HOLDS
     if any(rate.interval[0] > rate.chance > 0 for rate in known):
@@ -199,7 +204,7 @@ def _verdict(of: Figures) -> str:
 
 
 def judged(claims: Sequence[Claim], records: Sequence[Record], rows: Iterable[Row]) -> dict[str, list[Line]]:
-    """Claim's id → its lines, by condition, setting and point; `rows` is the records' board."""
+    """Claim id → lines by condition, setting and point; `rows`: the records' board."""
     by_key = {(row.key, row.defense): row for row in rows}
     conditions = by_condition(records)
     return {claim.id: [line for each in conditions for line in _lines(claim, each, by_key)] for claim in claims}
@@ -227,7 +232,7 @@ def _lines(claim: Claim, condition: Condition, rows: Mapping[tuple[str, str], Ro
                 sent=all(flag.code != NOTHING_SENT for flag in at.flags),
                 acts=defense == UNDEFENDED or not worst.unchanged,
             )
-            # what is claimed of no defense has nothing to be held against but itself
+            # a claim about no defense has no undefended figure to compare with
             held = replace(figures, undefended=1.0) if defense == UNDEFENDED else figures
             yield Line(
                 defense=defense,
@@ -243,7 +248,7 @@ _KINDS = ("plain", "black-box", "adaptive")
 
 
 def _kind(attack: str) -> str:
-    """What an attack knows, by its name on the board; a baseline that reads no gradient is of no kind."""
+    """An attack's knowledge, read from the name on the board; empty for a baseline without a gradient."""
     if attack.startswith(GRADIENT_FREE):
         return ""
     knows = attack.rpartition(" · ")[2] if " · " in attack else ""
@@ -251,7 +256,7 @@ def _kind(attack: str) -> str:
 
 
 def _rate(worst: WorstCase, attacks: Sequence[str]) -> float | None:
-    """The share of all examples that some of these attacks got back; None where none of them ran."""
+    """Share of all examples that some of these attacks reconstruct; None if none ran."""
     if not attacks or not worst.leaked:
         return None
     back = {key for attack in attacks for key, example in worst.scores[attack].items() if example.success}
@@ -259,7 +264,7 @@ def _rate(worst: WorstCase, attacks: Sequence[str]) -> float | None:
 
 
 def _ids(worst: WorstCase) -> dict[str, tuple[str, ...]]:
-    """The ids of the finished records, by what the attacker knew, or by `named`."""
+    """Attackers' knowledge, or `named` → ids of the finished records."""
     ids: dict[str, list[str]] = {}
     for attack, records in worst.records.items():
         for record in records:
@@ -275,7 +280,7 @@ def _cell(worst: WorstCase) -> AttackCell | None:
 
 
 def tally(lines: Iterable[Line]) -> dict[str, int]:
-    """Verdict → how many lines have it, the worst first."""
+    """Verdict → number of lines, the worst first."""
     counts = dict.fromkeys(WORDS, 0)
     for line in lines:
         counts[line.verdict] += 1

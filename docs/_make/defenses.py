@@ -1,4 +1,4 @@
-"""DEFENSES.md: each registered defense of bench, its status in the literature, our figures."""
+"""DEFENSES.md: each registered defense, status in the literature, our figures."""
 
 import re
 import tomllib
@@ -16,12 +16,12 @@ from bench.registry import entries
 
 POINTS = ("type-2", "type-1", "type-0", "aggregate")
 NOT_MEASURED = "not measured yet"
-# The literature's word on a defense without a row in literature.toml.
+# For a defense without a row in literature.toml.
 UNKNOWN = {"status": "no attack on it is known to us", "text": "Our search has not covered it yet."}
 
 
 def page(literature: Path, version: str, records: Sequence[Record], every: Sequence[Standing]) -> str:
-    """A section for each defense; `literature`: the TOML file with the status of each."""
+    """A section for each defense; `literature`: TOML file, a status for each."""
     statuses = tomllib.loads(literature.read_text("utf-8"))
     names = [name for name in entries.names("defenses") if entries.origin("defenses", name).built_in]
     statuses |= {name: UNKNOWN for name in names if name not in statuses}

@@ -1,7 +1,6 @@
-"""A preset's run as one file, small enough to commit: what a page of results is made from.
+"""A preset's run in a single small file, the source of a page of results.
 
-The first line says what was run, from which commit, and what was published of it; a record a line follows, numbers
-to five digits (`store`).
+First line: matrix, scale, title, commit, published figures.  Then a record a line, numbers to five digits (`store`).
 """
 
 import json
@@ -19,23 +18,26 @@ SUFFIX = ".json.xz"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """`matrix` and `scale` as `bench run` takes them, None where there is one scale; `published` of its cells."""
+    """A preset's run."""
 
     matrix: str
+    """Name as in `bench run --matrix`."""
     scale: str | None
+    """Name as in `bench run --scale`; None for a matrix with a single scale."""
     title: str
     commit: str
     published: tuple[PublishedFigures, ...]
+    """The papers' figures for these cells."""
     records: tuple[Record, ...]
 
     @property
     def name(self) -> str:
-        """The name of its file and of its page: `fed-alpha-cdp-table-1`."""
+        """Name for the file and the page: `fed-alpha-cdp-table-1`."""
         return store.slug(self.matrix)
 
 
 def write(folder: Path, export: Export) -> Path:
-    """Write it over what was there of this matrix; returns the file."""
+    """Write the export, replacing an earlier export with the same matrix; returns the file."""
     path = folder / f"{export.name}{SUFFIX}"
     head = {
         "matrix": export.matrix,
@@ -49,7 +51,7 @@ def write(folder: Path, export: Export) -> Path:
 
 
 def read(path: Path) -> Export:
-    """An export; raises `BenchError` where it is damaged."""
+    """Read an export; raises `BenchError` if damaged."""
     try:
         first, *lines = store.unpack(path)
         head = json.loads(first)
@@ -66,11 +68,11 @@ def read(path: Path) -> Export:
 
 
 def _without_course(record: Record) -> Record:
-    """The record without the losses on the way, which no page shows."""
+    """The record without the trajectory, which no page shows."""
     result = record.result
     return replace(record, result=replace(result, trajectory=None)) if isinstance(result, AttackResult) else record
 
 
 def every(folder: Path) -> Iterable[Export]:
-    """The exports of a folder, by name."""
+    """All exports in a folder, by name."""
     return [read(path) for path in sorted(folder.glob(f"*{SUFFIX}"))]

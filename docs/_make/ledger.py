@@ -1,4 +1,4 @@
-"""The ledger of claims as pages: verdicts by claim (in git), each claim with its figures, and the cells as CSV."""
+"""The claims as pages: verdicts (in git), each claim with figures, cells as CSV."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ Lines = Mapping[str, Sequence[Line]]  # claim's id → its lines
 
 
 def verdicts(version: str, records: Sequence[Record], every: Sequence[Claim], lines: Lines) -> str:
-    """The page in git: each claim in our words and the verdicts, the claims of one defense together."""
+    """The page in git: claim and verdicts, ordered by defense."""
     rows = [
         [
             f"`{claim.id}`",
@@ -55,8 +55,7 @@ def page(
     pages: Mapping[str, str],
     presets: Sequence[str],
 ) -> str:
-    """The whole ledger; `pages`: file name → text of the pages of results, which the claims quote by section;
-    `presets` whose records are among `records`."""
+    """The whole ledger; `pages`: file name → text, quoted by section; `presets`: names with records in `records`."""
     rows = [
         [f"[{claim.id}](#{claim.id})", claim.paper, *_means(lines[claim.id])[1:], _verdict(claim, lines[claim.id])]
         for claim in every
@@ -88,7 +87,7 @@ def page(
 
 
 def cells(lines: Lines) -> str:
-    """CSV: each setting, point and condition of the claims, with figures and the ids of the cells by knowledge."""
+    """CSV: setting, point, condition, figures, cell ids by knowledge."""
     once = {(line.defense, line.point, line.condition, _ids(line)): line for each in lines.values() for line in each}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -124,7 +123,7 @@ def _claim(claim: Claim, lines: Sequence[Line], pages: Mapping[str, str]) -> str
 
 
 def _link(section: str, pages: Mapping[str, str]) -> str:
-    """A link to the page of results with a section."""
+    """A link to the page with this section; raises `SystemExit` if no page has the section."""
     for name, text in sorted(pages.items()):
         if f"# {section}\n" in text:
             return f"[{name}](results/{name}), “{section}”"
@@ -142,7 +141,7 @@ def _words() -> str:
 
 
 def _means(lines: Sequence[Line]) -> list[str]:
-    """The cells of `FIGURES`: means over the lines whose verdict says something, over all lines if none does."""
+    """Cells for `FIGURES`: means over lines with evidence, or over all lines if no line has evidence."""
     its = [line.figures for line in lines if line.verdict not in SILENT] or [line.figures for line in lines]
     known = [rate for of in its if (rate := of.recognised)]
     mark = " i" if any(of.recognised is not of.named for of in its) else ""

@@ -1,4 +1,4 @@
-"""Markdown that the makers share: the first line of a page, tables, text without markup."""
+"""Markdown shared by the makers: first line, tables, paragraphs, escapes."""
 
 import re
 import textwrap
@@ -11,29 +11,29 @@ COMMAND = "python docs/generate.py --all FOLDER"  # writes the documents that ar
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; cells may have markup, `|` is escaped."""
+    """A table; cells may hold markup, `|` is escaped."""
     lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 def paragraph(text: str) -> str:
-    """Text in lines of at most 120 characters."""
+    """Text wrapped at 120 characters."""
     return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def plain(text: str) -> str:
-    """Text with the marks of Markdown escaped."""
+    """Text with Markdown marks escaped."""
     return re.sub(r"([*_|<])", r"\\\1", text)
 
 
 def title(page: str) -> tuple[str, str]:
-    """The title of a page and the text below the title."""
+    """A page's title and the text below."""
     first, _, rest = re.sub(r"\A<!--.*?-->\s*", "", page).removeprefix("# ").partition("\n\n")
     return first, rest
 
 
 def source(version: str, records: Sequence[Record], others: Mapping[str, str] | None = None) -> str:
-    """The reference results behind a page; `others`: name → link of each preset whose records count too."""
+    """The reference results behind a page; `others`: preset → link, for presets whose records count too."""
     if not records:
         return "There are no reference results yet: every verdict is open.\n"
     also = f"; among them the runs of {', '.join(others.values())} on the same examples" if others else ""

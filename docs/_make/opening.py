@@ -1,4 +1,4 @@
-"""README's table: defenses that hide different points, at most eight rows from the standings."""
+"""README's table: defenses that hide different points, at most eight rows."""
 
 from collections.abc import Sequence
 
@@ -8,15 +8,15 @@ from bench.leaderboard.forms.numbers import NONE, epsilon, rate, share
 from bench.leaderboard.standings import Place, Standing
 from bench.record.names import distinct
 
-LITTLE = 0.1  # of the examples
-TRAINS = 0.5  # of the undefended accuracy
+LITTLE = 0.1  # share reconstructed, or recognised above chance
+TRAINS = 0.5  # share of the undefended accuracy
 ROWS = 8
 HEADS = {"type-1": "client's update", "type-0": "server", "aggregate": "mean of {clients} clients"}
 SERVER = "type-0"
 
 
 def chosen(standings: Sequence[Standing]) -> list[Standing]:
-    """No defense; then, of the ranked settings that hide the same points and names, the most accurate one, by rank."""
+    """No defense, then by rank the most accurate ranked setting in each group that hides the same points and names."""
     groups: dict[tuple[bool, ...], list[Standing]] = {}
     for each in standings:
         if each.defense != UNDEFENDED and not each.missing and not each.faults:
@@ -27,7 +27,7 @@ def chosen(standings: Sequence[Standing]) -> list[Standing]:
 
 
 def opening(version: str, standings: Sequence[Standing], clients: int) -> str:
-    """The table of the chosen settings, and the rule of the choice; `clients`: how many the mean is over."""
+    """The table with the rule below; `clients`: number in the mean."""
     names = distinct(each.defense for each in standings)
     base = next((each.accuracy for each in standings if each.defense == UNDEFENDED), None)
     heads = ["defense", *(head.format(clients=clients) for head in HEADS.values()), "recognised", "accuracy", "ε"]

@@ -1,4 +1,4 @@
-"""A preset's results as a page of Markdown: each attack with the paper's figures beside, the worst case, trainings."""
+"""A preset's results as Markdown: attacks with the paper's figures, worst case, trainings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
@@ -16,13 +16,13 @@ from bench.record.names import distinct
 from bench.record.schema import Record
 
 _AnyRow = TypeVar("_AnyRow", AttackRow, TrainingRow)
-_IDS = 3  # of the cells behind a row, as far as there is room
-# Heading, the measured figure, and the published one that stands beside it, if any.
+_IDS = 3  # cells a row
+# Heading, measured figure, published figure (field and format) or None.
 _Column = tuple[str, Callable[[_AnyRow], str], tuple[str, str] | None]
 
 
 def page(records: Sequence[Record], published: Sequence[PublishedFigures]) -> str:
-    """Sections of what the records have; none for what they have not."""
+    """A section for each kind of result among the records."""
     attacked, trained = attacks(records, published), trainings(records, published)
     sections = {
         "The attacks": _by_title(attacked, lambda row: row.title, _attacks) if attacked else "",
@@ -38,7 +38,7 @@ def page(records: Sequence[Record], published: Sequence[PublishedFigures]) -> st
 
 
 def _short(dataset: str) -> str:
-    """The name alone, without the part of its examples that is here."""
+    """The name without the subset."""
     return dataset.partition(" (")[0]
 
 
@@ -50,7 +50,7 @@ def _by_title(
 
 
 def _worst(records: Sequence[Record], attacked: Sequence[AttackRow]) -> str:
-    """What some attack got back, where there is more than one to choose from."""
+    """The worst case over attacks, if several attacks ran."""
     several = len({row.attack for row in attacked}) > 1
     return report.conditions(board(records)) if several else ""
 
@@ -93,7 +93,7 @@ def _trainings(rows: Sequence[TrainingRow]) -> str:
 
 
 def _table(columns: Sequence[_Column[_AnyRow]], rows: Sequence[_AnyRow]) -> str:
-    """The columns that say something, each with the paper's figures where there are any."""
+    """Columns with some value, each followed by the paper's figures if any."""
     lines: list[list[str]] = [[] for _ in range(len(rows) + 1)]
     for heading, measured, paper in columns:
         texts = [measured(row) for row in rows]

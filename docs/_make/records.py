@@ -1,4 +1,4 @@
-"""RECORDS.md from the classes of a record: each field with its type and the docstring below the field."""
+"""RECORDS.md from the record classes: each field, its type, the docstring below the field."""
 
 import ast
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ weights (tables count the seeds of a series together), the kept checkpoints, gra
 
 
 def page() -> str:
-    """A section for each class of `bench/record/schema.py` and `bench/cell.py`, the record first."""
+    """A section for each class in `bench/record/schema.py` and `bench/cell.py`, `Record` first."""
     classes = [*_classes(Path(schema.__file__)), *_classes(Path(cell.__file__))]
     classes.sort(key=lambda each: each.name != "Record")
     parts = [HEAD.format(sources="bench/record/schema.py or bench/cell.py") + INTRODUCTION]
@@ -51,14 +51,14 @@ def _rows(of: ast.ClassDef) -> Iterator[list[str]]:
 
 
 def _docstring(node: ast.stmt) -> str:
-    """The text of a string that stands as a statement, on one line; empty for any other statement."""
+    """A string statement's text on a single line; empty for other statements."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
         return " ".join(node.value.value.split())
     return ""
 
 
 def _described(field: ast.AnnAssign) -> tuple[str, str]:
-    """The type without pydantic's constraints, and the `description` among the constraints."""
+    """The type without pydantic constraints, and the constraints' `description`."""
     kind, calls = field.annotation, [field.value]
     if isinstance(kind, ast.Subscript) and ast.unparse(kind.value) == "Annotated" and isinstance(kind.slice, ast.Tuple):
         kind, *more = kind.slice.elts

@@ -1,4 +1,4 @@
-"""A suite's results as a page of Markdown: standings, what each setting cost, the undefended rows, every condition."""
+"""A suite's results as Markdown: standings, undefended rows, cost by setting, attacks, every condition."""
 
 from collections.abc import Iterable, Sequence
 from statistics import median
@@ -17,7 +17,7 @@ from bench.leaderboard.standings import COUNTS, Standing
 from bench.record.names import distinct, entry_text
 from bench.record.schema import Record
 
-_IDS = 2  # of the cells behind a row: the best attack's at its worst point
+_IDS = 2  # cells a row: the best attack at its worst point
 
 
 def page(
@@ -27,7 +27,7 @@ def page(
     standings: Sequence[Standing],
     attacks: Sequence[AttackRank],
 ) -> str:
-    """All of a suite's results."""
+    """The whole page."""
     parts = [
         _standings(standings),
         "## Without a defense\n\nThe share of examples that some attack reconstructs; a condition *counts* where it is "
@@ -46,7 +46,7 @@ def page(
 
 
 def summary(version: str, records: Sequence[Record], standings: Sequence[Standing]) -> str:
-    """The standings and the cost of each setting."""
+    """The page in git: standings, and cost by setting."""
     more = f"Undefended rows, attacks and every condition: `{COMMAND}` writes this page whole.\n"
     return "\n".join([_head(version, records, standings), more, _standings(standings), _cost(records)])
 
@@ -65,19 +65,19 @@ def _cost(records: Iterable[Record]) -> str:
 
 
 def machines(records: Iterable[Record]) -> str:
-    """On which platforms, with which torch, they were made."""
+    """Platforms and torch versions."""
     each = sorted({(r.environment.platform, r.environment.torch) for r in records if r.environment})
     return "; ".join(f"{platform}, torch {torch}" for platform, torch in each)
 
 
 def code(records: Iterable[Record]) -> str:
-    """The fingerprint of the code that made them, its first digits."""
+    """Fingerprint of the code, first digits."""
     each = sorted({(record.provenance.bench.sha256 or "")[:12] for record in records})
     return f"fingerprint of the code {', '.join(each)}"
 
 
 def _undefended(rows: Sequence[Row]) -> str:
-    """What comes back with nothing in the way, by condition: what makes a condition count."""
+    """Undefended rates by condition and point, which decide whether a condition counts."""
     lines = [["condition", "point", "reconstructed", "95 %", "identified", "named", "examples", "counts"]]
     for row in rows:
         for point in ordered(row.points) if row.defense == UNDEFENDED else ():
@@ -98,8 +98,7 @@ def _undefended(rows: Sequence[Row]) -> str:
 
 
 def _costs(records: Iterable[Record]) -> str:
-    """Core-minutes of each setting's attacks and trainings, and of the attacks alone: in a run without the other
-    settings, which made reconstructions that it shares."""
+    """Core-minutes by setting: attacks, attacks shared with another setting, trainings."""
     by_id = {record.id: record for record in records}
     minutes: dict[str, list[float]] = {}
     for record in by_id.values():
@@ -141,8 +140,7 @@ def _attacks(ranks: Sequence[AttackRank], rows: Sequence[Row]) -> str:
 
 
 def conditions(rows: Sequence[Row]) -> str:
-    """A table for each condition: what came back behind each defense that was attacked, at each point, what was
-    recognised, and the best attack."""
+    """A table for each condition: rates by defense and point, recognition, the best attack."""
     parts = []
     titles = {row.title: row.short for row in rows}
     brief = len(set(titles.values())) == len(titles)

@@ -1,4 +1,4 @@
-"""RESULTS.md, the index of all pages of results, and the page of a preset's run."""
+"""RESULTS.md, an index with a headline for each page, and the page for a preset's run."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -9,8 +9,7 @@ from _make.markdown import COMMAND, HEAD, table, title
 
 
 def index(version: str, opening: str, pages: Mapping[str, tuple[str, str]], linked: Collection[str]) -> str:
-    """The index: `opening` is README's table; `pages`: file name → title and headline; only `linked` pages get a
-    link, as the others are not in git."""
+    """The index; `opening`: README's table; `pages`: file name → title and headline; `linked`: pages with a file."""
     rows = [
         [f"[{head}](docs/results/{name})" if name in linked else f"`{head}`", headline]
         for name, (head, headline) in sorted(pages.items())
@@ -20,7 +19,7 @@ def index(version: str, opening: str, pages: Mapping[str, tuple[str, str]], link
         "Each page has command, commit or fingerprint of the code, machine, intervals, and the papers' figures.\n",
         *([f"## {version}\n", opening] if opening else []),
         "## Pages\n",
-        *([] if linked >= pages.keys() else [f"Pages without a link are not in git: `{COMMAND}` writes them.\n"]),
+        *([] if {*linked} >= pages.keys() else [f"Pages without a link are not in git: `{COMMAND}` writes them.\n"]),
         table(["page", "headline"], rows),
         "Claims of papers, each with our verdict: [docs/CLAIMS.md](docs/CLAIMS.md).\n",
     ]
@@ -28,7 +27,7 @@ def index(version: str, opening: str, pages: Mapping[str, tuple[str, str]], link
 
 
 def exported(export: Export, remarks: str) -> str:
-    """The page of a preset's run: command, remarks by hand, tables."""
+    """A preset's page: command, remarks by hand, tables."""
     records = export.records
     minutes = sum(record.cost.cpu_seconds for record in records) / 60
     scale = f" --scale {export.scale}" if export.scale else ""
@@ -44,18 +43,18 @@ def exported(export: Export, remarks: str) -> str:
 
 
 def headline(remarks: str, otherwise: str) -> str:
-    """The first sentence in bold of the remarks, else the given one."""
+    """The first bold text in the remarks, or `otherwise`."""
     _, bold, rest = remarks.partition("**")
     return " ".join(rest.partition("**")[0].split()) if bold else otherwise
 
 
 def by_hand(folder: Path) -> dict[str, str]:
-    """File name → text of the pages of results that are written by hand."""
+    """File name → text of pages written by hand."""
     pages = {path.name: path.read_text("utf-8") for path in sorted(folder.glob("*.md"))}
     return {name: text for name, text in pages.items() if not text.startswith("<!--")}
 
 
 def listed(page: str) -> tuple[str, str]:
-    """Title and first paragraph of a page by hand."""
+    """Title and first paragraph."""
     head, rest = title(page)
     return head, " ".join(rest.partition("\n\n")[0].split())
