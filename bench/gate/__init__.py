@@ -1,1 +1,1 @@
-"""Has a defense become weaker?"""
+"""Regression gate on defense strength."""

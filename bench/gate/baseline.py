@@ -1,7 +1,7 @@
-"""A baseline file: what the gate needs of a run's records, its margins, and the request that made the run.
+"""Baseline file of the gate: compact records of a run, margins, and the request behind the run.
 
-One JSON object, with one record a line, so that a change of the baseline can be reviewed.  Written anew over an older
-one it keeps the oldest one's records beside its own, so that small steps add up.
+A JSON object with a record per line, so a change can be reviewed.  A rewritten baseline keeps the oldest records too,
+so small steps add up.
 """
 
 import json
@@ -32,17 +32,19 @@ _AGAIN = "write it again: bench gate RUN --write-baseline FILE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """`margins` by metric, all of `GATE_METRICS`; `request` is None for a run that does not say what it was; `oldest`
-    are the records of the first baseline that this one replaced, by way of others."""
+    """Content of a baseline file."""
 
     margins: Mapping[str, float]
+    """Metric → margin, for all of `GATE_METRICS`."""
     request: Request | None
+    """Request behind the run; None if unknown."""
     records: tuple[Record, ...]
     oldest: tuple[Record, ...] = ()
+    """Records of the first baseline in the chain of replacements."""
 
 
 class _File(Frozen):
-    """The file's JSON; its records are taken out first, and read one by one."""
+    """The file's JSON; records are taken out first and parsed one by one."""
 
     baseline: Literal[3]
     margins: dict[str, float]
@@ -52,7 +54,7 @@ class _File(Frozen):
 
 
 def of_run(records: Iterable[Record], request: Request | None, margins: Mapping[str, float]) -> Baseline:
-    """The baseline of a run's records; `margins` replace defaults.  Raises `BenchError` for no finished cell."""
+    """Baseline of a run's records; `margins` replace defaults.  Raises `BenchError` without a finished cell."""
     kept = tuple(map(for_baseline, records))
     if not any(record.status == "done" for record in kept):
         raise BenchError("the run has no finished cell: nothing to compare with later")
@@ -61,7 +63,7 @@ def of_run(records: Iterable[Record], request: Request | None, margins: Mapping[
 
 
 def write(path: Path, baseline: Baseline) -> None:
-    """Write the file, whole or not at all; raises `StorageError` where it cannot be."""
+    """Write the file atomically; raises `StorageError` on failure."""
     request = baseline.request and asdict(baseline.request)
     head = {"baseline": FORMAT, "margins": dict(baseline.margins), "request": request}
     text = json.dumps(head, indent=1)[:-2]
@@ -72,14 +74,14 @@ def write(path: Path, baseline: Baseline) -> None:
 
 
 def replacing(made: Baseline, earlier: Baseline) -> Baseline:
-    """The new baseline with the oldest records that its predecessor knows, where they are of the same protocol."""
+    """The new baseline with the oldest records of its predecessor, if of equal protocol."""
     oldest = earlier.oldest or earlier.records
     protocols = {record.protocol for record in (*made.records, *oldest)}
     return replace(made, oldest=oldest if len(protocols) == 1 and oldest != made.records else ())
 
 
 def read(path: Path) -> Baseline:
-    """Read a baseline; raises `BenchError` with what is wrong and the remedy."""
+    """Read a baseline; raises `BenchError` with fault and remedy."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise BenchError(f"{path}: larger than {_MOST_BYTES >> 20} MiB, which no baseline is; {_AGAIN}")
@@ -104,9 +106,10 @@ def read(path: Path) -> Baseline:
 
 
 def _taken_out(text: str, name: str, intern: Interner) -> tuple[list[Record], str]:
-    """The records of a file's list, and its text without them.  One at a time: the JSON of 10⁵ takes gigabytes.
+    """Records of a file's list, and its text without them; one at a time, because JSON of 10⁵ records takes
+    gigabytes.
 
-    Raises `RecordError` for what is no record, `ValueError` for what is no list of JSON objects.
+    Raises `RecordError` for an invalid record, `ValueError` for an invalid list of JSON objects.
     """
     records: list[Record] = []
     start = _LISTS[name].search(text)

@@ -1,7 +1,7 @@
-"""Whether a figure rose between two runs of the same configurations: non-inferiority by one-sided bounds.
+"""Non-inferiority of a figure between two runs of the same configurations, by one-sided bounds.
 
-Pairs that belong together (those of one weight seed) form clusters; what varies between clusters sets the
-width, with Student's t for their small number.  A share is not taken to be surer than its count allows.
+Pairs of a weight seed form a cluster.  The variation between clusters sets the width, with Student's t for few
+clusters.  A share is never more certain than its count allows.
 """
 
 from collections.abc import Sequence
@@ -18,32 +18,34 @@ LEVEL = 0.95  # of a one-sided bound
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Increase:
-    """Mean of after - before over `pairs` pairs in `clusters` clusters, and how sure it is.
+    """Mean of after - before over paired figures, with its uncertainty.
 
-    `error` is its standard error over clusters, with `freedom` degrees of freedom; `centre` and `spread` are
-    those of the paired counts for successes, None for other figures.  With fewer than two clusters nothing
-    is known of how they vary, and the bounds are infinite.
+    With fewer than two clusters the variation is unknown and the bounds are infinite.
     """
 
     estimate: float
     pairs: int
     clusters: int
     error: float
+    """Standard error over clusters."""
     freedom: int
+    """Degrees of freedom."""
     centre: float | None = None
+    """Centre of the paired-count interval for successes; None for other figures."""
     spread: float | None = None
+    """Spread of the paired-count interval for successes; None for other figures."""
 
     def lower(self, level: float = LEVEL) -> float:
-        """What the increase is above with this confidence."""
+        """Lower bound of the increase at this confidence."""
         return -_upper(-self.estimate, None if self.centre is None else -self.centre, self, level)
 
     def upper(self, level: float = LEVEL) -> float:
-        """What the increase is below with this confidence."""
+        """Upper bound of the increase at this confidence."""
         return _upper(self.estimate, self.centre, self, level)
 
     @property
     def p(self) -> float:
-        """One-sided p-value of no increase: 1 - the level at which `lower` is zero."""
+        """One-sided p-value of no increase: 1 - the confidence with `lower` = 0."""
         if self.freedom < 1:
             return 1.0
         if self.error:
@@ -56,10 +58,10 @@ class Increase:
 
 
 def of_numbers(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Increase:
-    """The increase of a figure (pair,) whose pairs belong to `clusters` (pair,).
+    """Increase of a figure (pair,) in `clusters` (pair,).
 
-    The mean of all pairs; its variance is that of a ratio of cluster sums, linearised, times G/(G - 1) (Cochran 1977,
-    §9A.2), with G - 1 degrees of freedom.  Raises `ValueError` for no pairs, or figures that are not finite.
+    Mean of all pairs; variance of a ratio of cluster sums, linearised, times G/(G - 1) (Cochran 1977, §9A.2), with G -
+    1 degrees of freedom.  Raises `ValueError` for no pairs or non-finite figures.
     """
     increases = np.asarray(after, np.float64) - np.asarray(before, np.float64)
     if increases.ndim != 1 or not len(increases) or not np.isfinite(increases).all():
@@ -81,10 +83,10 @@ def of_numbers(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Incr
 
 
 def of_shares(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Increase:
-    """The increase of a share of successes (pair,) as booleans.
+    """Increase of a share of successes (pair,) as booleans.
 
-    Bounds are the wider of the clusters' and of the paired counts' with half a pair more in each of the four
-    fields (Agresti, Min 2005, "Wald+2"): pairs that all agree have no spread between clusters, but are few.
+    Bounds: the wider of the cluster bounds and the paired-count bounds with half a pair more in each of the four fields
+    (Agresti & Min 2005, "Wald+2"), because a few agreeing pairs have no spread between clusters.
     """
     now, then = np.asarray(after), np.asarray(before)
     if now.dtype != np.bool_ or then.dtype != np.bool_:
@@ -94,12 +96,11 @@ def of_shares(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Incre
 
 
 def holm(p_values: Sequence[float], level: float = LEVEL) -> list[tuple[float, float]]:
-    """Holm's step-down (1979): for each test its adjusted p-value and the level of its own bound.
+    """Holm's step-down (1979): adjusted p-value and bound level for each test.
 
-    The test with the k-th smallest p of m is adjusted by m - k + 1, and no adjusted p is below an earlier one.  It is
-    rejected where its adjusted p is at most 1 - level, which is where its bound excludes no increase: once a test is
-    not rejected, those after it keep its level (to go on with theirs would be Hochberg's step-up, 1988, which needs
-    tests that do not depend on one another badly).
+    The k-th smallest p of m is adjusted by m - k + 1, and adjusted p-values never decrease.  A test is rejected for an
+    adjusted p of at most 1 - level, exactly if its bound excludes no increase.  After the first accepted test, later
+    tests keep its level (smaller factors would be Hochberg's step-up, 1988, invalid under strong dependence).
     """
     order = np.argsort(p_values, kind="stable")
     adjusted: list[tuple[float, float]] = [(1.0, level)] * len(p_values)

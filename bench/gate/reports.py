@@ -1,4 +1,4 @@
-"""A gate's verdict as text, Markdown and JUnit XML: the same comparisons and figures in each."""
+"""A gate's verdict as text, Markdown and JUnit XML, with equal figures."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -27,13 +27,13 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def headline(verdict: Verdict) -> str:
-    """One line: the outcome, and over how much."""
+    """A line: the outcome, and the number of comparisons."""
     count = f"{len(verdict.comparisons)} comparisons over {verdict.cells} cells"
     return f"gate {_HEADLINE[verdict.outcome]}  ({count})"
 
 
 def render(verdict: Verdict) -> RenderableType:
-    """For the terminal: what did not pass, in detail, then what did, in short."""
+    """Terminal text: failures in detail, then passes in short."""
     parts: list[RenderableType] = []
     short = distinct(row.defense for row in (*verdict.comparisons, *verdict.since_oldest))
     for outcome in ("weaker", "inconclusive"):
@@ -61,7 +61,7 @@ def render(verdict: Verdict) -> RenderableType:
 
 
 def markdown(verdict: Verdict) -> str:
-    """For a pull request or `GITHUB_STEP_SUMMARY`: the headline and what did not pass."""
+    """For a pull request or `GITHUB_STEP_SUMMARY`: headline and failures."""
     lines = [f"### {cell(headline(verdict))}", ""]
     rows = [row for row in verdict.comparisons if row.outcome != "pass"]
     rows.sort(key=lambda row: row.outcome != "weaker")
@@ -99,9 +99,9 @@ def _wider(verdict: Verdict) -> Iterator[str]:
 
 
 def junit(verdict: Verdict) -> str:
-    """JUnit XML: a case for each comparison and for each subject that could not be compared.
+    """JUnit XML: a case for each comparison and each unpaired subject.
 
-    Weaker is a failure; inconclusive is an error, so that no reader takes it for a pass.
+    Weaker is a failure; inconclusive is an error, never a pass.
     """
     suites: dict[str, list[tuple[str, str, str, str]]] = {}
     for row in verdict.comparisons:
@@ -144,7 +144,7 @@ def _place(row: Comparison) -> str:
 
 
 def sentence(row: Comparison) -> str:
-    """One comparison in a line: `asr .10 → .45, worse by .35 [≥ .20], margin .10`."""
+    """A comparison on a line: `asr .10 → .45, worse by .35 [≥ .20], margin .10`."""
     text = (
         f"{GATE_METRICS[row.metric].words}: {_figure(row, row.before)} → {_figure(row, row.after)}, "
         f"worse by {_worse(row)}, margin {_figure(row, row.margin)}"
@@ -181,13 +181,13 @@ def _table(outcome: str, rows: Iterable[Comparison], short: dict[str, str]) -> T
 
 
 def _worse(row: Comparison) -> str:
-    """How much worse, with the bound that decided: the lower one where weaker, else the upper one."""
+    """Worsening with the deciding bound: lower if weaker, otherwise upper."""
     mark, bound = ("≥", row.lower) if row.outcome == "weaker" else ("≤", row.upper)
     return f"{_figure(row, row.worse)} [{mark} {_figure(row, bound)}]"
 
 
 def _reason(row: Comparison) -> str:
-    """Why it is inconclusive, and how much is needed where that would help."""
+    """Reason for an inconclusive comparison, with the required number of pairs."""
     count = f": {row.needed} {GATE_METRICS[row.metric].of} needed, {row.pairs} here" if row.needed else ""
     return f"{row.reason}{count}"
 
@@ -200,5 +200,5 @@ def _figure(row: Comparison, value: float) -> str:
 
 
 def _xml(text: str) -> str:
-    """Text without the characters that XML has no way to write (ElementTree lets them through)."""
+    """Text without characters forbidden in XML (ElementTree does not remove them)."""
     return _NOT_XML.sub("?", text)

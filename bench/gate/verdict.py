@@ -1,10 +1,10 @@
-"""Two runs of the same configurations → whether a defense became weaker, holds, or it is inconclusive.
+"""Verdict on two runs of the same configurations: a defense passes, is weaker, or the evidence is inconclusive.
 
-Records pair by their cell's id: the same victims, weights, starts and underlying draws, run by two versions of the
-code.  Per defense, point and data, each metric has a margin.  It *passes* where the 95 % upper bound of its
-worsening is below the margin (everywhere: an intersection, which needs no correction); it is *weaker* where the
-worsening is at least the margin and its lower bound, corrected by Holm over all metrics and subjects, is above zero;
-else it is *inconclusive*, and the gate says how many examples it needs.
+Records pair by cell id: the same victims, weights, starts and underlying draws, under two versions of the code.  Each
+metric has a margin per defense, point and data.  *Passes*: the 95 % upper bound of the worsening is below the margin
+(everywhere: an intersection needs no correction).  *Weaker*: the worsening reaches the margin, and its lower bound,
+corrected by Holm over all metrics and subjects, is above zero.  Otherwise *inconclusive*, with the required number of
+examples.
 """
 
 from collections import Counter
@@ -34,14 +34,16 @@ _FEWEST_TIMED = 3  # trainings: with fewer, how much timings vary is not known
 
 @dataclass(frozen=True, slots=True)
 class GateMetric:
-    """What may get worse: `sign` +1 where a rise is for the worse, -1 where a fall is; `margin` is what is tolerated
-    by default, `of` what is counted."""
+    """A metric of the gate."""
 
     name: str
     sign: int
+    """+1 if a rise is worse, -1 if a fall is worse."""
     margin: float
+    """Default tolerance."""
     words: str
     of: str = "examples"
+    """Counted unit."""
     unit: str = ""
 
 
@@ -64,14 +66,7 @@ GATE_METRICS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One metric of one subject: a defense under a condition at a point, or its trainings.
-
-    `before` and `after` are means over the same pairs; `worse` is how much worse it became (after - before for a
-    rise that is for the worse, before - after else), with its one-sided 95 % upper bound `upper` and Holm's lower
-    bound `lower`; `p` is adjusted.  `needed` pairs would decide where it is inconclusive for their number, `reason`
-    says why it is; `attacks` are those that got back what nobody got before.  `drifted`: it passes, and is weaker
-    within the margin for certain.
-    """
+    """A metric of a subject: a defense under a condition at a point, or its trainings."""
 
     metric: str
     title: str
@@ -79,37 +74,48 @@ class Comparison:
     point: str
     outcome: Outcome
     before: float
+    """Mean over the pairs."""
     after: float
+    """Mean over the pairs."""
     worse: float
+    """Worsening: after - before if a rise is worse, otherwise before - after."""
     lower: float
+    """Lower bound of the worsening by Holm."""
     upper: float
+    """One-sided 95 % upper bound of the worsening."""
     margin: float
     p: float
+    """Adjusted p-value."""
     pairs: int
     clusters: int
     needed: int | None = None
+    """Pairs required for a decision."""
     reason: str | None = None
+    """Reason for an inconclusive comparison."""
     attacks: tuple[str, ...] = ()
+    """Attacks with new successes."""
     drifted: bool = False
+    """Passes, yet certainly weaker within the margin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """`comparisons` are all metrics of all subjects, `unpaired` what could not be compared, subject → reason;
-    `changes` what changed in the code between the two runs, in words; `faults` flags of a defense that does not do
-    what it states, (code, subject, what)."""
+    """Comparisons of all metrics and subjects."""
 
     outcome: Outcome
     comparisons: tuple[Comparison, ...]
     unpaired: tuple[tuple[str, str], ...]
+    """Subject → reason against a comparison."""
     changes: tuple[str, ...]
+    """Code changes between the two runs, in words."""
     cells: int
     faults: tuple[tuple[str, str, str], ...] = ()
+    """(code, subject, text) of a defense in conflict with its statements."""
     since_oldest: tuple[Comparison, ...] = ()
 
     @property
     def wider(self) -> dict[str, float]:
-        """Metrics whose margin is larger than the default, with it: what they tolerate is somebody's choice."""
+        """Metrics with a margin above the default, with the margin: a choice by the user."""
         margins = {row.metric: row.margin for row in self.comparisons}
         return {name: margin for name, margin in margins.items() if margin > GATE_METRICS[name].margin}
 
@@ -132,7 +138,7 @@ class Verdict:
 
 
 def with_oldest(result: Verdict, oldest: Verdict) -> Verdict:
-    """The verdict, and what is weaker than in the oldest baseline: small steps that each passed."""
+    """The verdict, plus worsening since the oldest baseline: small steps, each within the margin."""
     weaker = tuple(row for row in oldest.comparisons if row.outcome == "weaker")
     return replace(result, since_oldest=weaker, outcome="weaker" if weaker else result.outcome)
 
@@ -143,10 +149,10 @@ def verdict(
     margins: Mapping[str, float] | None = None,
     changes: Sequence[str] = (),
 ) -> Verdict:
-    """Compare every record of `before` with the one of the same cell in `after`.
+    """Compare every record of `before` with the same cell's record in `after`.
 
-    `margins` by metric, in place of the defaults; `changes` is only passed on.  Raises `BenchError` for an
-    unknown metric, for a margin that is not above zero, and where the two are of different protocols.
+    `margins` by metric replace defaults; `changes` is passed on.  Raises `BenchError` for an unknown metric, a margin
+    not above zero, and differing protocols.
     """
     allowed = {name: metric.margin for name, metric in GATE_METRICS.items()} | dict(margins or {})
     for name, margin in allowed.items():
@@ -182,7 +188,7 @@ _Subject = tuple[str, str, str]  # what a metric is of: the condition's title, d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Measurement:
-    """One metric of one subject, not yet judged; `increase` is of how much worse it became."""
+    """A metric of a subject before judgement; `increase`: of the worsening."""
 
     metric: GateMetric
     subject: _Subject
@@ -197,7 +203,7 @@ _Figures = dict[ExampleKey, tuple[float, float]]  # before and after
 
 
 def _pair_up(old: Mapping[str, Record], new: Mapping[str, Record]) -> tuple[_Pairs, tuple[tuple[str, str], ...]]:
-    """The pairs that can be compared, and subject → reason for the others."""
+    """Comparable pairs, and subject → reason for the rest."""
     pairs: _Pairs = []
     counts: Counter[tuple[str, str]] = Counter()
     for id_, before in old.items():
@@ -215,7 +221,7 @@ def _pair_up(old: Mapping[str, Record], new: Mapping[str, Record]) -> tuple[_Pai
 
 
 def _obstacle(before: Record, after: Record | None) -> str | None:
-    """Why two records cannot be compared."""
+    """Reason against a comparison of two records."""
     if before.status != "done":
         return f"{before.status} in the baseline"
     if after is None:
@@ -235,13 +241,13 @@ def _obstacle(before: Record, after: Record | None) -> str | None:
 
 
 def _victims(record: Record) -> dict[int, Any]:
-    """Whose examples each reading is of."""
+    """Owner of each reading's examples."""
     readings = record.attack.numbered() if record.attack else ()
     return {n: (reading.clients, reading.indices, len(reading.examples)) for n, reading in readings}
 
 
 def _in_cascade(record: Record) -> bool:
-    """Whether other cells decided on what it attacked."""
+    """Whether earlier cells selected the attacked readings."""
     return isinstance(record.cell, AttackCell) and bool(record.cell.after)
 
 
@@ -252,7 +258,7 @@ def _subject_text(record: Record) -> str:
 
 
 def _of_attacks(pairs: _Pairs) -> Iterable[_Measurement]:
-    """The metrics of attack cells, per condition, defense and point."""
+    """Metrics of attack cells, per condition, defense and point."""
     then = {condition.key: condition for condition in by_condition(before for before, _ in pairs)}
     now = {condition.key: condition for condition in by_condition(after for _, after in pairs)}
     readings = _readings(pairs)
@@ -276,7 +282,7 @@ def _of_attacks(pairs: _Pairs) -> Iterable[_Measurement]:
 
 
 def _readings(pairs: _Pairs) -> dict[tuple[str, ...], _Figures]:
-    """(condition, defense, point, metric) → reading → its figure before and after; all attacks see the same."""
+    """(condition, defense, point, metric) → reading → figure before and after; equal readings for all attacks."""
     figures: dict[tuple[str, ...], _Figures] = {}
     for before, after in pairs:
         cell = before.cell
@@ -299,7 +305,7 @@ def _readings(pairs: _Pairs) -> dict[tuple[str, ...], _Figures]:
 
 
 def _of_trainings(pairs: _Pairs) -> Iterable[_Measurement]:
-    """The metrics of training cells, per data, model, setting and defense; each seed is a cluster."""
+    """Metrics of training cells, per data, model, setting and defense; each seed is a cluster."""
     by_subject: dict[_Subject, dict[str, _Figures]] = {}
     for number, (before, after) in enumerate(pairs):
         cell = before.cell
@@ -323,7 +329,7 @@ def _training_figure(record: Record, name: str) -> float | None:
 
 
 def _nearest(worst: WorstCase) -> dict[ExampleKey, float]:
-    """Each example's least RMSE over the attacks; 1, the greatest there is, where none came to a number."""
+    """Least RMSE of each example over the attacks; 1, the maximum, without a finite value."""
     least = dict.fromkeys(worst.leaked, 1.0)
     for attack, scores in worst.scores.items():
         if not attack.startswith(GRADIENT_FREE):
@@ -353,12 +359,12 @@ def _of_shares(name: str, before: WorstCase, after: WorstCase, subject: _Subject
 
 
 def _hits(worst: WorstCase, name: str) -> Mapping[ExampleKey, bool]:
-    """Of a metric of shares: example → whether some attack got it."""
+    """For a metric of shares: example → success of some attack."""
     return {"identified": worst.identified, "named": worst.named}.get(name, worst.leaked)
 
 
 def _of_epsilon(pairs: _Pairs, margin: float) -> Iterable[Comparison]:
-    """ε at each point: no sample, so that it is weaker, or passes, for certain; one that is gone is infinite."""
+    """ε at each point: no sample, so the verdict is certain; a missing ε counts as infinite."""
     spending = [(old, new) for old, new in pairs if old.attack and old.attack.privacy.epsilon is not None]
     now = {condition.key: condition for condition in by_condition(new for _, new in spending)}
     for condition in by_condition(old for old, _ in spending):
@@ -391,7 +397,7 @@ def _epsilon(worst: WorstCase) -> float:
 
 
 def _faults(records: Collection[Record]) -> Iterable[tuple[str, str, str]]:
-    """Where a defense breaks a contract, or what was measured refutes the ε at the point."""
+    """Broken contracts, and measurements against the ε at the point."""
     broken = {(entry_text(record.cell.defense), each): None for record in records for each in record.broken}
     yield from ((BROKEN, defense, each) for defense, each in broken)
     others = {
@@ -460,7 +466,7 @@ def _judged(measurements: Sequence[_Measurement], margins: Mapping[str, float]) 
 
 
 def _needed(increase: Increase, margin: float, lower: float, upper: float, least: int) -> int | None:
-    """Pairs at which bounds as wide as these, narrowing with their root, would decide; None where unknown."""
+    """Pairs required for a decision, if bounds narrow with the square root of the number; None if unknown."""
     if increase.freedom < 1:
         return max(least, 2 * increase.pairs) if increase.pairs > 1 else None
     if increase.estimate < margin:

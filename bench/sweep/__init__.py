@@ -1,1 +1,1 @@
-"""Many cells: what is left to do, in which order, by whom, and what a run folder says of it."""
+"""Scheduling of many cells: remaining work, order, workers, and progress in the run folder."""

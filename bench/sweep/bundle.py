@@ -1,7 +1,7 @@
-"""The files of one cell, by their paths in a run folder: what it is answered from, and what it leaves.
+"""Input and output files of a cell, by their paths in a run folder.
 
-They travel to a worker that does not see the run folder and back (`bench.sweep.cluster`), from one run folder to
-another (`bench.sweep.merge`), and to where a cell is answered again (`bench run --cell`).
+Used for workers without access to the run folder (`bench.sweep.cluster`), merges (`bench.sweep.merge`) and repeated
+cells (`bench run --cell`).
 """
 
 import re
@@ -26,8 +26,9 @@ _NAME = re.compile(
 
 
 def inputs(cell: AnyCell, run: Path) -> dict[str, bytes]:
-    """The files that a cell is answered from: a checkpoint with its training's record and states, a training that
-    was cut off, a weights file from outside the run, the records of those before it in a cascade."""
+    """Input files of a cell: a checkpoint with its training's record and states, an interrupted training, an
+    external weights file, records of earlier cascade cells.
+    """
     if not isinstance(cell, AttackCell):
         return _content(run, [resume.place(run, cell.id)])
     before = _content(run, (records.record_path(run, each) for each in cell.after))
@@ -45,20 +46,21 @@ def inputs(cell: AnyCell, run: Path) -> dict[str, bytes]:
 
 
 def file_name(weights: FileWeights) -> str:
-    """The name in a bundle of a weights file from outside; its suffix says how it is read."""
+    """Bundle name of an external weights file; the suffix gives the format."""
     suffix = Path(weights.path).suffix
     return f"files/{weights.sha256}{suffix if _SUFFIX.fullmatch(suffix) else '.unknown'}"
 
 
 def outputs(run: Path, sent: Files) -> dict[str, bytes]:
-    """The files that a cell left in a folder that held only its inputs."""
+    """Files written by a cell to a folder with only its inputs."""
     content = _content(run, run.rglob("*"))
     return {name: data for name, data in content.items() if _NAME.fullmatch(name) and sent.get(name) != data}
 
 
 def unpack(run: Path, files: Files) -> None:
-    """Put files where they belong.  Raises `RecordError` for a name that is none of a run folder's, before
-    anything is written, and `StorageError` where the folder does not take it."""
+    """Write files to their places.  Raises `RecordError` for a name outside the run folder's layout, before any
+    write, and `StorageError` on failure.
+    """
     for name in files:
         if not _NAME.fullmatch(name):
             raise RecordError(f"{name!r:.200}: not a file of a run folder")
@@ -67,10 +69,9 @@ def unpack(run: Path, files: Files) -> None:
 
 
 def admit(run: Path, files: Files, cell_id: str) -> Record:
-    """Write the files that a worker sent for a cell, the record last; returns the record.
+    """Write a worker's files for a cell, the record last; returns the record.
 
-    Raises `RecordError` before anything is written: where there is not exactly one record, or it is malformed or
-    another cell's.
+    Raises `RecordError`, before any write, unless the files hold exactly one valid record of this cell.
     """
     names = [name for name in files if name.startswith("records/")]
     if len(names) != 1:

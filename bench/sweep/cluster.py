@@ -1,11 +1,11 @@
 """Workers on other machines, by Dask: `--executor dask://HOST:PORT`, an optional extra.
 
-Dask carries cells out and files back, and says who comes and goes; the scheduler says which cell goes where, as on
-one machine.  A worker answers in a folder of its own that holds the cell's inputs alone, so that no file system need
-be shared: bench, the plug-ins' modules and the data sets must be there.  The head alone writes to the run folder.  A
-worker that lacks room, data or this bench's code is excluded.
+Dask transports cells and files and reports workers' arrivals and departures; the scheduler assigns cells, as on a
+single machine.  A worker uses a private folder with only the cell's inputs, so no shared file system is needed; bench,
+plug-in modules and data sets must be installed.  Only the head writes to the run folder.  A worker without room, data
+or this bench's code is excluded.
 
-The cluster trusts who can reach it, and runs what it is sent: see SECURITY.md.
+The cluster trusts everyone with access and runs received code: see SECURITY.md.
 """
 
 import contextlib
@@ -44,22 +44,20 @@ _plugins: dict[str, bytes | None] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a worker is sent: the cell as JSON, its input files, and the provenance that its record must have.
-
-    `plugins` maps a specification to the file's content, None for an installed module.  The worker answers in
-    `context` but for the run folder, which is its own.
-    """
+    """Work for a worker: the cell as JSON, input files, and the required provenance of the record."""
 
     cell: str
     files: dict[str, bytes]
     provenance: Provenance
     plugins: dict[str, bytes | None]
+    """Specification → file content; None for an installed module."""
     context: RunContext
+    """Settings; the worker replaces the run folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exclusion:
-    """Why a worker cannot answer what another may."""
+    """Reason why a worker, unlike other workers, cannot answer."""
 
     reason: str
 
@@ -73,9 +71,9 @@ class _DaskWorker:
 
 
 class ClusterPool:
-    """A pool of a Dask cluster's workers (`bench.sweep.pool.WorkerPool`): one cell at a time a worker process.
+    """A pool of a Dask cluster's workers (`bench.sweep.pool.WorkerPool`), a cell at a time per worker process.
 
-    Raises `BenchError` where Dask is not installed or nothing answers at the address.
+    Raises `BenchError` without Dask, or for an address without an answer.
     """
 
     def __init__(
@@ -164,7 +162,7 @@ class ClusterPool:
         return [(name, CellReturned())]
 
     def _look(self) -> list[tuple[str, Event]]:
-        """Who came and who went, by what the scheduler says; where the scheduler itself went, nobody is to blame."""
+        """Arrivals and departures reported by the scheduler; after the loss of the scheduler no worker is blamed."""
         away = self._client.status != "running"
         if away:
             self._reconnect()
@@ -180,7 +178,7 @@ class ClusterPool:
         return gone
 
     def _gone(self, worker: _DaskWorker, away: bool) -> Event:
-        """The event of a worker that is not there any more."""
+        """Event of a departed worker."""
         if worker.cell is None:
             return WorkerGone()
         with contextlib.suppress(Exception):
@@ -199,7 +197,7 @@ class ClusterPool:
             self._client = self._connected(2.0)
 
     def _present(self) -> dict[str, int]:
-        """The workers' addresses and threads."""
+        """Workers' addresses and threads."""
         try:
             workers = self._client.scheduler_info(n_workers=-1)["workers"]
         except Exception:  # the scheduler went meanwhile
@@ -215,7 +213,7 @@ class ClusterPool:
         return f"no worker is left that can go on; {worker}: {reason}{others}"
 
     def _connected(self, seconds: float) -> Any:
-        """A client that hears the progress of trainings; raises `BenchError` where nothing answers."""
+        """A client with progress events of trainings; raises `BenchError` without an answer."""
         try:
             import dask
             from distributed import Client
@@ -247,10 +245,10 @@ class ClusterPool:
 
 
 def work(job: Job) -> "dict[str, bytes] | Exclusion | WorkerLost":
-    """On a worker: answer a cell in a folder of its own; the files that it left, its record among them.
+    """On a worker: answer a cell in a private folder; returns its files, including the record.
 
-    What the machine lacks (room, data, code) excludes the worker; all else is laid to the cell, so that one cell
-    cannot take every worker along.
+    Missing room, data or code excludes the worker; any other failure belongs to the cell, so a cell cannot remove every
+    worker.
     """
     global _memory
     from distributed import get_worker
@@ -297,9 +295,9 @@ def _answered(
 
 
 def _use_plugins(plugins: dict[str, bytes | None], folder: str, device: str) -> None:
-    """Have processes with these plug-ins and no others.
+    """Give the processes exactly these plug-ins.
 
-    Files come whole, and are kept in the worker's folder, which goes with it.
+    Files are sent whole and live in the worker's folder.
     """
     global _place, _plugins
     _place.close()
@@ -316,7 +314,7 @@ def _use_plugins(plugins: dict[str, bytes | None], folder: str, device: str) -> 
 
 
 def _outcome(future: Any) -> "dict[str, bytes] | Exclusion | WorkerLost | CellReturned":
-    """What came of a task: what `work` returned, or what Dask says of one that gave no result."""
+    """Result of a task: the value of `work`, or Dask's reason for a missing result."""
     if future.status == "finished":
         try:
             outcome: dict[str, bytes] | Exclusion | WorkerLost = future.result(timeout=60)
@@ -332,7 +330,7 @@ def _outcome(future: Any) -> "dict[str, bytes] | Exclusion | WorkerLost | CellRe
 
 
 def _checked(executor: str) -> str:
-    """Dask's own address of `dask://HOST:PORT` or `dask+tls://HOST:PORT`; raises `BenchError` for another."""
+    """Dask's address for `dask://HOST:PORT` or `dask+tls://HOST:PORT`; raises `BenchError` otherwise."""
     for scheme, transport in ((SCHEME, "tcp://"), ("dask+tls://", "tls://")):
         if executor.startswith(scheme) and executor.removeprefix(scheme).rpartition(":")[2].isdigit():
             return transport + executor.removeprefix(scheme)
@@ -340,6 +338,6 @@ def _checked(executor: str) -> str:
 
 
 def _content(spec: str) -> bytes | None:
-    """A plug-in file's bytes, as its hash is of them; None for a module, which must be installed on the workers."""
+    """Bytes of a plug-in file, as hashed; None for a module, which workers must have installed."""
     path = Path(spec)
     return path.read_bytes() if path.suffix == ".py" else None

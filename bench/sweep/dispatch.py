@@ -1,4 +1,4 @@
-"""The loop that feeds workers: every cell of a schedule to a record, whatever happens to its worker."""
+"""Dispatch loop: every cell of a schedule becomes a record, even after a worker's death."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,9 +22,9 @@ def dispatch(
     observers: Sequence[Observer],
     learn: Callable[[AnyCell, Cost], None],
 ) -> None:
-    """Have the pool answer all that the scheduler has.
+    """Let the pool answer all cells of the scheduler.
 
-    `learn` hears what each cell cost.  Raises what `pool.events` raises, with every finished cell on disk.
+    `learn` receives each cell's cost.  Raises as `pool.events`, with all finished cells on disk.
     """
     running: dict[str, AnyCell] = {}
     losses: Counter[str] = Counter()

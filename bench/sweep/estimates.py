@@ -1,4 +1,4 @@
-"""How long cells take: a rough formula, corrected by what cells like them took on this machine."""
+"""Run-time estimates: a rough formula, corrected by times of similar cells on this machine."""
 
 import statistics
 import threading
@@ -18,9 +18,11 @@ _UNSURE = 60.0  # seconds of cells after which a machine's speed counts as much 
 
 
 def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
-    """Seconds on one core, to the order: from trials with the nets of DLG (0.5 ms an evaluation of one
-    28×28 picture, growing with pixels and pictures) and with Fed-αCDP's net (4 ms a client-step), times the model's
-    own `work`."""
+    """Order of magnitude in seconds on a core, times the model's `work`.
+
+    From trials with DLG's nets (0.5 ms per evaluation of a 28×28 image, growing with pixels and images) and Fed-αCDP's
+    net (4 ms per client step).
+    """
     federated = cell.federated
     work = float(getattr(registry.load("models", cell.model.name), "work", 1.0))
     if isinstance(cell, TrainingCell):
@@ -35,10 +37,10 @@ def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
 
 
 class Estimates:
-    """Seconds of cells: the formula, corrected by the median ratio that the most similar cells seen had to it.
+    """Run-time estimates: the formula times the median ratio of the most similar measured cells.
 
-    `shape` gives the shape of one example of a cell's data; `known` what the same cell took elsewhere, or None: that
-    counts instead of the formula, at the speed of the cells seen here.
+    `shape`: cell → shape of an example.  `known`: cell → published time or None; replaces the formula, scaled to this
+    machine's speed.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class Estimates:
         self.seen = 0
 
     def learn(self, cell: AnyCell, cost: Cost) -> None:
-        """What a cell took; a time that cannot be, or of a cell that reused another's answer, is passed over."""
+        """Add a measured time; impossible times and reused answers are ignored."""
         if (elsewhere := self._took_elsewhere(cell)) is not None and 0 < cost.wall_seconds < 1e9:
             with self._lock:
                 self._speeds.append((cost.wall_seconds, elsewhere))
@@ -68,7 +70,7 @@ class Estimates:
             self.seen += 1
 
     def seconds(self, cell: AnyCell) -> float:
-        """What it will take, on one core."""
+        """Expected seconds on a core."""
         if (elsewhere := self._took_elsewhere(cell)) is not None:
             with self._lock:
                 here, there = (sum(each) for each in zip(*self._speeds, strict=True)) if self._speeds else (1.0, 1.0)
@@ -83,7 +85,7 @@ class Estimates:
         return self._by_formula(cell)
 
     def _took_elsewhere(self, cell: AnyCell) -> float | None:
-        """What is known of it, sought once: what is left of a run is asked every two seconds, of every cell."""
+        """Cached published time of the cell: remaining work is estimated every two seconds."""
         if cell.id not in self._elsewhere:
             self._elsewhere[cell.id] = self._known(cell)
         return self._elsewhere[cell.id]
@@ -95,7 +97,7 @@ class Estimates:
 
 
 class Remaining(Observer):
-    """What is left of `cells`, in seconds by the clock: by the speed so far, of cells done and in work."""
+    """Remaining wall time of `cells`, by the speed of finished and running cells."""
 
     def __init__(self, cells: Iterable[AnyCell], estimates: Estimates) -> None:
         self._estimates = estimates
@@ -115,9 +117,9 @@ class Remaining(Observer):
             self._done.append(cell)
 
     def left(self) -> float | None:
-        """Seconds; None before anything is done.
+        """Seconds; None before the first finished cell.
 
-        A cell in work that takes longer than was estimated is taken to need a quarter of its time again.
+        A running cell beyond its estimate is assumed to need a quarter of its elapsed time.
         """
         # copies: the thread that writes a run's progress calls this, while the run goes on
         now, done = time.monotonic(), sum(map(self._estimates.seconds, list(self._done)))
@@ -136,7 +138,7 @@ class Remaining(Observer):
 
 
 def _kinds(cell: AnyCell) -> Iterator[Hashable]:
-    """What a cell has in common with others, the narrowest first."""
+    """Keys of similar cells, narrowest first."""
     what = "training" if isinstance(cell, TrainingCell) else (cell.attack.name, cell.knowledge)
     setting = (what, cell.model.name, cell.dataset.name)
     yield (*setting, str(cell.defense), "" if isinstance(cell, TrainingCell) else cell.point)

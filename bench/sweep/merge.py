@@ -1,8 +1,7 @@
-"""Several run folders → one: shards of a matrix, or the same matrix from several machines.
+"""Merge of run folders: shards of a matrix, or the same matrix from several machines.
 
-A record may come from anywhere, so it is checked first: its id is its cell's hash, its arrays and checkpoints are
-there and have the hashes that it names.  Nothing is lost: a record that gives way to a better one is kept aside, as
-when a cell runs again.
+Every record is checked first: id equals the cell's hash, and arrays and checkpoints exist with the stated hashes.  A
+replaced record is kept aside, as after a repeated cell.
 """
 
 import hashlib
@@ -30,10 +29,7 @@ _BESIDE = (request.FILE, "published.json")
 
 @dataclass(slots=True)
 class MergeResult:
-    """What a merge did: counts of records that were `new`, `better` than the one there, or the `same`.
-
-    `differs` and `refused` have one line a record.
-    """
+    """Counts of `new`, `better` and `same` records; `differs` and `refused` have a line per record."""
 
     new: int = 0
     better: int = 0
@@ -43,10 +39,10 @@ class MergeResult:
 
 
 def merge(into: Path, sources: Sequence[Path]) -> MergeResult:
-    """Bring the records of `sources` into the run folder `into`, which the caller holds.
+    """Merge the records of `sources` into the run folder `into`, locked by the caller.
 
-    The sources stay as they are, and may be under way.  Raises `RecordError` for a source that is no run folder,
-    `StorageError` where `into` does not take a file.
+    Sources stay unchanged, and may be running.  Raises `RecordError` for a source without a run, `StorageError` for a
+    failed write.
     """
     for source in sources:
         if not (source / "records").is_dir():
@@ -88,7 +84,7 @@ def _bring(path: Path, source: Path, into: Path, merged: MergeResult) -> None:
 
 
 def _difference(record: Record, old: Record) -> str | None:
-    """How two records of a cell differ; times and machines may."""
+    """Difference between two records of a cell, times and machines aside."""
     if record.provenance != old.provenance:
         return "answered by other code"
     if record.status != old.status:
@@ -97,7 +93,7 @@ def _difference(record: Record, old: Record) -> str | None:
 
 
 def _files(record: Record, source: Path) -> dict[str, bytes]:
-    """The files that a record names, each checked, by their paths in a run folder."""
+    """Checked files of a record, by their paths in a run folder."""
     files: dict[str, bytes] = {}
     if record.arrays is not None:
         path = source / "arrays" / f"{record.arrays}.npz"
@@ -120,7 +116,7 @@ def _read(path: Path, limit: int = UNPACKED) -> bytes:
 
 
 def _beside(source: Path, into: Path, merged: MergeResult) -> None:
-    """What a run says of its matrix.  Where two differ the first stays, but for a suite that one of them unranks."""
+    """A run's statement about its matrix.  For differing statements the first remains, except an unranked suite."""
     for path in sorted((*(source / name for name in _BESIDE), *source.glob("suite-*.json"))):
         if not path.is_file() or path.stat().st_size > _LARGEST:
             continue

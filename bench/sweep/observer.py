@@ -1,4 +1,4 @@
-"""Who is told how a run goes on: the file for `bench status`, the time that is left, the screen."""
+"""Observers of a run: progress file, remaining time, screen."""
 
 from typing import TYPE_CHECKING
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:  # `bench status` reads a file alone, and waits for no torch
 
 
 class Observer:
-    """Is told of each event, in the run's own thread; this one does nothing with it."""
+    """Receives each event in the run's thread; this base class ignores events."""
 
     def on_start(self, cell: AnyCell, worker: str) -> None:
-        """A cell begins at a worker."""
+        """A worker begins a cell."""
 
     def on_progress(self, cell: AnyCell, progress: "TrainingProgress") -> None:
         """A training finished a round."""

@@ -1,4 +1,4 @@
-"""Planned cells → what is to be run: what is done already, what changed, in which groups and order."""
+"""Planned cells → remaining work, in groups and order."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from bench.sweep.scheduler import CellGroup
 
 
 class Resolver:
-    """Loads each data set once and keeps the facts, not the arrays."""
+    """Loads each data set once and keeps facts without arrays."""
 
     def __init__(self, data_dir: Path | None) -> None:
         self._data_dir = data_dir
@@ -44,24 +44,24 @@ class Resolver:
         return self._facts[key]
 
     def shape(self, cell: AnyCell) -> tuple[int, ...]:
-        """The shape of one example of the cell's data."""
+        """Shape of an example of the cell's data."""
         return self.data(cell.dataset.name, cell.dataset.params).shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSchedule:
-    """What of a matrix is done in a run folder, and what is left.
-
-    `done` have a record of the same provenance; `again` maps a cell's id to why its record does not count;
-    `impossible` are recorded as n/a without running; `groups` are left, trainings first; `estimates` say each cell's
-    time on one core, from what cells in the run folder took.
-    """
+    """Finished and remaining cells of a matrix in a run folder."""
 
     done: tuple[AnyCell, ...]
+    """Cells with a record of equal provenance."""
     again: Mapping[str, str]
+    """Cell id → reason against its record."""
     impossible: tuple[tuple[AnyCell, str], ...]
+    """Recorded as n/a without running."""
     groups: tuple[CellGroup, ...]
+    """Remaining cells, trainings first."""
     estimates: Estimates
+    """Seconds per cell on a core, from finished cells of the run folder."""
 
     @property
     def waiting(self) -> tuple[AnyCell, ...]:
@@ -69,7 +69,7 @@ class RunSchedule:
 
     @property
     def seconds(self) -> float:
-        """What is left, on one core."""
+        """Remaining seconds on a core."""
         return sum(map(self.estimates.seconds, self.waiting))
 
 
@@ -79,8 +79,7 @@ def schedule(
     resolver: Resolver,
     known: Callable[[AnyCell], float | None] = lambda cell: None,
 ) -> RunSchedule:
-    """What of `planned` is left to do in `run`, in groups of cells that can share work; `known`: what a cell took
-    elsewhere."""
+    """Remaining cells of `planned` in `run`, in groups with shared work; `known`: published times."""
     done: list[AnyCell] = []
     again: dict[str, str] = {}
     impossible: list[tuple[AnyCell, str]] = []
@@ -116,18 +115,17 @@ def schedule(
 
 
 def shard_of(planned: Sequence[PlannedCell], number: int, count: int, resolver: Resolver) -> tuple[PlannedCell, ...]:
-    """The part of a matrix that is for shard `number` of `count` (from 1), of about equal time.
+    """Shard `number` of `count` (from 1), with about equal times.
 
-    What depends on one training goes with it, and what may share readings stays together, unless it is more than half
-    of a shard: then each defense goes by itself.  Every machine comes to the same parts: they depend on the matrix
-    alone, not on what is done or how long it took.
+    Dependents of a training stay together, as do cells with shared readings, unless larger than half a shard: then each
+    defense is separate.  The shards depend on the matrix alone, so all machines agree.
     """
     fresh = Estimates(resolver.shape)
 
     keys = _reading_keys(planned)
 
     def _part(item: PlannedCell) -> str:
-        """What a cell shares with those that it stays together with."""
+        """Key of inseparable cells."""
         cell = item.cell
         return cell.id if isinstance(cell, TrainingCell) else training_id(cell) or keys[cell.id]
 
@@ -158,7 +156,7 @@ def _grouped(items: Iterable[PlannedCell], key: Callable[[PlannedCell], str]) ->
 
 
 def _state(cell: AnyCell, run: Path, pending: set[str]) -> tuple[Record | None, str | None]:
-    """The record of a cell and why it does not count: None, it counts; "", there is none."""
+    """A cell's record and the reason against the record: None if valid, "" without a record."""
     path = records.record_path(run, cell.id)
     if not path.exists():
         return None, ""
@@ -179,7 +177,7 @@ def _state(cell: AnyCell, run: Path, pending: set[str]) -> tuple[Record | None, 
 
 
 def _missing(record: Record, cell: AnyCell, run: Path) -> str | None:
-    """A file that the record names, or a round that the cell wants kept, and that is not there."""
+    """A missing file of the record, or a missing round of the cell."""
     files = [run / "arrays" / f"{record.arrays}.npz"] if record.arrays else []
     if (training := record.training) is not None and isinstance(cell, TrainingCell):
         rounds = {*training.checkpoints}
@@ -190,7 +188,7 @@ def _missing(record: Record, cell: AnyCell, run: Path) -> str | None:
 
 
 def _reading_keys(planned: Iterable[PlannedCell]) -> dict[str, str]:
-    """Of each attack cell its `_reading_key`; those of one cascade have the first one's."""
+    """`_reading_key` of each attack cell; a cascade has its first cell's key."""
     keys: dict[str, str] = {}
     for cell in (item.cell for item in planned):
         if isinstance(cell, AttackCell):
@@ -199,8 +197,9 @@ def _reading_keys(planned: Iterable[PlannedCell]) -> dict[str, str]:
 
 
 def _reading_key(cell: AttackCell) -> str:
-    """What cells share of which some readings can be equal: all but defense, draw, knowledge and, for B > 1 within a
-    scope, point."""
+    """Key of cells with possibly equal readings: all but defense, draw, knowledge and, for B > 1 within a scope,
+    point.
+    """
     scope = point(cell.point).scope if cell.federated.batch > 1 else ""
     equal = {"defense": Entry(name="any"), "point": str(scope), "knowledge": "plain", "draw": 0}
     return cell.model_copy(update=equal).canonical()

@@ -1,4 +1,4 @@
-"""What a pool of workers promises to the loop that feeds it (`bench.sweep.dispatch`)."""
+"""Protocol of a worker pool for the dispatch loop (`bench.sweep.dispatch`)."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -21,7 +21,7 @@ from bench.sweep.checked import broken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost:
-    """A worker is gone, and the cell that it ran with it; `retry` where another worker may try that cell."""
+    """Loss of a worker with its cell; `retry`: another worker may try the cell."""
 
     reason: str
     retry: bool = True
@@ -29,40 +29,41 @@ class WorkerLost:
 
 @dataclass(frozen=True, slots=True)
 class CellReturned:
-    """A worker gives its cell back unharmed: the machine is at fault."""
+    """A worker returns its cell: the machine is at fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerGone:
-    """A worker without a cell left."""
+    """Departure of a worker without a cell."""
 
 
 Event = TrainingProgress | Record | WorkerLost | CellReturned | WorkerGone
 
 
 class WorkerPool(Protocol):
-    """Workers by name, one cell at a time each; they come and go.  A record among its events is on disk."""
+    """Named workers, a cell at a time each.  A record in an event is already on disk."""
 
     def workers(self) -> tuple[str, ...]:
-        """Who may be given cells now."""
+        """Workers ready for cells."""
 
     def submit(self, worker: str, cell: AnyCell, *, demand: int, company: tuple[AnyCell, ...] = ()) -> None:
-        """Let a worker answer a cell; `demand` cells could run at this moment, this one among them, and those of
-        `company` come next: it may attack them together."""
+        """Let a worker answer a cell.  `demand`: cells ready to run, including this cell; `company`: next cells,
+        open to a joint attack.
+        """
 
     def events(self) -> list[tuple[str, Event]]:
-        """What happened, by worker, once something has: also nothing, where workers came.
+        """Events by worker, after a wait; possibly empty after arrivals.
 
-        Raises `BenchError` where nobody is left to go on.
+        Raises `BenchError` without any worker left.
         """
 
     def close(self) -> None:
-        """Let the workers go; cells in flight are lost."""
+        """Release the workers; running cells are lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """A pool that can be started, in words, and how many workers it has, None where that is not known."""
+    """A pool to start, its description, and its number of workers, None if unknown."""
 
     start: Callable[[], WorkerPool]
     description: str
@@ -77,7 +78,7 @@ def run_within_limits(
     place: Here | Isolation = HERE,
     company: Sequence[AnyCell] = (),
 ) -> Record:
-    """Run one cell to a record that can be written, within the time limit; a worker that passes it ends itself."""
+    """Run a cell to a writable record within the time limit; a worker beyond the limit ends itself."""
     limit = context.time_limit
     if limit is not None and place.concerns(cell):
         limit += GRACE  # the plug-ins' process knows better where it was

@@ -1,7 +1,7 @@
-"""Long-lived worker processes on this machine, one thread each, and idle cores for their trainings.
+"""Long-lived worker processes on this machine, a thread each, with idle cores for trainings.
 
-A worker that dies loses its cell and is replaced.  A worker whose parent dies ends itself.  Where there are
-several GPUs each worker has one of them.
+A dead worker loses its cell and is replaced.  A worker without a parent ends itself.  With several GPUs each worker
+uses one GPU.
 """
 
 import multiprocessing
@@ -35,9 +35,9 @@ class _LocalWorker:
 
 
 class ProcessPool:
-    """A pool of `jobs` processes (`bench.sweep.pool.WorkerPool`); each is started when it gets its first cell.
+    """A pool of `jobs` processes (`bench.sweep.pool.WorkerPool`), each started with its first cell.
 
-    Cores that no cell is there for go to the others' trainings as threads.
+    Cores without a cell serve as threads for running trainings.
     """
 
     def __init__(self, context: RunContext, *, jobs: int, plugins: Sequence[str] = ()) -> None:
@@ -81,7 +81,7 @@ class ProcessPool:
         self._workers.clear()
 
     def _event(self, name: str, worker: _LocalWorker, cell: AnyCell) -> Event:
-        """What a worker sent.  Raises the `StorageError` of one that cannot write."""
+        """Message of a worker.  Raises the worker's `StorageError`."""
         try:
             message: TrainingProgress | Record | StorageError = worker.pipe.recv()
         except (EOFError, OSError):
@@ -104,7 +104,7 @@ class ProcessPool:
 
 
 def device_of(device: str, number: int) -> str:
-    """The device of the worker of this number, counted from 0: GPUs go round."""
+    """Device of the worker with this number, from 0: round robin over GPUs."""
     count = torch.cuda.device_count() if device == "cuda" else 0
     return f"cuda:{number % count}" if count > 1 else device
 
@@ -143,7 +143,7 @@ def _work(pipe: "Connection[Any, Any]", context: RunContext, plugins: tuple[str,
 
 
 def _send(pipe: "Connection[Any, Any]", progress: TrainingProgress) -> None:
-    """Tell the parent.  Without one there is nobody to work for, and what would follow is no fault of the cell's."""
+    """Send to the parent.  Without a parent the process ends, and no cell is blamed."""
     try:
         pipe.send(progress)
     except OSError:

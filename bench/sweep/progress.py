@@ -1,4 +1,4 @@
-"""How far a run is, in a file beside its records, for `bench status` from another terminal or machine."""
+"""Progress of a run, in a file beside its records, for `bench status` on any terminal or machine."""
 
 import json
 import threading
@@ -29,7 +29,7 @@ _Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A cell at a worker: its id, what it is in words, since when, and how far a training is."""
+    """A cell at a worker: id, description, start, and training progress."""
 
     cell: str
     what: str
@@ -39,26 +39,28 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress:
-    """`settled` of `cells` have their record; `statuses` counts those of this run alone.
-
-    `state` is running, finished, or stopped with the reason; `seen` is when it was last written.  Times
-    are of the running machine's clock, in seconds since 1970; `left` seconds by the estimate; `busy` is by worker.
-    """
+    """Progress of a run.  Times: seconds since 1970 by the running machine's clock."""
 
     __pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
     title: str
     state: str
+    """Running, finished, or stopped with the reason."""
     began: float
     seen: float
+    """Time of the last write."""
     cells: _Count
     settled: _Count
+    """Cells with a record."""
     statuses: dict[str, _Count]
+    """Counts in this run."""
     left: float | None
+    """Estimated seconds."""
     busy: dict[str, Running] = field(default_factory=dict)
+    """Worker → cell."""
 
 
 def read(run: Path) -> RunProgress | None:
-    """What the run says of itself; None where it says nothing.  Raises `BenchError` for a damaged file."""
+    """Progress of the run; None without a file.  Raises `BenchError` for a damaged file."""
     path = run / _FILE
     try:
         return TypeAdapter(RunProgress).validate_json(path.read_bytes())
@@ -70,10 +72,9 @@ def read(run: Path) -> RunProgress | None:
 
 
 class Reporter(Observer):
-    """Keeps the file as long as it is entered.
+    """Context that keeps the file current.
 
-    A thread writes it every two seconds, so that it also is a sign of life; nothing that goes wrong with it is in
-    the way of the run.
+    A thread writes the file every two seconds, as a sign of life; its failures never disturb the run.
     """
 
     def __init__(self, run: Path, title: str, *, cells: int, settled: int, left: Callable[[], float | None]) -> None:

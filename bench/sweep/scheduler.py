@@ -1,10 +1,9 @@
-"""Which cell next, and for which worker: no processes here, only the order.
+"""Order of cells and choice of workers, without processes.
 
-Cells of one group (equal data and weights; some of their readings may be equal) go to one worker in order; a cell of a
-cascade begins when those before it have their records.
-A worker stays with its data set as long as there is work on it.  Trainings that attacks wait for come first,
-then the longest group of the data set with the most work for each worker.  A worker for whom nothing is left takes
-half of another worker's queue.
+Cells of a group (equal data and weights, possibly equal readings) go to the same worker in order; a cascade cell begins
+after the records of earlier cells.  A worker stays with its data set while work remains.  Trainings required by attacks
+come first, then the longest group of the data set with most work per worker.  An idle worker takes half of another
+worker's queue.
 """
 
 from bisect import insort
@@ -17,20 +16,24 @@ from bench.cell import AnyCell, AttackCell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellGroup:
-    """Cells for one worker, in order; `after` is the id of the training whose weights they need, or None."""
+    """Cells for a worker, in order."""
 
     cells: tuple[AnyCell, ...]
     after: str | None = None
+    """Id of the training with their weights, or None."""
 
     @property
     def data(self) -> str:
-        """The data set that they share."""
+        """Their shared data set."""
         return self.cells[0].dataset.sha256
 
 
 class Scheduler:
-    """The queue of some groups.  `seconds` estimates a cell; `learned` counts the cells that it has learned
-    from, so that the order is made anew when it knows more."""
+    """Queue of cell groups.
+
+    `seconds` estimates a cell; `learned`: number of measured cells behind the estimates; new measurements renew the
+    order.
+    """
 
     def __init__(
         self, groups: Iterable[CellGroup], seconds: Callable[[AnyCell], float], learned: Callable[[], int] = lambda: 0
@@ -55,7 +58,7 @@ class Scheduler:
         self._takeable = sum(len(group.cells) for group in ready)
 
     def take(self, worker: str) -> AnyCell | None:
-        """The next cell for this worker; None where there is nothing for it now."""
+        """Next cell for this worker; None if no cell is ready."""
         queue = self._queues.get(worker)
         if queue and self._first and not self._may_begin(queue[0]):
             queue.extendleft(reversed(self._first.pop().cells))  # it may be what the queue waits for
@@ -71,11 +74,11 @@ class Scheduler:
         return queue.popleft()
 
     def queue(self, worker: str) -> tuple[AnyCell, ...]:
-        """What comes next for this worker, as far as that is known."""
+        """Known next cells for this worker."""
         return tuple(self._queues.get(worker, ()))
 
     def settle(self, cell: AnyCell) -> None:
-        """A cell has its record: what waited for it may begin."""
+        """Note a cell's record; dependent cells become ready."""
         self._unsettled.discard(cell.id)
         for group in self._blocked.pop(cell.id, ()):
             self._insert(group)
@@ -86,12 +89,12 @@ class Scheduler:
             self._sort()
 
     def retry(self, cell: AnyCell) -> None:
-        """A cell that its worker did not finish: it is the next."""
+        """Put an unfinished cell first."""
         self._first.append(CellGroup(cells=(cell,)))
         self._takeable += 1
 
     def remove(self, worker: str) -> None:
-        """A worker is gone, and its memory with it; its queue goes to others."""
+        """Forget a worker; its queue goes to other workers."""
         queue = self._queues.pop(worker, None)
         self._loaded.pop(worker, None)
         if queue:
@@ -99,20 +102,20 @@ class Scheduler:
 
     @property
     def ready(self) -> int:
-        """Cells that could be taken now."""
+        """Cells ready now."""
         return self._takeable
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is left to be taken, now or later."""
+        """Whether no cell is left, now or later."""
         return not self._blocked and not self._takeable
 
     def _may_begin(self, cell: AnyCell) -> bool:
-        """Whether the cells before it in its cascade have their records."""
+        """Whether earlier cascade cells have records."""
         return self._unsettled.isdisjoint(_before(cell))
 
     def _line(self, group: CellGroup) -> list[CellGroup]:
-        """Where a group waits for a worker."""
+        """Queue of a group."""
         urgent = any(cell.id in self._blocked for cell in group.cells)
         return self._first if urgent else self._ready[group.data]
 
@@ -130,12 +133,12 @@ class Scheduler:
         return self._half(worker) if fullest is None else self._ready[fullest].pop()
 
     def _load(self, data: str) -> float:
-        """Work on a data set for each worker on it, one more among them."""
+        """Work on a data set per worker, with another worker added."""
         workers = sum(loaded == data for loaded in self._loaded.values())
         return sum(map(self._cost, self._ready[data])) / (1 + workers)
 
     def _half(self, worker: str) -> CellGroup | None:
-        """The later half of another worker's queue, the longest; cells of one cascade stay together."""
+        """Later half of the longest other queue; cascades stay whole."""
         others = [queue for name, queue in self._queues.items() if queue and name != worker]
         if not others:
             return None
@@ -157,16 +160,16 @@ class Scheduler:
         return sum(map(self._seconds, group.cells))
 
     def _urgency(self, group: CellGroup) -> float:
-        """A training's time and that of the longest group that waits for it."""
+        """Time of a training plus its longest dependent group."""
         waiting = [other for cell in group.cells for other in self._blocked.get(cell.id, ())]
         return self._cost(group) + max(map(self._cost, waiting), default=0.0)
 
 
 def _before(cell: AnyCell) -> tuple[str, ...]:
-    """The cells before it in its cascade, by id."""
+    """Ids of earlier cascade cells."""
     return cell.after if isinstance(cell, AttackCell) else ()
 
 
 def _chain(cell: AnyCell) -> str:
-    """The first cell of its cascade: itself where it is in none."""
+    """First cell of the cascade, or the cell itself."""
     return next(iter(_before(cell)), cell.id)

@@ -1,4 +1,4 @@
-"""A run from schedule to records: record what cannot run as n/a, have a pool of workers answer the rest."""
+"""A run from schedule to records: n/a records for impossible cells, a worker pool for the rest."""
 
 import os
 from collections.abc import Callable
@@ -20,11 +20,10 @@ from bench.sweep.scheduler import Scheduler
 def run_schedule(
     schedule: RunSchedule, context: RunContext, start_pool: Callable[[], WorkerPool], *observers: Observer
 ) -> None:
-    """Run what the schedule has waiting; every cell leaves a record, whatever happens to it.
+    """Run the remaining cells; every cell leaves a record.
 
-    `context.run` is locked by the caller (`record.folder.locked`).  The pool is started once there is something to
-    run, and closed at the end.  Raises `StorageError` where the folder cannot be written, `BenchError` where no
-    worker is left.
+    The caller locks `context.run` (`record.folder.locked`).  The pool starts with the first cell and closes at the end.
+    Raises `StorageError` for a failed write, `BenchError` without any worker left.
     """
     for cell, reason in schedule.impossible:
         record = record_without_result(cell, context, "n/a", reason)
@@ -40,14 +39,14 @@ def run_schedule(
 
 
 def default_jobs(device: str = "cpu") -> int:
-    """One worker per core that this process may use, or per GPU."""
+    """A worker per usable core, or per GPU."""
     if device == "cuda":
         return max(1, torch.cuda.device_count())
     return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def chosen_device(device: str) -> str:
-    """`auto` takes a CUDA device where there is one; raises `BenchError` where `cuda` has none."""
+    """`auto`: a CUDA device if present; raises `BenchError` for `cuda` without a device."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
