@@ -19,6 +19,8 @@ class Attack(ABC):
 
     reference: ClassVar[str]
     knowledge: ClassVar[tuple[str, ...]] = ("plain",)
+    takes: ClassVar[tuple[str, ...]] = ("image", "table")
+    """Names of the accepted kinds of data (`bench.kinds`)."""
     iterative: ClassVar[bool] = True
     """Whether the attack uses evaluations."""
     most_examples: ClassVar[int] = 16

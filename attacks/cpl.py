@@ -26,7 +26,7 @@ class Cpl(LbfgsMatching):
     l1: float = parameter(0.0, "weight of the candidate's mean magnitude", source="Wei et al. 2020", low=0)
 
     def parts(self, reading: Reading, budget: Budget) -> Parts:
-        tiled = self.start.startswith("tile") and reading.kind == "table"
+        tiled = self.start.startswith("tile") and not reading.kind.spatial
         return Parts(
             departures=_DEPARTURES,
             distance="l2",

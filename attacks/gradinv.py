@@ -41,5 +41,5 @@ class GradInv(MatchingAttack):
                 milestones=tuple(int(run // part) for part in (2.667, 1.6, 1.142)),
             ),
             limits=RowLimits(evaluations=self.iterations, restarts=self.restarts, abandon_above=0.0, keep_below=0.0),
-            prior=Prior(total_variation=self.tv if reading.kind == "image" else 0.0),
+            prior=Prior(total_variation=self.tv if reading.kind.spatial else 0.0),
         )

@@ -30,6 +30,7 @@ from bench.datasets.base import Group
 from bench.device import repeatable
 from bench.errors import BenchError, NotApplicable
 from bench.gradients import group_gradients, one_hot
+from bench.kinds.known import of_shape
 from bench.own import coerce
 from bench.own.check import Check, check
 from bench.own.coerce import ZERO_TO_ONE, Range, Values
@@ -119,6 +120,8 @@ def attack(
     place = torch.device(chosen_device(device))
     held = replace(reading, model=copy.deepcopy(reading.model))  # it may be moved to the device
     try:
+        if reading.kind.name not in chosen.takes:
+            raise NotApplicable(f"it takes {' and '.join(chosen.takes)}, this is {reading.kind.article}")
         if reason := chosen.refuses(held):
             raise NotApplicable(reason)
         budget = Budget(evaluations=evaluations, chunk=chunk)
@@ -143,6 +146,7 @@ def score(
     labels_known: bool = False,
     value_range: Range = ZERO_TO_ONE,
     groups: Sequence[Group] = (),
+    kind: str | None = None,
 ) -> Scores:
     """PSNR, SSIM and other metrics for each example (`readings`), and their `summary`, as in records.
 
@@ -150,7 +154,7 @@ def score(
     (example, *shape) gives the prior-only baselines and the gallery of identification; without `public` there is no
     identification, and `priors_from` names the prior.  `labels_known`: the attacker had the true labels, so blind
     guesses have the right class; requires `public_labels`.  `value_range` is mapped to [0, 1].  In a table without
-    `groups` every column is numeric.
+    `groups` every column is numeric.  `kind`: the kind of data, by default the reading's, or inferred from `truth`.
 
     A result of `attack` is checked against the truth (`check`).  If the truth does not explain the update, low figures
     are meaningless: a warning is raised and `doubt` holds the reason.  Raises `BenchError` for mismatched shapes,
@@ -160,7 +164,11 @@ def score(
     true = coerce.scaled(coerce.like_reading(truth, tuple(claimed.inputs.shape)), value_range, "truth")
     true_labels = coerce.labels(labels, true.shape[0] * true.shape[1]).reshape(true.shape[:2])
     shape = true.shape[2:]
-    kind: Literal["image", "table"] = "image" if len(shape) == 3 else "table"
+    of_data = (
+        claimed.reading.kind
+        if isinstance(claimed, Claim) and kind is None
+        else of_shape(shape, kind, integers=coerce.integers(truth, "truth"))
+    )
     known, known_labels = np.full((1, *shape), 0.5), np.array([-1])
     if public is not None:
         known = coerce.scaled(coerce.examples(public, shape, "public"), value_range, "public")
@@ -169,19 +177,19 @@ def score(
         raise BenchError("labels_known: chance is among examples of the true class; give public and public_labels")
     if public is not None and public_labels is not None:
         known_labels = coerce.labels(public_labels, len(known)).numpy()
-    if kind == "table" and not groups:
+    if of_data.columns and not groups:
         groups = tuple(
             Group(name=str(n), columns=(n,), categorical=False, deviation=float(column.std()))
             for n, column in enumerate(known.T)
         )
-    lpips, lpips_absent = lpips_for(kind)
+    lpips, lpips_absent = lpips_for(of_data)
     scores = score_examples(
         true,
         true_labels.numpy(),
         claimed,
-        kind=kind,
+        kind=of_data,
         groups=groups,
-        priors=prior_only_baselines(known, known_labels, true_labels.numpy()),
+        priors=prior_only_baselines(known, known_labels, true_labels.numpy(), of_data.values),
         gallery=None if public is None else known,
         lpips=lpips,
         gallery_labels=known_labels if labels_known else None,
@@ -211,12 +219,13 @@ def save_pictures(
 ) -> Path:
     """Write up to eight truths above their reconstructions as PNG; `truth` None: reconstructions only."""
     guess = _scaled(reconstruction, value_range).numpy()
+    kind = reconstruction.reading.kind if isinstance(reconstruction, Claim) else of_shape(guess.shape[2:])
     if truth is None:
-        image = grid(guess, guess)
+        image = grid(guess, guess, kind)
         image = image and image.crop((0, image.height // 2, image.width, image.height))
     else:
         true = coerce.scaled(coerce.like_reading(truth, guess.shape), value_range, "truth")
-        image = grid(true, in_order(guess, assign(true, guess)))
+        image = grid(true, in_order(guess, assign(true, guess, kind.values)), kind)
     if image is None:
         raise BenchError(f"{path}: there is no picture to draw")
     save_picture(image, Path(path))

@@ -22,6 +22,7 @@ from typing import Any, Literal, Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from bench.kinds.base import Kind
 from bench.points import Point
 
 TRACED = 8  # readings per cell with a kept trajectory: a full reconstruction grid
@@ -216,7 +217,7 @@ class Reading(ByReading):
     """(reading,): numbers within the cell, which key the attack's starts."""
     model: nn.Module
     """Architecture in eval mode; the weights are in `weights`."""
-    kind: Literal["image", "table"]
+    kind: Kind
     """Data kind."""
     shape: tuple[int, ...] = field(metadata=SHARED)
     """Shape per example."""

@@ -41,7 +41,7 @@ class Aptos(Dataset):
     """
 
     reference = "APTOS 2019 Blindness Detection; Bayesian DP table III"
-    kind = "image"  # features are a table: `datasets.loading.load` sees it by their shape
+    kind = "table"  # of features; pixels are images
     private = True  # patients' eyes
 
     features: Literal["resnet50", "pixels"] = parameter("resnet50", "what a row is", source="B")
@@ -73,6 +73,7 @@ class Aptos(Dataset):
             test_labels=grades[:_TEST],
             class_names=_GRADES,
             groups=groups,
+            kind="image" if self.features == "pixels" else "table",
             together=self.copies,
             subset=None if len(names) == _PICTURES else f"{len(names)} of {_PICTURES} pictures",
             sources=(table, pictures),

@@ -1,4 +1,4 @@
-"""What a data file's arrays must be, checked before they become a data set."""
+"""Checks of a data file's arrays: names, dtypes, shapes."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from bench.record.npz import Arrays
 
 
 def required(arrays: Arrays, path: Path, *names: str) -> list[NDArray[Any]]:
-    """The arrays of these names; raises `DataError` naming those that are missing."""
+    """The arrays with these names; raises `DataError` with the missing names."""
     missing = [name for name in names if name not in arrays]
     if missing:
         raise DataError(f"{path}: lacks {', '.join(missing)}; it holds {', '.join(sorted(arrays)) or 'nothing'}")
@@ -26,7 +26,7 @@ def channels_first(images: NDArray[Any], path: Path, name: str) -> NDArray[np.ui
 
 
 def class_labels(labels: NDArray[Any], path: Path, name: str) -> NDArray[np.int64]:
-    """Labels (example,) as int64; raises `DataError` for anything but a row of integers ≥ 0."""
+    """Labels (example,) as int64; raises `DataError` unless they are integers ≥ 0 on a single axis."""
     if labels.dtype.kind not in "iu" or labels.ndim != 1 or (labels.size and int(labels.min()) < 0):
         raise DataError(
             f"{path}: {name} must be one integer ≥ 0 an example, got {labels.dtype} {labels.shape}; "

@@ -1,4 +1,4 @@
-"""What a data set is, once loaded: splits that never mix, values in [0, 1], a content hash."""
+"""A loaded data set: disjoint splits, checked values, a content hash."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from bench import rng
 from bench.datasets.files import Remote
 from bench.errors import DataError
-from bench.record.metrics import DataKind
+from bench.kinds.base import Kind
+from bench.kinds.known import named
 
 Pixels = NDArray[np.uint8]
 Rows = NDArray[np.float32]
@@ -23,39 +24,38 @@ SPLITS = (("training", 5 / 6), ("public", 1 / 12), ("tuning", 1 / 30), ("gallery
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Examples (example, *shape): uint8 pictures or float32 rows in [0, 1], and labels (example,)."""
+    """Examples of a split as stored: `inputs` (example, *shape), `labels` (example,)."""
 
     inputs: Pixels | Rows
     labels: NDArray[np.int64]
+    kind: Kind
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def floats(self, index: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.float32]:
-        """The chosen examples as float32 in [0, 1]."""
-        chosen = self.inputs[index]
-        scale = np.float32(255 if chosen.dtype == np.uint8 else 1)
-        return np.divide(chosen, scale, dtype=np.float32)
+        """The chosen examples as float32, in the range of their kind."""
+        return self.kind.values.floats(self.inputs[index])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Columns of a table that belong together: one numeric column, or a one-hot categorical group."""
+    """A numeric column of a table, or the one-hot columns of a category."""
 
     name: str
     columns: tuple[int, ...]
     categorical: bool
-    mean: float = 0.0  # of a numeric column on the training split; RMSE is standardised by these
+    mean: float = 0.0
+    """Mean of a numeric column over the training part."""
     deviation: float = 1.0
+    """Deviation of a numeric column over the training part; RMSE is standardised by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
-    """What a loader returns, in the source's order: training and test parts, and what they are.
+    """A loader's result: training and test parts in the source's order.
 
-    Pictures are uint8 (example, channel, height, width); rows float32 (example, feature) in [0, 1].
-    `subset` says what is there where it is not the whole data set; `sources` are the files it was read from.
-    `together` training examples in a row are copies of one original and are never split.
+    Images (example, channel, height, width) are uint8 or floats in [0, 1], rows (example, feature) floats in [0, 1].
     """
 
     train_inputs: Pixels | Rows
@@ -65,20 +65,25 @@ class Raw:
     class_names: tuple[str, ...]
     groups: tuple[Group, ...] = ()
     subset: str | None = None
+    """Description of an incomplete data set, None for the whole."""
     sources: tuple[Path, ...] = ()
+    """Files of the data."""
     together: int = 1
+    """Copies of each original: this many consecutive training examples never leave their split."""
+    kind: str | None = None
+    """Kind of data, if parameters or files decide it; None: the loader's `kind`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """A loaded data set: five splits by key, and what is known of it in public.
+    """A loaded data set: five splits by key, and its public facts.
 
     Victims come from `training`, accuracy from `test`; `public` serves priors and starts, `tuning`
     budgets, `gallery` identification.
     """
 
     name: str
-    kind: DataKind
+    kind: Kind
     shape: tuple[int, ...]
     classes: int
     class_names: tuple[str, ...]
@@ -94,35 +99,35 @@ class Data:
 
     @property
     def nbytes(self) -> int:
-        """Memory that its splits take."""
+        """Memory of the splits in bytes."""
         splits = (self.training, self.test, self.public, self.tuning, self.gallery)
         return sum(split.inputs.nbytes + split.labels.nbytes for split in splits)
 
 
 class Dataset(ABC):
-    """A loader.  Concrete loaders are frozen dataclasses whose class attributes are literals.
-
-    `remotes` are the files that `bench data fetch` gets; none where there is nothing to fetch.
-    """
+    """A loader.  Concrete loaders are frozen dataclasses with literals as class attributes."""
 
     reference: ClassVar[str]
-    kind: ClassVar[DataKind]
-    private: ClassVar[bool] = True  # public data say so; a user's own data are private by default
+    kind: ClassVar[str]
+    """Kind of data by default (`Raw.kind` may differ); `bench run` picks a default model by it."""
+    private: ClassVar[bool] = True
+    """True unless the data are public."""
     remotes: ClassVar[tuple[Remote, ...]] = ()
+    """Files for `bench data fetch`."""
 
     @abstractmethod
     def load(self, folders: tuple[Path, ...]) -> Raw:
-        """Read the source files below the first of `folders` that has them all.
+        """Read the source files below the first complete folder.
 
-        Raises `DataError` naming the file that is missing (`MissingDataError`), truncated or altered.
+        Raises `DataError` with the name of a missing (`MissingDataError`), truncated or altered file.
         """
 
 
 def hold_out(count: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Training and test positions of a source without a split: ⌈count/4⌉ to test, ordered by key.
+    """Training and test positions for a source without split: ⌈count/4⌉ test positions, in keyed order.
 
-    The share and its rounding are scikit-learn's default, as in Fed-αCDP's table of data sets: Cancer
-    426/143, LFW 2267/756, Adult 36631/12211.
+    Share and rounding are scikit-learn's defaults, as in Fed-αCDP, Table II: Cancer 426/143, LFW 2267/756,
+    Adult 36631/12211.
     """
     order = rng.generator(0, "hold-out", name, count).permutation(count)
     test = -(-count // 4)
@@ -132,7 +137,7 @@ def hold_out(count: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64
 def held_out(
     name: str, inputs: Pixels | Rows, labels: NDArray[np.int64], class_names: Sequence[str], **rest: Any
 ) -> Raw:
-    """A source without a split, divided by `hold_out`; `rest` are further fields of `Raw`."""
+    """A source without split, divided by `hold_out`; `rest` is passed to `Raw`."""
     train, test = hold_out(len(labels), name)
     return Raw(
         train_inputs=inputs[train],
@@ -145,7 +150,7 @@ def held_out(
 
 
 def content_hash(raw: Raw) -> str:
-    """SHA-256 over arrays, shapes, dtypes and class names: the data, not their files."""
+    """SHA-256 over arrays, shapes, dtypes and class names; file formats do not count."""
     digest = hashlib.sha256()
     for array in (raw.train_inputs, raw.train_labels, raw.test_inputs, raw.test_labels):
         digest.update(f"{array.dtype.str}{array.shape}".encode())
@@ -154,16 +159,22 @@ def content_hash(raw: Raw) -> str:
     return digest.hexdigest()
 
 
-def split(raw: Raw, *, name: str, kind: DataKind, private: bool) -> Data:
-    """Check the values and split once, by a key that is the data's content: no run's seed moves it."""
-    _checked(raw, name)
+def split(raw: Raw, *, name: str, private: bool) -> Data:
+    """Check the values, and split by the content hash as key: the same splits in all runs.
+
+    Raises `DataError` for values, labels or axes that are not of the declared kind.
+    """
+    if raw.kind is None:
+        raise DataError(f"{name}: no kind of data is declared")
+    kind = named(raw.kind)
+    _checked(raw, name, kind)
     sha256 = content_hash(raw)
     sources = rng.generator(0, "split", sha256).permutation(len(raw.train_labels) // raw.together)
     bounds = np.round(np.cumsum([share for _, share in SPLITS]) * len(sources)).astype(int)
     order = (sources[:, None] * raw.together + np.arange(raw.together)).ravel()
     parts = np.split(order, bounds[:-1] * raw.together)
     splits = {
-        part_name: Split(raw.train_inputs[part], raw.train_labels[part])
+        part_name: Split(raw.train_inputs[part], raw.train_labels[part], kind)
         for (part_name, _), part in zip(SPLITS, parts, strict=True)
     }
     return Data(
@@ -176,23 +187,20 @@ def split(raw: Raw, *, name: str, kind: DataKind, private: bool) -> Data:
         subset=raw.subset,
         private=private,
         sha256=sha256,
-        test=Split(raw.test_inputs, raw.test_labels),
+        test=Split(raw.test_inputs, raw.test_labels, kind),
         **splits,
     )
 
 
-def _checked(raw: Raw, name: str) -> None:
+def _checked(raw: Raw, name: str, kind: Kind) -> None:
     for part, inputs, labels in (
         ("training", raw.train_inputs, raw.train_labels),
         ("test", raw.test_inputs, raw.test_labels),
     ):
         if len(inputs) != len(labels) or not len(labels):
             raise DataError(f"{name}: {part} has {len(inputs)} examples and {len(labels)} labels")
-        if inputs.dtype != np.uint8 and not bool(np.all((inputs >= 0) & (inputs <= 1))):
-            raise DataError(
-                f"{name}: {part} values must lie in [0, 1], got {np.min(inputs)} to {np.max(inputs)}; "
-                "scale them before packing"
-            )
+        if fault := kind.fault(inputs):
+            raise DataError(f"{name}: {part}: {fault}")
         if labels.min() < 0 or labels.max() >= len(raw.class_names):
             raise DataError(
                 f"{name}: {part} labels must lie in 0..{len(raw.class_names) - 1}, got {labels.min()} to {labels.max()}"

@@ -1,4 +1,4 @@
-"""CIFAR's published batches: old pickles, opened only after their checksum and with numpy's names alone."""
+"""CIFAR's published batches: old pickles, opened after their checksum agrees, and limited to numpy's names."""
 
 import io
 import pickle
@@ -16,7 +16,7 @@ _LIMIT = 256 * 2**20
 
 
 def _dtype(code: str, align: int = 0, copy: int = 1) -> np.dtype[Any]:
-    """Old pickles give numbers where numpy now wants booleans."""
+    """Old pickles hold numbers, and numpy expects booleans."""
     return np.dtype(code, bool(align), bool(copy))
 
 
@@ -38,7 +38,7 @@ class _Unpickler(pickle.Unpickler):
 def read_batch(path: Path, *, known_md5: str, label: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Pictures (example, 3, 32, 32) and the labels under the key `label`.
 
-    Raises `DataError` where the file is not the published one, before a byte of it is unpickled.
+    Raises `DataError` for a file with another checksum, before unpickling.
     """
     content = read(path, limit=_LIMIT)
     check_md5(path, content, known_md5)

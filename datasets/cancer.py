@@ -1,4 +1,4 @@
-"""Breast cancer (Wisconsin, diagnostic), from scikit-learn: a table of 30 measurements, no file needed."""
+"""Breast cancer (Wisconsin, diagnostic) from scikit-learn: a table with 30 measurements, no file needed."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from bench.datasets.tables import numeric_groups, scale
 
 @dataclass(frozen=True, kw_only=True)
 class Cancer(Dataset):
-    """Fed-αCDP's "Cancer": 426/143 rows of 30 numeric features, malignant or benign."""
+    """Fed-αCDP's "Cancer": 426/143 rows with 30 numeric features, malignant or benign."""
 
     reference = "Street, Wolberg and Mangasarian 1993; Fed-αCDP Table II"
     kind = "table"

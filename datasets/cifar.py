@@ -23,16 +23,14 @@ _Part = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 @dataclass(frozen=True, kw_only=True)
 class _Cifar(Dataset):
-    """`batches`: md5 of each pickled file, the last the test part, and `label` its key of labels.
-
-    `label_bytes` stand before each picture of the binary version; the last of them is the label.
-    """
-
     class_names: ClassVar[tuple[str, ...]]
     layouts: ClassVar[tuple[Layout, ...]]
     batches: ClassVar[dict[str, str]]
+    """Pickled files with their md5; the last is the test part."""
     label: ClassVar[str]
+    """Key of the labels in a pickled file."""
     label_bytes: ClassVar[int]
+    """Bytes before each picture in the binary version; the last byte is the label."""
 
     def load(self, folders: tuple[Path, ...]) -> Raw:
         layout, paths = locate(folders, self.layouts)
@@ -53,7 +51,7 @@ class _Cifar(Dataset):
         )
 
     def _parts(self, form: str, paths: tuple[Path, ...]) -> list[_Part]:
-        """The pieces of the training part, then the test part."""
+        """The pieces with training examples, then the test part."""
         if form == "batches":
             return [read_batch(path, known_md5=self.batches[path.name], label=self.label) for path in paths]
         if form == "binary":
@@ -73,7 +71,7 @@ class _Cifar(Dataset):
 
 
 def _read_binary(path: Path, label_bytes: int) -> _Part:
-    """Records of label bytes and 3072 bytes of red, green and blue planes."""
+    """Each record: label bytes, then 3072 bytes for the red, green and blue planes."""
     record = label_bytes + _PICTURE
     content = read(path, limit=_WHOLE[0] * record)
     if not content or len(content) % record:
@@ -108,7 +106,7 @@ _BATCHES_100 = {"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae6
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar10(_Cifar):
-    """50000/10000 colour pictures 3×32×32 of ten classes."""
+    """50000/10000 colour pictures 3×32×32 in ten classes."""
 
     reference = "Krizhevsky 2009, CIFAR-10"
     kind = "image"
@@ -123,9 +121,9 @@ class Cifar10(_Cifar):
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar10First(Cifar10):
-    """CIFAR-10's first 10000 training and 1000 test pictures, whichever copy is there.
+    """CIFAR-10's first 10000 training and 1000 test pictures, from any copy.
 
-    The reference results are of these: a copy with more gives the same pictures in the same order.
+    The reference results use this data set: larger copies give the same pictures in the same order.
     """
 
     def load(self, folders: tuple[Path, ...]) -> Raw:

@@ -12,7 +12,7 @@ from bench.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class Digits(Dataset):
-    """1347/450 grey pictures 1×8×8 of ten digits; the source's levels 0..16 become 0..255."""
+    """1347/450 grey pictures 1×8×8 in ten classes; the source's levels 0..16 become 0..255."""
 
     reference = "Alpaydin and Kaynak 1998, Optical Recognition of Handwritten Digits"
     kind = "image"
@@ -26,7 +26,7 @@ class Digits(Dataset):
 
 
 def _file() -> Path:
-    """The table in scikit-learn's package; importing the package would cost each process most of a second."""
+    """Path in scikit-learn's package; importing the package would cost each process nearly a second."""
     spec = find_spec("sklearn")
     for folder in (spec and spec.submodule_search_locations) or ():
         path = Path(folder) / "datasets" / "data" / "digits.csv.gz"

@@ -1,4 +1,4 @@
-"""Getting what is missing: from the first mirror that answers, kept only after its checksum agrees."""
+"""Downloads from the first mirror with an answer, kept if the checksum agrees."""
 
 import logging
 import shutil
@@ -21,7 +21,7 @@ Progress = Callable[[int, int], None]  # bytes so far, bytes in all (0 where the
 
 
 class _Bar:
-    """What pooch drives while it downloads: passes the figures on, and stops a body without end."""
+    """Progress bar for pooch: passes the figures on, and stops an endless download."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -35,19 +35,18 @@ class _Bar:
         self._progress(self._done, self.total)
 
     def reset(self) -> None:
-        """pooch resets the bar and adds the whole size once more at the end: nothing to show."""
+        """Called at the end, before pooch adds the whole size again."""
         self._done = 0
 
     def close(self) -> None:
-        """Nothing to free: who shows the bar closes it."""
+        """Required by pooch; the caller closes its bar."""
 
 
 def fetch(remote: Remote, root: Path, *, mirror: str | None, progress: Progress, timeout: float = 30) -> Path:
-    """The file (or the unpacked folder) below `root`; not fetched again where it is there and right.
+    """The file (or the unpacked folder) below `root`; an intact copy is not fetched again.
 
-    `mirror` replaces the published addresses: a folder's address, to which the file's name is added.
-    A download goes to a temporary name and is renamed after its checksum agrees, so that nothing is
-    half-written.  Raises `DataError` saying why each mirror failed and how to do it by hand.
+    `mirror` replaces the published addresses by the address plus file name.  Downloads have a temporary name until
+    the checksum agrees: no partial files.  Raises `DataError` with each mirror's failure and manual instructions.
     """
     urls = (f"{mirror.rstrip('/')}/{remote.name}",) if mirror else remote.urls
     for url in urls:
@@ -76,14 +75,14 @@ def fetch(remote: Remote, root: Path, *, mirror: str | None, progress: Progress,
 
 
 def _short(error: requests.RequestException) -> str:
-    """A connection error's text is a chain of reprs; its kind and status say as much."""
+    """Kind and status of a connection error, in place of its chained reprs."""
     if error.response is not None:
         return f"status {error.response.status_code}"
     return "no answer in time" if isinstance(error, requests.Timeout) else "no connection"
 
 
 def _unpacked(archive: Path, remote: Remote) -> Path:
-    """Unpack a verified archive beside itself: into a temporary folder, then one rename."""
+    """Unpack a verified archive into a temporary folder, then rename."""
     assert remote.unpacks is not None
     folder = archive.parent / remote.unpacks
     if folder.exists():
@@ -98,7 +97,7 @@ def _unpacked(archive: Path, remote: Remote) -> Path:
 
 
 def _extract(archive: Path, folder: Path) -> None:
-    """The plain files of an archive, below `folder`.  By hand: `tarfile`'s own filter came with Python 3.11.4."""
+    """Extract plain files below `folder`, without the filter in `tarfile` (since Python 3.11.4)."""
     with tarfile.open(archive) as tar:
         for member in tar:
             target = (folder / member.name).resolve()
@@ -113,7 +112,7 @@ def _extract(archive: Path, folder: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """pooch speaks of each download; the command line does that itself."""
+    """Suppress pooch's messages: the command line shows progress."""
     logger: Any = pooch.get_logger()
     level = logger.level
     logger.setLevel(logging.ERROR)

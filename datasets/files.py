@@ -1,4 +1,4 @@
-"""The files a loader reads: found below several folders, read within bounds, checked by content."""
+"""A loader's files: search below several folders, bounded reading, checks by content."""
 
 import gzip
 import hashlib
@@ -14,27 +14,27 @@ from bench.errors import DataError
 
 
 class MissingDataError(DataError):
-    """Files that are not there, rather than damaged."""
+    """Missing files, in contrast to damaged files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
-    """A file to download: its published hash (`md5:…`, `sha256:…`), full addresses, tried in order.
-
-    `place` is the folder for it below the data folder; `unpacks` the folder, below `place`, that the
-    archive makes, or None where the file is used as it is.
-    """
+    """A file to download."""
 
     name: str
     hash: str
+    """Published checksum, `md5:…` or `sha256:…`."""
     urls: tuple[str, ...]
+    """Full addresses, tried in order."""
     place: str
+    """Target folder below the data folder."""
     unpacks: str | None = None
+    """Folder below `place` after unpacking the archive; None for a plain file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """One way in which a data set may lie below a folder: all `names` in `place`, plain or as `.gz`."""
+    """A possible arrangement below a folder: all `names` in `place`, plain or as `.gz`."""
 
     place: str
     names: tuple[str, ...]
@@ -42,9 +42,9 @@ class Layout:
 
 
 def locate(folders: Sequence[Path], layouts: Sequence[Layout]) -> tuple[Layout, tuple[Path, ...]]:
-    """The first layout that is complete below the first folder, with its files.
+    """The first complete layout below the first folder, with its files.
 
-    Raises `MissingDataError` naming the files that an incomplete place lacks, or where it looked.
+    Raises `MissingDataError` with the missing files in an incomplete place, or with the searched places.
     """
     incomplete: list[str] = []
     for folder in folders:
@@ -68,7 +68,7 @@ def _either(path: Path) -> Path | None:
 
 
 def read(path: Path, *, limit: int) -> bytes:
-    """The (decompressed) content, at most `limit` bytes; raises `DataError` for damage or more."""
+    """The (decompressed) content, at most `limit` bytes; raises `DataError` for damaged or longer files."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content: bytes = file.read(limit + 1)
@@ -80,19 +80,19 @@ def read(path: Path, *, limit: int) -> bytes:
 
 
 def md5(content: bytes) -> str:
-    """The checksum under which the classic data sets are published; no protection against an enemy."""
+    """The published checksum for the classic data sets; no protection against attackers."""
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def check_md5(path: Path, content: bytes, expected: str) -> None:
-    """Raise `DataError` where the content is not the published one."""
+    """Raise `DataError` for content with another checksum."""
     actual = md5(content)
     if actual != expected:
         raise DataError(f"{path}: truncated or altered: md5 {actual}, published is {expected}")
 
 
 def check_balance(path: Path, labels: NDArray[np.int64], classes: int) -> None:
-    """Raise `DataError` where a whole, balanced set does not hold as many examples of each class."""
+    """Raise `DataError` unless all classes have equally many examples."""
     counts = np.bincount(labels, minlength=classes)
     if len(counts) != classes or len(set(counts.tolist())) != 1:
         raise DataError(
@@ -102,9 +102,9 @@ def check_balance(path: Path, labels: NDArray[np.int64], classes: int) -> None:
 
 
 def subset(there: tuple[int, int], whole: tuple[int, int], unit: str = "pictures") -> str | None:
-    """What is there, (training, test), in words where it is less than the whole; None where it is whole.
+    """Description of an incomplete data set, by its counts (training, test); None for the whole.
 
-    Raises `DataError` where there is more than the whole.
+    Raises `DataError` for counts beyond the whole.
     """
     if any(a > b for a, b in zip(there, whole, strict=True)):
         raise DataError(f"altered: {there[0]} training and {there[1]} test {unit}, the whole has {whole}")

@@ -1,18 +1,18 @@
-"""A data set by name: where to look, what to say when it is not there, and its five splits."""
+"""Loading a data set by name: folders, error messages, splits."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from bench.datasets.base import Data, Dataset, Raw, split
 from bench.datasets.files import MissingDataError
 from bench.errors import DataError
-from bench.record.metrics import DataKind
 
 
 def folders(data_dir: Path | None) -> tuple[Path, ...]:
-    """Where data are looked for, in order: `--data-dir`, `BENCH_DATA`, the user's cache.
+    """Data folders in search order: `--data-dir`, `BENCH_DATA`, the user's cache.
 
-    The first is where `bench data fetch` puts what it gets.
+    `bench data fetch` writes into the first folder.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "gradient-leakage-bench"
     places = [data_dir, os.environ.get("BENCH_DATA") or None, cache]
@@ -20,12 +20,13 @@ def folders(data_dir: Path | None) -> tuple[Path, ...]:
 
 
 def read(dataset: Dataset, name: str, data_dir: Path | None) -> Raw:
-    """The data as their source has them; errors name the data set and the remedy.
+    """The data in the source's order, with their kind; errors name the data set and the remedy.
 
-    Raises `MissingDataError` for what is not there and `DataError` for what is damaged.
+    Raises `MissingDataError` for missing and `DataError` for damaged files.
     """
     try:
-        return dataset.load(folders(data_dir))
+        raw = dataset.load(folders(data_dir))
+        return replace(raw, kind=raw.kind or dataset.kind)
     except MissingDataError as error:
         remedy = f"; run `bench data fetch {name}`" if dataset.remotes else ""
         raise MissingDataError(f"{name}: {error}{remedy}") from None
@@ -34,16 +35,6 @@ def read(dataset: Dataset, name: str, data_dir: Path | None) -> Raw:
         raise DataError(f"{name}: {error}{remedy}") from None
 
 
-def read_kind(dataset: Dataset, name: str, data_dir: Path | None) -> tuple[Raw, DataKind]:
-    """The data as their source has them, and what they are: flat rows are a table, whatever their loader mostly reads.
-
-    Raises as `read` does.
-    """
-    raw = read(dataset, name, data_dir)
-    return raw, "table" if raw.train_inputs.ndim == 2 else dataset.kind
-
-
 def load(dataset: Dataset, name: str, data_dir: Path | None = None) -> Data:
     """Read, check and split."""
-    raw, kind = read_kind(dataset, name, data_dir)
-    return split(raw, name=name, kind=kind, private=dataset.private)
+    return split(read(dataset, name, data_dir), name=name, private=dataset.private)

@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: four IDX files, 28×28 grey pictures, in torchvision's places or our own."""
+"""MNIST and Fashion-MNIST: four IDX files, 28×28 grey pictures, in torchvision's folders or ours."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +85,7 @@ class Mnist(_IdxPictures):
 
 @dataclass(frozen=True, kw_only=True)
 class FashionMnist(_IdxPictures):
-    """Articles of clothing, 60000/10000 grey pictures 1×28×28."""
+    """Clothing, 60000/10000 grey pictures 1×28×28."""
 
     reference = "Xiao, Rasul and Vollgraf 2017, Fashion-MNIST"
     kind = "image"

@@ -68,6 +68,7 @@ class NpzPack(Dataset):
             test_labels=unseen_labels,
             class_names=_class_names(pack, labels, unseen_labels, path),
             groups=_columns(inputs),
+            kind="image" if inputs.ndim == 4 else "table",
             sources=(path,),
         )
 

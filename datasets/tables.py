@@ -1,4 +1,4 @@
-"""Numeric columns of tables: scaled to [0, 1] and described, both by the training part alone."""
+"""Numeric columns: scale to [0, 1], mean and deviation, from the training part."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,9 @@ from bench.datasets.base import Group
 
 
 def scale(train: NDArray[np.float64], test: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Both parts (example, feature) by the training part's least and greatest value of each column.
+    """Both parts (example, feature), scaled by each column's least and greatest training value.
 
-    Test values beyond the training range are set to its ends; a constant column becomes 0.
+    Test values are clipped to the training range; a constant column becomes 0.
     """
     low, high = train.min(0), train.max(0)
     width = np.where(high > low, high - low, 1.0)
@@ -20,7 +20,7 @@ def scale(train: NDArray[np.float64], test: NDArray[np.float64]) -> tuple[NDArra
 
 
 def numeric_groups(names: Sequence[str], columns: Sequence[int], train: NDArray[np.float32]) -> tuple[Group, ...]:
-    """One group a numeric column, with the scaled training part's mean and deviation (1 if constant)."""
+    """A group for each numeric column, with mean and deviation (1 if constant) in the scaled training part."""
     means, deviations = train.mean(0, dtype=np.float64), train.std(0, dtype=np.float64)
     return tuple(
         Group(

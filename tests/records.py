@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 from bench.cell import AttackCell, DataRef, Entry, Federated, TrainingCell
 from bench.leaderboard.costs import DefenseCost, costs
 from bench.record import store
+from bench.record.metrics import OVER_PRIOR_DB
 from bench.record.schema import (
     AttackConditions,
     AttackResult,
@@ -117,8 +118,10 @@ def attack_record(
     `result` changes fields of the result, `fields` those of the record.
     """
     scores = tuple(readings) if readings is not None else readings_of(successes, psnr_db)
-    summary = summarise(scores, identification_chance=0.01, gallery=99, priors={})
-    whole = AttackResult(readings=scores, summary=summary, conditions=AttackConditions(weights_norm=26.0, round=0))
+    summary = summarise(scores, identification_chance=0.01, gallery=99, priors={}, over=OVER_PRIOR_DB)
+    whole = AttackResult(
+        data="image", readings=scores, summary=summary, conditions=AttackConditions(weights_norm=26.0, round=0)
+    )
     return Record(
         **{
             "id": id or cell.id,
@@ -201,14 +204,16 @@ READING = ReadingScore(status="ok", examples=(ExampleScore(status="ok", success=
 
 def summary(asr: float = 0.5, **changes: Any) -> Summary:
     """Figures as stated, whatever the examples say."""
-    whole = summarise((READING, READING), identification_chance=None, gallery=0, priors={})
+    whole = summarise((READING, READING), identification_chance=None, gallery=0, priors={}, over=OVER_PRIOR_DB)
     return replace(whole, **{"asr": Share(value=asr, low=0.1, high=0.9), **changes})
 
 
 def to_upload(cell_id: str = "a1", *, asr: float = 0.5, result: Any = None, **changes: Any) -> Record:
     """A finished attack; `result` is another result, or changes fields of its own."""
     if result is None or isinstance(result, dict):
-        result = replace(AttackResult(readings=(READING, READING), summary=summary(asr)), **(result or {}))
+        result = replace(
+            AttackResult(data="image", readings=(READING, READING), summary=summary(asr)), **(result or {})
+        )
     record = replace(attack_record(cell=UPLOADED, id=cell_id), cost=Cost(wall_seconds=2.5), result=result)
     if "reason" in changes:
         changes = {"result": None, **changes}

@@ -11,6 +11,7 @@ from bench.contracts import attacks as contracts
 from bench.contracts.base import Contract
 from bench.contracts.situations import Situation, situation
 from bench.gradients import group_gradients, one_hot
+from bench.kinds.tables import TABLE
 from bench.models.base import Normalise
 from bench.models.mlp import Mlp
 from bench.rng import Key
@@ -83,7 +84,7 @@ def test_one_example_is_exact(activation: str, dtype: torch.dtype, least: float)
 
 @pytest.mark.parametrize("where", ["type-2", "type-1", "type-0"])
 def test_a_row_of_a_table_is_exact(where: str) -> None:
-    case = situation(where, readings=4, table=True)
+    case = situation(where, readings=4, kind=TABLE)
     result = _run(case.reading)
     assert float(_psnr(result.inputs, case.truth).min()) > 120  # the truth is kept in float32
     assert torch.equal(result.labels, case.labels)
@@ -113,7 +114,7 @@ def test_other_first_layers_are_refused(module: nn.Module) -> None:
 
 def test_the_convolutional_net_and_unlinked_coordinates_are_refused() -> None:
     assert Analytic().refuses(situation().reading) == "its first layer is no fully connected layer with bias"
-    reading = situation(table=True).reading
+    reading = situation(kind=TABLE).reading
     assert Analytic().refuses(reading) is None
     assert "not linked" in str(Analytic().refuses(replace(reading, linked="coordinate")))
 
@@ -168,7 +169,7 @@ def test_examples_of_a_relu_batch_that_alone_activate_a_neuron_are_exact(batch: 
 
 def test_two_local_steps_are_read_too() -> None:
     """Whatever the weights of the second step, the first layer's input is the example."""
-    case = situation("type-1", batch=1, steps=2, readings=6, table=True)
+    case = situation("type-1", batch=1, steps=2, readings=6, kind=TABLE)
     result = _run(case.reading)
     assert result.inputs.shape == (6, 2, 30) and bool(torch.isfinite(result.inputs).all())
 
@@ -198,4 +199,4 @@ def test_contracts_hold_where_the_first_layer_is_linear(contract: Contract, monk
 
 
 def _table_situation(*where: str, **options: object) -> Situation:
-    return situation(*where, **{**options, "table": True})  # type: ignore[arg-type]
+    return situation(*where, **{**options, "kind": TABLE})  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from bench import api
 from bench.errors import BenchError
+from bench.kinds.tables import TABLE
 
 SHAPE = (1, 8, 8)
 Pictures = tuple[Tensor, Tensor]  # (example, 1, 8, 8) in [0, 1], (example,)
@@ -239,7 +240,7 @@ def test_tables_are_scored_by_their_columns() -> None:
     model = linear()
     gradients = api.gradient(model, rows[:1], torch.tensor([1]))
     reading = api.reading(gradients, model=model, shape=(4,), classes=3, public=rows[1:])
-    assert reading.kind == "table"
+    assert reading.kind == TABLE
     found = api.attack(reading, "cpl", evaluations=200)
     scores = api.score(found, rows[0], [1], public=rows[1:])
     assert scores.readings[0].examples[0].numeric_rmse is not None

@@ -12,6 +12,8 @@ from bench.datasets.aptos import Aptos
 from bench.datasets.files import MissingDataError
 from bench.datasets.loading import load
 from bench.errors import DataError
+from bench.kinds.images import IMAGE
+from bench.kinds.tables import TABLE
 
 COUNT = 506
 
@@ -60,7 +62,7 @@ def test_features_of_a_frozen_network_are_a_table(folder: Path) -> None:
     assert raw.train_inputs.shape == (48, 2048)
     assert raw.train_inputs.min() >= 0 and raw.train_inputs.max() == 1
     found = load(entry, "aptos", folder)
-    assert (found.kind, found.classes, found.private) == ("table", 5, True)
+    assert (found.kind, found.classes, found.private) == (TABLE, 5, True)
     assert len(found.groups) == 2048
     before = torch.get_num_threads()
     try:
@@ -73,7 +75,7 @@ def test_features_of_a_frozen_network_are_a_table(folder: Path) -> None:
 def test_copies_of_one_picture_stay_in_one_split(folder: Path) -> None:
     entry = Aptos(features="pixels", side=8, copies=30)
     found, raw = load(entry, "aptos", folder), entry.load((folder,))
-    assert found.kind == "image"
+    assert found.kind == IMAGE
     source = {row.tobytes(): number // 30 for number, row in enumerate(raw.train_inputs)}
     parts = (found.training, found.public, found.tuning, found.gallery)
     owners = [{source[row.tobytes()] for row in part.inputs} for part in parts]

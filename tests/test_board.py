@@ -28,6 +28,7 @@ from tests.records import (
 from bench.cell import Grants
 from bench.cli.leaderboard import command as leaderboard
 from bench.errors import BenchError
+from bench.kinds.images import IMAGE
 from bench.leaderboard.board import Row, board
 from bench.leaderboard.flags import FAILED, INCOMPLETE
 from bench.leaderboard.forms import csv as csv_form
@@ -458,8 +459,8 @@ def test_latex_has_every_row_and_takes_any_name() -> None:
 
 def test_a_picture_is_what_its_ending_says(tmp_path: Path) -> None:
     strips = [
-        figure.Strip("victims", "type-2", np.linspace(0, 1, 128).reshape(2, 1, 8, 8)),
-        figure.Strip("a <b> & c", "1 of 2\nidentified", np.zeros((2, 1, 8, 8))),
+        figure.Strip("victims", "type-2", np.linspace(0, 1, 128).reshape(2, 1, 8, 8), IMAGE),
+        figure.Strip("a <b> & c", "1 of 2\nidentified", np.zeros((2, 1, 8, 8)), IMAGE),
     ]
     assert figure.png(strips)[:4] == b"\x89PNG" and figure.pdf(strips)[:5] == b"%PDF-"
     root = ElementTree.fromstring(figure.svg(strips))

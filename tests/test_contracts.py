@@ -30,10 +30,10 @@ from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.noise import Additive, GaussianNoise
 from bench.defenses.transforms.rows import norms, rescaled
 from bench.errors import BenchError
+from bench.kinds.tables import TABLE
 from bench.models.base import Model
 from bench.parameters import parameter, values
 from bench.points import Stage
-from bench.record.metrics import DataKind
 from bench.registry import entries as registry
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
@@ -448,7 +448,7 @@ def _scribble(reading: Reading, _: Budget) -> float:
 
 class _Mumbling(_Attack):
     def refuses(self, reading: Reading) -> str | None:
-        return "" if reading.kind == "table" else None
+        return "" if reading.kind == TABLE else None
 
 
 class _Raising(_Attack):
@@ -642,7 +642,7 @@ def _raw(**changed: Any) -> Raw:
 @dataclass(frozen=True, kw_only=True)
 class _Dataset(Dataset):
     reference = "broken on purpose"
-    kind: ClassVar[DataKind] = "image"
+    kind: ClassVar[str] = "image"
 
     raw: ClassVar[Callable[[], Raw]] = staticmethod(_raw)
 
@@ -650,7 +650,7 @@ class _Dataset(Dataset):
         return type(self).raw()
 
 
-def _of(raw: Callable[[], Raw], kind: DataKind = "image") -> Dataset:
+def _of(raw: Callable[[], Raw], kind: str = "image") -> Dataset:
     made: type[Dataset] = type("Changed", (_Dataset,), {"raw": staticmethod(raw), "kind": kind})
     return made()
 

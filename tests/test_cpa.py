@@ -15,6 +15,7 @@ from bench.contracts import attacks as contracts
 from bench.contracts.base import Contract
 from bench.contracts.situations import Situation, situation
 from bench.gradients import example_gradients, group_gradients, one_hot
+from bench.kinds.tables import TABLE
 from bench.models.base import Normalise
 from bench.models.mlp import Mlp
 from bench.rng import Key
@@ -195,4 +196,4 @@ def test_contracts_hold_where_the_first_layer_is_linear(contract: Contract, monk
 
 
 def _table_situation(*where: str, **options: object) -> Situation:
-    return situation(*where, **{**options, "table": True})  # type: ignore[arg-type]
+    return situation(*where, **{**options, "kind": TABLE})  # type: ignore[arg-type]

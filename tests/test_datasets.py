@@ -31,6 +31,8 @@ from bench.datasets.loading import folders, load, read
 from bench.datasets.mnist import FashionMnist, Mnist
 from bench.datasets.own import NpzPack, PictureFolder
 from bench.errors import BenchError, DataError
+from bench.kinds.images import IMAGE
+from bench.kinds.tables import TABLE
 from bench.record.npz import read_npz
 from bench.registry import entries as registry
 
@@ -566,7 +568,7 @@ def test_own_pictures_become_channels_first(
 ) -> None:
     path = _pack(tmp_path / "own.npz", x_train=_bytes(24, *shape), y_train=np.arange(24) % 3)
     data = load(NpzPack(path=str(path), layout=layout), "npz")
-    assert data.shape == expected and data.kind == "image" and data.classes == 3 and data.private
+    assert data.shape == expected and data.kind == IMAGE and data.classes == 3 and data.private
     assert len(data.test) == 6, "a quarter is set aside"
 
 
@@ -574,7 +576,7 @@ def test_own_rows_are_a_table_and_a_path_may_be_below_a_data_folder(tmp_path: Pa
     rows = _RNG.random((30, 4))
     _pack(tmp_path / "own.npz", x_train=rows, y_train=np.arange(30) % 2, x_test=rows[:5], y_test=np.ones(5, int))
     data = load(NpzPack(path="own.npz"), "npz", tmp_path)
-    assert (data.kind, data.shape, len(data.test)) == ("table", (4,), 5)
+    assert (data.kind, data.shape, len(data.test)) == (TABLE, (4,), 5)
     assert [group.columns for group in data.groups] == [(0,), (1,), (2,), (3,)]
 
 

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from bench.cell import AttackCell, CheckpointWeights, FileWeights, TrainingCell
 from bench.errors import MatrixError
+from bench.kinds.images import IMAGE
+from bench.kinds.tables import TABLE
 from bench.matrix.expand import PlannedCell, expand
 from bench.matrix.feasible import DatasetFacts
 from bench.matrix.read import read
@@ -59,9 +61,9 @@ REGISTRY = SimpleNamespace(names=lambda kind: tuple(NAMES[kind]), load=lambda ki
 FACTS = {
     name: DatasetFacts(sha256=letter * 64, subset=subset, kind=kind, shape=shape, classes=classes, training=training)
     for name, letter, subset, kind, shape, classes, training in (
-        ("cancer", "a", None, "table", (30,), 2, 355),
-        ("digits", "b", None, "image", (1, 8, 8), 10, 5000),
-        ("mnist", "c", "first", "image", (1, 28, 28), 10, 50000),
+        ("cancer", "a", None, TABLE, (30,), 2, 355),
+        ("digits", "b", None, IMAGE, (1, 8, 8), 10, 5000),
+        ("mnist", "c", "first", IMAGE, (1, 28, 28), 10, 50000),
     )
 }
 

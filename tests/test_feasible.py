@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from bench.cell import DataRef, Entry, Federated, TrainingCell
 from bench.datasets.partition import client_indices
 from bench.errors import BenchError
+from bench.kinds.tables import TABLE
 from bench.matrix.feasible import DatasetFacts, client_examples, examples, impossible
 
 
@@ -27,7 +28,7 @@ def refused(federated: Federated, training: int, classes: int) -> str | None:
         defense=Entry(name="none"),
         rounds=1,
     )
-    facts = DatasetFacts(sha256="", subset=None, kind="table", shape=(3,), classes=classes, training=training)
+    facts = DatasetFacts(sha256="", subset=None, kind=TABLE, shape=(3,), classes=classes, training=training)
     return impossible(cell, facts)
 
 

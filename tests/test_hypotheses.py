@@ -19,6 +19,8 @@ from bench.attacks.objective.local import unrolled_update
 from bench.attacks.objective.mismatch import observations
 from bench.contracts.situations import Situation, situation
 from bench.gradients import one_hot
+from bench.kinds.images import IMAGE
+from bench.kinds.tables import TABLE
 from bench.models.base import Model
 from bench.registry import entries as registry
 from bench.rng import Key
@@ -189,7 +191,7 @@ def _masked(values: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
 def test_one_example_sent_whole_has_its_exact_label_in_every_hypothesis() -> None:
     """Another one in a later start would waste it."""
     for table in (False, True):
-        case = situation(readings=12, table=table)
+        case = situation(readings=12, kind=TABLE if table else IMAGE)
         hypotheses = label_hypotheses(case.reading, _observed(case.reading), 5)
         assert hypotheses.shape == (12, 5, 1)
         assert hypotheses.dtype == torch.int64

@@ -14,6 +14,7 @@ from bench.attacks.labels_only import LabelsOnly
 from bench.attacks.objective.mismatch import observations
 from bench.contracts.situations import Situation, data, situation
 from bench.gradients import group_gradients, one_hot
+from bench.kinds.tables import TABLE
 from bench.rng import Key
 from bench.trip import Budget, Reading
 
@@ -48,7 +49,7 @@ def test_the_label_of_one_example_is_exact_without_a_bias() -> None:
 
 
 def test_the_label_of_one_example_is_exact_for_each_class_of_a_table_too() -> None:
-    case = situation(readings=12, table=True)
+    case = situation(readings=12, kind=TABLE)
     assert torch.equal(_inferred(case.reading), case.labels)
     assert set(case.labels.flatten().tolist()) == {0, 1}
 

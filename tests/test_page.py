@@ -17,6 +17,8 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser import Visit, browser, visit
 from tests.records import attack_record, defense_cost
 
+from bench.kinds.images import IMAGE
+from bench.kinds.known import of_shape
 from bench.leaderboard.board import THRESHOLDS_DB, AtPoint, Best, Row, board
 from bench.leaderboard.costs import DefenseCost
 from bench.leaderboard.flags import Flag
@@ -154,7 +156,7 @@ def shows(shown: Page, place: str, expected: Sequence[str]) -> None:
 
 def noise(count: int = 4, seed: int = 0, limit: int = MOST) -> Thumbnail:
     rng = np.random.default_rng(seed)
-    found = fitting(rng.random((count, 2, 3, 32, 32)), rng.random((count, 2, 3, 32, 32)), limit)
+    found = fitting(rng.random((count, 2, 3, 32, 32)), rng.random((count, 2, 3, 32, 32)), IMAGE, limit)
     assert found is not None
     return found
 
@@ -254,20 +256,22 @@ def test_no_examples_are_no_error(tmp_path: Path) -> None:
     assert reconstructions.thumbnails(rows, where) == {}
 
 
-@pytest.mark.parametrize("shape", [(2, 2, 3, 32, 32), (2, 2, 1, 8, 8), (1, 1, 14), (2, 1, 3, 300, 200), (1, 1, 5, 7)])
+@pytest.mark.parametrize(
+    "shape", [(2, 2, 3, 32, 32), (2, 2, 1, 8, 8), (1, 1, 14), (2, 1, 3, 300, 200), (1, 1, 1, 5, 7)]
+)
 def test_a_thumbnail_fits_its_limit_for_every_shape(shape: tuple[int, ...]) -> None:
     values = np.random.default_rng(0).random(shape)
     broken = np.where(values < 0.1, np.nan, values * 3 - 1)
     for limit in (20_000, 3000, 600):
-        found = fitting(values, broken, limit)
+        found = fitting(values, broken, of_shape(shape[2:]), limit)
         assert found is not None and len(found.webp) <= limit
-    assert fitting(values, broken, 10) is None
+    assert fitting(values, broken, of_shape(shape[2:]), 10) is None
 
 
 def test_a_thumbnail_needs_examples_of_one_shape() -> None:
-    assert fitting(np.ones((0, 1, 1, 8, 8)), np.ones((0, 1, 1, 8, 8)), MOST) is None
+    assert fitting(np.ones((0, 1, 1, 8, 8)), np.ones((0, 1, 1, 8, 8)), IMAGE, MOST) is None
     with pytest.raises(ValueError, match="alike"):
-        fitting(np.ones((1, 1, 8, 8)), np.ones((1, 2, 8, 8)), MOST)
+        fitting(np.ones((1, 1, 8, 8)), np.ones((1, 2, 8, 8)), IMAGE, MOST)
 
 
 # --- in a browser

@@ -15,6 +15,8 @@ from bench.cell import AnyCell, AttackCell, DataRef, Entry, FileWeights, Trainin
 from bench.cli import run
 from bench.datasets.base import Dataset
 from bench.errors import MatrixError
+from bench.kinds.images import IMAGE
+from bench.kinds.tables import TABLE
 from bench.matrix.document import PRESETS, document
 from bench.matrix.expand import PlannedCell, expand
 from bench.matrix.feasible import DatasetFacts
@@ -48,7 +50,7 @@ NAMES = [name for name, _ in presets()]
 def facts_of(name: str, params: Mapping[str, Any]) -> DatasetFacts:
     """Facts on the data by name: presets are checked without the data."""
     shape, classes, training = SHAPES[name]
-    kind = "image" if len(shape) == 3 else "table"
+    kind = IMAGE if len(shape) == 3 else TABLE
     return DatasetFacts(sha256="0" * 64, subset=None, kind=kind, shape=shape, classes=classes, training=training)
 
 
@@ -64,8 +66,7 @@ def test_the_shapes_above_name_data_sets_that_are_there() -> None:
     for name, (shape, *_) in SHAPES.items():
         entry: Any = registry.load("datasets", name)
         assert issubclass(entry, Dataset)
-        # aptos is pictures whose features are a table
-        assert name == "aptos" or entry.kind == ("image" if len(shape) == 3 else "table")
+        assert entry.kind == ("image" if len(shape) == 3 else "table")
 
 
 @pytest.mark.parametrize("name", EMBEDDED)

@@ -10,13 +10,15 @@ import torch
 from bench.answer.public import known_public
 from bench.cell import Grants
 from bench.datasets.base import Data
+from bench.kinds.images import IMAGE
+from bench.kinds.tables import TABLE
 
 
 def data(shape: tuple[int, ...], count: int = 300) -> Data:
     rng = np.random.default_rng(0)
     floats = rng.random((count, *shape), dtype=np.float32) ** 2
     public = SimpleNamespace(floats=lambda: floats, labels=np.arange(count) % 3)
-    made: Any = SimpleNamespace(public=public, shape=shape, kind="image" if len(shape) == 3 else "table")
+    made: Any = SimpleNamespace(public=public, shape=shape, kind=IMAGE if len(shape) == 3 else TABLE)
     return cast(Data, made)
 
 

@@ -10,8 +10,11 @@ import pytest
 import torch
 
 from bench.datasets.base import Group
+from bench.kinds.images import IMAGE
+from bench.kinds.tables import TABLE
+from bench.kinds.unit import UNIT, mse
 from bench.scoring.intervals import wilson
-from bench.scoring.metrics import mse, psnr_db, ssim
+from bench.scoring.metrics import psnr_db, ssim
 from bench.scoring.prior_only import prior_only_baselines
 from bench.scoring.reading import reading_cosine, reading_snr
 from bench.scoring.score import score
@@ -35,7 +38,7 @@ def scored(truth, reconstruction, *, prior=None, labels=None, **more):
     truth = np.asarray(truth)
     prior = np.full_like(truth, 0.5) if prior is None else prior
     labels = np.zeros(truth.shape[:2], int) if labels is None else labels
-    more = {"kind": "image", "gallery": np.random.default_rng(9).random((30, *truth.shape[2:]))} | more
+    more = {"kind": IMAGE, "gallery": np.random.default_rng(9).random((30, *truth.shape[2:]))} | more
     return score(truth, labels, reconstruction, priors={"mean": prior}, **more)
 
 
@@ -66,7 +69,7 @@ def test_success_needs_three_decibels_over_the_best_prior_on_that_example(rng, p
         truth,
         np.zeros((2, 1), int),
         claim(at_psnr(truth, 25)),
-        kind="image",
+        kind=IMAGE,
         gallery=rng.random((9, 1, 8, 8)),
         priors={"mean": np.full_like(truth, 0.5), "nearest": best},
     )
@@ -218,7 +221,7 @@ ROWS = np.array([[0.5, 1, 0], [0.5, 1, 0], [0.5, 1, 0]])[:, None]
 
 def test_tables_succeed_by_numeric_error_and_groups():
     guess = ROWS + np.array([[0.019, 0, 0], [0.021, 0, 0], [0.019, -0.9, 0.9]])[:, None]
-    found = scored(ROWS, claim(guess), kind="table", groups=GROUPS, prior=np.full_like(ROWS, 0.4))
+    found = scored(ROWS, claim(guess), kind=TABLE, groups=GROUPS, prior=np.full_like(ROWS, 0.4))
     assert [reading.leaked for reading in found.readings] == [True, False, False]
     example, summary = found.readings[1].examples[0], found.summary
     assert (example.numeric_rmse, example.groups_right, example.ssim) == (pytest.approx(0.21), 1, None)
@@ -230,17 +233,17 @@ def test_tables_succeed_by_numeric_error_and_groups():
 def test_a_row_that_is_not_finite_fails():
     guess = ROWS.copy()
     guess[0, 0, 0] = np.nan
-    assert scored(ROWS, claim(guess), kind="table", groups=GROUPS).summary.asr.value == pytest.approx(2 / 3)
+    assert scored(ROWS, claim(guess), kind=TABLE, groups=GROUPS).summary.asr.value == pytest.approx(2 / 3)
 
 
 def test_a_table_without_groups_is_refused():
     with pytest.raises(ValueError, match="groups of columns"):
-        scored(ROWS, claim(ROWS), kind="table")
+        scored(ROWS, claim(ROWS), kind=TABLE)
 
 
 def test_priors_are_the_mean_the_nearest_to_it_and_the_class_mean():
     public = np.array([0.0, 0.2, 0.4, 1.0]).reshape(4, 1, 1, 1) * np.ones((4, 1, 2, 2))
-    found = prior_only_baselines(public, [0, 0, 1, 1], [[0, 1], [-1, 7]])
+    found = prior_only_baselines(public, [0, 0, 1, 1], [[0, 1], [-1, 7]], UNIT)
     assert {name: array.shape for name, array in found.items()} == dict.fromkeys(
         ("mean", "nearest", "class-mean"), (2, 2, 1, 2, 2)
     )
@@ -250,16 +253,16 @@ def test_priors_are_the_mean_the_nearest_to_it_and_the_class_mean():
 
 def test_the_nearest_prior_is_a_real_public_example(rng):
     public = rng.random((20, 1, 4, 4))
-    nearest = prior_only_baselines(public, np.zeros(20, int), [[0]])["nearest"][0, 0]
+    nearest = prior_only_baselines(public, np.zeros(20, int), [[0]], UNIT)["nearest"][0, 0]
     distances = ((public - public.mean(axis=0)) ** 2).sum(axis=(1, 2, 3))
     np.testing.assert_array_equal(nearest, public[distances.argmin()])
 
 
 def test_priors_refuse_bytes_and_nothing():
     with pytest.raises(ValueError, match=r"\[0, 1\]"):
-        prior_only_baselines(np.full((2, 1, 2, 2), 255, np.uint8), [0, 0], [[0]])
+        prior_only_baselines(np.full((2, 1, 2, 2), 255, np.uint8), [0, 0], [[0]], UNIT)
     with pytest.raises(ValueError, match="need public examples"):
-        prior_only_baselines(np.zeros((0, 1, 2, 2)), [], [[0]])
+        prior_only_baselines(np.zeros((0, 1, 2, 2)), [], [[0]], UNIT)
 
 
 def test_reading_snr_and_cosine_by_hand():

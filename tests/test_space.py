@@ -9,6 +9,9 @@ from bench import api
 from bench.attacks.search.curvature import equal_curvature
 from bench.attacks.search.soften import has_relu, softened
 from bench.attacks.search.space import Dense, Diagonal, Space, Spectrum, cosines, dense, public_space, spectrum
+from bench.kinds.base import Kind
+from bench.kinds.images import IMAGE
+from bench.kinds.tables import TABLE
 from bench.models.mlp import Mlp
 from bench.rng import Key
 from bench.trip import Reading
@@ -72,10 +75,10 @@ def test_a_spectrum_is_recovered_from_draws() -> None:
     assert abs(float(ratio[:, 0, 0].median()) - 1) < 0.08
 
 
-def reading(public: torch.Tensor, kind: str = "image") -> Reading:
+def reading(public: torch.Tensor, kind: Kind = IMAGE) -> Reading:
     shape = tuple(public.shape[1:])
     net = Mlp(hidden=(8,), activation="tanh").build((public[0].numel(),), 3)
-    model = torch.nn.Sequential(torch.nn.Flatten(), *net.children()) if kind == "image" else net
+    model = torch.nn.Sequential(torch.nn.Flatten(), *net.children()) if kind == IMAGE else net
     made = api.reading(
         api.gradient(model, public[:1].float(), torch.tensor([1])),
         model=model,
@@ -102,7 +105,7 @@ def test_held_out_examples_choose_the_covariance() -> None:
 
 def test_tables_shrink_towards_their_variances() -> None:
     few = torch.rand(6, 10)
-    space = public_space(reading(few, "table"))
+    space = public_space(reading(few, TABLE))
     assert isinstance(space, Dense)
     expected = dense(few.double(), 1.0, images=False)
     assert space.factor.shape == (10, 10)
@@ -113,7 +116,7 @@ def test_curvature_is_alike_in_every_direction() -> None:
     """E[JᵀJ] by exact Jacobians over the same public examples; 2048 probes of 10 values are good to a few percent."""
     torch.manual_seed(0)
     public = torch.rand(32, 10).double()
-    made = reading(public, "table")
+    made = reading(public, TABLE)
     made = replace(
         made,
         model=made.model.double(),

@@ -46,6 +46,7 @@ from bench.datasets.digits import Digits
 from bench.datasets.loading import load
 from bench.datasets.own import NpzPack
 from bench.errors import BenchError, RecordError
+from bench.kinds.images import IMAGE
 from bench.leaderboard.board import board
 from bench.record import store as records
 from bench.record.checkpoints import file_sha256
@@ -196,7 +197,7 @@ def hidden(record: Record) -> Record:
             reading,
             leaked=False,
             examples=tuple(
-                figures._judged(replace(example, rmse=10 ** (-5 / 20), psnr_db=5.0), False)
+                figures._judged(replace(example, rmse=10 ** (-5 / 20), psnr_db=5.0), IMAGE, False)
                 for example in reading.examples
             ),
         )

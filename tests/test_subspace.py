@@ -15,6 +15,7 @@ from bench.contracts import attacks as contracts
 from bench.contracts.base import Contract
 from bench.contracts.situations import Situation, situation
 from bench.gradients import example_gradients, one_hot
+from bench.kinds.tables import TABLE
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
@@ -45,7 +46,7 @@ def problem_of(case: Situation, factors: bool = False) -> _Problem:
 
 def test_rows_of_a_table_are_exact_and_certain() -> None:
     """Float64: only the truth, kept in float32, bounds it."""
-    case = situation("type-1", batch=3, readings=2, table=True)
+    case = situation("type-1", batch=3, readings=2, kind=TABLE)
     result = run(case.reading)
     assert farthest(result.inputs, case.truth) < 1e-5
     assert result.certificate is not None and result.certificate.tolist() == [1.0, 1.0]
@@ -55,14 +56,14 @@ def test_rows_of_a_table_are_exact_and_certain() -> None:
 
 @pytest.mark.slow
 def test_eight_rows_of_a_table_are_exact() -> None:
-    case = situation("type-1", batch=8, readings=2, table=True)
+    case = situation("type-1", batch=8, readings=2, kind=TABLE)
     result = run(case.reading, evaluations=1000)
     assert farthest(result.inputs, case.truth) < 1e-3
     assert result.certificate is not None and result.certificate.tolist() == [1.0, 1.0]
 
 
 def test_the_truth_leaves_nothing_to_explain() -> None:
-    case = situation("type-1", batch=3, table=True)
+    case = situation("type-1", batch=3, kind=TABLE)
     problem = problem_of(case)
     x = problem.project(case.truth[0].double().flatten(1))
     targets = one_hot(case.labels[0], case.reading.classes, torch.float64)
@@ -72,7 +73,7 @@ def test_the_truth_leaves_nothing_to_explain() -> None:
 
 @pytest.mark.parametrize("factors", [False, True])
 def test_the_jacobian_is_that_of_the_residuals(factors: bool) -> None:
-    case = situation("type-1", batch=3, table=True)
+    case = situation("type-1", batch=3, kind=TABLE)
     problem = problem_of(case, factors)
     targets = one_hot(case.labels[:1], case.reading.classes, torch.float64)
     x = problem.project(case.truth[1].double().flatten(1))[None] + 0.1
@@ -82,7 +83,7 @@ def test_the_jacobian_is_that_of_the_residuals(factors: bool) -> None:
 
 def test_clipped_examples_are_exact_where_factors_are_free() -> None:
     """Each example's gradient shortened to the same length, as Fed-CDP does."""
-    case = situation("type-1", batch=3, readings=1, table=True)
+    case = situation("type-1", batch=3, readings=1, kind=TABLE)
     weights = {name: value[0] for name, value in case.reading.weights.items()}
     targets = one_hot(case.labels[0], case.reading.classes, torch.float64)
     each = example_gradients(case.reading.model, weights, case.truth[0].double(), targets)
@@ -95,13 +96,13 @@ def test_clipped_examples_are_exact_where_factors_are_free() -> None:
 
 
 def test_a_reading_alone_gets_what_it_gets_in_company() -> None:
-    case = situation("type-1", batch=3, readings=2, table=True)
+    case = situation("type-1", batch=3, readings=2, kind=TABLE)
     alone, both = run(case.reading.of((1,)), 60), run(case.reading, 60)
     assert torch.allclose(alone.inputs[0], both.inputs[1], atol=1e-9)
 
 
 def test_local_steps_are_not_matched() -> None:
-    result = run(situation("type-1", batch=2, steps=2, table=True).reading)
+    result = run(situation("type-1", batch=2, steps=2, kind=TABLE).reading)
     assert int(result.evaluations.max()) <= 1 and bool(torch.isfinite(result.inputs).all())
 
 
@@ -130,4 +131,4 @@ def test_contracts_hold_where_the_first_layer_is_linear(contract: Contract, monk
 
 
 def _table_situation(*where: str, **options: object) -> Situation:
-    return situation(*where, **{**options, "table": True})  # type: ignore[arg-type]
+    return situation(*where, **{**options, "kind": TABLE})  # type: ignore[arg-type]

@@ -19,6 +19,8 @@ from bench.cell import AttackCell, DataRef, Entry, Federated
 from bench.cli.show import command
 from bench.datasets.base import content_hash
 from bench.datasets.digits import Digits
+from bench.kinds.images import IMAGE
+from bench.kinds.tables import TABLE
 from bench.pictures import trajectory
 from bench.record import store as records
 from bench.record.schema import Trajectory
@@ -50,7 +52,7 @@ def flat(shades: Any, side: int = 8) -> np.ndarray:
 
 def test_rows_are_examples_columns_the_marks_and_the_truth_is_last() -> None:
     shades = np.arange(3 * 2).reshape(3, 2, 1) * 10
-    page = pixels(trajectory.over_iterations(flat([[200], [210]]), flat(shades), (1, 2, 300)))
+    page = pixels(trajectory.over_iterations(flat([[200], [210]]), flat(shades), (1, 2, 300), IMAGE))
     assert page.shape == (HEAD + 2 * (SIDE + GAP), left(3, 3) + SIDE + GAP, 3)
     for row in range(2):
         for column in range(3):
@@ -60,7 +62,7 @@ def test_rows_are_examples_columns_the_marks_and_the_truth_is_last() -> None:
 
 def test_every_column_has_its_label_and_no_two_touch() -> None:
     marks = (1, 16, 1024, 2_000_000)
-    page = pixels(trajectory.over_iterations(flat([[0]]), flat(np.zeros((4, 1, 1))), marks))
+    page = pixels(trajectory.over_iterations(flat([[0]]), flat(np.zeros((4, 1, 1))), marks, IMAGE))
     ink = np.asarray((page[HEAD - LINE : HEAD] < 255).any(axis=(0, 2)))
     widths = [ink[left(n, 4) : left(n, 4) + SIDE].sum() for n in range(5)]
     assert min(widths) > 0
@@ -75,7 +77,7 @@ def test_every_column_has_its_label_and_no_two_touch() -> None:
 
 def test_narrow_examples_get_columns_as_wide_as_their_labels() -> None:
     thin = np.zeros((1, 1, 1, 48, 4))
-    page = pixels(trajectory.over_iterations(thin, np.zeros((2, *thin.shape)), (1_000_000, 2_000_000)))
+    page = pixels(trajectory.over_iterations(thin, np.zeros((2, *thin.shape)), (1_000_000, 2_000_000), IMAGE))
     ink = np.asarray((page[HEAD - LINE : HEAD] < 255).any(axis=(0, 2)))
     blank = np.flatnonzero(~ink)
     runs = np.split(blank, np.flatnonzero(np.diff(blank) > 1) + 1)
@@ -84,7 +86,7 @@ def test_narrow_examples_get_columns_as_wide_as_their_labels() -> None:
 
 
 def test_what_is_not_a_number_is_marked_where_it_begins() -> None:
-    page = pixels(trajectory.over_iterations(flat([[9.0]]), flat([[[50.0]], [[np.nan]], [[600.0]]]), (1, 2, 3)))
+    page = pixels(trajectory.over_iterations(flat([[9.0]]), flat([[[50.0]], [[np.nan]], [[600.0]]]), (1, 2, 3), IMAGE))
     assert (tile(page, 0, 0, 3) == 50).all()
     assert len(set(tile(page, 0, 1, 3)[0, 0].tolist())) > 1, "a shade of grey would pass for a value"
     assert (tile(page, 0, 2, 3) == 255).all()
@@ -92,26 +94,26 @@ def test_what_is_not_a_number_is_marked_where_it_begins() -> None:
 
 def test_first_examples_of_the_readings_that_have_a_trajectory_come_first_and_eight_at_most() -> None:
     shades = np.arange(20 * 3).reshape(20, 3)
-    some = pixels(trajectory.over_iterations(flat(shades), flat(shades[None, :2]), (1,)))
+    some = pixels(trajectory.over_iterations(flat(shades), flat(shades[None, :2]), (1,), IMAGE))
     assert [tile(some, row, 1, 1)[0, 0, 0] for row in range(6)] == [0, 3, 1, 4, 2, 5]
     assert (some[:, left(0, 1) : left(0, 1) + SIDE][HEAD:] == some[:, left(1, 1) :][HEAD:, :SIDE]).all()
-    many = pixels(trajectory.over_iterations(flat(shades), flat(shades[None]), (1,)))
+    many = pixels(trajectory.over_iterations(flat(shades), flat(shades[None]), (1,), IMAGE))
     assert many.shape[0] == HEAD + 8 * (SIDE + GAP)
 
 
 def test_a_table_row_is_a_block_of_cells() -> None:
     rows = np.array([0.0, 0.2, 0.4, 0.6, 0.8]).reshape(1, 1, 5)
-    page = pixels(trajectory.over_iterations(rows, rows[None] / 2, (1,)))
+    page = pixels(trajectory.over_iterations(rows, rows[None] / 2, (1,), TABLE))
     assert tile(page, 0, 1, 1)[9::19, 9::19, 0].tolist() == [[0, 51, 102], [153, 204, 255], [255, 255, 255]]
     assert tile(page, 0, 0, 1)[9, 9::19, 0].tolist() == [0, 26, 51]
 
 
 def test_nothing_to_show_is_none_and_what_does_not_fit_is_refused() -> None:
     truth = flat([[0], [0]])
-    assert trajectory.over_iterations(truth[:0], truth[None, :0], (1,)) is None
+    assert trajectory.over_iterations(truth[:0], truth[None, :0], (1,), IMAGE) is None
     for way, marks in ((truth[None], (1, 2)), (np.concatenate([truth, truth])[None], (1,)), (truth, (1, 2))):
         with pytest.raises(ValueError, match=r"trajectory must be \(mark, reading, example, \*shape\)"):
-            trajectory.over_iterations(truth, way, marks)
+            trajectory.over_iterations(truth, way, marks, IMAGE)
 
 
 def test_a_record_without_a_trajectory_has_no_image(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def _sources(space: RowSpace, reading: Reading) -> Floats:
     """Linear maps of the rows that are independent between examples, (rank, place), in public deviations. Images:
     neighbouring pixel differences with decorrelated colours; tables: centred columns."""
     public = reading.public_inputs[:PUBLIC].double().cpu()
-    if reading.kind == "table":
+    if not reading.kind.spatial:
         mean = public.mean(0).flatten()
         rows, usual = space.right - space.bias[:, None] * mean, public.flatten(1) - mean
     else:

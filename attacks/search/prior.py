@@ -26,9 +26,8 @@ class Prior:
 
     def __call__(self, x: Tensor) -> Tensor | float:
         """Inputs (reading, example, *shape) → (reading,), or 0."""
-        image = x.dim() == 5
         return (
-            (self.total_variation * total_variation(x) if self.total_variation and image else 0.0)
+            (self.total_variation * total_variation(x) if self.total_variation else 0.0)
             + (self.squared * squared(x) if self.squared else 0.0)
             + (self.absolute * absolute(x) if self.absolute else 0.0)
         )
@@ -59,7 +58,7 @@ class NoiseModel:
         """Model for a reading after averaging to `observations`; `weight` is 0 without public images."""
         noise = Noise() if reading.description is None else reading.description.noise
         variance = noise.variance / (len(reading.rounds) / observations)
-        images = reading.kind == "image" and len(reading.public_inputs) > 1
+        images = reading.kind.spatial and len(reading.public_inputs) > 1
         weight = 0.0
         if images:
             single = noise.law == "laplace" and len(reading.rounds) == 1

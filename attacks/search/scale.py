@@ -18,7 +18,7 @@ _BRIGHT = 0.99  # quantile of an image matched to public images
 @torch.no_grad()
 def blind_to_scale(reading: Reading) -> bool:
     """Whether the model's outputs ignore halving the values of public images."""
-    if reading.kind != "image" or len(reading.public_inputs) < 2:
+    if not reading.kind.spatial or len(reading.public_inputs) < 2:
         return False
     weights = {name: value[0] for name, value in reading.weights.items()}
     inputs = reading.public_inputs[:_PROBES].to(next(iter(weights.values())))

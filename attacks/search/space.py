@@ -124,7 +124,7 @@ def public_space(reading: Reading) -> Gaussian:
     full covariance shrunk towards its diagonal.
     """
     like = next(iter(reading.values.values()))
-    public, images = reading.public_inputs.double(), reading.kind == "image"
+    public, images = reading.public_inputs.double(), reading.kind.spatial
     if images and public[0].numel() > _DENSE:
         chosen: Gaussian = spectrum(public)
     else:

@@ -43,6 +43,7 @@ def _result(
     cell: AttackCell, truth: CellTruth, diagnosis: Diagnosis, scored: Scored, claim: Reconstruction, arrays: str
 ) -> AttackResult:
     return AttackResult(
+        data=truth.source.data.kind.name,
         readings=_readings(truth, scored, diagnosis),
         summary=scored.scores.summary,
         distortion=diagnosis.distortion,

@@ -61,8 +61,10 @@ def diagnose(
 
 def reference(reading: Reading, truth: Truth) -> float | None:
     """Median PSNR by the linear-Gaussian reference, first readings only; None for tables and unsupported cells."""
+    if not reading.kind.spatial:
+        return None
     errors = mean_squared_errors(reading, truth.inputs[:REFERENCES, 0], truth.labels[:REFERENCES, 0])
-    return None if errors is None or reading.kind != "image" else float(-10 * errors.median().log10())
+    return None if errors is None else float(-10 * errors.median().log10())
 
 
 def self_check(attacker: Attack, reading: Reading, truth: Truth, setup: Setup, seed: int) -> SelfCheck:

@@ -31,13 +31,13 @@ def known_public(data: Data, known: PublicKnowledge) -> tuple[Tensor, Tensor]:
         mean = inputs.mean(0)
         centred = (inputs - mean).flatten(1)
         drawn = (weights @ centred / len(inputs) ** 0.5).reshape(_DRAWS, *data.shape) + mean
-    elif data.kind == "image":
+    elif data.kind.spatial:
         noise = torch.from_numpy(random.standard_normal((_DRAWS, 1 + data.shape[0], *(2 * n for n in data.shape[1:]))))
         waves = _one_over_f(noise)
         drawn = 0.5 + _DEVIATION * (_COMMON**0.5 * waves[:, :1] + (1 - _COMMON) ** 0.5 * waves[:, 1:])
         drawn = drawn.to(inputs)
     else:
-        drawn = torch.from_numpy(random.random((_DRAWS, *data.shape))).to(inputs)
+        drawn = torch.from_numpy(data.kind.values.draw(random, (_DRAWS, *data.shape))).to(inputs)
     return drawn, torch.full((_DRAWS,), -1, dtype=torch.long)
 
 

@@ -53,7 +53,7 @@ def take_reading(
         unit=unit,
         client_examples=setup.setting.client_examples,
         senders=federated.per_round if point.scope is Scope.AGGREGATE else 1,
-        public_mean=public.mean(0),
+        public_mean=data.kind.values.centre(public),
         public_inputs=public,
         public_labels=public_labels,
         labels=truth.examples.labels.sort(1).values if grants.labels else None,

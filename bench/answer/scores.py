@@ -58,7 +58,7 @@ def _score(cell: AttackCell, data: Data, claim: Reconstruction, named: Naming | 
         claim,
         kind=data.kind,
         groups=data.groups,
-        priors=prior_only_baselines(data.public.floats(), data.public.labels, truth.labels.numpy()),
+        priors=prior_only_baselines(data.public.floats(), data.public.labels, truth.labels.numpy(), data.kind.values),
         gallery=data.gallery.floats(slice(0, GALLERY)),
         lpips=lpips,
         named=named,

@@ -8,7 +8,7 @@ from bench.leaderboard.forms import numbers
 from bench.leaderboard.forms.numbers import NONE, figure, fine, share
 from bench.points import POINTS
 from bench.record import schema
-from bench.record.metrics import METRICS, OVER_PRIOR_DB, PSNR_DB, RMSE, DataKind, Metric
+from bench.record.metrics import OVER_PRIOR_DB, PSNR_DB, RMSE, Metric, of_kind
 from bench.record.names import entry_text
 
 Line = tuple[str, str]  # heading, text
@@ -146,8 +146,7 @@ def _leak(result: schema.AttackResult) -> Iterator[Line]:
     yield "over priors", f"{over} over the best prior (median); beaten on {beaten} of the examples"
     identified, chance = interval(summary.identification), fine(summary.identification_chance)
     yield "identified", f"{identified} among {summary.gallery} strangers; chance {chance}"
-    kind: DataKind = "table" if summary.asr_strict is None else "image"
-    shown = (metric for metric in METRICS if kind in metric.kinds and metric is not OVER_PRIOR_DB)
+    shown = (metric for metric in of_kind(result.data_kind) if metric is not OVER_PRIOR_DB)
     yield "medians", ", ".join(_median(metric, summary, result) for metric in shown)
     yield "labels", f"{share(summary.label_accuracy)} right"
     evaluations = f"{summary.evaluations_median:g} used in {summary.outer_median:g} outer steps"

@@ -96,7 +96,7 @@ def examine(name: str, data_dir: Path | None) -> DataState:
         dataset = registry.instance("datasets", name, {})
         fetching = f"bench data fetch {name}" if dataset.remotes else ""
         raw = read(dataset, name, data_dir)
-        data = split(raw, name=name, kind=dataset.kind, private=dataset.private)
+        data = split(raw, name=name, private=dataset.private)
     except MissingDataError as error:
         if dataset.private:
             return DataState(name=name, state="yours", remedy="give its path in the matrix", message=str(error))

@@ -8,6 +8,7 @@ import click
 
 from bench.cli import completion
 from bench.errors import BenchError
+from bench.kinds.known import KINDS, named
 from bench.matrix import typed
 from bench.matrix.entries import registered
 from bench.matrix.messages import Wrong
@@ -15,7 +16,6 @@ from bench.registry import entries as registry
 
 _READINGS, _EVALUATIONS = 32, 300
 _ORDER = ("dataset", "model", "federated", "attack", "knowledge", "grants", "point", "defense", "seed")
-_MODELS = {"image": "dlg-lenet", "table": "mlp"}
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,11 +101,12 @@ def _entries(axis: str, texts: tuple[str, ...]) -> list[typed.Typed]:
 
 
 def _model(datasets: list[typed.Typed]) -> str:
-    """The model by default, of data of one kind.  Raises `BenchError` for pictures beside tables."""
-    kinds = {str(registry.literals("datasets", _name(value)).get("kind", "image")) for value in datasets}
-    if len(kinds) > 1:
-        raise BenchError("--dataset: pictures and tables need different models; run them one after the other")
-    return _MODELS[kinds.pop()]
+    """The default model of the data.  Raises `BenchError` for data of several kinds."""
+    kinds = [named(str(registry.literals("datasets", _name(value)).get("kind"))) for value in datasets]
+    if len(set(kinds)) > 1:
+        several = " and ".join(kind.plural for kind in KINDS.values() if kind in kinds)
+        raise BenchError(f"--dataset: {several} need different models; run them one after the other")
+    return kinds[0].default_model
 
 
 def _name(value: typed.Typed) -> str:

@@ -11,6 +11,7 @@ from bench.attacks.base import Attack
 from bench.contracts.base import DECLARED, Contract, ContractSkipped, one_line, require
 from bench.contracts.situations import Situation, differing, gap, situation, under_two_seeds
 from bench.federated.describe import Composition
+from bench.kinds.known import named
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
@@ -33,7 +34,7 @@ def takes_or_refuses(attack: Attack) -> None:
         situated(attack, "type-2-step", batch=2),
         situated(attack, "aggregate", batch=1, readings=2),
         situated(attack, observations=2),
-        situated(attack, table=True),
+        *(situated(attack, kind=named(name)) for name in attack.takes[1:]),
         replace(single, words="coordinates not linked", reading=replace(single.reading, linked="coordinate")),
         replace(single, words="labels granted", reading=replace(single.reading, labels=single.labels)),
         replace(single, words="described", reading=replace(single.reading, description=_identity())),
@@ -155,6 +156,7 @@ def situated(attack: Attack, where: str = "type-2", **changes: Any) -> Situation
     first simulates public batches, which are no evaluations of the objective.
     """
     first: Any = attack.knowledge[0]
+    changes = {"kind": named(attack.takes[0])} | changes
     case = situation(where, knowledge=first, **changes)
     if first != "adaptive" or attack.refuses(case.reading) is None:
         return case

@@ -4,7 +4,7 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from bench.contracts.base import DECLARED, Contract, ContractSkipped, require
 from bench.datasets.base import Data, Dataset, Raw, content_hash, split
+from bench.kinds.base import Kind
+from bench.kinds.known import KINDS, named
 
 PARTS = ("training", "public", "tuning", "gallery")
 
@@ -34,19 +36,21 @@ class LoadedDataset:
         ]
 
     def data(self) -> Data:
-        kind = "table" if self.raw.train_inputs.ndim == 2 else self.dataset.kind
-        return split(self.raw, name=type(self.dataset).__name__, kind=kind, private=self.dataset.private)
+        raw = replace(self.raw, kind=self.kind.name)
+        return split(raw, name=type(self.dataset).__name__, private=self.dataset.private)
+
+    @property
+    def kind(self) -> Kind:
+        """The declared kind of data.  Raises `BenchError` for an unknown name."""
+        return named(self.raw.kind or self.dataset.kind)
 
 
 def values(loaded: LoadedDataset) -> None:
-    """uint8 pictures, or float32 values in [0, 1]."""
+    """Values of the declared kind, at most four bytes each."""
     for part, inputs, _ in loaded.parts():
-        known = inputs.dtype in (np.uint8, np.float32)
-        require(known, f"{part}: {inputs.dtype} values; uint8 or float32 expected")
-        if inputs.dtype == np.uint8 or not inputs.size:
-            continue
-        within = bool(np.all((inputs >= 0) & (inputs <= 1)))
-        require(within, f"{part}: values must lie in [0, 1], got {np.min(inputs)} to {np.max(inputs)}")
+        fault = loaded.kind.values.fault(inputs)
+        require(fault is None, f"{part}: {fault}")
+        require(inputs.itemsize <= 4, f"{part}: {inputs.dtype} values; four bytes at most expected, e.g. float32")
 
 
 def counts(loaded: LoadedDataset) -> None:
@@ -56,10 +60,6 @@ def counts(loaded: LoadedDataset) -> None:
     for part, inputs, labels in loaded.parts():
         require(len(inputs) == len(labels) > 0, f"{part}: {len(inputs)} examples and {len(labels)} labels")
         require(labels.dtype == np.int64, f"{part}: labels are {labels.dtype}, int64 expected")
-        require(
-            inputs.ndim in (2, 4),
-            f"{part}: shape {inputs.shape}; (example, channel, height, width) or (example, feature) expected",
-        )
     splits = loaded.data()
     for part in (*PARTS, "test"):
         require(len(getattr(splits, part)) > 0, f"split {part} is empty")
@@ -128,8 +128,8 @@ def disjoint(loaded: LoadedDataset) -> None:
 def columns(loaded: LoadedDataset) -> None:
     """A table's groups hold each column once; categorical groups are one-hot, or all zero for unknown values;
     deviations are positive."""
-    if loaded.raw.train_inputs.ndim != 2:
-        raise ContractSkipped("pictures have no columns")
+    if not loaded.kind.columns:
+        raise ContractSkipped(f"{loaded.kind.plural} have no columns")
     groups, rows = loaded.raw.groups, loaded.raw.train_inputs
     held = sorted(column for group in groups for column in group.columns)
     once = held == list(range(rows.shape[1]))
@@ -145,10 +145,12 @@ def columns(loaded: LoadedDataset) -> None:
 
 
 def kind(loaded: LoadedDataset) -> None:
-    """The kind is `image` or `table`."""
-    says = loaded.dataset.kind
-    require(says in ("image", "table"), f"kind is {says!r}; image or table expected")
-    require(says == "image" or loaded.raw.train_inputs.ndim == 2, "it says table, and gives pictures")
+    """A known kind of data, with the axes of its examples."""
+    says = loaded.raw.kind or loaded.dataset.kind
+    require(says in KINDS, f"kind is {says!r}; {' or '.join(KINDS)} expected")
+    for part, inputs, _ in loaded.parts():
+        axes = inputs.ndim == 1 + len(KINDS[says].axes)
+        require(axes, f"{part}: shape {inputs.shape}; {KINDS[says].article} has the axes {KINDS[says].shape_text}")
 
 
 def _examples(inputs: NDArray[Any], labels: NDArray[np.int64]) -> "Counter[bytes]":
@@ -159,8 +161,8 @@ def _examples(inputs: NDArray[Any], labels: NDArray[np.int64]) -> "Counter[bytes
 
 CONTRACTS = (
     DECLARED,
-    Contract("kind", "says what it is, image or table", kind),
-    Contract("values", "uint8, or float32 in [0, 1]", values),
+    Contract("kind", "declares its kind of data, and has its axes", kind),
+    Contract("values", "values of its kind: uint8, or float32 in [0, 1]", values),
     Contract("counts", "as many labels as examples, no split empty", counts),
     Contract("classes", "every label has a name, every name an example", classes),
     Contract("content", "the same content hash each time", content),

@@ -15,18 +15,17 @@ from bench.contracts.base import DECLARED, Contract, ContractBroken, ContractSki
 from bench.contracts.situations import differing, gap
 from bench.errors import NotApplicable
 from bench.gradients import example_gradients, example_loss, group_gradients, one_hot
+from bench.kinds.known import KINDS
 from bench.models.base import Model
 
 CLASSES = 7
-# the least at which a model builds is taken: deep ones pool 8×8 pixels away
-SHAPES = {"image": ((1, 8, 8), (1, 28, 28), (3, 32, 32)), "table": ((13,),)}
 CLOSE = 1e-9
 
 
 def builds(model: Model) -> None:
     """Logits (example, class) for every accepted kind of data, for a single example and for several."""
-    unknown = set(model.takes) - set(SHAPES)
-    require(bool(model.takes) and not unknown, f"takes {model.takes}; image and table are what there is")
+    unknown = set(model.takes) - set(KINDS)
+    require(bool(model.takes) and not unknown, f"takes {model.takes}; kinds of data are {', '.join(KINDS)}")
     for shape, module in _modules(model):
         for count in (1, 3):
             logits = module(_inputs(shape, count, torch.float32))
@@ -124,8 +123,8 @@ def _modules(model: Model, *, double: bool = False) -> Iterator[tuple[tuple[int,
     """A module in eval mode for each kind of data, at its least accepted shape."""
     reasons: list[str] = []
     built = False
-    for kind in model.takes:
-        for shape, larger in pairwise((*SHAPES.get(kind, ()), None)):
+    for kind in (KINDS[name] for name in model.takes if name in KINDS):
+        for shape, larger in pairwise((*kind.shapes, None)):  # deep models pool small pictures away
             assert shape is not None
             try:
                 module = _built(model, shape)

@@ -18,6 +18,8 @@ from bench.datasets.loading import load
 from bench.defenses.base import Public, Setting
 from bench.federated.batches import Batches, clients_of
 from bench.federated.stages import stages
+from bench.kinds.base import Kind
+from bench.kinds.images import IMAGE
 from bench.models.base import Model
 from bench.points import point
 from bench.registry import entries as registry
@@ -90,14 +92,14 @@ def situation(
     readings: int = 3,
     observations: int = 1,
     same_label: bool = False,
-    table: bool = False,
+    kind: Kind = IMAGE,
     knowledge: Knowledge = "plain",
     defense: str = "none",
     labels: bool = False,
 ) -> Situation:
-    """A reading from digits by `dlg-lenet` (`table`: from `cancer` by `mlp`), undefended or behind `defense`, with
-    `labels` granted or not."""
-    dataset, architecture = ("cancer", "mlp") if table else ("digits", "dlg-lenet")
+    """A reading from the kind's default data by its default model, undefended or behind `defense`, with `labels`
+    granted or not."""
+    dataset, architecture = kind.default_dataset, kind.default_model
     source = data(dataset)
     module, weights = model(architecture, dataset)
     federated = Federated(
@@ -132,7 +134,7 @@ def situation(
         victims, batches = _same_label(source, truth.victims, batches[0])
         truth = replace(truth, victims=victims, examples=truth_at(victims, at))
     reading = take_reading(cell, setup, truth, batches)
-    words = f"{where}, B={batch}, L={steps}" + (", a table" if table else "")
+    words = f"{where}, B={batch}, L={steps}" + ("" if kind == IMAGE else f", {kind.article}")
     words += ", labels all the same" if same_label else ""
     words += f", behind {defense}" if defense != "none" else ""
     words += f", {observations} observations" if observations > 1 else ""

@@ -62,8 +62,8 @@ class Isolation:
     def data(self, cell: AnyCell, context: RunContext, memory: Memory) -> Data:
         """The cell's data set; a foreign data set is read in a plug-in process, split and hashed in this process."""
         if foreign("datasets", cell.dataset.name) and not data_is_kept(cell, memory):
-            raw, kind, private = self._pipeline.call(served.raw_data, cell, context)
-            keep_data(cell, memory, split(raw, name=cell.dataset.name, kind=kind, private=private))
+            raw, private = self._pipeline.call(served.raw_data, cell, context)
+            keep_data(cell, memory, split(raw, name=cell.dataset.name, private=private))
         return HERE.data(cell, context, memory)
 
     def attack_together(self, cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:

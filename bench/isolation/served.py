@@ -24,14 +24,13 @@ from bench.answer.train import train_cell
 from bench.answer.values import Attempt, Diagnosis
 from bench.cell import AnyCell, AttackCell, TrainingCell
 from bench.datasets.base import Dataset, Raw
-from bench.datasets.loading import read_kind
+from bench.datasets.loading import read
 from bench.errors import BenchError, NotApplicable, PluginError, with_place
 from bench.federated.simulator import RoundSimulator
 from bench.isolation import wire
 from bench.isolation.foreign import needs_plugins
 from bench.isolation.process import end_with, exit_after, single_threaded, trace_path
 from bench.models.base import Model
-from bench.record.metrics import DataKind
 from bench.record.schema import TrainingCost, TrainingResult
 from bench.registry import entries as registry
 from bench.trip import Reading
@@ -56,11 +55,10 @@ def origins(state: State) -> tuple[registry.Origin, ...]:
     return state.origins
 
 
-def raw_data(cell: AnyCell, context: RunContext, state: State) -> tuple[Raw, DataKind, bool]:
-    """Raw data, data kind, and whether the data are private."""
+def raw_data(cell: AnyCell, context: RunContext, state: State) -> tuple[Raw, bool]:
+    """Raw data with their kind, and whether the data are private."""
     dataset: Dataset = registry.of("datasets", cell.dataset)
-    raw, kind = read_kind(dataset, cell.dataset.name, context.data_dir)
-    return raw, kind, dataset.private
+    return read(dataset, cell.dataset.name, context.data_dir), dataset.private
 
 
 def observe(cell: AttackCell, context: RunContext, state: State) -> tuple[bytes, Diagnosis]:

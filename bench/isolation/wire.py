@@ -15,9 +15,12 @@ import torch
 from numpy.typing import NDArray
 
 from bench.errors import BenchError, NotApplicable, PluginError
+from bench.kinds.base import Kind
+from bench.kinds.known import named
 
 _ARRAYS = {
     ("bench.isolation.wire", "tensor_of"),
+    ("bench.kinds.known", "named"),
     ("numpy", "ndarray"),
     ("numpy", "dtype"),
     ("numpy._core.numeric", "_frombuffer"),
@@ -56,6 +59,8 @@ class _Pickler(pickle.Pickler):
             return tensor_of, (value.detach().cpu().contiguous().numpy(),)
         if isinstance(value, BenchError | NotApplicable):  # overrides any registered reducer
             return type(value), value.args
+        if isinstance(value, Kind):
+            return named, (value.name,)
         if isinstance(value, Enum):  # by getattr, in Python before 3.11.4
             return type(value), (value.value,)
         return NotImplemented

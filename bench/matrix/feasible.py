@@ -11,6 +11,7 @@ import torch
 from bench.cell import AttackCell, Federated, TrainingCell
 from bench.datasets.partition import client_size, refusal
 from bench.errors import BenchError, NotApplicable
+from bench.kinds.base import Kind
 from bench.matrix.entries import Registry
 from bench.parameters import build
 from bench.points import POINTS, Scope
@@ -27,7 +28,7 @@ class DatasetFacts:
 
     sha256: str
     subset: str | None
-    kind: str
+    kind: Kind
     shape: tuple[int, ...]
     classes: int
     training: int
@@ -38,7 +39,9 @@ def impossible(cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry
     reason = _model(cell, facts, registry) or _clients(cell.federated, facts)
     if reason is not None or isinstance(cell, TrainingCell):
         return reason
-    return _knowledge(cell, registry) or _unknowns(cell, registry) or _repeats(cell, facts.training)
+    attack = registry.load("attacks", cell.attack.name)
+    reason = _of_kind(attack, cell.attack.name, cell.dataset.name, facts.kind)
+    return reason or _knowledge(cell, registry) or _unknowns(cell, registry) or _repeats(cell, facts.training)
 
 
 def examples(point: str, federated: Federated) -> int:
@@ -54,14 +57,17 @@ def client_examples(federated: Federated, training: int) -> int:
 
 
 def _model(cell: AttackCell | TrainingCell, facts: DatasetFacts, registry: Registry) -> str | None:
-    kind, shape = facts.kind, tuple(facts.shape)
+    shape = tuple(facts.shape)
     model = registry.load("models", cell.model.name)
-    takes = tuple(getattr(model, "takes", (kind,)))
-    if kind not in takes:
-        article = "an image" if kind == "image" else f"a {kind}"
-        return f"{cell.model.name} takes {' and '.join(takes)}, {cell.dataset.name} is {article}"
+    if reason := _of_kind(model, cell.model.name, cell.dataset.name, facts.kind):
+        return reason
     reason = _unbuildable(model, json.dumps(cell.model.params, sort_keys=True), shape, facts.classes)
     return None if reason is None else f"{cell.model.name} does not fit {'×'.join(map(str, shape))}: {reason}"
+
+
+def _of_kind(entry: type, name: str, dataset: str, kind: Kind) -> str | None:
+    takes = tuple(getattr(entry, "takes", (kind.name,)))
+    return None if kind.name in takes else f"{name} takes {' and '.join(takes)}, {dataset} is {kind.article}"
 
 
 @lru_cache(maxsize=256)

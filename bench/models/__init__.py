@@ -1,1 +1,1 @@
-"""Models of the papers, each with the initialisations its paper uses."""
+"""The papers' models, each with its paper's initialisation."""

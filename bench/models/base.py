@@ -1,4 +1,4 @@
-"""What a model is: an architecture, and initial weights drawn by key on the CPU."""
+"""Base class for models: an architecture, and initial weights by key on the CPU."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -18,27 +18,28 @@ _NORMS = (nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm1d, nn.InstanceNorm2d)
 
 
 class Model(ABC):
-    """An architecture with an initialisation.  Concrete ones are frozen dataclasses.
+    """An architecture with an initialisation.  Concrete models are frozen dataclasses.
 
-    `takes` says which kinds of data it can read; normalisation, if any, is a layer of the module,
-    so that victims and dummies live in [0, 1] everywhere else.
+    Input normalisation is a layer inside the module: victims and dummies live in [0, 1] outside.
     """
 
     reference: ClassVar[str]
     takes: ClassVar[tuple[str, ...]]
-    work: ClassVar[float] = 1.0  # of a gradient, over `dlg-lenet`'s on the same pictures: for estimates of time
+    """Names of the kinds of data that fit (`bench.kinds`)."""
+    work: ClassVar[float] = 1.0
+    """Time for a gradient, relative to `dlg-lenet` on the same pictures: for time estimates."""
 
     @abstractmethod
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """The module for inputs (example, *shape) and logits (example, class)."""
 
     def bound(self, name: str, fan_in: int) -> float:
-        """Half the width of the uniform law a parameter starts from: torch's default, 1/√fan_in."""
+        """Half width of a parameter's initial uniform law: torch's default, 1/√fan_in."""
         del name
         return float(fan_in**-0.5)
 
     def initial(self, module: nn.Module, seed: int) -> dict[str, Tensor]:
-        """Initial weights by name, uniform in ±bound, each from a key of its own; normalisation layers
+        """Initial weights by name, uniform in ±bound, with a separate key each; normalisation layers
         start as the identity, weight 1 and bias 0.  Raises `BenchError` for other layers with parameters.
         """
         return {
@@ -49,7 +50,7 @@ class Model(ABC):
         }
 
     def _laws(self, module: nn.Module) -> Iterator[tuple[str, Tensor, float, float]]:
-        """Each parameter's name, itself, and the centre and half width of its uniform law."""
+        """Each parameter: name, tensor, centre and half width for its uniform law."""
         for path, layer in module.named_modules():
             parameters = dict(layer.named_parameters(recurse=False))
             if not parameters:

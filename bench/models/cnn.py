@@ -1,4 +1,4 @@
-"""The training models of the papers: convolution, pooling and linear layers."""
+"""Training models from the papers: convolution, pooling and linear layers."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The attack models of DLG and CPL: small convolutional nets with wide uniform weights."""
+"""Attack models from DLG and CPL: small convolutional nets with wide uniform weights."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -30,7 +30,7 @@ class _Lenet(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class DlgLenet(_Lenet):
-    """Three 5×5 convolutions of 12 channels (strides 2, 2, 1), then one linear layer."""
+    """Three 5×5 convolutions with 12 channels (strides 2, 2, 1), then a linear layer."""
 
     reference = "Zhu et al. 2019 (DLG), the authors' LeNet"
     takes = ("image",)
@@ -39,7 +39,7 @@ class DlgLenet(_Lenet):
 
 @dataclass(frozen=True, kw_only=True)
 class CplLenet(_Lenet):
-    """`dlg-lenet` with a fourth convolution of stride 1, as the notebooks of CPL and Fed-αCDP have it."""
+    """`dlg-lenet` with a fourth convolution (stride 1), as in the notebooks for CPL and Fed-αCDP."""
 
     reference = "Wei et al. 2020 (CPL) and Fed-αCDP's notebooks"
     takes = ("image",)

@@ -1,4 +1,4 @@
-"""The residual net of CIFAR-10's usual benchmarks, with GroupNorm: batch statistics would mix the examples."""
+"""The usual residual net for CIFAR-10, with GroupNorm: batch statistics would mix the examples."""
 
 from dataclasses import dataclass
 from math import sqrt
@@ -13,7 +13,7 @@ _STAGES = (1, 2, 4)  # times `width`
 
 
 class _Block(nn.Module):
-    """Two 3×3 convolutions beside the identity, which gets zeros as its new channels (option A of the paper)."""
+    """Two 3×3 convolutions plus the identity, padded with zero channels (option A in the paper)."""
 
     def __init__(self, channels: int, out: int, stride: int, groups: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class _Block(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Resnet20(Model):
-    """A 3×3 convolution, three stages of `blocks` residual blocks with `width`·(1, 2, 4) channels, the mean over
+    """A 3×3 convolution, three stages with `blocks` residual blocks and `width`·(1, 2, 4) channels, the mean over
     places, a linear layer: 6·blocks + 2 layers with weights, .27 million parameters at 20."""
 
     reference = "He, Zhang, Ren & Sun 2016, §4.2; GroupNorm (Wu & He 2018) for BatchNorm"
@@ -65,6 +65,6 @@ class Resnet20(Model):
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
 
     def bound(self, name: str, fan_in: int) -> float:
-        """He et al. 2015: variance 2/fan_in; torch's own law for the last layer, which has a bias."""
+        """He et al. 2015: variance 2/fan_in; torch's default law for the last layer, with its bias."""
         last = not name.startswith(("0.", "1.")) and ".inner." not in name
         return float((1 if last else sqrt(6)) * fan_in**-0.5)

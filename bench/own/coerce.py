@@ -151,5 +151,11 @@ def scaled(values: Tensor, value_range: Range, what: str) -> NDArray[np.float64]
     return clipped
 
 
+def integers(values: Values | None, what: str) -> str:
+    """`what` for an array of whole numbers, otherwise ""."""
+    kind = "" if values is None else np.asarray(tensor(values, what)).dtype.kind
+    return what if kind and kind in "iu" else ""
+
+
 def _some(names: Mapping[str, Any]) -> str:
     return ", ".join([*list(names)[:4], *(["…"] if len(names) > 4 else [])]) or "none"

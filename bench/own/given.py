@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from bench.errors import BenchError
+from bench.kinds.known import of_shape
 from bench.models.base import Model
 from bench.own import coerce, files
 from bench.own.coerce import ZERO_TO_ONE, Range, Values
@@ -68,6 +69,7 @@ def reading(
     rate: float = 1.0,
     unit: float = 1.0,
     value_range: Range = ZERO_TO_ONE,
+    kind: str | None = None,
     labels: Values | None = None,
     public: Values | None = None,
     public_labels: Values | None = None,
@@ -82,7 +84,8 @@ def reading(
     (reading, *shape) for several readings under the same weights; `weights` are those at which they were taken, by
     default the module's own.  Or `before` and `after`, the weights of a client's round, by name or as a list in the
     order of `model.state_dict()`, and `local`, how it trained (`SGD`).  `model` is a module (copied, and put into eval
-    mode; frozen parameters stay as they are) or a registered name.  `shape` is (channel, height, width) or (feature,).
+    mode; frozen parameters stay as they are) or a registered name.  `shape` is (channel, height, width) or (feature,);
+    `kind` names the kind of data (`bench.kinds`), by default inferred from `shape`.
 
     Without `local`, `unit` is 1 for gradients, and `rate` for a weight difference w_0 - w_L over `steps` local steps of
     `batch` examples.  `defense`: what the attacker knows of the client's, by name, as {"name": …, parameter: …} or as
@@ -117,6 +120,7 @@ def reading(
     else:
         refuse_batch_statistics(model)
         module = plain_copy(model)
+    of_data = of_shape(meta.shape, kind, integers=coerce.integers(public, "public"))
     check_model(module, meta.shape, classes)
     state = None if before is None else named_state(before, module, "before")
     if weights is not None:
@@ -139,7 +143,7 @@ def reading(
     if public is not None:
         known = coerce.examples(public, meta.shape, "public")
         (low, high), least, most = meta.value_range, float(known.min()), float(known.max())
-        if len(meta.shape) == 3 and (least < 2 * low - high or most > 2 * high - low):
+        if of_data.spatial and (least < 2 * low - high or most > 2 * high - low):
             raise BenchError(
                 f"public lies in {least:g}..{most:g}, inputs in {low:g}..{high:g}; scale it, or name their value_range"
             )
@@ -155,7 +159,7 @@ def reading(
         rounds=(0,),
         indices=tuple(range(count)),
         model=module,
-        kind="image" if len(meta.shape) == 3 else "table",
+        kind=of_data,
         shape=meta.shape,
         value_range=meta.value_range,
         classes=classes,

@@ -151,7 +151,7 @@ def _tries(reading: Reading, inputs: Tensor, labels: Tensor) -> Iterator[tuple[s
     low, high = reading.value_range
     unit = (inputs - low) / (high - low)
     others = {"-1..1": 2 * unit - 1, "0..255": 255 * unit, "0..1": unit}
-    if reading.kind == "image":
+    if reading.kind.spatial:
         for text, (mean, deviation) in _NORMALISED.get(reading.shape[0], {}).items():
             others[text] = (unit - _column(mean)) / _column(deviation)
     for text, other in others.items():

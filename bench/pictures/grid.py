@@ -4,7 +4,6 @@ For the eye only; figures are computed elsewhere.  Examples are selected by orde
 """
 
 import io
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from bench.kinds.base import Kind
 from bench.record.files import write_atomically
 from bench.record.schema import Record
 from bench.record.store import read_arrays
@@ -25,7 +25,7 @@ _BROKEN = np.array([214, 39, 100], np.uint8)  # not a number: neither black nor 
 Floats = NDArray[np.floating[Any]]
 
 
-def grid(truth: Floats, guess: Floats) -> Image.Image | None:
+def grid(truth: Floats, guess: Floats, kind: Kind) -> Image.Image | None:
     """Truth above reconstruction, for up to eight examples; None for empty arrays.
 
     Both (reading, example, *shape), in the same order, in [0, 1] (clipped here).  First examples of all readings come
@@ -33,7 +33,7 @@ def grid(truth: Floats, guess: Floats) -> Image.Image | None:
     """
     if not alike(truth, guess):
         return None
-    page = sheet(np.stack([drawn(chosen(values)) for values in (truth, guess)]), GAP)
+    page = sheet(np.stack([drawn(chosen(values), kind) for values in (truth, guess)]), GAP)
     return Image.fromarray(np.pad(page, ((GAP, GAP), (GAP, GAP), (0, 0)), constant_values=PAPER))
 
 
@@ -61,14 +61,14 @@ def of_record(run: Path, record: Record) -> Image.Image | None:
 
     Raises `RecordError` for missing or damaged arrays.
     """
-    return None if record.arrays is None else of_arrays(read_arrays(run, record.arrays))
+    return None if record.arrays is None else of_arrays(record, read_arrays(run, record.arrays))
 
 
-def of_arrays(arrays: Mapping[str, Floats]) -> Image.Image | None:
+def of_arrays(record: Record, arrays: Mapping[str, Floats]) -> Image.Image | None:
     """Grid of loaded arrays; None if truth or reconstruction is missing."""
-    if "truth" not in arrays or "reconstruction" not in arrays:
+    if record.attack is None or "truth" not in arrays or "reconstruction" not in arrays:
         return None
-    return grid(arrays["truth"], arrays["reconstruction"])
+    return grid(arrays["truth"], arrays["reconstruction"], record.attack.data_kind)
 
 
 def save(image: Image.Image, path: Path) -> None:
@@ -83,26 +83,15 @@ def chosen(values: Floats) -> Floats:
     return np.swapaxes(values, 0, 1).reshape(-1, *values.shape[2:])[:EXAMPLES]
 
 
-def drawn(items: Floats, side: int = _SIDE) -> NDArray[np.uint8]:
+def drawn(items: Floats, kind: Kind, side: int = _SIDE) -> NDArray[np.uint8]:
     """Examples (n, *shape) in [0, 1] → pixels (n, height, width, 3), each value enlarged to a square.
 
     `side`: approximate height in pixels, at least the example's height.  Values are clipped; non-finite values have a
     special colour.
     """
-    colours = _colours(items)
+    colours = kind.pixels(items)
     finite = np.isfinite(colours).all(-1, keepdims=True)
     shades = np.round(np.clip(np.where(finite, colours, 0), 0, 1) * 255)
     pixels = np.where(finite, shades, _BROKEN).astype(np.uint8)
     enlarged = max(1, round(side / pixels.shape[1]))
     return pixels.repeat(enlarged, 1).repeat(enlarged, 2)
-
-
-def _colours(items: Floats) -> Floats:
-    """Values (n, height, width, 3): colour unchanged, otherwise grey."""
-    if items.ndim == 2:
-        count, width = items.shape
-        side = math.ceil(math.sqrt(width))
-        items = np.concatenate([items, np.ones((count, side * side - width))], 1).reshape(count, side, side)
-    elif items.ndim == 4:
-        items = np.moveaxis(items, 1, -1) if items.shape[1] == 3 else items.mean(1)
-    return items if items.ndim == 4 else np.repeat(items[..., None], 3, -1)

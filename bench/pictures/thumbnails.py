@@ -5,13 +5,13 @@ display: a digit takes a few hundred bytes.
 """
 
 import io
-import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from bench.kinds.base import Kind
 from bench.pictures.grid import Floats, alike, chosen, drawn, sheet
 
 TOTAL = 1_000_000  # bytes of all thumbnails of a page: base64 adds a third, and 500 rows stay below 5 MB
@@ -31,7 +31,7 @@ class Thumbnail:
     examples: int
 
 
-def fitting(truth: Floats, guess: Floats, limit: int) -> Thumbnail | None:
+def fitting(truth: Floats, guess: Floats, kind: Kind, limit: int) -> Thumbnail | None:
     """Richest step of `LADDER` within `limit` bytes, for truths and reconstructions in [0, 1], both (reading,
     example, *shape).
 
@@ -40,7 +40,7 @@ def fitting(truth: Floats, guess: Floats, limit: int) -> Thumbnail | None:
     if not alike(truth, guess):
         return None
     for examples, side, quality in LADDER:
-        tiles = [[_tile(item, side) for item in chosen(values)[:examples]] for values in (truth, guess)]
+        tiles = [[_tile(item, kind, side) for item in chosen(values)[:examples]] for values in (truth, guess)]
         page, buffer = Image.fromarray(sheet(np.array(tiles), _GAP)), io.BytesIO()
         page.save(buffer, "WEBP", lossless=quality == 100, quality=quality, method=4)
         if buffer.tell() <= limit:
@@ -48,10 +48,10 @@ def fitting(truth: Floats, guess: Floats, limit: int) -> Thumbnail | None:
     return None
 
 
-def _tile(item: Floats, side: int) -> NDArray[np.uint8]:
+def _tile(item: Floats, kind: Kind, side: int) -> NDArray[np.uint8]:
     """An example at its own size, or shrunk to a longest side of `side` pixels."""
-    image = Image.fromarray(drawn(item[None])[0])
-    rows = item.shape[-2] if item.ndim > 1 else math.ceil(math.sqrt(len(item)))
-    height = min(rows, max(1, side * rows // max(rows, item.shape[-1] if item.ndim > 1 else rows)))
+    image = Image.fromarray(drawn(item[None], kind)[0])
+    rows, columns = kind.pixels(item[None]).shape[1:3]
+    height = min(rows, max(1, side * rows // max(rows, columns)))
     width = max(1, round(image.width * height / image.height))
     return np.asarray(image.resize((width, height), Image.Resampling.BOX))

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from bench.kinds.base import Kind
 from bench.pictures.grid import GAP, PAPER, Floats, chosen, drawn, sheet
 from bench.record.schema import Record
 from bench.record.store import read_arrays
@@ -19,7 +20,7 @@ _CAPTION = "evaluations"
 _SIDE = 56  # pixels: ten columns of full size would be most of what a cell sends to MLflow
 
 
-def over_iterations(truth: Floats, trajectory: Floats, marks: Sequence[int]) -> Image.Image | None:
+def over_iterations(truth: Floats, trajectory: Floats, marks: Sequence[int], kind: Kind) -> Image.Image | None:
     """Up to eight examples by evaluation count, from start to end, then the truth; None for empty arrays.
 
     `truth` (reading, example, *shape) and `trajectory` (mark, reading, example, *shape), already paired, in [0, 1]
@@ -35,7 +36,7 @@ def over_iterations(truth: Floats, trajectory: Floats, marks: Sequence[int]) -> 
         )
     if 0 in shape:
         return None
-    columns = [drawn(chosen(examples), _SIDE) for examples in (*trajectory, truth[: shape[1]])]
+    columns = [drawn(chosen(examples), kind, _SIDE) for examples in (*trajectory, truth[: shape[1]])]
     labels = [*(f"{mark:,}" for mark in marks), "truth"]
     font = ImageFont.load_default(_SIZE)
     height, width = columns[0][0].shape[:2]
@@ -67,9 +68,9 @@ def of_record(run: Path, record: Record) -> Image.Image | None:
 def of_arrays(record: Record, arrays: Mapping[str, Floats]) -> Image.Image | None:
     """`of_record` for loaded arrays."""
     marks = _marks(record)
-    if not marks or "truth" not in arrays or "trajectory" not in arrays:
+    if record.attack is None or not marks or "truth" not in arrays or "trajectory" not in arrays:
         return None
-    return over_iterations(arrays["truth"], arrays["trajectory"], marks)
+    return over_iterations(arrays["truth"], arrays["trajectory"], marks, record.attack.data_kind)
 
 
 def _marks(record: Record) -> Sequence[int]:

@@ -30,7 +30,9 @@ def differences(old: Record, new: Record, tolerance: float = 0.0) -> list[str]:
 def unequal(where: str, old: Any, new: Any, tolerance: float = 0.0) -> Iterator[tuple[str, Any, Any]]:
     """(field, old, new) of each field in which two values of the schema differ, named from `where` on."""
     if is_dataclass(old) and type(old) is type(new):
-        old, new = ({field.name: getattr(value, field.name) for field in fields(value)} for value in (old, new))
+        old, new = (
+            {field.name: getattr(value, field.name) for field in fields(value) if field.compare} for value in (old, new)
+        )
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for name in sorted({*old, *new}, key=str):
             yield from unequal(f"{where}.{name}", old.get(name), new.get(name), tolerance)

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-DataKind = Literal["image", "table"]
+from bench.kinds.base import Kind
+from bench.kinds.images import IMAGE
+from bench.kinds.tables import TABLE
+
 # Candidates that the attack `gallery` names of a single example: what so many attackers together may say.
 NAMED_LIST = 10
 
@@ -29,7 +32,7 @@ class Metric:
     unit: str = ""
     decimals: int = 3
     percent: bool = False
-    kinds: tuple[DataKind, ...] = ("image", "table")
+    kinds: tuple[Kind, ...] = (IMAGE, TABLE)
     compared: bool = False
 
     @property
@@ -41,11 +44,21 @@ class Metric:
 RMSE = Metric(name="rmse", label="RMSE", better="lower", compared=True)
 RMSE_UNCLIPPED = Metric(name="rmse_unclipped", label="RMSE unclipped", better="lower")
 PSNR_DB = Metric(name="psnr_db", label="PSNR", better="higher", unit="dB", decimals=0, compared=True)
-SSIM = Metric(name="ssim", label="SSIM", better="higher", kinds=("image",), compared=True)
-LPIPS = Metric(name="lpips", label="LPIPS", better="lower", kinds=("image",), compared=True)
-NUMERIC_RMSE = Metric(name="numeric_rmse", label="numeric RMSE", better="lower", kinds=("table",))
-GROUPS_RIGHT = Metric(name="groups_right", label="groups right", better="higher", percent=True, kinds=("table",))
+SSIM = Metric(name="ssim", label="SSIM", better="higher", kinds=(IMAGE,), compared=True)
+LPIPS = Metric(name="lpips", label="LPIPS", better="lower", kinds=(IMAGE,), compared=True)
+NUMERIC_RMSE = Metric(name="numeric_rmse", label="numeric RMSE", better="lower", kinds=(TABLE,))
+GROUPS_RIGHT = Metric(name="groups_right", label="groups right", better="higher", percent=True, kinds=(TABLE,))
 OVER_PRIOR_DB = Metric(name="over_prior_db", label="over prior", better="higher", unit="dB", decimals=1)
 
 METRICS = (RMSE, RMSE_UNCLIPPED, PSNR_DB, SSIM, LPIPS, NUMERIC_RMSE, GROUPS_RIGHT, OVER_PRIOR_DB)
 COMPARED = tuple(metric for metric in METRICS if metric.compared)
+
+
+def named(name: str) -> Metric:
+    """The metric of this name."""
+    return next(metric for metric in METRICS if metric.name == name)
+
+
+def of_kind(kind: Kind) -> tuple[Metric, ...]:
+    """The metrics of a kind of data."""
+    return tuple(metric for metric in METRICS if kind in metric.kinds)

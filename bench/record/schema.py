@@ -13,7 +13,11 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from bench.cell import Cell
-from bench.errors import RecordError
+from bench.errors import BenchError, RecordError
+from bench.kinds.base import Kind
+from bench.kinds.images import IMAGE
+from bench.kinds.known import named
+from bench.kinds.tables import TABLE
 from bench.record.metrics import Metric
 
 SCHEMA = 2
@@ -323,6 +327,8 @@ class AttackResult(_Strict):
     """An attack cell's result."""
 
     kind: Literal["attack"] = "attack"
+    data: Annotated[str | None, _UNLESS_NONE] = field(default=None, compare=False)
+    """Kind of data (`bench.kinds`); None in records older than this field, and without a summary."""
     readings: tuple[ReadingScore, ...]
     """Attacked readings with their scores; in a cascade the readings left by earlier cells."""
     summary: Summary | None = None
@@ -350,6 +356,16 @@ class AttackResult(_Strict):
     reference_db: Annotated[float | None, _UNLESS_NONE] = None
     """Median PSNR reached by the linear-Gaussian reference on the first 8 readings, dB; None: not requested, or no
     noise law."""
+
+    @property
+    def data_kind(self) -> Kind:
+        """The kind of data.  Raises `RecordError` for an unknown kind, and for an old record without summary."""
+        if self.data is None:  # older records: images alone have a strict rate
+            return TABLE if self.figures().asr_strict is None else IMAGE
+        try:
+            return named(self.data)
+        except BenchError as error:
+            raise RecordError(f"its data: {error}") from None
 
     def numbered(self) -> Iterator[tuple[int, ReadingScore]]:
         """The attacked readings, each with its number in the cell."""

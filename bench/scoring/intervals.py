@@ -1,8 +1,8 @@
-"""Scoring: how sure a share is, and whether two differ.
+"""Scoring: confidence intervals for shares, and tests between two shares.
 
-Wilson's interval is for independent examples; those that belong together (in a reading, under a weight seed) count
-as fewer; a worst over m settings takes every interval at level 1 - .05/m; two cells
-of the same victims are compared in pairs.
+Wilson's interval assumes independent examples.  Examples in the same reading or under the same weight seed are
+correlated, and count as fewer trials.  The worst case over m settings uses intervals at level 1 - .05/m.  Two cells
+with the same victims are compared in pairs.
 """
 
 import numpy as np
@@ -17,14 +17,14 @@ _ROOM = 1 << 22  # clusters drawn at once
 
 
 def simultaneous(m: int, level: float = LEVEL) -> float:
-    """The level of each of m intervals that are to hold together: 1 - (1 - level)/m (Bonferroni)."""
+    """The level for each of m simultaneous intervals: 1 - (1 - level)/m (Bonferroni)."""
     if m < 1:
         raise ValueError(f"expected at least one interval, got {m}")
     return 1 - (1 - level) / m
 
 
 def wilson(successes: float, trials: float, level: float = LEVEL) -> Interval:
-    """Wilson's score interval of a share (Wilson 1927; Brown, Cai, DasGupta 2001, eq. 4).
+    """Wilson's score interval for a share (Wilson 1927; Brown, Cai, DasGupta 2001, eq. 4).
 
     (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n) with p = successes/trials; (0, 1) without trials.
     """
@@ -47,13 +47,13 @@ def _wilson(share: float, trials: float, z: float) -> Interval:
 def cluster_bootstrap(
     values: ArrayLike, clusters: ArrayLike, level: float = LEVEL, *, draws: int = 4000, seed: int = 0
 ) -> Interval:
-    """Expanded percentile interval of the mean of `values` (n,) when whole `clusters` (n,) are drawn anew.
+    """Expanded percentile interval for the mean of `values` (n,), by resampling whole `clusters` (n,).
 
-    G clusters are drawn with replacement (Davison, Hinkley 1997, §3.8).  The plain percentiles of few clusters lie
-    too close, so those of Φ(-√(G/(G - 1)) t) are taken, t being Student's quantile with G - 1 degrees (Hesterberg
+    G clusters are drawn with replacement (Davison, Hinkley 1997, §3.8).  Plain percentiles are too narrow for few
+    clusters; the percentiles used are Φ(-√(G/(G - 1)) t), with Student's quantile t for G - 1 degrees (Hesterberg
     2015, "expanded percentile interval").  Coverage at nominal .95, simulated with normal clusters: .87 for 4 (the
-    most that their range can give), .94 for 8, .95 from 16 on.  Where all clusters agree it has no width; shares use
-    `clustered_share`.  Raises `ValueError` for one cluster, which says nothing of how they vary.
+    limit set by their range), .94 for 8, .95 from 16 on.  Equal clusters give zero width; shares use
+    `clustered_share`.  Raises `ValueError` for a single cluster.
     """
     array = np.asarray(values, np.float64)
     names, member = np.unique(np.asarray(clusters), return_inverse=True)
@@ -72,11 +72,11 @@ def cluster_bootstrap(
 
 
 def effective_trials(successes: ArrayLike, clusters: ArrayLike) -> float:
-    """How many independent trials the n successes or failures, (n,) in [0, 1], are worth where a cluster's may agree.
+    """Equivalent number of independent trials for n successes or failures, (n,) in [0, 1], in correlated clusters.
 
-    n over the design effect (Kish 1965, §5.4): the variance of the share between clusters, linearised, over that of
-    independent trials.  At most n, at least the number of clusters; that number where all agree, as nothing is known
-    of how clusters vary.
+    n over the design effect (Kish 1965, §5.4): the linearised variance between clusters over the variance of
+    independent trials.  At most n, at least the number of clusters.  Equal values leave the variance between clusters
+    unknown: the number of clusters.
     """
     array = np.asarray(successes, np.float64)
     count, share = len(np.unique(np.asarray(clusters))), float(array.mean())
@@ -90,14 +90,13 @@ def effective_trials(successes: ArrayLike, clusters: ArrayLike) -> float:
 def clustered_share(
     successes: ArrayLike, groups: ArrayLike, clusters: ArrayLike | None = None, level: float = LEVEL
 ) -> Interval:
-    """Interval of a share of examples, (n,) in [0, 1], that belong together in `groups` (readings) and, above, in
-    `clusters` (weight seeds), both (n,); None: there is nothing above.
+    """Interval for the mean of successes (n,) in [0, 1], correlated in `groups` (readings) and `clusters` (seeds).
 
-    Wilson's interval of the effective trials.  Over clusters, of which there are few, with trials as few as their
-    variance says, and Student's quantile for the normal's (Korn, Graubard 1998, who do so with Clopper and Pearson's
-    interval); where all agree they tell no variance, and the groups' count stands.  Simulated coverage at nominal .95
-    (tests/test_intervals.py): .92 and more for batches that leak whole, and for 4 or 8 seeds whose log odds have a
-    deviation of 1; .87 to .91 for 4 seeds of deviation 1.5.
+    Wilson's interval with effective trials.  Few clusters: trials by the variance between clusters, and Student's
+    quantile in place of the normal quantile (Korn, Graubard 1998, for Clopper and Pearson's interval).  Equal clusters
+    leave this variance unknown: trials by groups.  Simulated coverage at nominal .95 (tests/test_intervals.py): ≥ .92
+    for batches leaking as a whole, and for 4 or 8 seeds with log odds deviating by 1; .87 to .91 for 4 seeds with
+    log odds deviating by 1.5.
     """
     array = np.asarray(successes, np.float64)
     share, trials = float(array.mean()), effective_trials(array, groups)
@@ -113,7 +112,7 @@ def clustered_share(
 
 
 def _variance_of_mean(values: NDArray[np.float64], clusters: ArrayLike) -> float:
-    """Of the mean over all, from the clusters' sums: a ratio's, linearised, times G/(G - 1) (Cochran 1977, §9A.2)."""
+    """Linearised variance of a ratio from cluster sums, times G/(G - 1) (Cochran 1977, §9A.2)."""
     names, member = np.unique(np.asarray(clusters), return_inverse=True)
     sums, sizes = np.bincount(member, values), np.bincount(member)
     residual = sums - sizes * values.mean()
@@ -125,10 +124,10 @@ def paired_difference(
 ) -> tuple[float, float, float]:
     """share(a) - share(b) over the same victims, and its interval: (difference, low, high).
 
-    `a` and `b` (n,) are successes on the same examples in the same order.  With n₁₀ examples that leaked in a alone
-    and n₀₁ in b alone, half an example more in each of the four cells of the 2×2 table and N = n + 2 (Agresti, Min
-    2005, "Wald+2"): (n₁₀ - n₀₁)/N ± z √(n₁₀ + n₀₁ - (n₁₀ - n₀₁)²/N)/N.  With `clusters` (n,) also not inside the
-    cluster bootstrap's of a - b.  Two configurations are called different only where 0 is outside.
+    `a` and `b` (n,) are successes on the same examples in the same order.  n₁₀ examples leaked only in a, n₀₁ only in
+    b; each cell in the 2×2 table gets half an example more, N = n + 2 (Agresti, Min 2005, "Wald+2"):
+    (n₁₀ - n₀₁)/N ± z √(n₁₀ + n₀₁ - (n₁₀ - n₀₁)²/N)/N.  With `clusters` (n,): union with the cluster bootstrap interval
+    for a - b.  Two configurations differ if 0 is outside.
     """
     first, second = _pairs(a, b)
     difference = float(first.mean() - second.mean())
@@ -142,16 +141,16 @@ def paired_difference(
 
 
 def wald_plus_2(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> tuple[float, float]:
-    """Centre and deviation of share(a) - share(b) over the same examples (n,), by Agresti and Min (2005), "Wald+2"."""
+    """Centre and deviation for share(a) - share(b) over the same examples (n,), by Agresti and Min (2005), "Wald+2"."""
     only_a, only_b, total = (a & ~b).sum() + 0.5, (b & ~a).sum() + 0.5, len(a) + 2
     spread = np.sqrt(only_a + only_b - (only_a - only_b) ** 2 / total) / total
     return float((only_a - only_b) / total), float(spread)
 
 
 def mcnemar(a: ArrayLike, b: ArrayLike) -> float:
-    """Two-sided p-value that a and b leak equally often on the same examples (McNemar 1947, exact).
+    """Two-sided p-value for equal leakage in a and b on the same examples (McNemar 1947, exact).
 
-    Of the examples on which they disagree, each side's count is binomial with share 1/2.
+    Among discordant examples, each side's count is binomial with share 1/2.
     """
     first, second = _pairs(a, b)
     only_a, only_b = int((first & ~second).sum()), int((second & ~first).sum())

@@ -1,4 +1,4 @@
-"""Scoring: LPIPS (Zhang et al. 2018) where its AlexNet weights are at hand; nothing is ever fetched."""
+"""Scoring: LPIPS (Zhang et al. 2018), if its AlexNet weights are on this machine; no download."""
 
 import hashlib
 import os
@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from bench.record.metrics import DataKind
-from bench.scoring.metrics import Floats, clipped, within_range
+from bench.kinds.base import Floats, Kind
+from bench.kinds.unit import clipped, within_range
+from bench.record.metrics import LPIPS
 
 TRUNK = "alexnet-owt-7be5be79.pth"
 TRUNK_PREFIX = "7be5be79"  # of the file's SHA-256, as its name says
@@ -23,17 +24,17 @@ Lpips = Callable[[ArrayLike, ArrayLike], Floats]
 
 
 def trunk_path() -> Path:
-    """Where the weights are looked for: $BENCH_LPIPS_TRUNK, else torch's own cache ($TORCH_HOME)."""
+    """Path of the weights: $BENCH_LPIPS_TRUNK, by default torch's cache ($TORCH_HOME)."""
     named = os.environ.get("BENCH_LPIPS_TRUNK")
     return Path(named) if named else Path(torch.hub.get_dir()) / "checkpoints" / TRUNK
 
 
 def load(path: Path | None = None, *, prefix: str = TRUNK_PREFIX) -> tuple[Lpips | None, str | None]:
-    """LPIPS (version 0.1, AlexNet) and None, or None and why it is absent.
+    """LPIPS (version 0.1, AlexNet) and None, or None and the reason for its absence.
 
-    The trunk is read from `path` (`trunk_path()` by default) if its SHA-256 starts with `prefix`;
-    with other weights the figure would be another metric under the same name.  The reason names no
-    folder of this machine: it stands in records, which are published and compared.
+    The trunk is read from `path` (by default `trunk_path()`) if its SHA-256 starts with `prefix`: other weights would
+    be another metric under the same name.  The reason names no folder of this machine: records hold the reason, and
+    records are published and compared.
     """
     path = path or trunk_path()
     if not path.is_file():
@@ -51,13 +52,13 @@ def load(path: Path | None = None, *, prefix: str = TRUNK_PREFIX) -> tuple[Lpips
         return None, f"{path.name} does not hold AlexNet's weights ({type(error).__name__}); get {TRUNK} anew"
 
 
-def lpips_for(kind: DataKind) -> tuple[Lpips | None, str | None]:
-    """`load` for images; tables have no LPIPS."""
-    return load() if kind == "image" else (None, "images alone have it")
+def lpips_for(kind: Kind) -> tuple[Lpips | None, str | None]:
+    """`load` for images; other kinds have no LPIPS."""
+    return load() if kind in LPIPS.kinds else (None, "images alone have it")
 
 
 def _network(state: dict[str, Any]) -> torch.nn.Module:
-    """The package's network with this trunk: torchvision's `features.N.*` are its `sliceK.N.*`."""
+    """The package's network with this trunk; torchvision's `features.N.*` become `sliceK.N.*`."""
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         # The package asks torchvision in a deprecated way, and draws weights that are replaced below.
         warnings.simplefilter("ignore")
@@ -71,7 +72,7 @@ def _network(state: dict[str, Any]) -> torch.nn.Module:
 
 def _measure(network: torch.nn.Module) -> Lpips:
     def lpips(truth: ArrayLike, guess: ArrayLike) -> Floats:
-        """LPIPS per example of the clipped guess; NaN where the guess has NaN."""
+        """LPIPS of the clipped guess, per example; NaN for a guess with NaN."""
         true, found = within_range(truth), clipped(guess)
         lead = true.shape[:2]
         rows = [
@@ -92,8 +93,8 @@ def _chunks(pictures: Floats) -> list[Floats]:
 def _prepared(pictures: Floats) -> torch.Tensor:
     """Three channels in [-1, 1]; pictures too small for AlexNet are enlarged by a whole factor.
 
-    The factor is the least that serves (28 → 56, 8 → 32) and repeats pixels, so that nothing is
-    interpolated; such figures compare with one another, not with those of larger pictures.
+    The least sufficient factor (28 → 56, 8 → 32) repeats pixels without interpolation.  Figures of small pictures
+    compare among themselves, not with figures of larger pictures.
     """
     factor = -(-SMALLEST // min(pictures.shape[-2:]))
     large = pictures.repeat(factor, axis=-2).repeat(factor, axis=-1)

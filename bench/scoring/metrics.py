@@ -1,61 +1,41 @@
-"""Scoring: how far one example is from another, in one place, with one data range.
+"""Scoring: distances between truth and reconstruction, with the data range [0, 1].
 
-Arrays are (reading, example, *shape) with the truth in [0, 1]; results are (reading, example) in float64.  An example
-with NaN in it has NaN for a figure; who averages must not drop it.  `bench.scoring.score` adds LPIPS, which
-needs a network, and the margin over the prior-only baselines.
+Arrays are (reading, example, *shape); results are (reading, example) in float64.  An example with NaN has NaN as
+figure, and an average must not drop such figures.  `bench.scoring.score` adds LPIPS, which needs a network, and the
+margin over the prior-only baselines.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from skimage.metrics import structural_similarity
 
 from bench.datasets.base import Group
-from bench.record.metrics import GROUPS_RIGHT, METRICS, NUMERIC_RMSE, PSNR_DB, RMSE, RMSE_UNCLIPPED, SSIM, DataKind
+from bench.kinds.base import Floats, Kind
+from bench.kinds.unit import clipped, mse, within_range
+from bench.record.metrics import GROUPS_RIGHT, NUMERIC_RMSE, PSNR_DB, RMSE, RMSE_UNCLIPPED, SSIM, of_kind
 
-Floats = NDArray[np.float64]
 SSIM_WINDOW = 7  # pixels; scikit-image's default, with its sample covariance, K1 = .01 and K2 = .03
-# 10·log10(1/MSE) has no finite value for equal examples.  120 dB is an RMSE of 1e-6, float32's rounding
-# of values near 1: nothing that is stored can be told from equal above it.
+# 10·log10(1/MSE) is infinite for equal examples.  120 dB is an RMSE of 1e-6, float32's rounding of values near 1:
+# stored examples that are nearer count as equal.
 PSNR_CAP_DB = 120.0
 
 
-def within_range(truth: ArrayLike) -> Floats:
-    """The truth as float64; raises `ValueError` where it leaves [0, 1], the range all figures assume."""
-    array = np.asarray(truth, np.float64)
-    if array.size and not (array.min() >= 0 and array.max() <= 1):
-        raise ValueError(f"examples must lie in [0, 1], got {array.min():g} to {array.max():g}; scale them")
-    return array
-
-
-def clipped(guess: ArrayLike) -> Floats:
-    """A reconstruction as float64, cut to [0, 1]."""
-    return np.clip(np.asarray(guess, np.float64), 0, 1)
-
-
-def mse(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Mean squared difference per example, of the arrays as they are."""
-    with np.errstate(over="ignore"):  # a diverged example may be too large to square: inf is the answer
-        squares = (np.asarray(truth, np.float64) - np.asarray(guess, np.float64)) ** 2
-        means: Floats = squares.reshape(*squares.shape[:2], -1).mean(axis=-1)
-    return means
-
-
 def rmse(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Root mean squared error per example of the clipped guess, in units of the range, 0 to 1."""
+    """Root mean squared error of the clipped guess, per example, 0 to 1."""
     return np.sqrt(mse(within_range(truth), clipped(guess)))
 
 
 def rmse_unclipped(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Root mean squared error per example of the guess as optimised; it has no upper end."""
+    """Root mean squared error of the unclipped guess, per example, without upper bound."""
     return np.sqrt(mse(within_range(truth), guess))
 
 
 def psnr_db(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Peak signal-to-noise ratio per example in dB, 10·log10(1/MSE): data range 1, clipped guess.
+    """Peak signal-to-noise ratio in dB per example, 10·log10(1/MSE): data range 1, clipped guess.
 
-    At most `PSNR_CAP_DB`, which stands for equal examples, so that records hold finite numbers.
+    At most `PSNR_CAP_DB`, the figure for equal examples: records hold finite numbers.
     """
     error = mse(within_range(truth), clipped(guess))
     return -10 * np.log10(np.maximum(error, 10 ** (-PSNR_CAP_DB / 10)))
@@ -75,10 +55,9 @@ def ssim(truth: ArrayLike, guess: ArrayLike) -> Floats:
 
 
 def numeric_rmse(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) -> Floats:
-    """RMSE per row over the numeric columns, each in units of its deviation; NaN without any.
+    """RMSE per row over the numeric columns, each in units of its deviation; NaN for tables without numeric columns.
 
-    Rows are (reading, example, feature), the guess is clipped.  A column that never varies has no deviation to be
-    measured by and counts in units of the range.
+    Rows are (reading, example, feature), the guess is clipped.  A constant column counts in units of the range.
     """
     true, cut = within_range(truth), clipped(guess)
     scales = {n: group.deviation or 1.0 for group in groups if not group.categorical for n in group.columns}
@@ -89,10 +68,10 @@ def numeric_rmse(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) ->
 
 
 def groups_right(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) -> Floats:
-    """Share per row of the categorical groups whose largest column is the true one; NaN without any.
+    """Share of right categorical groups per row; NaN for tables without categorical groups.
 
-    A tie is not an answer: a guess of equal columns is wrong.  A group of one column (yes or no) is right on the true
-    side of one half.  A missing value, a group of zeros alone, is right where no column reaches one half.
+    A group is right if the largest column is the true column; a tie is wrong.  A group with a single column (yes or
+    no) is right on the true side of .5.  A missing value (all zeros) is right if no column reaches .5.
     """
     true, named = within_range(truth), np.asarray(guess, np.float64)
     right = []
@@ -118,7 +97,7 @@ MEASURES: Mapping[str, Callable[[Floats, Floats, Sequence[Group]], Floats]] = {
 }
 
 
-def measured(truth: Floats, guess: Floats, kind: DataKind, groups: Sequence[Group]) -> dict[str, Floats]:
-    """Metric → (reading, example), of every metric that this kind of data has."""
-    names = [metric.name for metric in METRICS if kind in metric.kinds and metric.name in MEASURES]
+def measured(truth: Floats, guess: Floats, kind: Kind, groups: Sequence[Group]) -> dict[str, Floats]:
+    """Every metric of this kind of data, name → (reading, example)."""
+    names = [metric.name for metric in of_kind(kind) if metric.name in MEASURES]
     return {name: MEASURES[name](truth, guess, groups) for name in names}

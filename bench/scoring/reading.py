@@ -1,20 +1,20 @@
-"""Scoring: how much of the undefended gradient a Reading still shows, known to the harness alone."""
+"""Scoring: similarity of a `Reading` to the undefended gradient; only the harness knows both."""
 
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bench.scoring.metrics import Floats
+from bench.kinds.base import Floats
 
 SNR_CAP_DB = 120.0
 
 
 def reading_snr(values: Mapping[str, ArrayLike], undefended: Mapping[str, ArrayLike]) -> Floats:
-    """How far the reading is from the undefended one, 10·log10(‖g‖²/‖r - g‖²) in dB: (reading,).
+    """Signal-to-noise ratio of the reading r against the undefended g, 10·log10(‖g‖²/‖r - g‖²) in dB: (reading,).
 
-    Both name → (reading, observation, *shape); all variables and observations are one vector. Held to ±`SNR_CAP_DB`,
-    which stands for an equal reading; NaN where the undefended one is zero or either is not finite.
+    Both name → (reading, observation, *shape), flattened to a vector per reading.  Cut to ±`SNR_CAP_DB`, the figure for
+    equal readings; NaN for a zero g, and for r or g with NaN.
     """
     read, clean = _vectors(values, undefended)
     signal, noise = (clean**2).sum(axis=1), ((read - clean) ** 2).sum(axis=1)
@@ -25,7 +25,7 @@ def reading_snr(values: Mapping[str, ArrayLike], undefended: Mapping[str, ArrayL
 
 
 def reading_cosine(values: Mapping[str, ArrayLike], undefended: Mapping[str, ArrayLike]) -> Floats:
-    """Cosine between the reading and the undefended one, -1 to 1: (reading,); NaN where either is zero."""
+    """Cosine between the reading and the undefended reading, -1 to 1: (reading,); NaN if either is zero."""
     read, clean = _vectors(values, undefended)
     norms = np.sqrt((read**2).sum(axis=1) * (clean**2).sum(axis=1))
     usable = (norms > 0) & np.isfinite(norms)

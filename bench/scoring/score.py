@@ -1,7 +1,7 @@
-"""Scoring: the truth and a Reconstruction in, figures for the record out.
+"""Scoring: from truth and `Reconstruction` to the figures of a record.
 
-The order is fixed: pair once, measure everything on that pairing, judge, summarise.  An example that is
-missing or not finite keeps its place and counts as not leaked.
+The order is fixed: pair once, measure all metrics on this pairing, judge, summarise.  A missing example, and an
+example with NaN, keep their place and count as not leaked.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bench.datasets.base import Group
-from bench.record.metrics import LPIPS, OVER_PRIOR_DB, PSNR_DB, RMSE, DataKind
+from bench.kinds.base import Floats, Kind
+from bench.record.metrics import LPIPS, PSNR_DB, RMSE
+from bench.record.metrics import named as metric_named
 from bench.record.schema import ExampleScore, PriorScore, ReadingScore, Summary
-from bench.scoring import success
 from bench.scoring.assign import assign, in_order
 from bench.scoring.identify import Naming, identify
 from bench.scoring.lpips_metric import Lpips
-from bench.scoring.metrics import Floats, measured, within_range
+from bench.scoring.metrics import measured
 from bench.scoring.summary import median, summarise
 from bench.trip import Reconstruction
 
@@ -27,19 +28,18 @@ Columns = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """`readings` with their examples, and the `summary`; `order` (reading, example) the guess paired with
-    each example, -1 for missing.
-
-    `lpips_absent` says why LPIPS was not measured, `priors_from` what the priors were made of, `doubt` what makes the
-    figures say nothing (of a reading of one's own that its truth does not explain).
-    """
+    """Figures of a cell."""
 
     readings: tuple[ReadingScore, ...]
     summary: Summary
     order: NDArray[np.int64]
+    """The guess paired with each example, (reading, example); -1 for a missing guess."""
     lpips_absent: str | None = None
+    """Reason for a missing LPIPS."""
     priors_from: str = "the public split"
+    """Source of the prior-only baselines."""
     doubt: str | None = None
+    """Reason why the figures have no meaning: the truth does not explain the user's reading."""
 
 
 def score(
@@ -47,7 +47,7 @@ def score(
     truth_labels: ArrayLike,
     reconstruction: Reconstruction,
     *,
-    kind: DataKind,
+    kind: Kind,
     groups: Sequence[Group] = (),
     priors: Mapping[str, ArrayLike],
     gallery: ArrayLike | None,
@@ -55,48 +55,49 @@ def score(
     named: Naming | None = None,
     gallery_labels: ArrayLike | None = None,
 ) -> Scores:
-    """Score a cell's reconstructions against the truth, by the rule of `bench.scoring.success`.
+    """Figures of a cell's reconstructions, by the rule of success of the `kind` of data.
 
-    `truth_inputs` (reading, example, *shape) in [0, 1] and `truth_labels` (reading, example) are the
-    examples behind each reading; `priors` name → (reading, example, *shape); `gallery` (example, *shape)
-    in [0, 1], with `gallery_labels` (example,) where the attacker was granted labels; `named` what an attack with a
-    gallery of its own picked.
+    - `truth_inputs` (reading, example, *shape), `truth_labels` (reading, example): the true examples.
+    - `priors`: prior-only baselines, name → (reading, example, *shape).
+    - `gallery` (example, *shape): strangers; `gallery_labels` (example,) for attackers with granted labels.
+    - `named`: choices of an attack with a granted gallery.
 
-    Raises `PluginError` for a reconstruction of the wrong shape, `ValueError` for a truth outside [0, 1], no
-    readings, or a table without groups.
+    Raises `PluginError` for a reconstruction with another shape; `ValueError` for a truth outside its range, for no
+    readings, or for columns without groups.
     """
-    truth, labels = within_range(truth_inputs), np.asarray(truth_labels, np.int64)
+    truth, labels = kind.values.checked(truth_inputs), np.asarray(truth_labels, np.int64)
     if not truth.size:
         raise ValueError(f"expected readings with examples to score, got {truth.shape}")
-    if kind == "table" and not groups:
-        raise ValueError("a table is scored by its groups of columns, got none")
+    if kind.columns and not groups:
+        raise ValueError(f"{kind.article} is scored by its groups of columns, got none")
     guess = reconstruction.inputs.detach().cpu().double().numpy()
-    order = assign(truth, guess)
+    order = assign(truth, guess, kind.values)
     matched = in_order(guess, order)
-    # one bad value is NaN all over its example: clipping would make a fair 1 of its infinity
+    # a single bad value makes its example NaN: clipping would turn infinity into a valid 1
     matched[~np.isfinite(matched).reshape(*order.shape, -1).all(axis=-1)] = np.nan
     columns: Columns = dict(measured(truth, matched, kind, groups))
     if lpips is not None and kind in LPIPS.kinds:
         columns[LPIPS.name] = lpips(truth, matched)
 
     prior_columns = {
-        name: measured(truth, in_order(prior, assign(truth, prior)), kind, groups) for name, prior in priors.items()
+        name: measured(truth, in_order(prior, assign(truth, prior, kind.values)), kind, groups)
+        for name, prior in priors.items()
     }
+    rule = kind.success
     best = np.full(order.shape, np.nan)
     for prior in prior_columns.values():
-        best = np.fmax(best, prior[PSNR_DB.name])
-    columns["prior_db"] = best
-    # NaN is not below anything: without a prior on an example there is no margin to keep.
-    over = columns[OVER_PRIOR_DB.name] = columns[PSNR_DB.name] - best
-    if kind == "image":
-        columns["success"] = success.image_success(columns[PSNR_DB.name], over)
-        columns["strict"] = success.image_strict(columns[PSNR_DB.name], over)
-    else:
-        columns["success"] = success.table_success(*_table_figures(columns), over)
+        best = np.fmax(best, prior[rule.closeness])
+    if rule.closeness == PSNR_DB.name:
+        columns["prior_db"] = best
+    columns[rule.over] = columns[rule.closeness] - best  # NaN for an example without a prior: no margin to keep
+    columns["success"] = rule.leaked(columns)
+    strict = rule.leaked_strictly(columns)
+    if strict is not None:
+        columns["strict"] = strict
     identification = None
     if gallery is not None:
         known = None if gallery_labels is None else (labels, gallery_labels)
-        identification = identify(truth, matched, gallery, known)
+        identification = identify(truth, matched, gallery, kind.values, known)
     if identification is not None:
         columns["identified"] = identification.hits
     if named is not None:
@@ -112,28 +113,28 @@ def score(
         gallery=identification.gallery if identification else 0,
         naming_chance=named.chance if named else None,
         priors={name: _prior(columns, prior, kind) for name, prior in prior_columns.items()},
+        over=metric_named(rule.over),
     )
     return Scores(readings=readings, summary=summary, order=order)
 
 
-def _table_figures(columns: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    return columns[RMSE.name], columns["numeric_rmse"], columns["groups_right"]
-
-
-def _prior(columns: Columns, prior: Mapping[str, Floats], kind: DataKind) -> PriorScore:
-    """A prior's own figures, and on what share of the examples the attack is nearer than it."""
-    image = kind == "image"
-    near = success.image_reached(prior[PSNR_DB.name]) if image else success.table_reached(*_table_figures(prior))
+def _prior(columns: Columns, prior: Mapping[str, Floats], kind: Kind) -> PriorScore:
+    """A prior's figures, and the share of examples on which the attack is nearer."""
+    rule = kind.success
+    medians = (
+        median(prior[metric.name], metric.failed) if metric.name in prior else None for metric in (PSNR_DB, RMSE)
+    )
+    psnr, rmse = medians
     return PriorScore(
-        asr=float(near.mean()),
-        psnr_db_median=median(prior[PSNR_DB.name], PSNR_DB.failed),
-        rmse_median=median(prior[RMSE.name], RMSE.failed),
-        beaten=float((columns[PSNR_DB.name] > prior[PSNR_DB.name]).mean()),
+        asr=float(rule.reached(prior).mean()),
+        psnr_db_median=psnr,
+        rmse_median=rmse,
+        beaten=float((columns[rule.closeness] > prior[rule.closeness]).mean()),
     )
 
 
 def _status(readings: Sequence[str], order: NDArray[np.int64], guess: Floats) -> NDArray[Any]:
-    """Per example: `missing`, `nan`, or what the attack said of the reading."""
+    """Status of each example: `missing`, `nan`, or the attack's status of the reading."""
     status = np.array(readings, dtype=object)[:, None].repeat(order.shape[1], axis=1)
     status[np.isnan(guess).reshape(*order.shape, -1).any(axis=-1)] = "nan"
     status[order < 0] = "missing"
@@ -157,7 +158,9 @@ def _readings(
                 **{name: plain(values[row, n]) for name, values in columns.items() if name not in ("matched", "place")},
                 place=_place(columns["place"][row, n]) if "place" in columns else None,
                 matched=None if np.isnan(columns["matched"][row, n]) else int(columns["matched"][row, n]),
-                priors_db={name: plain(prior[PSNR_DB.name][row, n]) for name, prior in priors.items()},
+                priors_db={
+                    name: plain(prior[PSNR_DB.name][row, n]) for name, prior in priors.items() if PSNR_DB.name in prior
+                },
             )
             for n in range(labels.shape[1])
         )
@@ -183,7 +186,7 @@ def _place(value: np.floating[Any]) -> int | None:
 
 
 def _label_accuracy(labels: NDArray[np.int64], claimed: NDArray[Any]) -> Floats:
-    """Share of each reading's labels that were named, as multisets; NaN where the attack names none."""
+    """Share of right labels in each reading, as multisets; NaN for an attack without labels."""
     classes = np.arange(max(labels.max(), claimed.max()) + 1)
     true = (labels[..., None] == classes).sum(axis=1)
     named = (claimed[..., None] == classes).sum(axis=1)
@@ -192,6 +195,6 @@ def _label_accuracy(labels: NDArray[np.int64], claimed: NDArray[Any]) -> Floats:
 
 
 def plain(value: Any) -> Any:
-    """A numpy scalar as a JSON value: None for what is not finite."""
+    """A numpy scalar as a JSON value; None for NaN and infinity."""
     value = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,11 +1,11 @@
-"""Scoring: a cell's figures over its examples.  Nothing that failed is dropped from any of them."""
+"""Scoring: a cell's figures over its examples; failed examples count in all of them."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bench.record.metrics import METRICS, OVER_PRIOR_DB, Metric
+from bench.record.metrics import METRICS, Metric
 from bench.record.schema import ExampleScore, PriorScore, ReadingScore, Share, Summary
 from bench.scoring.intervals import clustered_share, wilson
 
@@ -16,16 +16,15 @@ def summarise(
     identification_chance: float | None,
     gallery: int,
     priors: Mapping[str, PriorScore],
+    over: Metric,
     naming_chance: float | None = None,
     independent: bool = False,
 ) -> Summary:
     """The summary of a cell: shares over examples with their intervals, medians, failures.
 
-    Examples of one reading count for what they are worth together; `independent`: as if each stood alone, as before
-    protocol 3.
-
-    `lower_bound` says that the ASR is to be read as "at least": some examples diverged or are not numbers,
-    and might have leaked under a better attack.
+    Intervals treat the examples of a reading as dependent; `independent`: as independent, the rule before protocol 3.
+    `over`: the metric of the distance to the best prior-only guess.  `lower_bound` means "ASR is at least": some
+    examples diverged or have NaN, and might leak under a better attack.
     """
     examples = [example for reading in readings for example in reading.examples]
     status = np.array([example.status for example in examples])
@@ -34,7 +33,7 @@ def summarise(
     strict = [example.strict for example in examples]
     named = [example.named for example in examples]
     groups = None if independent else [n for n, reading in enumerate(readings) for _ in reading.examples]
-    beaten = float((_column(examples, OVER_PRIOR_DB) > 0).mean()) if priors else None
+    beaten = float((_column(examples, over) > 0).mean()) if priors else None
     return Summary(
         readings=len(readings),
         examples=len(examples),
@@ -61,12 +60,12 @@ def summarise(
 
 
 def _column(examples: Sequence[ExampleScore], metric: Metric) -> NDArray[np.float64]:
-    """A metric of each example; NaN where there is none."""
+    """A metric of each example; NaN for a missing figure."""
     return np.array([example.value(metric) for example in examples], np.float64)
 
 
 def median(values: ArrayLike | Sequence[float | None], failed: float) -> float | None:
-    """The median with NaN (or None) counted as `failed`; None where that leaves no number, or nothing was measured."""
+    """The median, with NaN (or None) counted as `failed`; None if all are missing or the median is infinite."""
     numbers = np.asarray(values, np.float64)
     if np.isnan(numbers).all():
         return None
@@ -75,13 +74,12 @@ def median(values: ArrayLike | Sequence[float | None], failed: float) -> float |
 
 
 def share(hits: Sequence[bool | None], groups: Sequence[int] | None = None) -> Share:
-    """The share of hits with its 95 % interval, Wilson's, of as many trials as `groups` (hit,) leave; None is no
-    hit."""
+    """The share of hits with its 95 % interval (Wilson), clustered by `groups` (hit,); None is no hit."""
     count = sum(map(bool, hits))
     low, high = wilson(count, len(hits)) if groups is None else clustered_share([bool(hit) for hit in hits], groups)
     return Share(value=count / len(hits), low=low, high=high)
 
 
 def _label_accuracy(values: Sequence[float | None]) -> float | None:
-    """Mean over readings; one for which the attack named no label has named none right."""
+    """Mean over readings; a reading without named labels counts 0."""
     return None if all(value is None for value in values) else float(np.mean([value or 0.0 for value in values]))

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.errors import DataError
+from bench.record.metrics import RMSE, RMSE_UNCLIPPED
 from bench.record.npz import read_npz
 from bench.record.schema import AttackResult
 from bench.sanitize import first_line
-from bench.scoring.metrics import rmse, rmse_unclipped
+from bench.scoring.metrics import MEASURES
 
 UNPACKED = 2**28  # bytes of one file's arrays
 _NEEDED, _KNOWN = {"truth", "reconstruction"}, {"truth", "reconstruction", "trajectory"}
@@ -46,7 +47,12 @@ def findings(result: AttackResult, arrays: Arrays) -> Iterator[str]:
     broken = ~np.isfinite(guess).reshape(*shape, -1).all(axis=-1)
     guess = np.where(broken.reshape(*shape, *[1] * (truth.ndim - 2)), np.float32(np.nan), guess)
     try:
-        measured = {"rmse": rmse(truth, guess), "rmse_unclipped": rmse_unclipped(truth, guess)}
+        result.data_kind.values.checked(truth)
+        measured = {
+            metric.name: MEASURES[metric.name](truth, guess, ())
+            for metric in (RMSE, RMSE_UNCLIPPED)
+            if result.data_kind in metric.kinds
+        }
     except ValueError as error:
         yield f"its truth is no truth: {first_line(error)}"
         return

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 
 from bench.cell import AttackCell, TrainingCell
+from bench.kinds.base import Kind
 from bench.leaderboard.costs import UNDEFENDED
 from bench.points import POINTS
 from bench.record.equality import unequal
+from bench.record.metrics import OVER_PRIOR_DB, named, of_kind
 from bench.record.schema import AttackResult, Distortion, ExampleScore, PriorScore, Record, TrainingResult
 from bench.registry.mixing import originals
 from bench.sanitize import sanitize
 from bench.scoring.metrics import PSNR_CAP_DB
 from bench.scoring.reading import SNR_CAP_DB
-from bench.scoring.success import image_strict, image_success, table_success
 from bench.scoring.summary import median, summarise
 
 _NEAR = 1e-9  # relative and absolute: sums of the same numbers on another machine
@@ -65,6 +66,7 @@ def consistent(result: AttackResult, *, earlier: bool = False) -> AttackResult:
         identification_chance=stated.identification_chance,
         gallery=stated.gallery,
         priors=priors,
+        over=named(result.data_kind.success.over),
         naming_chance=stated.naming_chance,
         independent=earlier,
     )
@@ -126,28 +128,32 @@ def _scores(result: AttackResult, earlier: bool) -> Iterator[str]:
         if reading.leaked != any(example.success for example in reading.examples):
             yield f"reading {row}: leaked is {reading.leaked}, its examples say otherwise"
         for number, example in enumerate(reading.examples):
-            for field, stated, value in unequal("", example, _judged(example, earlier), _NEAR):
+            for field, stated, value in unequal("", example, _judged(example, result.data_kind, earlier), _NEAR):
                 where = f"reading {row} example {number}: {field.removeprefix('.')}"
                 yield f"{where} is {stated}, its figures give {value}"
 
 
-def _judged(example: ExampleScore, earlier: bool) -> ExampleScore:
+def _judged(example: ExampleScore, kind: Kind, earlier: bool) -> ExampleScore:
     """The score with what follows from its figures; `earlier`: rows of a table had no margin over the prior."""
     priors = [value for value in (example.priors_db or {}).values() if value is not None]
     best, psnr = max(priors, default=None), None
     if example.rmse is not None:
         psnr = -20 * math.log10(max(example.rmse, 10 ** (-PSNR_CAP_DB / 20)))
     over = None if example.psnr_db is None or best is None else example.psnr_db - best
-    image = example.numeric_rmse is None and example.groups_right is None
-    if image:
-        success = image_success(_number(example.psnr_db), _number(over))
-    else:
-        rmse, numeric, right = map(_number, (example.rmse, example.numeric_rmse, example.groups_right))
-        success = table_success(rmse, numeric, right, math.nan if earlier else _number(over))
-    strict = example.strict
-    if image and strict is not None:  # a row of a table that is no number has neither
-        strict = bool(image_strict(_number(example.psnr_db), _number(over)))
-    return replace(example, psnr_db=psnr, prior_db=best, over_prior_db=over, success=bool(success), strict=strict)
+    rule = kind.success
+    figures = {metric.name: example.value(metric) for metric in of_kind(kind)}
+    figures[OVER_PRIOR_DB.name] = math.nan if over is None else over
+    strict = rule.leaked_strictly(figures)
+    if earlier and kind.columns:
+        figures[rule.over] = math.nan
+    return replace(
+        example,
+        psnr_db=psnr,
+        prior_db=best,
+        over_prior_db=over,
+        success=bool(rule.leaked(figures)),
+        strict=None if example.strict is None or strict is None else bool(strict),
+    )
 
 
 def _summary(result: AttackResult, earlier: bool) -> Iterator[str]:
@@ -171,10 +177,6 @@ def _training(result: TrainingResult, cell: TrainingCell) -> Iterator[str]:
             yield f"{field} is {stated}, its curve or its figures for ε give {value}"
     if not 0 <= result.rounds <= cell.rounds:
         yield f"{result.rounds} rounds, its cell has {cell.rounds}"
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def _finite(value: Any) -> float | None:

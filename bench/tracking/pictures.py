@@ -32,7 +32,7 @@ def of_record(run: Path, record: Record, *, include_private: bool) -> tuple[dict
         return {}, "none"
     try:
         arrays = read_arrays(run, record.arrays)
-        images = {GRID: grid.of_arrays(arrays), TRAJECTORY: trajectory.of_arrays(record, arrays)}
+        images = {GRID: grid.of_arrays(record, arrays), TRAJECTORY: trajectory.of_arrays(record, arrays)}
     except (RecordError, ValueError) as error:
         return {}, view.clean(f"not drawn: {error}", _REASON)
     files = {name: png(image) for name, image in images.items() if image}

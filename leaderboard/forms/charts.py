@@ -12,10 +12,10 @@ from typing import Any
 import altair as alt
 import vl_convert
 
+from bench.kinds.images import PSNR_DB
 from bench.leaderboard.board import THRESHOLDS_DB, AtPoint, Row, on_front
 from bench.leaderboard.conditions import ordered
 from bench.leaderboard.forms.columns import Line, grouped
-from bench.scoring.success import PSNR_DB
 
 WORST = "worst"  # the point that means: of each defense its own worst
 SUCCESS_DB = int(PSNR_DB)  # from which on an image counts as leaked, if it also beats the best prior by 3 dB

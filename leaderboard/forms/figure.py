@@ -9,6 +9,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from bench.kinds.base import Kind
 from bench.leaderboard.board import AtPoint, Row
 from bench.leaderboard.costs import UNDEFENDED
 from bench.leaderboard.forms.charts import svg_to_pdf
@@ -30,6 +31,7 @@ class Strip:
     words: str
     examples: Floats
     """(example, *shape) in [0, 1]."""
+    kind: Kind
 
 
 def strips(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False) -> list[Strip]:
@@ -45,10 +47,11 @@ def strips(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False
     for row in sorted(rows, key=lambda row: (row.defense != UNDEFENDED, -_asr(row, point))):
         if (arrays := of_best(row, runs, point)) is None:
             continue
-        truth, guess = map(chosen, arrays)
-        lines = lines or [Strip("victims", point, truth)]
+        *both, kind = arrays
+        truth, guess = map(chosen, both)
+        lines = lines or [Strip("victims", point, truth, kind)]
         if np.array_equal(truth, lines[0].examples):
-            lines.append(Strip(names[row.defense], _words(row.points[point]), guess))
+            lines.append(Strip(names[row.defense], _words(row.points[point]), guess, kind))
     return lines
 
 
@@ -79,7 +82,7 @@ def png(lines: Sequence[Strip]) -> bytes:
         top = _GAP + number * (_TILE + _GAP)
         ink.text((_GAP + 4, top + 8), _fitted(ink, line.name, large), fill=_INK, font=large)
         ink.text((_GAP + 4, top + 31), line.words, fill=_DIM, font=small, spacing=3)
-        for column, pixels in enumerate(drawn(line.examples)):
+        for column, pixels in enumerate(drawn(line.examples, line.kind)):
             tile = Image.fromarray(pixels).resize((_TILE, _TILE), Image.Resampling.NEAREST)
             image.paste(tile, (_LABEL + column * (_TILE + _GAP), top))
     return _encoded(image)
@@ -108,7 +111,7 @@ def svg(lines: Sequence[Strip]) -> bytes:
         for text, size, below, colour in texts:
             place = {"x": str(_GAP + 4), "y": str(top + below), "font-size": str(size), "fill": _colour(colour)}
             SubElement(root, "text", place).text = text
-        for column, pixels in enumerate(drawn(line.examples, side=1)):
+        for column, pixels in enumerate(drawn(line.examples, line.kind, side=1)):
             data = base64.b64encode(_encoded(Image.fromarray(pixels))).decode()
             SubElement(
                 root,

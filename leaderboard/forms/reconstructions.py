@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bench.cell import AttackCell
 from bench.errors import RecordError
+from bench.kinds.base import Kind
 from bench.leaderboard.board import Row
 from bench.pictures.grid import Floats
 from bench.pictures.thumbnails import MOST, TOTAL, Thumbnail, fitting
@@ -17,8 +18,8 @@ from bench.record.store import read, read_arrays, record_path
 Runs = Mapping[str, Path]  # cell id → the run folder of its record
 
 
-def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats] | None:
-    """Truth and reconstruction, (reading, example, *shape), of the best attack's first cell at a point.
+def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats, Kind] | None:
+    """Truth, reconstruction, (reading, example, *shape), and kind of the best attack's first cell at a point.
 
     None for missing or damaged records or arrays: the page then omits the image.
     """
@@ -29,10 +30,11 @@ def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats] | None:
             record = read(record_path(runs[cell_id], cell_id))
             cell = record.cell
             mine = isinstance(cell, AttackCell) and cell.point == point and best == attack_name(cell)
-            if mine and record.arrays is not None:  # a cascade may have left it nothing
+            if mine and record.attack is not None and record.arrays is not None:  # a cascade may have left it nothing
                 arrays = read_arrays(runs[cell_id], record.arrays)
                 truth, guess = arrays["truth"], arrays["reconstruction"]
-                return (truth, guess) if truth.shape == guess.shape and truth.ndim >= 3 else None
+                same = truth.shape == guess.shape and truth.ndim >= 3
+                return (truth, guess, record.attack.data_kind) if same else None
         except (RecordError, KeyError):
             return None
     return None

@@ -12,6 +12,7 @@ from PIL import Image
 
 from bench.cell import AttackCell
 from bench.errors import RecordError
+from bench.kinds.base import Kind
 from bench.leaderboard.conditions import condition_key
 from bench.pictures.grid import Floats, drawn, sheet
 from bench.record.names import entry_text
@@ -31,6 +32,7 @@ def strips(records: Iterable[Record], runs: Mapping[str, Path]) -> dict[str, byt
     """
     best: dict[str, dict[int, tuple[float, Floats]]] = {}
     truths: dict[int, Floats] = {}
+    kinds: set[Kind] = set()
     conditions: set[str] = set()
     for record in records:
         if not _shown(record) or record.attack is None or record.arrays is None:
@@ -41,6 +43,7 @@ def strips(records: Iterable[Record], runs: Mapping[str, Path]) -> dict[str, byt
         except (RecordError, KeyError):
             continue
         conditions.add(condition_key(record))
+        kinds.add(record.attack.data_kind)
         mine = best.setdefault(entry_text(record.cell.defense), {})
         for row, (number, reading) in enumerate(record.attack.numbered()):
             if number >= VICTIMS:
@@ -51,10 +54,11 @@ def strips(records: Iterable[Record], runs: Mapping[str, Path]) -> dict[str, byt
                 mine[number] = near, arrays["reconstruction"][row, 0]
     if len(conditions) != 1 or len(truths) < VICTIMS:
         return {}
-    made = {VICTIMS_NAME: _image([truths[n] for n in range(VICTIMS)])}
+    (kind,) = kinds
+    made = {VICTIMS_NAME: _image([truths[n] for n in range(VICTIMS)], kind)}
     for defense, its in best.items():
         if len(its) == VICTIMS:
-            made[defense] = _image([its[n][1] for n in range(VICTIMS)])
+            made[defense] = _image([its[n][1] for n in range(VICTIMS)], kind)
     return made
 
 
@@ -74,8 +78,8 @@ def _shown(record: Record) -> bool:
     return sigmoid and cell.federated.steps == 1 and about == _SHOWN
 
 
-def _image(examples: list[Floats]) -> bytes:
-    tiles = drawn(np.stack(examples), side=1)
+def _image(examples: list[Floats], kind: Kind) -> bytes:
+    tiles = drawn(np.stack(examples), kind, side=1)
     buffer = io.BytesIO()
     Image.fromarray(sheet(np.array([list(tiles)]), 1)).save(buffer, "WEBP", lossless=True, method=6)
     return buffer.getvalue()

@@ -1,0 +1,40 @@
+"""All kinds of data by name, and inference for unnamed arrays."""
+
+from bench.errors import BenchError
+from bench.kinds.base import Kind
+from bench.kinds.images import IMAGE
+from bench.kinds.tables import TABLE
+
+KINDS = {kind.name: kind for kind in (IMAGE, TABLE)}
+INFERRED = (IMAGE, TABLE)  # numbers in [0, 1], told apart by their axes; any other kind has to be named
+
+
+def named(name: str) -> Kind:
+    """The kind with this name.  Raises `BenchError` for an unknown name."""
+    if name not in KINDS:
+        raise BenchError(f"unknown kind of data {name!r}; there are {', '.join(KINDS)}")
+    return KINDS[name]
+
+
+def of_shape(shape: tuple[int, ...], name: str | None = None, *, integers: str = "") -> Kind:
+    """The kind of a user's examples (*shape): by name, or inferred from the number of axes.
+
+    `integers`: name of a user's integer array, if any.  Integers on a single axis may be columns or sequence ids, and
+    need a name.  Raises `BenchError` with the remedy.
+    """
+    if name is not None:
+        kind = named(name)
+        if len(shape) != len(kind.axes):
+            raise BenchError(f"shape {shape} is not {kind.shape_text}, the axes of {kind.article}; give another kind=")
+        return kind
+    found = [kind for kind in INFERRED if len(kind.axes) == len(shape)]
+    if not found:
+        expected = " nor ".join(kind.shape_text for kind in INFERRED)
+        hint = f"; give (1, {shape[0]}, {shape[1]}) for a picture of one channel" if len(shape) == 2 else ""
+        raise BenchError(f"shape {shape} is neither {expected}{hint}")
+    if integers and not found[0].spatial:
+        raise BenchError(
+            f"{integers} holds integers: columns of {found[0].article}, or the ids of a sequence; "
+            f'give kind="{found[0].name}", or floats'
+        )
+    return found[0]
