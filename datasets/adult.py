@@ -1,4 +1,4 @@
-"""UCI Adult: a table of 105 features, income above 50 000 or not."""
+"""UCI Adult: a table with 105 features, income above 50 000 or not."""
 
 from dataclasses import dataclass
 from itertools import accumulate
@@ -19,114 +19,38 @@ _FIRST_TEST_LINE = "|1x3 Cross validator"  # some copies lack it
 _LIMIT = 8 * 2**20
 _URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult"
 _CLASSES = ("<=50K", ">50K")
-# The source's columns in its order; the values as adult.names declares them, none for a number.
-_COLUMNS: dict[str, tuple[str, ...]] = {
-    "age": (),
-    "workclass": (
-        "Private",
-        "Self-emp-not-inc",
-        "Self-emp-inc",
-        "Federal-gov",
-        "Local-gov",
-        "State-gov",
-        "Without-pay",
-        "Never-worked",
-    ),
-    "fnlwgt": (),
+# The source's columns in its order, with the values that adult.names declares; numbers have none.
+_DECLARED = {
+    "age": "",
+    "workclass": "Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov Without-pay Never-worked",
+    "fnlwgt": "",
     "education": (
-        "Bachelors",
-        "Some-college",
-        "11th",
-        "HS-grad",
-        "Prof-school",
-        "Assoc-acdm",
-        "Assoc-voc",
-        "9th",
-        "7th-8th",
-        "12th",
-        "Masters",
-        "1st-4th",
-        "10th",
-        "Doctorate",
-        "5th-6th",
-        "Preschool",
+        "Bachelors Some-college 11th HS-grad Prof-school Assoc-acdm Assoc-voc 9th 7th-8th 12th Masters "
+        "1st-4th 10th Doctorate 5th-6th Preschool"
     ),
-    "education-num": (),
+    "education-num": "",
     "marital-status": (
-        "Married-civ-spouse",
-        "Divorced",
-        "Never-married",
-        "Separated",
-        "Widowed",
-        "Married-spouse-absent",
-        "Married-AF-spouse",
+        "Married-civ-spouse Divorced Never-married Separated Widowed Married-spouse-absent Married-AF-spouse"
     ),
     "occupation": (
-        "Tech-support",
-        "Craft-repair",
-        "Other-service",
-        "Sales",
-        "Exec-managerial",
-        "Prof-specialty",
-        "Handlers-cleaners",
-        "Machine-op-inspct",
-        "Adm-clerical",
-        "Farming-fishing",
-        "Transport-moving",
-        "Priv-house-serv",
-        "Protective-serv",
-        "Armed-Forces",
+        "Tech-support Craft-repair Other-service Sales Exec-managerial Prof-specialty Handlers-cleaners "
+        "Machine-op-inspct Adm-clerical Farming-fishing Transport-moving Priv-house-serv Protective-serv "
+        "Armed-Forces"
     ),
-    "relationship": ("Wife", "Own-child", "Husband", "Not-in-family", "Other-relative", "Unmarried"),
-    "race": ("White", "Asian-Pac-Islander", "Amer-Indian-Eskimo", "Other", "Black"),
-    "sex": ("Female", "Male"),
-    "capital-gain": (),
-    "capital-loss": (),
-    "hours-per-week": (),
+    "relationship": "Wife Own-child Husband Not-in-family Other-relative Unmarried",
+    "race": "White Asian-Pac-Islander Amer-Indian-Eskimo Other Black",
+    "sex": "Female Male",
+    "capital-gain": "",
+    "capital-loss": "",
+    "hours-per-week": "",
     "native-country": (
-        "United-States",
-        "Cambodia",
-        "England",
-        "Puerto-Rico",
-        "Canada",
-        "Germany",
-        "Outlying-US(Guam-USVI-etc)",
-        "India",
-        "Japan",
-        "Greece",
-        "South",
-        "China",
-        "Cuba",
-        "Iran",
-        "Honduras",
-        "Philippines",
-        "Italy",
-        "Poland",
-        "Jamaica",
-        "Vietnam",
-        "Mexico",
-        "Portugal",
-        "Ireland",
-        "France",
-        "Dominican-Republic",
-        "Laos",
-        "Ecuador",
-        "Taiwan",
-        "Haiti",
-        "Columbia",
-        "Hungary",
-        "Guatemala",
-        "Nicaragua",
-        "Scotland",
-        "Thailand",
-        "Yugoslavia",
-        "El-Salvador",
-        "Trinadad&Tobago",
-        "Peru",
-        "Hong",
-        "Holand-Netherlands",
+        "United-States Cambodia England Puerto-Rico Canada Germany Outlying-US(Guam-USVI-etc) India Japan "
+        "Greece South China Cuba Iran Honduras Philippines Italy Poland Jamaica Vietnam Mexico Portugal "
+        "Ireland France Dominican-Republic Laos Ecuador Taiwan Haiti Columbia Hungary Guatemala Nicaragua "
+        "Scotland Thailand Yugoslavia El-Salvador Trinadad&Tobago Peru Hong Holand-Netherlands"
     ),
 }
+_COLUMNS = {name: tuple(values.split()) for name, values in _DECLARED.items()}
 _WIDTHS = [len(values) or 1 for values in _COLUMNS.values()]
 _NUMERIC = tuple(name for name, values in _COLUMNS.items() if not values)
 # Source column → its columns in the table of 105.
@@ -138,11 +62,10 @@ _PLACES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Adult(Dataset):
-    """36631/12211 rows of 105 features: 6 numbers in [0, 1] and 8 one-hot groups of 99 columns.
+    """36631/12211 rows with 105 features: 6 numbers in [0, 1] and 8 one-hot groups with 99 columns.
 
-    Fed-αCDP's counts name the recipe: 36631 + 12211 are all 48842 rows (none dropped for a "?"), pooled
-    and divided 75/25; 105 features come out when "?" is no category, its group all zeros there.
-    Dropping such rows would leave 45222; counting "?" as a category would give 108.
+    Recipe by Fed-αCDP's counts: all 36631 + 12211 = 48842 rows, pooled and divided 75/25, with "?" as all zeros in
+    its group.  Without the rows with "?" 45222 would remain; "?" as a category would give 108 features.
     """
 
     reference = "Becker and Kohavi 1996, UCI Adult; Fed-αCDP Table II"
@@ -180,7 +103,7 @@ class Adult(Dataset):
 
 
 def _rows(path: Path, *, whole: int, known_md5: str, first: str = "") -> list[list[str]]:
-    """The rows of one part, 14 values and a class each, checked against what adult.names declares."""
+    """A part's rows, 14 values and a class each, checked against the declarations in adult.names."""
     content = read(path, limit=_LIMIT)
     try:
         lines = content.decode("ascii").split("\n")
@@ -211,7 +134,7 @@ def _check(row: list[str], where: str) -> None:
 
 
 def _one_hot(rows: list[list[str]]) -> NDArray[np.float32]:
-    """The table (row, 105) with its categorical groups filled in and its numbers still 0."""
+    """The table (row, 105) with categorical groups; numeric columns are still 0."""
     table = np.zeros((len(rows), sum(_WIDTHS)), np.float32)
     for i, (name, values) in enumerate(_COLUMNS.items()):
         place = dict(zip(values, _PLACES[name], strict=False))
