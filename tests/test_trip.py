@@ -15,6 +15,8 @@ from bench import trip
 from bench.answer import company, observation
 from bench.answer.context import Memory, RunContext
 from bench.answer.observation import draw_and_observe
+from bench.answer.readings import take_reading
+from bench.answer.reconstruct import reading_key
 from bench.answer.victims import Truth
 from bench.cell import AttackCell
 from bench.contracts.situations import situation
@@ -136,8 +138,7 @@ def test_some_of_a_reconstruction() -> None:
 @pytest.fixture
 def _granted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every cell grants a value per reading."""
-    take = observation.take_reading
-    monkeypatch.setattr(observation, "take_reading", lambda *given: grown(take(*given)))
+    monkeypatch.setattr(observation, "take_reading", lambda *given: grown(take_reading(*given)))
     monkeypatch.setattr(trip, "Grown", Grown, raising=False)
 
 
@@ -182,4 +183,4 @@ def test_a_grant_with_a_value_per_reading_between_processes(tmp_path: Path, know
     received, _ = state.held
     assert received.indices == (2, 3) and aligned(received)
     other = replace(received, first_mean=received.first_mean + 1)  # type: ignore[attr-defined,call-arg]
-    assert served.reading_key(other, wanted) != state.held[1]  # it counts, where equal readings are attacked once
+    assert reading_key(other, wanted) != state.held[1]  # it counts, where equal readings are attacked once
