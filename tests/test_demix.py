@@ -97,8 +97,8 @@ def test_originals_come_out_of_mixtures_that_an_attacker_who_knows_of_none_keeps
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"defense": Entry(name="gaussian")}, "no mixtures here"),
-        ({"defense": Entry(name="none")}, "no mixtures here"),
+        ({"defense": Entry(name="gaussian")}, "no mixtures to separate"),
+        ({"defense": Entry(name="none")}, "no mixtures to separate"),
         ({"where": "type-2"}, "a single mixture does not determine"),
     ],
 )

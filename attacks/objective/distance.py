@@ -20,7 +20,7 @@ class Distance:
     kind: Kind
     """`l2`: Σ (c - o)²; `l1`: Σ |c - o|; `cosine`: 1 - c·o / (‖c‖‖o‖) (Geiping et al. 2020, eq. 4)."""
     layers: Layers = "equal"
-    """"normalised" weighs tensors so that a zero gradient is equally far in each."""
+    """Weights of tensors; "normalised" makes a zero gradient equally far in each."""
     exclude: tuple[str, ...] = ()
     """Prefixes of tensor names left out (Risk-balanced's "muted" attacker)."""
     unknown_scale: bool = False

@@ -41,8 +41,7 @@ class Parts:
     solver: Solver[Any]
     start: Start
     labels: Literal["joint", "inferred"]
-    """"joint" optimises softmax(logits) with the inputs (Zhu et al. 2019); "inferred" takes labels from the gradient.
-    """
+    """Optimised with the inputs as softmax(logits) ("joint", Zhu et al. 2019), or inferred from the gradient."""
     limits: RowLimits
     """The authors' number of evaluations, capped by the budget."""
     departures: tuple[str, ...] = ()

@@ -121,7 +121,7 @@ class RowLimits:
     flat_after: int | None = None
     """Evaluations over which the fall in loss is measured."""
     least_fall: float = 0.01
-    """Share of the loss; a smaller fall over `flat_after` is flat."""
+    """Share of the loss; a smaller fall counts as flat."""
     explained: float = 1e-3
     """Share of the zero-gradient loss below which a reading counts as explained."""
     abandon_above: float = 1e-2
