@@ -8,7 +8,7 @@ from bench.leaderboard.forms import numbers
 from bench.leaderboard.forms.numbers import NONE, figure, fine, share
 from bench.points import POINTS
 from bench.record import schema
-from bench.record.metrics import OVER_PRIOR_DB, PSNR_DB, RMSE, Metric, of_kind
+from bench.record.metrics import PSNR_DB, RMSE, Metric, named, of_kind
 from bench.record.names import entry_text
 
 Line = tuple[str, str]  # heading, text
@@ -142,11 +142,12 @@ def _leak(result: schema.AttackResult) -> Iterator[Line]:
         figures = f"PSNR {figure(PSNR_DB, prior.psnr_db_median)}, RMSE {figure(RMSE, prior.rmse_median)}"
         success = f"success {share(prior.asr)}; beaten on {share(prior.beaten)}"
         yield f"prior {name}", f"{figures}, {success}"
-    over, beaten = number(summary.median(OVER_PRIOR_DB), " dB"), share(summary.prior_beaten)
+    margin, beaten = named(result.data_kind.success.over), share(summary.prior_beaten)
+    over = number(summary.median(margin), f" {margin.unit}" if margin.unit else "")
     yield "over priors", f"{over} over the best prior (median); beaten on {beaten} of the examples"
     identified, chance = interval(summary.identification), fine(summary.identification_chance)
     yield "identified", f"{identified} among {summary.gallery} strangers; chance {chance}"
-    shown = (metric for metric in of_kind(result.data_kind) if metric is not OVER_PRIOR_DB)
+    shown = (metric for metric in of_kind(result.data_kind) if metric is not margin)
     yield "medians", ", ".join(_median(metric, summary, result) for metric in shown)
     yield "labels", f"{share(summary.label_accuracy)} right"
     evaluations = f"{summary.evaluations_median:g} used in {summary.outer_median:g} outer steps"

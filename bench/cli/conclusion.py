@@ -9,6 +9,7 @@ from rich.text import Text
 
 from bench.cli.watching import say
 from bench.cli.words import estimate
+from bench.kinds.known import KINDS
 from bench.leaderboard.conditions import Condition, by_condition, without_evidence
 from bench.leaderboard.forms import standings, terminal
 from bench.leaderboard.forms.numbers import rate, share
@@ -98,7 +99,7 @@ def conclude(
     lines = [
         *(("made again" if n == 0 else "", text) for n, text in enumerate(repeated)),
         *(("what leaks" if n == 0 else "", text) for n, text in enumerate(_leaks(tables))),
-        *(("believe it?" if n == 0 else "", text) for n, text in enumerate(_evidence(tables))),
+        *(("believe it?" if n == 0 else "", text) for n, text in enumerate(_evidence(tables, records))),
         ("next", f"bench leaderboard {run}   ranked, with costs and doubts"),
         *([("", f"bench show {cell}   a cell in words, with its pictures")] if cell else []),
         ("", f"bench ui {run}   MLflow: {mlflow}"),
@@ -152,14 +153,15 @@ def _leaks(tables: Sequence[Condition]) -> Iterator[str]:
         yield f"and {len(tables) - _SUMMARISED} more conditions, above"
 
 
-def _evidence(tables: Sequence[Condition]) -> Iterator[str]:
-    """What speaks for the figures, and what they are not."""
+def _evidence(tables: Sequence[Condition], records: Sequence[Record]) -> Iterator[str]:
+    """Reasons to trust the figures, the success rule of each kind of data, and the limits."""
     for condition in tables:
         if points := without_evidence(condition):
             nothing = f"at {', '.join(points)} no attack got anything back even without a defense"
             yield f"no: {condition.title}: {nothing}, so 0 there says nothing of the defenses"
     if tables:
-        yield "leaked: PSNR ≥ 20 dB, and 3 dB more than a guess without gradient"
+        kinds = {record.attack.data_kind for record in records if record.attack and record.attack.summary}
+        yield from (f"leaked: {kind.success.words}" for kind in KINDS.values() if kind in kinds)
         yield "0 is no proof, ≥ a lower bound; --verbose and docs/EVALUATION.md"
 
 

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator
 from itertools import pairwise
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from bench.contracts.base import DECLARED, Contract, ContractBroken, ContractSki
 from bench.contracts.situations import differing, gap
 from bench.errors import NotApplicable
 from bench.gradients import example_gradients, example_loss, group_gradients, one_hot
+from bench.kinds.base import Kind
 from bench.kinds.known import KINDS
 from bench.models.base import Model
 
@@ -26,9 +28,9 @@ def builds(model: Model) -> None:
     """Logits (example, class) for every accepted kind of data, for a single example and for several."""
     unknown = set(model.takes) - set(KINDS)
     require(bool(model.takes) and not unknown, f"takes {model.takes}; kinds of data are {', '.join(KINDS)}")
-    for shape, module in _modules(model):
+    for kind, shape, module in _modules(model):
         for count in (1, 3):
-            logits = module(_inputs(shape, count, torch.float32))
+            logits = module(_inputs(kind, shape, count, torch.float32))
             got, expected = tuple(logits.shape), (count, CLASSES)
             require(got == expected, f"inputs {(count, *shape)} give {got}, expected {expected}")
             require(logits.dtype == torch.float32, f"float32 inputs give {logits.dtype}")
@@ -36,7 +38,7 @@ def builds(model: Model) -> None:
 
 def initial_weights(model: Model) -> None:
     """Every parameter has finite initial weights with its shape, determined by the key; different keys differ."""
-    for shape, module in _modules(model):
+    for _, shape, module in _modules(model):
         first = model.initial(module, 0)
         expected = {name: tuple(value.shape) for name, value in module.named_parameters()}
         got = {name: tuple(value.shape) for name, value in first.items()}
@@ -54,7 +56,7 @@ def initial_weights(model: Model) -> None:
 
 def no_batch_statistics(model: Model) -> None:
     """No layer uses batch statistics, in training or evaluation."""
-    for _, module in _modules(model):
+    for _, _, module in _modules(model):
         for path, layer in module.named_modules():
             what = f"{path} is {type(layer).__name__}, whose statistics mix the examples; use GroupNorm"
             require(not isinstance(layer, _BatchNorm), what)
@@ -62,9 +64,9 @@ def no_batch_statistics(model: Model) -> None:
 
 def alone_in_company(model: Model) -> None:
     """An example's logits are equal in isolation and in a batch (float64, 1e-9), and buffers are unchanged."""
-    for shape, module in _modules(model, double=True):
+    for kind, shape, module in _modules(model, double=True):
         before = {name: value.clone() for name, value in module.named_buffers()}
-        inputs = _inputs(shape, 4, torch.float64)
+        inputs = _inputs(kind, shape, 4, torch.float64)
         weights = _weights(model, module)
         together = functional_call(module, weights, (inputs,))
         for row in range(len(inputs)):
@@ -77,8 +79,8 @@ def alone_in_company(model: Model) -> None:
 
 def gradients(model: Model) -> None:
     """Per-example gradients from `bench.gradients` equal `torch.func`'s, individually, in float64."""
-    for shape, module in _modules(model, double=True):
-        inputs, weights = _inputs(shape, 3, torch.float64), _weights(model, module)
+    for kind, shape, module in _modules(model, double=True):
+        inputs, weights = _inputs(kind, shape, 3, torch.float64), _weights(model, module)
         targets = one_hot(torch.tensor([2, 0, 2]), CLASSES, torch.float64)
         oracle = grad(example_loss(copy.deepcopy(module)))
         try:
@@ -96,10 +98,13 @@ def gradients(model: Model) -> None:
 def gradients_flow(model: Model) -> None:
     """A dummy receives a derivative through its gradient, as any attack requires; `bench.gradients` agrees with
     autograd."""
-    for shape, module in _modules(model, double=True):
+    modules = [found for found in _modules(model, double=True) if found[0].differentiable]
+    if not modules:
+        raise ContractSkipped("no loss has a derivative to the values of its data")
+    for kind, shape, module in modules:
         weights = _weights(model, module)
         targets = one_hot(torch.tensor([1, 3]), CLASSES, torch.float64)
-        x = _inputs(shape, 2, torch.float64).requires_grad_()
+        x = _inputs(kind, shape, 2, torch.float64).requires_grad_()
         energies = []
         for row in range(2):
             live = {name: value.clone().requires_grad_() for name, value in weights.items()}
@@ -119,7 +124,7 @@ def gradients_flow(model: Model) -> None:
         require(apart <= CLOSE, f"the gradient's derivative to the input is off autograd's by {apart:.1e}")
 
 
-def _modules(model: Model, *, double: bool = False) -> Iterator[tuple[tuple[int, ...], nn.Module]]:
+def _modules(model: Model, *, double: bool = False) -> Iterator[tuple[Kind, tuple[int, ...], nn.Module]]:
     """A module in eval mode for each kind of data, at its least accepted shape."""
     reasons: list[str] = []
     built = False
@@ -127,7 +132,7 @@ def _modules(model: Model, *, double: bool = False) -> Iterator[tuple[tuple[int,
         for shape, larger in pairwise((*kind.shapes, None)):  # deep models pool small pictures away
             assert shape is not None
             try:
-                module = _built(model, shape)
+                module = _built(model, kind, shape)
             except NotApplicable as reason:
                 reasons.append(str(reason))
             except (RuntimeError, ValueError) as error:
@@ -135,13 +140,13 @@ def _modules(model: Model, *, double: bool = False) -> Iterator[tuple[tuple[int,
                 continue
             else:
                 built = True
-                yield shape, module.double() if double else module
+                yield kind, shape, module.double() if double else module
             break
     if not built and reasons:
         raise ContractSkipped(f"it refuses: {reasons[0]}")
 
 
-def _built(model: Model, shape: tuple[int, ...]) -> nn.Module:
+def _built(model: Model, kind: Kind, shape: tuple[int, ...]) -> nn.Module:
     """Raises ValueError or RuntimeError if the inputs are too small."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of layers without a single weight; so do we, below
@@ -150,12 +155,12 @@ def _built(model: Model, shape: tuple[int, ...]) -> nn.Module:
     if empty:
         raise ValueError(f"{empty[0]} has no weight at all")
     with torch.no_grad():
-        module(_inputs(shape, 1, torch.float32))
+        module(_inputs(kind, shape, 1, torch.float32))
     return module
 
 
-def _inputs(shape: tuple[int, ...], count: int, dtype: torch.dtype) -> Tensor:
-    return torch.rand((count, *shape), generator=torch.Generator().manual_seed(2), dtype=dtype)
+def _inputs(kind: Kind, shape: tuple[int, ...], count: int, dtype: torch.dtype) -> Tensor:
+    return torch.from_numpy(kind.values.draw(np.random.default_rng(2), (count, *shape))).to(dtype)
 
 
 def _weights(model: Model, module: nn.Module) -> dict[str, Tensor]:

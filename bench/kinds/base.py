@@ -45,6 +45,8 @@ class Values(Protocol):
 class Success:
     """Success rule: an example leaked if near enough, and above the best prior-only guess by a margin."""
 
+    words: str
+    """The rule in messages."""
     reached: Callable[[Figures], Booleans]
     """Near enough, without regard to prior-only guesses."""
     closeness: str
@@ -87,6 +89,8 @@ class Kind:
     """Example shapes for model contracts, ascending."""
     spatial: bool = False
     """The last two axes are height and width: neighbours resemble one another."""
+    differentiable: bool = True
+    """Real values: a loss has a derivative to them."""
     columns: bool = False
     """Each value is a named column: data sets declare groups of columns."""
 
