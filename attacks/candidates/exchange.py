@@ -61,10 +61,8 @@ class Pool:
         return description is None or (description.senders == 1 and not description.inside_steps)
 
     def losses(self, chosen: Tensor, place: int, others: Tensor) -> Tensor:
-        """Minus log likelihood, up to a constant, with each of `others` at this place in the set: (other,).
-
-        `chosen` (example,), `others` (other,): members.
-        """
+        """Minus log likelihood, up to a constant, with each of `others` at this place in the set: (other,). `chosen`
+        (example,), `others` (other,): members."""
         distance = _apart if self.mismatch.reading.description is None else self.mismatch.of_shown
         numbers = self.size * (1 if self.separable or self._together else len(chosen))
         parts = others.split(max(1, _AT_ONCE // numbers))

@@ -27,10 +27,7 @@ def alone(inputs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def by_label(reading: Reading, scores: Tensor, labels: Tensor | None) -> tuple[list[Tensor], list[int]]:
-    """Candidates per label, best first, and the number of examples per label.
-
-    Unknown labels form a single group.
-    """
+    """Candidates per label, best first, and the number of examples per label. Unknown labels form a single group."""
     assert reading.gallery_labels is not None
     if labels is None:
         return [scores.argsort(descending=True)], [reading.examples]

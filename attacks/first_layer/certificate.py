@@ -116,10 +116,8 @@ class Witness:
         return cls(upper=Upper.of(reading, layer), directions=axes[:, shown] / variance[shown].sqrt())
 
     def agreement(self, inputs: Tensor, deltas: Tensor) -> Agreement:
-        """Agreement for `inputs` (example, input) with `deltas` (example, neuron) as read, in any scale.
-
-        `explained` is 1 minus the mean squared gap over the directions.
-        """
+        """Agreement for `inputs` (example, input) with `deltas` (example, neuron) as read, in any scale. `explained` is
+        1 minus the mean squared gap over the directions."""
         gaps = self.upper.deltas(inputs)
         gaps = _unit(gaps) - _unit(deltas)[:, None]
         labels = gaps.square().sum(-1).nan_to_num(torch.inf).argmin(1)

@@ -30,10 +30,8 @@ _Density = Callable[[Floats], tuple[Floats, Floats]]
 
 
 def independent(space: RowSpace, reading: Reading, draw: np.random.Generator, *, refine: bool) -> Tensor | None:
-    """Mixing (rank, rank) with independent examples as rows, scaled to bias 1.
-
-    None if the places are too few to separate the examples.
-    """
+    """Mixing (rank, rank) with independent examples as rows, scaled to bias 1. None if the places are too few to
+    separate the examples."""
     observed = _sources(space, reading)
     size = space.rank
     if size == 1:

@@ -33,10 +33,8 @@ class FirstLayer:
 
 
 def first_layer(reading: Reading) -> FirstLayer | None:
-    """First layer with parameters in the forward pass, or None.
-
-    The layer must be linear with bias, used once, on the flattened input, optionally normalised per value.
-    """
+    """First layer with parameters in the forward pass, or None. The layer must be linear with bias, used once, on the
+    flattened input, optionally normalised per value."""
     weights = {name: value[0] for name, value in reading.weights.items()}
     like = next(iter(weights.values()))
     size = prod(reading.shape)
@@ -82,10 +80,8 @@ def refusal(reading: Reading) -> str | None:
 
 
 def table(layer: FirstLayer, observed: list[dict[str, Tensor]], row: int) -> Tensor:
-    """First layer gradient of a reading, Σ_n δ_n (z_n, 1): (observation · neuron, input + 1), biases last.
-
-    z is the layer's input.
-    """
+    """First layer gradient of a reading, Σ_n δ_n (z_n, 1): (observation · neuron, input + 1), biases last. z is the
+    layer's input."""
     weight, bias = (
         torch.cat([gradient[f"{layer.prefix}{name}"][row] for gradient in observed]).double().cpu()
         for name in ("weight", "bias")
@@ -95,10 +91,8 @@ def table(layer: FirstLayer, observed: list[dict[str, Tensor]], row: int) -> Ten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSpace:
-    """Singular factors of a table Σ_n δ_n (x_n, 1), in float64.
-
-    Examples are rows of mixing @ [right | bias] with 1 in the last column.
-    """
+    """Singular factors of a table Σ_n δ_n (x_n, 1), in float64. Examples are rows of mixing @ [right | bias] with 1 in
+    the last column."""
 
     left: Tensor  # (neuron, rank)
     singular: Tensor  # (rank,)
@@ -120,10 +114,8 @@ class RowSpace:
 
 
 def row_space(layer: FirstLayer, gradient: Tensor, examples: int) -> RowSpace:
-    """Row space of a table (neuron, input + 1), in units of the inputs x.
-
-    The rank is at most `examples`, lower if singular values are rounding or examples repeat.
-    """
+    """Row space of a table (neuron, input + 1), in units of the inputs x. The rank is at most `examples`, lower if
+    singular values are rounding or examples repeat."""
     bias = gradient[:, -1]
     inputs = (gradient[:, :-1] - bias[:, None] * layer.offset) / layer.factor
     left, singular, right = torch.linalg.svd(torch.cat([inputs, bias[:, None]], 1), full_matrices=False)

@@ -40,10 +40,8 @@ def median_distance(products: Tensor) -> float:
 
 
 def factorise(kernel: Tensor, ridge: float) -> tuple[Tensor, float]:
-    """Cholesky factor of K + λ m I, and λ: `ridge`, times 10 until the matrix is positive definite.
-
-    `kernel` (row, row).
-    """
+    """Cholesky factor of K + λ m I, and λ: `ridge`, times 10 until the matrix is positive definite. `kernel` (row,
+    row)."""
     mean = kernel.diagonal().mean().clamp_min(torch.finfo(kernel.dtype).tiny)
     while True:
         shifted = kernel.clone()
@@ -80,10 +78,8 @@ class Ridge:
 def path(
     features: Tensor, targets: Tensor, kernel: Kernel, ridges: Iterable[float], products: Tensor | None = None
 ) -> Iterator[Ridge]:
-    """Regressions of `targets` (row, target) on `features` (row, feature), one per λ.
-
-    `products` (row, row): scalar products of the features, if known.
-    """
+    """Regressions of `targets` (row, target) on `features` (row, feature), one per λ. `products` (row, row): scalar
+    products of the features, if known."""
     if products is None:
         products = features @ features.T
     norms, median, offset = products.diagonal().clone(), median_distance(products), targets.mean(0)

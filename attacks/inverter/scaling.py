@@ -33,10 +33,8 @@ class Scaling:
 
 
 def learn(vectors: Tensor, slices: tuple[slice, ...], units: Units, balance: Balance) -> Scaling:
-    """Scaling to unit deviation per tensor, per coordinate, or per tensor after normalisation.
-
-    `balance`: equal weight for every feature, or for every tensor.
-    """
+    """Scaling to unit deviation per tensor, per coordinate, or per tensor after normalisation. `balance`: equal weight
+    for every feature, or for every tensor."""
     shown = _directions(vectors, slices) if units == "direction" else vectors
     mean = shown.mean(0)
     deviation = (shown - mean).square().mean(0).sqrt()
@@ -52,10 +50,8 @@ def learn(vectors: Tensor, slices: tuple[slice, ...], units: Units, balance: Bal
 
 
 def principal(scaled: Tensor, count: int, key: Key) -> Tensor:
-    """First `count` principal directions of centred features (row, feature): (feature, count at most).
-
-    Randomised decomposition (Halko et al. 2011, algorithm 4.4) with a power step.
-    """
+    """First `count` principal directions of centred features (row, feature): (feature, count at most). Randomised
+    decomposition (Halko et al. 2011, algorithm 4.4) with a power step."""
     rank = min(count, *scaled.shape)
     start = key.generator("principal", rank).standard_normal((scaled.shape[1], min(rank + 10, len(scaled))))
     span = torch.linalg.qr(scaled @ torch.from_numpy(start).to(scaled)).Q

@@ -14,11 +14,8 @@ MOST = 16384  # values kept of a gradient; longer gradients are hashed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """A gradient as a vector.
-
-    For models with more than `most` parameters, each tensor's coordinates are hashed into buckets with random signs,
-    which keeps scalar products on average (Charikar et al. 2002).
-    """
+    """A gradient as a vector. For models with more than `most` parameters, each tensor's coordinates are hashed into
+    buckets with random signs, which keeps scalar products on average (Charikar et al. 2002)."""
 
     sizes: tuple[int, ...]
     buckets: tuple[tuple[Tensor, Tensor] | None, ...]

@@ -72,10 +72,8 @@ class LastLayer:
 
     @property
     def noise(self) -> float:
-        """Noise variance on a coordinate of `d_weight`; 0 if no column was sent whole.
-
-        Σ (p - y) over classes is 0, so each column of dW sums to noise.
-        """
+        """Noise variance on a coordinate of `d_weight`; 0 if no column was sent whole. Σ (p - y) over classes is 0, so
+        each column of dW sums to noise."""
         columns = self.d_weight[:, self.kept[:, :-1].all(0)]
         if self.classes < 2 or not columns.numel():
             return 0.0
@@ -119,10 +117,8 @@ def last_layers(reading: Reading, observed: Tensors) -> list[LastLayer] | None:
 
 
 def features(model: nn.Module, weights: Tensors, path: str, inputs: Tensor) -> Tensor | None:
-    """Inputs of the layer at `path`, (example, feature) in float64.
-
-    None if these are not a vector per example, or if the layer's outputs are not the model's.
-    """
+    """Inputs of the layer at `path`, (example, feature) in float64. None if these are not a vector per example, or if
+    the layer's outputs are not the model's."""
     taken: list[tuple[Tensor, Tensor]] = []
     handle = model.get_submodule(path).register_forward_hook(
         lambda _, arguments, out: taken.append((arguments[0].detach(), out.detach()))

@@ -18,11 +18,8 @@ Tensors = Mapping[str, Tensor]
 
 
 def labels_by_rule(reading: Reading, gradients: Tensors) -> Tensor:
-    """Labels behind each reading by the rules above, (reading, example), ascending within a reading.
-
-    `gradients` name → (reading, *shape), in gradient units. -1 if the model has no last linear layer with `classes`
-    outputs.
-    """
+    """Labels behind each reading by the rules above, (reading, example), ascending within a reading. `gradients` name →
+    (reading, *shape), in gradient units. -1 if the model has no last linear layer with `classes` outputs."""
     path = last_layer(reading.model, reading.classes)
     if path is None:
         return torch.full((len(next(iter(gradients.values()))), reading.examples), -1)

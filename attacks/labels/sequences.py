@@ -75,10 +75,8 @@ def _orders(labels: list[int]) -> Iterator[tuple[int, ...]]:
 
 
 def descend(layer: LastLayer, score: Score, starts: Tensor, labels_known: bool) -> tuple[Tensor, Tensor]:
-    """Coordinate descent from each start (start, example): visited sequences (sequence, example) and their scores.
-
-    A move changes an example's label (unless labels are known), or swaps two labels between steps within a pass.
-    """
+    """Coordinate descent from each start (start, example): visited sequences (sequence, example) and their scores. A
+    move changes an example's label (unless labels are known), or swaps two labels between steps within a pass."""
     pool: dict[tuple[int, ...], float] = {}
     for start in starts:
         now = canonical(start[None], layer)[0]

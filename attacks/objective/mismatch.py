@@ -34,11 +34,8 @@ def mean_observation(observed: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def by_likelihood(distance: Distance, reading: Reading) -> Distance:
-    """Distance matched to the described noise.
-
-    L2 becomes L1, Laplace noise's log likelihood, for a single observation with Laplace noise only. Coordinates are
-    scaled by their noise deviation if deviations differ.
-    """
+    """Distance matched to the described noise. L2 becomes L1, Laplace noise's log likelihood, for a single observation
+    with Laplace noise only. Coordinates are scaled by their noise deviation if deviations differ."""
     if reading.description is None:
         return distance
     noise = reading.description.noise
@@ -61,10 +58,8 @@ class Mismatch:
     def __call__(
         self, observed: list[dict[str, Tensor]], inputs: Tensor, targets: Tensor, *, differentiable: bool
     ) -> Tensor:
-        """Distance (reading,) to `observed`, each name → (reading, *shape).
-
-        `inputs` (reading, example, *shape), `targets` (reading, example, class).
-        """
+        """Distance (reading,) to `observed`, each name → (reading, *shape). `inputs` (reading, example, *shape),
+        `targets` (reading, example, class)."""
         reading = self.reading
         total = torch.zeros(len(inputs), dtype=inputs.dtype, device=inputs.device)
         shared = len(observed) > 1 and same_weights(reading)

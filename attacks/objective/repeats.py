@@ -15,10 +15,8 @@ from bench.trip import Reading
 
 
 def distinct_examples(reading: Reading) -> int:
-    """Distinct examples behind each reading, at most `reading.examples`.
-
-    Repeats are resolved only for a single sender, not in an aggregate over several.
-    """
+    """Distinct examples behind each reading, at most `reading.examples`. Repeats are resolved only for a single sender,
+    not in an aggregate over several."""
     if reading.senders > 1:
         return reading.examples
     return min(reading.examples, reading.client_examples)

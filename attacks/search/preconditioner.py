@@ -59,10 +59,8 @@ def _samples(reading: Reading, like: Tensor, key: Key, examples: range, draws: i
 def signed_derivative(
     reading: Reading, like: Tensor, examples: Sequence[int], bits: Callable[[tuple[int, ...]], NDArray[np.int8]]
 ) -> Tensor:
-    """Jᵀz of public examples, (example, value), with J = ∂∇L/∂x at the reading's weights.
-
-    z = 2·`bits` - 1 per parameter, (example, *shape). An example's label is its number modulo the classes.
-    """
+    """Jᵀz of public examples, (example, value), with J = ∂∇L/∂x at the reading's weights. z = 2·`bits` - 1 per
+    parameter, (example, *shape). An example's label is its number modulo the classes."""
     weights = {name: value[0] for name, value in reading.weights.items()}
     labels = torch.tensor(examples, device=like.device) % reading.classes
     targets = one_hot(labels, reading.classes, like.dtype)[:, None]

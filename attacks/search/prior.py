@@ -92,10 +92,8 @@ class NoiseModel:
         return torch.fmin(found, sums.nanmean(1))
 
     def prior(self, x: Tensor, value_range: tuple[float, float], share: Tensor | float = 1.0) -> Tensor | float:
-        """Weighted -log p of inputs (reading, example, *shape), up to a constant: (reading,), or 0.
-
-        `share` (reading,) multiplies the weight: for a variance below `variance`, or a distance in other units.
-        """
+        """Weighted -log p of inputs (reading, example, *shape), up to a constant: (reading,), or 0. `share` (reading,)
+        multiplies the weight: for a variance below `variance`, or a distance in other units."""
         if self.weight == 0:
             return 0.0
         return self.weight * share * (edges(x, self.edge_scale) + outside(x, *value_range) / (2 * _RANGE_DEVIATION**2))
@@ -117,10 +115,8 @@ def prior_weight(variance: Variance, *, absolute: bool) -> Variance:
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """Mean absolute neighbour difference, both directions: (reading, example, channel, h, w) → (reading,).
-
-    Geiping et al. 2020, §4: anisotropic, mean over pixels.
-    """
+    """Mean absolute neighbour difference, both directions: (reading, example, channel, h, w) → (reading,). Geiping et
+    al. 2020, §4: anisotropic, mean over pixels."""
     across, down = (d.abs().flatten(1).mean(1) for d in _differences(x))
     return across + down
 
@@ -141,10 +137,8 @@ def outside(x: Tensor, low: float, high: float) -> Tensor:
 
 
 def edges(x: Tensor, scale: float) -> Tensor:
-    """-log density, up to a constant, of images with Laplace neighbour differences: Σ |∂x| / scale.
-
-    Smoothed at zero; (reading, example, channel, h, w) → (reading,).
-    """
+    """-log density, up to a constant, of images with Laplace neighbour differences: Σ |∂x| / scale. Smoothed at zero;
+    (reading, example, channel, h, w) → (reading,)."""
     across, down = (((d * d + _SMOOTH**2).sqrt() - _SMOOTH).flatten(1).sum(1) for d in _differences(x))
     return (across + down) / scale
 

@@ -61,11 +61,8 @@ def most_probable(
     distinct: int | None = None,
     mixed: bool = False,
 ) -> Reconstruction:
-    """Most probable examples behind a rescaled reading, over several starts.
-
-    `tolerance`: share of the zero-gradient loss at which a reading is finished; `distinct`: see `MatchingProblem`;
-    `mixed`: search a batch's originals.
-    """
+    """Most probable examples behind a rescaled reading, over several starts. `tolerance`: share of the zero-gradient
+    loss at which a reading is finished; `distinct`: see `MatchingProblem`; `mixed`: search a batch's originals."""
     observed, mismatch, space = observations(reading), mismatch_of(reading), public_space(reading)
     hypotheses = label_hypotheses(reading, mean_observation(observed), starts, key)
     cost = reading.steps if mismatch.unrolled else 1

@@ -21,10 +21,8 @@ from bench.trip import Reading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchingProblem:
-    """`solvers.base.Problem` for a batch of readings.
-
-    A row's variables are its inputs, or their variables in `space`, and label logits if `labels` is None.
-    """
+    """`solvers.base.Problem` for a batch of readings. A row's variables are its inputs, or their variables in `space`,
+    and label logits if `labels` is None."""
 
     mismatch: Mismatch
     observed: list[dict[str, Tensor]]
@@ -165,11 +163,8 @@ class MatchingProblem:
         return (usual / zero_loss.clamp_min(torch.finfo(zero_loss.dtype).tiny)).clamp_min(1)
 
     def ordered_labels(self, rows: Tensor, restarts: Tensor) -> Tensor | None:
-        """Labels (row, example) for these restarts, or None if labels are variables.
-
-        An update does not show the order of examples over local steps: the first run takes ascending labels, each
-        restart a random order.
-        """
+        """Labels (row, example) for these restarts, or None if labels are variables. An update does not show the order
+        of examples over local steps: the first run takes ascending labels, each restart a random order."""
         if self.labels is None or not self.shuffled:
             return None if self.labels is None else self.labels[rows.cpu()]
         orders = []

@@ -137,10 +137,8 @@ def public_space(reading: Reading) -> Gaussian:
 
 
 def spectrum(public: Tensor) -> Spectrum:
-    """`Spectrum` of public images (example, channel, height, width) and their mirror images.
-
-    Variances are smoothed over neighbouring frequencies.
-    """
+    """`Spectrum` of public images (example, channel, height, width) and their mirror images. Variances are smoothed
+    over neighbouring frequencies."""
     mean = public.mean(0)
     centred = public - mean
     centred = torch.cat([centred, centred.flip(-1)])

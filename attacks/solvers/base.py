@@ -35,10 +35,8 @@ class Solver(ABC, Generic[S]):
 
     @abstractmethod
     def step(self, state: S, loss: Tensor, gradient: Tensor) -> S:
-        """State with each row's next trial, after loss (row,) and gradient (row, variable) at `trial`.
-
-        May write into `state`, which is not used again.
-        """
+        """State with each row's next trial, after loss (row,) and gradient (row, variable) at `trial`. May write into
+        `state`, which is not used again."""
 
     @abstractmethod
     def outer(self, evaluations: Tensor) -> Tensor:
