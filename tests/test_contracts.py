@@ -13,9 +13,8 @@ import torch
 from click.testing import CliRunner
 from torch import Tensor, nn
 
-from bench.attacks.base import Attack
+from bench.attacks.base import Attack, closed_form
 from bench.attacks.dlg import Dlg
-from bench.attacks.priors_only import claim
 from bench.cli.check import command
 from bench.contracts import datasets
 from bench.contracts.base import Contract, ContractBroken, Outcome
@@ -412,7 +411,7 @@ class _Attack(Attack):
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         del budget, key
-        return claim(reading, reading.public_mean.expand(len(reading), reading.examples, *reading.shape))
+        return closed_form(reading, reading.public_mean.expand(len(reading), reading.examples, *reading.shape))
 
 
 def _plus(extra: Callable[[Reading, Budget], Tensor | float]) -> type[Attack]:
@@ -462,7 +461,7 @@ class _OnePicture(_Attack):
     """Forgets that a batch holds several pictures."""
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
-        return claim(reading, reading.public_mean.expand(len(reading), 1, *reading.shape))
+        return closed_form(reading, reading.public_mean.expand(len(reading), 1, *reading.shape))
 
 
 class _Spending(Dlg):

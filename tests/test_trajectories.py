@@ -14,7 +14,8 @@ from tests.records import attack_record, unfinished
 
 from bench.answer.context import Memory, RunContext
 from bench.answer.run import run
-from bench.attacks.priors_only import MeanPicture, claim
+from bench.attacks.base import closed_form
+from bench.attacks.priors_only import MeanPicture
 from bench.cell import AttackCell, DataRef, Entry, Federated
 from bench.cli.show import command
 from bench.datasets.base import content_hash
@@ -132,7 +133,7 @@ def wandering(reading: Reading, budget: Budget) -> Reconstruction:
     end = torch.rand(len(reading), reading.examples, *reading.shape)
     losses = tuple((mark, tuple(float(n + 8 - mark) for n in range(len(reading)))) for mark in MARKS)
     way = torch.stack([end * step / 4 for step in range(1, 5)])
-    return replace(claim(reading, end), history=losses, trajectory=way)
+    return replace(closed_form(reading, end), history=losses, trajectory=way)
 
 
 @pytest.fixture
