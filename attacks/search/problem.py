@@ -109,7 +109,7 @@ class MatchingProblem:
         return torch.stack(losses).mean(0)
 
     def noise_floor(self, rows: Tensor) -> Tensor:
-        """Loss from noise alone: its deviation (Laplace: mean magnitude) over nonzero coordinates."""
+        """Loss from noise alone: variance (L1: mean magnitude) times nonzero coordinates; 0 for cosine."""
         kind = self.mismatch.distance.kind
         if self.noise.variance == 0 or kind == "cosine":
             return torch.zeros_like(self.zero_gradient_loss(rows))
