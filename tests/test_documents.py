@@ -100,13 +100,6 @@ def test_quoted_figures_name_a_section_of_the_results() -> None:
             assert section in headings or store.slug(section) in exported, (claim.id, section)
 
 
-def test_links_in_the_documents_lead_to_files() -> None:
-    for path in (*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(DOCS / "results").glob("*.md")):
-        text = re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.DOTALL)
-        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
-            assert "://" in link or (path.parent / link).exists(), (path, link)
-
-
 @pytest.mark.parametrize(
     ("of", "word"),
     [
