@@ -1,14 +1,15 @@
-"""Cells: the configurations of a matrix, frozen, in canonical JSON, named by their hash.
+"""Cells: the configurations in a matrix, frozen, in canonical JSON, named by their hash.
 
-Two kinds, one record format.  A *training cell* gives curve, accuracy and checkpoints; an
-*attack cell* gives reconstructions and scores.  The *cell id* hashes the configuration (with
-the content hash of its data).  The code that answers has a fingerprint of its own (`bench.record.fingerprint`).
+A *training cell* gives a curve, an accuracy and checkpoints; an *attack cell* gives reconstructions and scores.  The
+*cell id* hashes the configuration with the data's content hash.  Code has a separate fingerprint
+(`bench.record.fingerprint`).
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
-from functools import cached_property
+from enum import Enum
+from functools import cache, cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -17,21 +18,71 @@ Params = dict[str, Any]
 PublicKnowledge = Literal["distribution", "statistics", "none"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
-# Of the defense: nothing; what it says of itself; nothing, but it can be run on examples of the attacker's own.
+# Knowledge about the defense: none; its description; none, but runs on the attacker's examples.
 Knowledge = Literal["plain", "adaptive", "black-box"]
 
 
+class Mark(Enum):
+    """Role of a field, in its annotation."""
+
+    IN_ID = "part of the id even at its default: a field from before the rule of `configuration`"
+    NOT_IN_ID = "no part of the configuration"
+    NOT_AN_AXIS = "no axis of a matrix"
+    VARIED = "different within a table of results"
+    ATTACKER = "different within a cascade, and within a table of results"
+
+
+IN_ID, NOT_IN_ID, NOT_AN_AXIS, VARIED, ATTACKER = Mark
+
+
 class Frozen(BaseModel):
-    """A value that is checked once, at the border, and never changes."""
+    """A value, validated once and immutable."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
+    def configuration(self, content: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The JSON that ids hash; `content` is the value's JSON, if at hand.
+
+        A field at its default is left out, so that a new field changes no id.  Marks `IN_ID` and `NOT_IN_ID` override
+        the rule.
+        """
+        content = self.model_dump(mode="json") if content is None else content
+        kept = {}
+        for name, default in _in_ids(type(self)):
+            value = getattr(self, name)
+            if default is _ALWAYS or value != default:
+                kept[name] = value.configuration(content[name]) if isinstance(value, Frozen) else content[name]
+        return kept
+
+
+_ALWAYS = object()
+
+
+@cache
+def _in_ids(kind: type[Frozen]) -> tuple[tuple[str, Any], ...]:
+    """(field, default) of each field in ids; the default is `_ALWAYS` for required and marked fields."""
+    return tuple(
+        (
+            name,
+            _ALWAYS if field.is_required() or IN_ID in field.metadata else field.get_default(call_default_factory=True),
+        )
+        for name, field in kind.model_fields.items()
+        if NOT_IN_ID not in field.metadata
+    )
+
+
+def marked(kind: type[BaseModel], *marks: Mark) -> tuple[str, ...]:
+    """The fields with one of these marks."""
+    return tuple(name for name, field in kind.model_fields.items() if {*marks} & {*field.metadata})
+
 
 class Entry(Frozen):
-    """A registered name with its parameters, defaults written out."""
+    """A registered name with its parameters."""
 
     name: str
-    params: Params = {}
+    """Name in the registry."""
+    params: Annotated[Params, IN_ID] = {}
+    """Parameters, defaults written out."""
 
     def __str__(self) -> str:
         shown = ", ".join(f"{key}={value}" for key, value in sorted(self.params.items()))
@@ -39,26 +90,35 @@ class Entry(Frozen):
 
 
 class DataRef(Entry):
-    """A data set, by content: `sha256` over its arrays, `subset` where it is not whole."""
+    """A data set, by content."""
 
     sha256: Sha256
-    subset: str | None = None
+    """Hash over the arrays."""
+    subset: Annotated[str | None, IN_ID] = None
+    """Name of the subset; None: the whole data set."""
 
 
 class Federated(Frozen):
-    """The federated setting (Fed-αCDP §3): who trains, on what, how much of it a round sees.
+    """The federated setting (Fed-αCDP §3)."""
 
-    `fedsgd` uploads the gradient of one local step; `fedavg` uploads w_0 - w_L after L steps.
-    """
-
-    algorithm: Literal["fedsgd", "fedavg"] = "fedsgd"
-    clients: Annotated[int, Field(ge=1, description="N")] = 100
-    per_round: Annotated[int, Field(ge=1, description="K")] = 10
-    steps: Annotated[int, Field(ge=1, description="L, local steps")] = 1
-    batch: Annotated[int, Field(ge=1, description="B, local batch")] = 3
-    rate: Annotated[float, Field(gt=0, description="η, local learning rate")] = 0.05
-    partition: Literal["iid", "two-shard", "two-class"] = "iid"
-    client_examples: int | None = Field(default=None, ge=1, description="|D_i|; none: the training split over N")
+    algorithm: Annotated[Literal["fedsgd", "fedavg"], IN_ID] = "fedsgd"
+    """Upload: the gradient of a local step (`fedsgd`), or w_0 - w_L after L steps (`fedavg`)."""
+    clients: Annotated[int, Field(ge=1, description="N"), IN_ID] = 100
+    """N, clients."""
+    per_round: Annotated[int, Field(ge=1, description="K"), IN_ID] = 10
+    """K, clients per round."""
+    steps: Annotated[int, Field(ge=1, description="L, local steps"), IN_ID] = 1
+    """L, local steps."""
+    batch: Annotated[int, Field(ge=1, description="B, local batch"), IN_ID] = 3
+    """B, local batch."""
+    rate: Annotated[float, Field(gt=0, description="η, local learning rate"), IN_ID] = 0.05
+    """η, local learning rate."""
+    partition: Annotated[Literal["iid", "two-shard", "two-class"], IN_ID] = "iid"
+    """Partition of the examples among clients."""
+    client_examples: Annotated[int | None, Field(ge=1, description="|D_i|; none: the training split over N"), IN_ID] = (
+        None
+    )
+    """|D_i|, examples per client; None: the training split over N."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -70,63 +130,59 @@ class Federated(Frozen):
 
     @property
     def unit(self) -> float:
-        """One unit of gradient in the units that a client sends: 1 (FedSGD) or η (FedAvg)."""
+        """A gradient's unit within an upload: 1 (FedSGD) or η (FedAvg)."""
         return 1.0 if self.algorithm == "fedsgd" else self.rate
 
 
 class InitialWeights(Frozen):
-    """Untrained weights, drawn by key with the model's own initialisation."""
+    """Untrained weights, drawn by key with the model's initialisation."""
 
-    kind: Literal["init"] = "init"
+    kind: Annotated[Literal["init"], IN_ID] = "init"
 
 
 class FileWeights(Frozen):
-    """Weights from a file, by content hash; `path` is only where it was found, no part of the configuration.
+    """Weights from a file, by content."""
 
-    `series` names what the files of several seeds have in common, so that tables can count them together.
-    """
-
-    kind: Literal["file"] = "file"
+    kind: Annotated[Literal["file"], IN_ID] = "file"
     sha256: Sha256
-    path: str
-    series: str = ""
+    """Hash of the file."""
+    path: Annotated[str, NOT_IN_ID]
+    """Location on the disk."""
+    series: Annotated[str, NOT_IN_ID] = ""
+    """Common name of several seeds' files, so that tables count them together."""
 
 
 class CheckpointWeights(Frozen):
-    """Weights after round `round` of a training cell, by that cell's id; `series` is the id that it would
-    have with seed 0."""
+    """Weights after a round of a training cell."""
 
-    kind: Literal["checkpoint"] = "checkpoint"
+    kind: Annotated[Literal["checkpoint"], IN_ID] = "checkpoint"
     training: Sha256
+    """Id of the training cell."""
     round: Annotated[int, Field(ge=0)]
-    series: str = ""
+    """Round of the training."""
+    series: Annotated[str, NOT_IN_ID] = ""
+    """Id of the training with seed 0."""
 
 
 Weights = Annotated[InitialWeights | FileWeights | CheckpointWeights, Field(discriminator="kind")]
 
 
-NOT_IN_ID = ("path", "series")  # of weights: fields that are no part of the configuration
-
-
-# Fields that came later: where they ask for nothing, the configuration is the one from before.
-_ADDED_LATER = ("until_accuracy", "until_epsilon", "bayesian", "reference", "after")
-
-
 class Grants(Frozen):
-    """What an attacker is granted beyond the reading.  A field with its default is no part of a cell's id, so
-    that a grant added later changes no id.
-
-    A field's description is the grant in words, with `{}` for its value.
-    """
+    """Knowledge of the attacker beyond the reading; a description is the grant in words, with `{}` for its value."""
 
     labels: Annotated[bool, Field(description="the true labels")] = False
+    """True labels."""
     repeated_readings: int = Field(default=1, ge=1, description="{} draws of the defense's noise at frozen weights")
+    """Readings with the defense's noise redrawn at frozen weights."""
     colluders: float = Field(default=0.0, ge=0, le=1, description="what {:.0%} of a client's neighbours know")
+    """Share of a client's neighbours that collude."""
     public: PublicKnowledge = Field(default="distribution", description="public data: {}")
+    """Public data: examples, their statistics, or none."""
     gallery: int = Field(default=0, ge=0, description="{} candidates, of which the examples are some")
+    """Candidates, with the true examples among them."""
 
     def granted(self) -> dict[str, Any]:
-        """The grants that differ from nothing, by name."""
+        """The grants beyond the defaults, by name."""
         return self.model_dump(exclude_defaults=True)
 
     def words(self) -> list[str]:
@@ -136,28 +192,9 @@ class Grants(Frozen):
 
 
 class _Cell(Frozen):
-    dataset: DataRef
-    model: Entry
-    federated: Federated
-    defense: Entry
-    seed: Annotated[int, Field(ge=0)] = 0
-
     def canonical(self) -> str:
-        """The canonical JSON: sorted keys, no spaces.
-
-        Where a weights file was found, its series, and which rounds of a training are kept, are not part of
-        the configuration: a cell's id does not depend on what else is in the matrix.
-        """
-        content = self.model_dump(mode="json")
-        for name in _ADDED_LATER:
-            if not content.get(name):
-                content.pop(name, None)
-        content.pop("checkpoints", None)
-        if isinstance(self, AttackCell):
-            content["grants"] = self.grants.granted()
-        if isinstance(content.get("weights"), dict):
-            content["weights"] = {k: v for k, v in content["weights"].items() if k not in NOT_IN_ID}
-        return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        """The configuration as canonical JSON: sorted keys, no spaces."""
+        return json.dumps(self.configuration(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @cached_property
     def id(self) -> str:
@@ -165,58 +202,111 @@ class _Cell(Frozen):
         return hashlib.sha256(self.canonical().encode()).hexdigest()
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """As pydantic's, with an id of its own."""
+        """As pydantic's, with a new id."""
         copied = super().model_copy(update=update, deep=deep)
         copied.__dict__.pop("id", None)
         return copied
 
 
 class Bayesian(Frozen):
-    """Bayesian accounting beside a training (Triastcyn & Faltings 2019): at which levels, and how costs are estimated.
+    """Bayesian accounting of a training (Triastcyn & Faltings 2019)."""
 
-    `instances`: how instance costs of clients add up; `formula`: c^R, as in the author's code or as printed;
-    `dependent`: correct for rounds that depend on one another, by Hölder.
-    """
+    levels: Annotated[tuple[Literal["client", "instance", "joint"], ...], IN_ID] = ("client",)
+    """Levels of the accounting."""
+    instances: Annotated[Literal["parallel", "sequential"], IN_ID] = "parallel"
+    """Composition of instance costs over clients."""
+    formula: Annotated[Literal["code", "paper"], IN_ID] = "code"
+    """c^R, as in the author's code or as printed."""
+    delta: Annotated[float, Field(gt=0, lt=1, description="δ"), IN_ID] = 1e-5
+    """δ."""
+    estimator: Annotated[float, Field(gt=0, lt=1, description="δ', of one round's estimate"), IN_ID] = 1e-16
+    """δ' per estimated round."""
+    dependent: Annotated[bool, IN_ID] = False
+    """Whether a Hölder correction covers dependent rounds."""
 
-    levels: tuple[Literal["client", "instance", "joint"], ...] = ("client",)
-    instances: Literal["parallel", "sequential"] = "parallel"
-    formula: Literal["code", "paper"] = "code"
-    delta: Annotated[float, Field(gt=0, lt=1, description="δ")] = 1e-5
-    estimator: Annotated[float, Field(gt=0, lt=1, description="δ', of one round's estimate")] = 1e-16
-    dependent: bool = False
+
+# Fields of the two cells stand in the order of a matrix: the first axis varies slowest.
 
 
 class TrainingCell(_Cell):
-    """Train: data set, model, federated setting, defense, rounds, seed."""
+    """A training."""
 
-    kind: Literal["training"] = "training"
+    kind: Annotated[Literal["training"], IN_ID, NOT_AN_AXIS] = "training"
+    dataset: DataRef
+    """Data set."""
+    model: Entry
+    """Model."""
+    federated: Federated
+    """Federated setting."""
+    defense: Entry
+    """Defense."""
     rounds: Annotated[int, Field(ge=1, description="T")]
-    checkpoints: tuple[int, ...] = ()
-    test_every: Annotated[int, Field(ge=1)] = 5
-    test_examples: Annotated[int, Field(ge=1)] = 2000
-    until_accuracy: Annotated[float | None, Field(gt=0, le=1, description="stop once reached")] = None
-    until_epsilon: float | None = Field(default=None, gt=0, description="stop before the paper's count passes it")
-    bayesian: Bayesian | None = None
+    """T, rounds at most."""
+    seed: Annotated[int, Field(ge=0), IN_ID] = 0
+    """Seed of every random draw."""
+    checkpoints: Annotated[tuple[int, ...], NOT_IN_ID, NOT_AN_AXIS] = ()
+    """Rounds with saved weights."""
+    test_every: Annotated[int, Field(ge=1), IN_ID, NOT_AN_AXIS] = 5
+    """Rounds between tests."""
+    test_examples: Annotated[int, Field(ge=1), IN_ID, NOT_AN_AXIS] = 2000
+    """Test examples at most."""
+    until_accuracy: Annotated[float | None, Field(gt=0, le=1, description="stop once reached"), NOT_AN_AXIS] = None
+    """Accuracy at which the training stops."""
+    until_epsilon: Annotated[
+        float | None, Field(gt=0, description="stop before the paper's count passes it"), NOT_AN_AXIS
+    ] = None
+    """ε by the paper's count that the training does not exceed."""
+    bayesian: Annotated[Bayesian | None, NOT_AN_AXIS] = None
+    """Bayesian accounting; None: not requested."""
 
 
 class AttackCell(_Cell):
-    """Attack: weights, defense, point, attack, knowledge, grants, budget, readings, draw, seed."""
+    """An attack."""
 
-    kind: Literal["attack"] = "attack"
-    weights: Weights = InitialWeights()
-    attack: Entry
-    knowledge: Knowledge = "plain"
-    grants: Grants = Grants()
-    point: str
-    readings: Annotated[int, Field(ge=1)] = 16
-    evaluations: Annotated[int, Field(ge=1, description="budget, restarts included")] = 500
-    chunk: Annotated[int, Field(ge=1, description="readings in memory at once")] = 32
-    draw: Annotated[int, Field(ge=0, description="which draw of the defense's noise")] = 0
-    reference: Annotated[bool, Field(description="compute the linear-Gaussian reference beside it")] = False
-    after: tuple[Sha256, ...] = Field(
-        default=(), description="cells before it in a cascade, by id: it attacks the readings that they left"
-    )
+    kind: Annotated[Literal["attack"], IN_ID, NOT_AN_AXIS, VARIED] = "attack"
+    dataset: DataRef
+    """Data set."""
+    model: Entry
+    """Model."""
+    weights: Annotated[Weights, IN_ID] = InitialWeights()
+    """Attacked weights."""
+    federated: Federated
+    """Federated setting."""
+    attack: Annotated[Entry, ATTACKER]
+    """Attack."""
+    knowledge: Annotated[Knowledge, IN_ID, ATTACKER] = "plain"
+    """Knowledge about the defense."""
+    grants: Annotated[Grants, IN_ID] = Grants()
+    """Knowledge beyond the reading."""
+    point: Annotated[str, VARIED]
+    """Interception point."""
+    defense: Annotated[Entry, VARIED]
+    """Defense."""
+    draw: Annotated[int, Field(ge=0, description="which draw of the defense's noise"), IN_ID, VARIED] = 0
+    """Draw of the defense's noise."""
+    seed: Annotated[int, Field(ge=0), IN_ID, VARIED] = 0
+    """Seed of every random draw."""
+    evaluations: Annotated[int, Field(ge=1, description="budget, restarts included"), IN_ID, ATTACKER] = 500
+    """Gradient evaluations per reading, restarts included."""
+    readings: Annotated[int, Field(ge=1), IN_ID] = 16
+    """Attacked readings."""
+    chunk: Annotated[int, Field(ge=1, description="readings in memory at once"), IN_ID, ATTACKER] = 32
+    """Readings in memory at once."""
+    reference: Annotated[bool, Field(description="compute the linear-Gaussian reference beside it"), ATTACKER] = False
+    """Whether the linear-Gaussian reference is computed."""
+    after: Annotated[
+        tuple[Sha256, ...],
+        Field(description="cells before it in a cascade, by id: it attacks the readings that they left"),
+        NOT_AN_AXIS,
+        ATTACKER,
+    ] = ()
+    """Earlier cells of a cascade, by id; this cell attacks the readings left by them."""
 
 
 AnyCell = TrainingCell | AttackCell
 Cell = Annotated[AnyCell, Field(discriminator="kind")]
+
+
+def axes(kind: type[AnyCell]) -> tuple[str, ...]:
+    """The axes of a matrix, slowest first."""
+    return tuple(name for name in kind.model_fields if name not in marked(kind, NOT_AN_AXIS))

@@ -8,26 +8,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
-from bench.cell import AnyCell, AttackCell, CheckpointWeights, FileWeights, Grants, InitialWeights
+from bench.cell import (
+    ATTACKER,
+    VARIED,
+    AnyCell,
+    AttackCell,
+    CheckpointWeights,
+    FileWeights,
+    Grants,
+    InitialWeights,
+    marked,
+)
 from bench.leaderboard.worst import WorstCase
+from bench.points import POINTS
 from bench.record.names import dataset_name, entry_text
 from bench.record.schema import Record
 
-POINT_ORDER = ("type-2", "type-2-step", "type-1", "type-0", "aggregate")
-# Fields of a cell in which figures of one condition may differ; any other field is part of its configuration.
-_VARIED = {
-    "kind",
-    "defense",
-    "attack",
-    "knowledge",
-    "point",
-    "evaluations",
-    "chunk",
-    "draw",
-    "seed",
-    "reference",
-    "after",
-}
+_ORDER = tuple(POINTS)
+_VARIED = {*marked(AttackCell, VARIED, ATTACKER)}
 _WRITTEN_APART = {"weights", "grants"}
 
 
@@ -127,7 +125,7 @@ def sort_key(defense: str, point: str) -> tuple[bool, str, int, str]:
 
 
 def _from_inside(point: str) -> tuple[int, str]:
-    return POINT_ORDER.index(point) if point in POINT_ORDER else len(POINT_ORDER), point
+    return _ORDER.index(point) if point in _ORDER else len(_ORDER), point
 
 
 def condition_key(record: Record) -> str:
@@ -156,7 +154,7 @@ def _shared_weights(cell: AttackCell) -> dict[str, Any]:
     """Weights by series (shared by several seeds), otherwise by content."""
     if weights := _in_series(cell):
         return {"series": weights.series, "round": _round(weights)}
-    return cell.weights.model_dump(mode="json", exclude={"path", "series"})
+    return cell.weights.configuration()
 
 
 def _round(weights: FileWeights | CheckpointWeights) -> int | None:

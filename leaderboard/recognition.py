@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from bench.ceilings.by_epsilon import ceiling, exceeded
+from bench.epsilon import Epsilon
 from bench.leaderboard.flags import VIOLATED, Flag
 from bench.leaderboard.worst import ExampleKey, WorstCase, readings, share_interval
 from bench.record.metrics import NAMED_LIST
-from bench.record.schema import Epsilon
 from bench.scoring.intervals import effective_trials
 
 

@@ -17,13 +17,13 @@ from bench.defenses.accounting.mechanism import Reports
 from bench.defenses.accounting.report import at_tap
 from bench.defenses.base import Setting
 from bench.defenses.fed_cdp import FedCdp
+from bench.epsilon import Epsilon
 from bench.leaderboard.board import Row, board
 from bench.leaderboard.flags import VIOLATED
 from bench.leaderboard.forms import terminal
 from bench.leaderboard.forms.page import render
 from bench.matrix.expand import expand
 from bench.matrix.read import read
-from bench.record.schema import Epsilon
 from bench.registry import entries as registry
 from bench.sweep.plan import Resolver
 
@@ -33,7 +33,7 @@ ALONE = Setting(clients=10, per_round=1, rounds=1, steps=1, batch=1, client_exam
 def spent(sigma: float, uses: int = 1) -> Epsilon:
     report = at_tap(FedCdp(sigma=sigma, clipping="flat").mechanism(ALONE), "example", tensors=4, uses=uses)
     assert report is not None
-    return Epsilon(**report.json())
+    return report
 
 
 @pytest.mark.parametrize("sigma", [0.25, 0.5, 2.0, 6.0])
@@ -47,7 +47,7 @@ def test_of_a_gaussian_release_it_is_the_trade_off_at_chance(sigma: float, uses:
 def test_per_tensor_clipping_counts_every_tensor() -> None:
     report = at_tap(FedCdp(sigma=6.0).mechanism(ALONE), "example", tensors=8)
     assert report is not None
-    found = ceiling(Epsilon(**report.json()), 1 / 1001)
+    found = ceiling(report, 1 / 1001)
     assert found == pytest.approx(norm.cdf(norm.ppf(1 / 1001) + 8**0.5 / 6))
     assert found == pytest.approx(0.0044, abs=2e-4)  # what the theory quotes for Fed-CDP C = 4, σ = 6 on MNIST
 
@@ -68,11 +68,11 @@ def test_the_best_decoder_stays_below_and_comes_near(sigma: float) -> None:
 def test_of_a_pure_epsilon_randomised_response_reaches_what_it_may() -> None:
     for epsilon, k in ((0.5, 2), (2.0, 10), (5.0, 3)):
         report = local.at_tap(Reports(epsilon=epsilon, sending="named"), coordinates=1, observations=1)
-        limit = ceiling(Epsilon(**report.json()), 1 / k)
+        limit = ceiling(report, 1 / k)
         assert limit is not None
         assert np.exp(epsilon) / (np.exp(epsilon) + k - 1) <= limit <= 1
     huge = local.at_tap(Reports(epsilon=5.0, sending="named"), coordinates=10**6, observations=1)
-    assert ceiling(Epsilon(**huge.json()), 0.01) == 1.0
+    assert ceiling(huge, 0.01) == 1.0
 
 
 def test_where_nothing_is_proved_there_is_none() -> None:

@@ -34,17 +34,7 @@ from bench.gate import reports as gate_reports
 from bench.gate.verdict import GATE_METRICS, Comparison, Verdict, verdict, with_oldest
 from bench.record import request
 from bench.record.request import Request
-from bench.record.schema import (
-    AttackConditions,
-    Code,
-    Cost,
-    Epsilon,
-    Privacy,
-    Provenance,
-    ReadingScore,
-    Record,
-    TrainingCost,
-)
+from bench.record.schema import AttackConditions, Code, Cost, Privacy, Provenance, ReadingScore, Record, TrainingCost
 from bench.registry import entries as registry
 
 SEEDS, READINGS = 8, 8
@@ -402,7 +392,7 @@ def spending(record: Record, epsilon: float | None, named: bool = False) -> Reco
     """The record with an ε at its point, and examples that were named from a gallery."""
     report = at_tap(FedCdp(sigma=6.0, clipping="flat").mechanism(ALONE), "example", tensors=1)
     assert report is not None and record.attack is not None
-    figure = replace(Epsilon(**report.json()), epsilon=epsilon)
+    figure = replace(report, epsilon=epsilon)
     readings = tuple(
         replace(reading, examples=tuple(replace(example, identified=named) for example in reading.examples))
         for reading in record.attack.readings

@@ -17,13 +17,13 @@ from bench.answer.victims import Truth, trained_at
 from bench.attacks.base import Attack
 from bench.ceilings.linear_gaussian import mean_squared_errors
 from bench.cell import AttackCell
-from bench.defenses.accounting.report import EpsilonReport
+from bench.epsilon import Epsilon
 from bench.federated.batches import Batches
 from bench.federated.describe import is_random, untouched
 from bench.federated.privacy import at_point
 from bench.gradients import one_hot
 from bench.points import Point
-from bench.record.schema import AttackConditions, Epsilon, Privacy, SelfCheck
+from bench.record.schema import AttackConditions, Privacy, SelfCheck
 from bench.scoring.reading import reading_cosine, reading_snr
 from bench.trip import Reading
 
@@ -133,7 +133,7 @@ def privacy_at(cell: AttackCell, setup: Setup, point: Point, reading: Reading) -
     return privacy(() if spent is None else (spent,), spent, absent)
 
 
-def privacy(figures: tuple[EpsilonReport, ...], headline: EpsilonReport | None, absent: str | None) -> Privacy:
+def privacy(figures: tuple[Epsilon, ...], headline: Epsilon | None, absent: str | None) -> Privacy:
     """ε in a record's form: all figures, the headline figure, the reason for its absence."""
     epsilon, absent = (headline.epsilon, headline.absent) if headline else (None, absent)
-    return Privacy(epsilon=epsilon, absent=absent, figures=tuple(Epsilon(**figure.json()) for figure in figures))
+    return Privacy(epsilon=epsilon, absent=absent, figures=figures)

@@ -20,7 +20,7 @@ from bench.federated.cost import step_cost
 from bench.federated.privacy import NO_MECHANISM, Account, account
 from bench.federated.training import Progress, TrainingJob, begin, train
 from bench.record.checkpoints import checkpoint_path, write_weights
-from bench.record.schema import BayesianResult, Epsilon, Privacy, TrainingCost, TrainingResult
+from bench.record.schema import BayesianResult, Privacy, TrainingCost, TrainingResult
 
 OnProgress = Callable[[TrainingProgress], None]
 
@@ -126,8 +126,7 @@ def _bayesian(cell: TrainingCell, job: TrainingJob, end: Progress, accounting: A
     mechanism = accounting.mechanism if accounting and isinstance(accounting.mechanism, Mechanism) else None
     by_round = accountant.by_round(end.costs, mechanism, [round_ for round_, _ in end.curve])
     reports = accountant.reports(end.costs, end.round)
-    spent = {level: Epsilon(**figure.json()) for level, figure in reports.items()}
-    return BayesianResult(by_round=by_round, spent=spent, absent=dict(accountant.absent))
+    return BayesianResult(by_round=by_round, spent=reports, absent=dict(accountant.absent))
 
 
 def _about(cell: TrainingCell, round_: int, end: Progress) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from math import exp, sqrt
 
 from scipy.special import betainc, ndtr, ndtri
 
-from bench.record.schema import Epsilon
+from bench.epsilon import Epsilon
 
 _SURE = 1e-3  # of a measured share above its ceiling by chance
 _LARGE = 700.0  # exponents up to which double precision holds the exponential

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.cell import NOT_IN_ID, AttackCell, InitialWeights
+from bench.cell import NOT_IN_ID, AttackCell, FileWeights, InitialWeights, marked
 from bench.record import fingerprint
 from bench.record.metrics import PSNR_DB, RMSE, Metric
 from bench.record.names import with_params
@@ -16,6 +16,7 @@ from bench.scoring.intervals import mcnemar, paired_difference
 from bench.scoring.summary import median
 
 _ENTRIES = ("attack", "defense", "model", "dataset")
+_ELSEWHERE = marked(FileWeights, NOT_IN_ID)
 Place = tuple[int, int]  # reading, example
 
 
@@ -91,7 +92,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Differen
         elif both:
             for each in differences(first, second):
                 yield replace(each, field=f"{key}.{each.field.removeprefix('params.')}")
-        elif key not in NOT_IN_ID:
+        elif key not in _ELSEWHERE:
             yield Difference(field=key, a=first, b=second)
 
 
@@ -125,7 +126,7 @@ def unpaired(a: Record, b: Record) -> str | None:
 
 def _weights(cell: AttackCell) -> tuple[Any, ...]:
     """Origin of the weights: the model, with its seed, file or training round."""
-    weights = cell.weights.model_dump(exclude=set(NOT_IN_ID))
+    weights = cell.weights.configuration()
     return cell.model, weights, cell.seed if isinstance(cell.weights, InitialWeights) else None
 
 

@@ -1,6 +1,7 @@
 """`bench privacy`: ε of a Gaussian mechanism by every convention, with its neighbours."""
 
 import textwrap
+from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
@@ -44,7 +45,7 @@ def command(sigma: float, delta: float, q: float, steps: int, tensors: int, uses
 
     reports = figures(sigma, q=q, steps=steps, tensors=tensors, uses=uses, delta=delta)
     if as_json:
-        common.print_json({"figures": [report.json() for report in reports]})
+        common.print_json({"figures": [asdict(report) for report in reports]})
         return
     rows = [
         (each.convention, "–" if each.epsilon is None else f"{each.epsilon:.4g}", each.accountant, each.adversary)

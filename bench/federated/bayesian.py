@@ -12,10 +12,11 @@ from torch import Tensor
 from bench.cell import Bayesian, Federated
 from bench.defenses.accounting import bayesian, rdp
 from bench.defenses.accounting.mechanism import Mechanism
-from bench.defenses.accounting.report import RELEASED, EpsilonReport
+from bench.defenses.accounting.report import RELEASED
 from bench.defenses.base import Context, Tensors
 from bench.defenses.transforms.noise import GaussianNoise
 from bench.defenses.transforms.rows import flattened
+from bench.epsilon import Epsilon
 from bench.federated.batches import Batches
 from bench.federated.clients import Network
 from bench.federated.draws import NoDraws, ZeroDraws
@@ -73,10 +74,10 @@ class Accountant:
             costs[level] = torch.from_numpy(cost)
         return costs
 
-    def reports(self, costs: Tensors, rounds: int) -> dict[str, EpsilonReport]:
+    def reports(self, costs: Tensors, rounds: int) -> dict[str, Epsilon]:
         """Level → ε after the first `rounds` rounds, from level → (round, order)."""
         return {
-            level: EpsilonReport(
+            level: Epsilon(
                 convention="bayesian",
                 accountant=f"Bayesian, {level} level" + (f", {self.config.instances}" if level == "instance" else ""),
                 unit="example" if level == "instance" else "client",

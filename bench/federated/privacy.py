@@ -4,8 +4,9 @@ from dataclasses import dataclass, replace
 
 from bench.defenses.accounting import local
 from bench.defenses.accounting.mechanism import Mechanism, Reports, Sampling, sampling_of, uses_of_example
-from bench.defenses.accounting.report import EpsilonReport, at_tap, paper_epsilon, released
+from bench.defenses.accounting.report import at_tap, paper_epsilon, released
 from bench.defenses.base import Defense, Setting
+from bench.epsilon import Epsilon
 from bench.points import Point
 
 NO_MECHANISM = "it adds no noise that is calibrated to a bound on what one example or client can change"
@@ -22,7 +23,7 @@ class Account:
     coordinates: int
     """d."""
 
-    def released(self, rounds: int) -> tuple[EpsilonReport, ...]:
+    def released(self, rounds: int) -> tuple[Epsilon, ...]:
         """ε for the models after `rounds` rounds, by every applicable convention."""
         if isinstance(self.mechanism, Reports):
             return local.released(self.mechanism, rounds=rounds, coordinates=self.coordinates)
@@ -55,7 +56,7 @@ def account(defense: Defense, setting: Setting, *, tensors: int, coordinates: in
 
 def at_point(
     defense: Defense, setting: Setting, where: Point, *, tensors: int, coordinates: int, round_: int, observations: int
-) -> tuple[EpsilonReport | None, str | None]:
+) -> tuple[Epsilon | None, str | None]:
     """Bound on an attacker's knowledge about an example or client at a point, or the reason for its absence.
 
     With L local steps an update holds an example up to `uses_of_example` times, in each observation.

@@ -1,79 +1,69 @@
-"""Answers from plug-in processes, read as data: bench's dataclasses, tensors, arrays.
-
-A pickle can call any function when read.  This reader admits data classes and the few functions that build arrays and
-tensors.
-"""
+"""Messages from a plug-in's process, unpickled as data: dataclasses, enums, errors, arrays and tensors only."""
 
 import io
 import pickle
 from dataclasses import is_dataclass
 from enum import Enum
+from pathlib import PosixPath
 from typing import Any
 
 import numpy as np
 import torch
+from numpy._core.multiarray import _reconstruct, scalar
+from numpy._core.numeric import _frombuffer  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
+from bench import unpickle
 from bench.errors import BenchError, NotApplicable, PluginError
 from bench.kinds.base import Kind
 from bench.kinds.known import named
 
-_ARRAYS = {
-    ("bench.isolation.wire", "tensor_of"),
-    ("bench.kinds.known", "named"),
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    ("numpy._core.numeric", "_frombuffer"),
-    ("numpy._core.multiarray", "_reconstruct"),
-    ("numpy._core.multiarray", "scalar"),
-    ("pathlib", "PosixPath"),
-    ("pathlib._local", "PosixPath"),
-}
-
 
 def dump(value: Any) -> bytes:
-    """The value as bytes; tensors travel as arrays."""
+    """The value as bytes, tensors as arrays."""
     buffer = io.BytesIO()
     _Pickler(buffer, protocol=5).dump(value)
     return buffer.getvalue()
 
 
 def load(content: bytes) -> Any:
-    """The value from bytes; raises `PluginError` for content with code."""
+    """The value; raises `PluginError` for damaged content and for names other than data."""
     try:
-        return _Unpickler(io.BytesIO(content)).load()
-    except PluginError:
-        raise
-    except Exception as error:  # odd bytes make pickle raise anything
+        return unpickle.load(content, _ARRAYS, _is_data)
+    except Exception as error:  # damaged content raises many types
         raise PluginError(f"a plug-in's process answered what cannot be read: {error}") from None
 
 
 def tensor_of(array: NDArray[Any]) -> torch.Tensor:
-    """The tensor behind a travelled array."""
-    return torch.from_numpy(np.array(array))  # a copy: the received buffer is read-only
+    """The tensor of an unpickled, read-only array."""
+    return torch.from_numpy(np.array(array))
+
+
+def _is_data(found: type) -> bool:
+    return is_dataclass(found) or issubclass(found, BenchError | NotApplicable | Enum)
+
+
+_ARRAYS = {
+    ("bench.isolation.wire", "tensor_of"): tensor_of,
+    ("bench.kinds.known", "named"): named,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("numpy._core.numeric", "_frombuffer"): _frombuffer,
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy._core.multiarray", "scalar"): scalar,
+    ("pathlib", "PosixPath"): PosixPath,
+    ("pathlib._local", "PosixPath"): PosixPath,
+}
 
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return tensor_of, (value.detach().cpu().contiguous().numpy(),)
-        if isinstance(value, BenchError | NotApplicable):  # overrides any registered reducer
+        if isinstance(value, BenchError | NotApplicable):  # before any other registered reducer
             return type(value), value.args
         if isinstance(value, Kind):
             return named, (value.name,)
         if isinstance(value, Enum):  # by getattr, in Python before 3.11.4
             return type(value), (value.value,)
         return NotImplemented
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _ARRAYS:
-            return super().find_class(module, name)
-        if module.startswith("bench."):
-            found = super().find_class(module, name)
-            if isinstance(found, type) and (
-                is_dataclass(found) or issubclass(found, BenchError | NotApplicable | Enum)
-            ):
-                return found
-        raise PluginError(f"a plug-in's process answered with {module}.{name}, which is no data")

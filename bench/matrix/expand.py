@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.cell import AttackCell, CheckpointWeights, DataRef, Entry, Federated, TrainingCell
+from bench.cell import ATTACKER, AttackCell, CheckpointWeights, DataRef, Entry, Federated, TrainingCell, marked
 from bench.matrix.entries import Registry
 from bench.matrix.feasible import DatasetFacts, impossible
 from bench.matrix.messages import Errors
@@ -15,15 +15,9 @@ from bench.registry import entries as _registry
 
 FactsOf = Callable[[str, Mapping[str, Any]], DatasetFacts]  # of a data set's name and parameters; may raise DataError
 
-
-# What cells of one cascade may differ in: the attacker.
-_ANY_ATTACK = {
-    "attack": Entry(name="any"),
-    "knowledge": "plain",
-    "evaluations": 1,
-    "chunk": 1,
-    "reference": False,
-    "after": (),
+# A cell of a cascade without its attacker.
+_ANY_ATTACK = {name: AttackCell.model_fields[name].default for name in marked(AttackCell, ATTACKER)} | {
+    "attack": Entry(name="any")
 }
 
 

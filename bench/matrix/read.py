@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from bench.matrix.blocks import tables, written_out
 from bench.matrix.document import PRESETS, document, located, preset_names
 from bench.matrix.entries import Registry, registered
-from bench.matrix.messages import Errors, Wrong, lacks, nearest, quoted
+from bench.matrix.messages import REQUIRED, Errors, Wrong, lacks, nearest, quoted
 from bench.matrix.published import PublishedFigures, published
 from bench.matrix.schema import AXES, TRAIN_AXES, Axes, Budgets, Document, TrainBlock
 from bench.matrix.typed import Typed, entries
@@ -168,7 +168,7 @@ def _check_complete(errors: Errors, content: Mapping[str, Any]) -> None:
         if name in content and name in axes:
             errors.add(f"axes.{name}", "given here and at the top", "keep one of the two")
     for key, block in tables(content, "attack"):
-        for name in ("dataset", "model", "attack", "point"):
+        for name in (name for name in AXES if name in REQUIRED):
             if name not in block and name not in axes:
                 errors.add(key, *lacks(name))
 

@@ -3,42 +3,36 @@
 A list of an axis holds single values here: `bench.matrix.blocks` has written its sweeps out before.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Annotated, Any, Self, TypeVar
 
 import pydantic
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainValidator, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainValidator, ValidationError, create_model
 
-from bench.cell import Bayesian, Entry, Federated, FileWeights, Grants, InitialWeights, Knowledge
+from bench.cell import (
+    AnyCell,
+    AttackCell,
+    Bayesian,
+    Entry,
+    Federated,
+    FileWeights,
+    Grants,
+    InitialWeights,
+    Knowledge,
+    TrainingCell,
+    axes,
+)
 from bench.matrix.entries import registered
-from bench.matrix.messages import Wrong, expected, nearest, quoted
+from bench.matrix.messages import REQUIRED, Wrong, expected, nearest, quoted
 from bench.matrix.suites import SUITES
 from bench.matrix.weights import SeededFile, weights_file
 from bench.points import POINTS
+from bench.record.metrics import METRICS
 
 LARGEST = 10**9
 MOST_BLOCKS = 200
 MOST_ROWS = 2000  # of `[[published]]`
-# Slowest first: the order of cells follows this list, not the file's order of keys.
-AXES = (
-    "dataset",
-    "model",
-    "weights",
-    "federated",
-    "attack",
-    "knowledge",
-    "grants",
-    "point",
-    "defense",
-    "draw",
-    "seed",
-    "evaluations",
-    "readings",
-    "chunk",
-    "reference",
-)
-TRAIN_AXES = ("dataset", "model", "federated", "defense", "rounds", "seed")
-PATTERN_AXES = ("dataset", "model", "attack", "knowledge", "point", "defense", "federated")
+AXES, TRAIN_AXES = axes(AttackCell), axes(TrainingCell)
 
 
 class Table(BaseModel):
@@ -174,6 +168,18 @@ class Weights(Table):
         return self if self.train is not None else self.file or InitialWeights()
 
 
+# Axes whose values are spelt otherwise than in a cell.
+_SPELT: dict[str, Any] = {
+    "dataset": Dataset,
+    "model": Model,
+    "attack": Attack,
+    "defense": Defense,
+    "point": Point,
+    "weights": Annotated[Weights, BeforeValidator(_weights)],
+    "grants": Annotated[Grants, BeforeValidator(_grants)],
+}
+
+
 class Budgets(Table):
     """What may stand at the top, for every attack, as well as among its axes: a number, or a list of them."""
 
@@ -182,21 +188,32 @@ class Budgets(Table):
     chunk: Counts | None = None
 
 
-class Axes(Budgets):
-    """Axes of attacks: each a list whose values are multiplied with those of the others."""
+_T = TypeVar("_T", bound=type[Table])
 
-    dataset: Axis[Dataset] | None = None
-    model: Axis[Model] | None = None
-    weights: Axis[Annotated[Weights, BeforeValidator(_weights)]] | None = None
-    federated: Axis[Federated] | None = None
-    attack: Axis[Attack] | None = None
-    knowledge: Axis[Knowledge] | None = None
-    grants: Axis[Annotated[Grants, BeforeValidator(_grants)]] | None = None
-    point: Axis[Point] | None = None
-    defense: Axis[Defense] | None = None
-    draw: Axis[Index] | None = None
-    seed: Axis[Index] | None = None
-    reference: Axis[bool] | None = None
+
+def _adding(fields: Mapping[str, Any]) -> Callable[[_T], _T]:
+    """A decorator: the table with more fields, name → (type, default)."""
+
+    def added(table: _T) -> _T:
+        return create_model(table.__name__, __base__=table, __module__=__name__, __doc__=table.__doc__, **fields)
+
+    return added
+
+
+def _axes(cell: type[AnyCell], required: Container[str] = (), but: Container[str] = ()) -> dict[str, Any]:
+    """The axes of a cell as fields: lists of the cell's values, or of values as `_SPELT` has them."""
+    fields: dict[str, Any] = {}
+    for name in (name for name in axes(cell) if name not in but):
+        field = cell.model_fields[name]
+        limits = [*field.metadata, *([Field(le=LARGEST)] if field.annotation is int else [])]
+        value = _SPELT.get(name) or Annotated[field.annotation, Field(), *limits]
+        fields[name] = (Axis[value], ...) if name in required else (Axis[value] | None, None)
+    return fields
+
+
+@_adding(_axes(AttackCell, but=Budgets.model_fields))
+class Axes(Budgets):
+    """Axes of attacks: lists whose values are multiplied."""
 
 
 class AttackBlock(Axes):
@@ -205,16 +222,15 @@ class AttackBlock(Axes):
     scale: str | None = None
 
 
-class TrainBlock(Table):
-    """`[[train]]`: trainings that are wanted for themselves, a product of their axes."""
+@_adding(_axes(TrainingCell, REQUIRED))
+class TrainAxes(Table):
+    """Axes of trainings: lists whose values are multiplied."""
+
+
+class TrainBlock(TrainAxes):
+    """`[[train]]`: trainings, as a product of their axes."""
 
     scale: str | None = None
-    dataset: Axis[Dataset]
-    model: Axis[Model]
-    federated: Axis[Federated] | None = None
-    defense: Axis[Defense] | None = None
-    rounds: Axis[Count]
-    seed: Axis[Index] | None = None
     checkpoints: list[Index] = []
     test_every: Count | None = None
     test_examples: Count | None = None
@@ -232,19 +248,17 @@ class TrainBlock(Table):
         return checkpoints
 
 
+@_adding({metric.name: (Annotated[float, Field(ge=metric.least, le=metric.most)] | None, None) for metric in METRICS})
 class Figures(Table):
-    """The figures of a cell that others may publish; from `accuracy` to `overhead` they are of trainings."""
+    """Published figures of a cell, with every metric; `accuracy` to `overhead` concern trainings."""
 
     asr: Share | None = None
-    rmse: Annotated[float | None, Field(ge=0, le=10)] = None
     iterations: Amount | None = None
     accuracy: Share | None = None
     epsilon: Annotated[float | None, Field(ge=0, le=1e6)] = None
     rounds: Amount | None = None
     milliseconds: Amount | None = None
     overhead: Amount | None = None
-    psnr_db: Annotated[float | None, Field(ge=-1e3, le=1e3)] = None
-    ssim: Annotated[float | None, Field(ge=-1, le=1)] = None
 
 
 class PublishedRow(Figures):
@@ -269,6 +283,9 @@ class PublishedRow(Figures):
         if lines:
             raise Wrong(*lines)
         return self
+
+
+PATTERN_AXES = tuple(name for name in PublishedRow.model_fields if name in AXES)
 
 
 class Document(Budgets):

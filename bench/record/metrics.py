@@ -1,8 +1,7 @@
-"""The table of metrics: how far one reconstructed example is from its truth, and what each figure means.
+"""Metrics: distances between a reconstructed example and its truth, as a table.
 
-A metric is a function in `bench.scoring` (most in `metrics`), a row here, and a field of `ExampleScore`.  The summary,
-the worst case, the board, the page, CSV, `bench show` and the check of submissions (`bench.submission.figures`) read
-this table.
+A new metric is a function in `bench.scoring.metrics`, a row here, and a field of `ExampleScore`.  Summary, board, page,
+CSV, `bench show`, `[[published]]` and the check of submissions read this table.
 """
 
 from dataclasses import dataclass
@@ -19,35 +18,44 @@ NAMED_LIST = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """`name` is the field of `ExampleScore`; `better` says which way is nearer to the truth.
-
-    `label`, `unit` and `decimals` are for tables; `percent` figures are shares.  `kinds` are the data that have it.
-    `compared` metrics are kept for each example of the records that a board holds in memory (`bench.record.compact`),
-    so that it can show the worst case.
-    """
+    """A row of the table."""
 
     name: str
+    """Field of `ExampleScore`."""
     label: str
+    """Name in tables."""
     better: Literal["higher", "lower"]
+    """Direction towards the truth."""
     unit: str = ""
+    """Unit in tables."""
     decimals: int = 3
+    """Decimals in tables."""
     percent: bool = False
+    """Whether tables show a percentage."""
     kinds: tuple[Kind, ...] = (IMAGE, TABLE)
+    """Kinds of data with this metric."""
     compared: bool = False
+    """Whether a board keeps the metric per example (`bench.record.compact`), for the worst case."""
+    least: float = -1e3
+    """Least value accepted from a paper (`[[published]]`)."""
+    most: float = 1e3
+    """Greatest value accepted from a paper."""
 
     @property
     def failed(self) -> float:
-        """What an example that failed counts as in a median: worse than any number."""
+        """Value of a failed example in a median: worse than any number."""
         return -inf if self.better == "higher" else inf
 
 
-RMSE = Metric(name="rmse", label="RMSE", better="lower", compared=True)
-RMSE_UNCLIPPED = Metric(name="rmse_unclipped", label="RMSE unclipped", better="lower")
+RMSE = Metric(name="rmse", label="RMSE", better="lower", compared=True, least=0, most=10)
+RMSE_UNCLIPPED = Metric(name="rmse_unclipped", label="RMSE unclipped", better="lower", least=0)
 PSNR_DB = Metric(name="psnr_db", label="PSNR", better="higher", unit="dB", decimals=0, compared=True)
-SSIM = Metric(name="ssim", label="SSIM", better="higher", kinds=(IMAGE,), compared=True)
-LPIPS = Metric(name="lpips", label="LPIPS", better="lower", kinds=(IMAGE,), compared=True)
-NUMERIC_RMSE = Metric(name="numeric_rmse", label="numeric RMSE", better="lower", kinds=(TABLE,))
-GROUPS_RIGHT = Metric(name="groups_right", label="groups right", better="higher", percent=True, kinds=(TABLE,))
+SSIM = Metric(name="ssim", label="SSIM", better="higher", kinds=(IMAGE,), compared=True, least=-1, most=1)
+LPIPS = Metric(name="lpips", label="LPIPS", better="lower", kinds=(IMAGE,), compared=True, least=0)
+NUMERIC_RMSE = Metric(name="numeric_rmse", label="numeric RMSE", better="lower", kinds=(TABLE,), least=0)
+GROUPS_RIGHT = Metric(
+    name="groups_right", label="groups right", better="higher", percent=True, kinds=(TABLE,), least=0, most=1
+)
 OVER_PRIOR_DB = Metric(name="over_prior_db", label="over prior", better="higher", unit="dB", decimals=1)
 
 METRICS = (RMSE, RMSE_UNCLIPPED, PSNR_DB, SSIM, LPIPS, NUMERIC_RMSE, GROUPS_RIGHT, OVER_PRIOR_DB)

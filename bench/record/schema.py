@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from bench.cell import Cell
+from bench.epsilon import Epsilon
 from bench.errors import BenchError, RecordError
 from bench.kinds.base import Kind
 from bench.kinds.images import IMAGE
@@ -257,38 +258,6 @@ class AttackConditions(_Strict):
     """Examples behind one reading."""
     subset: str | None = None
     """Name of the subset; None: the whole data set."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Epsilon(_Strict):
-    """A figure for ε at δ with its meaning, or the reason for its absence."""
-
-    convention: str
-    """`valid`, `idealised`, `paper`, `tap` or `bayesian`; before protocol 3 also `tight`."""
-    accountant: str
-    """Composition method, in words."""
-    unit: str
-    """Protected unit: `example` or `client`."""
-    adversary: str
-    """Adversary's access: the released models, or a tap."""
-    epsilon: float | None
-    """ε, from 0 upward; None: absent."""
-    delta: float
-    """δ, in (0, 1)."""
-    q: float
-    """Sampling rate, in (0, 1]."""
-    steps: int
-    """Composed releases."""
-    multiplier: tuple[float, float] | None
-    """First and last noise multiplier: standard deviation over sensitivity."""
-    sampling: str
-    """Assumed sampling scheme, in words."""
-    adjacency: str
-    """Relation of adjacent data sets, in words."""
-    caveats: tuple[str, ...] = ()
-    """Limits, in words."""
-    absent: str | None = None
-    """Reason for an absent ε."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from bench.cell import NOT_IN_ID, AttackCell, Entry, Frozen
+from bench.cell import NOT_IN_ID, AttackCell, Entry, Frozen, TrainingCell, marked
 from bench.errors import RecordError
 from bench.record import names
 from bench.record import store as records
@@ -101,9 +101,10 @@ def flat(part: Frozen, path: str = "", *, params: bool = True) -> Iterator[tuple
 
     `params`: those of entries as well.  Where weights lay on a disk is left out.
     """
+    hidden = () if isinstance(part, TrainingCell) else marked(type(part), NOT_IN_ID)
     for name in type(part).model_fields:
         value = getattr(part, name)
-        if name in NOT_IN_ID:
+        if name in hidden:
             continue
         if isinstance(part, Entry) and name == "params":
             if params:

@@ -1,13 +1,14 @@
 """ε for locally private reports: pure, proportional to the number of reports."""
 
 from bench.defenses.accounting.mechanism import Reports
-from bench.defenses.accounting.report import RELEASED, TAP, EpsilonReport
+from bench.defenses.accounting.report import RELEASED, TAP
+from bench.epsilon import Epsilon
 
 _SENT = {"split": "could they be linked", "whole": "sent without a name", "named": "sent under its name"}
 _UNLINKED = "that the server cannot link reports is no theorem of composition"
 
 
-def released(reports: Reports, *, rounds: int, coordinates: int) -> tuple[EpsilonReport, ...]:
+def released(reports: Reports, *, rounds: int, coordinates: int) -> tuple[Epsilon, ...]:
     """ε for `rounds` rounds with d reports each: the paper's figure, a single round, all rounds.
 
     The paper counts ε for a single weight in a single round.  Composition gives d·ε per round if coordinates are
@@ -22,7 +23,7 @@ def released(reports: Reports, *, rounds: int, coordinates: int) -> tuple[Epsilo
     return (*figures, _report("valid", "all reports of all rounds: T·d·ε, pure", rounds * whole, rounds))
 
 
-def at_tap(reports: Reports, *, coordinates: int, observations: int) -> EpsilonReport:
+def at_tap(reports: Reports, *, coordinates: int, observations: int) -> Epsilon:
     """ε for a client's reports in a round, seen together: d·ε per observation."""
     return _report(
         "tap",
@@ -33,12 +34,12 @@ def at_tap(reports: Reports, *, coordinates: int, observations: int) -> EpsilonR
     )
 
 
-def _report(convention: str, accountant: str, epsilon: float, steps: int, adversary: str = RELEASED) -> EpsilonReport:
-    return EpsilonReport(
+def _report(convention: str, accountant: str, epsilon: float, steps: int, adversary: str = RELEASED) -> Epsilon:
+    return Epsilon(
         convention=convention,
         accountant=accountant,
         unit="client",
-        adversary=adversary,  # type: ignore[arg-type]
+        adversary=adversary,
         epsilon=epsilon,
         delta=0.0,
         q=1.0,

@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from bench.defenses.accounting import composition, fixed, pld, rdp
-from bench.defenses.accounting.mechanism import Mechanism, Sampling, Unit
+from bench.defenses.accounting.mechanism import Mechanism, Sampling
+from bench.epsilon import Epsilon
 from bench.points import Stage
 
-Convention = Literal["valid", "idealised", "paper", "tap", "bayesian"]
 DELTA = 1e-5
 RELEASED = "sees the released models"
 TAP = "sees who takes part, at the tap"
@@ -21,35 +21,7 @@ _POISSON, _FIXED = "as Poisson", "fixed size, without replacement"
 _ADDED, _REMOVED, _REPLACED = "one added or removed", "one removed: its gradient is zero", "one replaced"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpsilonReport:
-    """A figure for ε at δ, or the reason for its absence."""
-
-    convention: Convention
-    accountant: str
-    unit: Unit
-    adversary: str
-    epsilon: float | None
-    delta: float
-    q: float
-    steps: int
-    """Composed steps, at sampling rate `q`."""
-    multiplier: tuple[float, float] | None
-    """Noise over sensitivity: first and last value, if any."""
-    sampling: str
-    adjacency: str
-    caveats: tuple[str, ...] = ()
-    absent: str | None = None
-    """Reason for a missing ε."""
-
-    def json(self) -> dict[str, Any]:
-        """The figure for a record."""
-        return asdict(self)
-
-
-def released(
-    mechanism: Mechanism, sampling: Sampling, *, tensors: int, delta: float = DELTA
-) -> tuple[EpsilonReport, ...]:
+def released(mechanism: Mechanism, sampling: Sampling, *, tensors: int, delta: float = DELTA) -> tuple[Epsilon, ...]:
     """ε for the released models: actual sampling, idealised Poisson, and the paper's counts at the actual and the
     stated rate.
 
@@ -66,7 +38,7 @@ def released(
 
 def figures(
     sigma: float, *, q: float, steps: int, tensors: int = 1, uses: int = 1, delta: float = DELTA
-) -> tuple[EpsilonReport, ...]:
+) -> tuple[Epsilon, ...]:
     """ε by every convention, for noise σC on the sum of clipped examples, `steps` steps at rate `q`.
 
     `tensors` above 1: each is clipped separately.  `uses`: how often the tap shows an example.
@@ -89,7 +61,7 @@ def paper_epsilon(mechanism: Mechanism, sampling: Sampling, delta: float = DELTA
 
 def at_tap(
     mechanism: Mechanism, stage: Stage, *, tensors: int, uses: int = 1, at: int = 0, delta: float = DELTA
-) -> EpsilonReport | None:
+) -> Epsilon | None:
     """ε against an attacker who reads after `stage` and knows the participants, over `uses` views, at multiplier number
     `at`; None for stages without protection."""
     if stage not in mechanism.rows or mechanism.unproved:
@@ -97,7 +69,7 @@ def at_tap(
     factor = mechanism.rows[stage] / _root(mechanism, tensors)
     each = mechanism.sigmas[min(at, len(mechanism.sigmas) - 1)] * factor
     epsilon = composition.gaussian(each / math.sqrt(uses), delta)
-    return EpsilonReport(
+    return Epsilon(
         convention="tap",
         accountant="Gaussian mechanism, exactly",
         unit=mechanism.unit,
@@ -113,10 +85,10 @@ def at_tap(
     )
 
 
-def _paper(mechanism: Mechanism, sampling: Sampling, delta: float) -> EpsilonReport:
+def _paper(mechanism: Mechanism, sampling: Sampling, delta: float) -> Epsilon:
     epsilon = paper_epsilon(mechanism, sampling, delta)
     assumption = "as if each row were clipped whole and the noise were σC on the sum"
-    return EpsilonReport(
+    return Epsilon(
         convention="paper",
         accountant="moments accountant (RDP, old conversion)",
         unit=mechanism.unit,
@@ -132,7 +104,7 @@ def _paper(mechanism: Mechanism, sampling: Sampling, delta: float) -> EpsilonRep
     )
 
 
-def _table_11(mechanism: Mechanism, sampling: Sampling, delta: float) -> list[EpsilonReport]:
+def _table_11(mechanism: Mechanism, sampling: Sampling, delta: float) -> list[Epsilon]:
     """The three other accountants in Fed-αCDP's Table XI, each with its flaw."""
     counts, q = _steps(mechanism, sampling, 1.0), sampling.q
     if 0.0 in counts:
@@ -145,7 +117,7 @@ def _table_11(mechanism: Mechanism, sampling: Sampling, delta: float) -> list[Ep
         "zCDP": "counts twice the Gaussian's ρ; amplification by q² is no theorem for zCDP",
     }
     return [
-        EpsilonReport(
+        Epsilon(
             convention="paper",
             accountant=f"{name} composition" if name != "zCDP" else name,
             unit=mechanism.unit,
@@ -163,7 +135,7 @@ def _table_11(mechanism: Mechanism, sampling: Sampling, delta: float) -> list[Ep
     ]
 
 
-def _idealised(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float) -> EpsilonReport:
+def _idealised(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float) -> Epsilon:
     factor = mechanism.released / _root(mechanism, tensors)
     counts = _steps(mechanism, sampling, factor)
     bound = rdp.epsilon(counts, delta, q=sampling.q, old=False)
@@ -182,12 +154,12 @@ def _idealised(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: fl
         "caveats": (*_caveats(mechanism, tensors), _NOT_POISSON),
     }
     if not pld.available():
-        return EpsilonReport(epsilon=None, absent=_NOT_INSTALLED, **shared)  # type: ignore[arg-type]
+        return Epsilon(epsilon=None, absent=_NOT_INSTALLED, **shared)  # type: ignore[arg-type]
     epsilon = bound if wide else pld.epsilon(counts, delta, q=sampling.q)
-    return EpsilonReport(**_finite(epsilon), **shared)  # type: ignore[arg-type]
+    return Epsilon(**_finite(epsilon), **shared)  # type: ignore[arg-type]
 
 
-def _valid(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float) -> tuple[EpsilonReport, ...]:
+def _valid(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float) -> tuple[Epsilon, ...]:
     """ε for the actual sampling; examples: removed (the headline), and replaced."""
     if sampling.clients is None:
         return ()
@@ -211,7 +183,7 @@ def _valid(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float)
         )
         accountant = "RDP of samples without replacement (Wang, Balle & Kasiviswanathan 2019)"
         return (
-            EpsilonReport(
+            Epsilon(
                 **shared,
                 **value,
                 accountant=accountant,
@@ -228,7 +200,7 @@ def _valid(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float)
         always = fixed.of_examples(releases, delta, rate=1.0)
         every = (f"{always:.3g} of a client that takes part in every round",) if value["epsilon"] is not None else ()
         reports.append(
-            EpsilonReport(
+            Epsilon(
                 **shared,
                 **value,
                 adjacency=adjacency,

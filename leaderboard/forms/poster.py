@@ -11,6 +11,7 @@ from bench.leaderboard.forms.charts import svg_to_pdf, svg_to_png
 from bench.leaderboard.forms.standings import columns, figures
 from bench.leaderboard.forms.strips import VICTIMS_NAME
 from bench.leaderboard.standings import Standing
+from bench.points import POINTS
 
 _ROW, _TOP, _LEFT, _CELL, _TILE = 38, 98, 20, 78, 28
 _SIZE, _SMALL, _LETTER = 14, 10, 7.2  # of texts, and how wide a letter is at most
@@ -24,18 +25,12 @@ _FOOT = (
     "Strips: what came nearest to the same eight digits at the server (MNIST, untrained, B = 1); without information "
     "that is an average digit.",
 )
-_HEADINGS = {
-    "type-2": "one gradient",
-    "type-1": "client's update",
-    "type-0": "at the server",
-    "aggregate": "mean of clients",
-}
 
 
 def svg(standings: Sequence[Standing], strips: Mapping[str, bytes], title: str) -> bytes:
     """A line for each standing: what leaks at each point, what is named, accuracy and ε, and its strip."""
     points = columns(standings)
-    heads = [(point, _HEADINGS.get(point, "")) for point in points]
+    heads = [(point, POINTS[point].heading if point in POINTS else "") for point in points]
     heads += [("recognised", "at the server"), ("accuracy", "change"), ("ε", "neighbours")]
     lines = figures(standings)
     wide, name = _strip_width(strips), round(_LETTER * max(len(line.name) for line in lines)) + 16
