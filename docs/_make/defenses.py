@@ -10,11 +10,11 @@ from _make.markdown import HEAD, plain, source, table
 from bench.leaderboard.forms.numbers import NONE, epsilon, fine, rate, share
 from bench.leaderboard.standings import Standing
 from bench.matrix.entries import registered
+from bench.points import POINTS
 from bench.record.names import entry_text
 from bench.record.schema import Record
 from bench.registry import entries
 
-POINTS = ("type-2", "type-1", "type-0", "aggregate")
 NOT_MEASURED = "not measured yet"
 # For a defense without a row in literature.toml.
 UNKNOWN = {"status": "no attack on it is known to us", "text": "Our search has not covered it yet."}

@@ -8,10 +8,11 @@ from _make.claims import SILENT, WORDS, Claim, Line, tally
 from _make.markdown import COMMAND, HEAD, source, table
 from bench.leaderboard.forms.numbers import NONE, fine, share
 from bench.leaderboard.standings import mean
+from bench.points import POINTS
 from bench.record.names import distinct
 from bench.record.schema import Record
 
-POINTS = ("type-2", "type-1", "type-0", "aggregate")
+ORDER = list(POINTS)
 FIGURES = ("none", "plain", "black-box", "adaptive", "recognised (chance)", "ceiling by ε", "ceiling here")
 CELLS = "claims-cells.csv"
 NOT_ABOUT = "not about reconstruction"
@@ -111,7 +112,7 @@ def _claim(claim: Claim, lines: Sequence[Line], pages: Mapping[str, str]) -> str
             groups.setdefault((short[line.defense], line.point), []).append(line)
         rows = [
             [f"`{defense}`", point, *_means(its), _tally(its)]
-            for (defense, point), its in sorted(groups.items(), key=lambda item: (item[0][0], POINTS.index(item[0][1])))
+            for (defense, point), its in sorted(groups.items(), key=lambda item: (item[0][0], ORDER.index(item[0][1])))
         ]
         parts += [table(["setting", "point", *FIGURES, "verdict"], rows)]
     if claim.why:

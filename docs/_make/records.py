@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from _make.markdown import HEAD, table
-from bench import cell
+from bench import cell, epsilon
 from bench.record import schema
 
 INTRODUCTION = """\
@@ -25,10 +25,10 @@ weights (tables count the seeds of a series together), the kept checkpoints, gra
 
 
 def page() -> str:
-    """A section for each class in `bench/record/schema.py` and `bench/cell.py`, `Record` first."""
-    classes = [*_classes(Path(schema.__file__)), *_classes(Path(cell.__file__))]
+    """A section for each class of a record and its cell, the record first."""
+    classes = [each for module in (schema, epsilon, cell) for each in _classes(Path(module.__file__))]
     classes.sort(key=lambda each: each.name != "Record")
-    parts = [HEAD.format(sources="bench/record/schema.py or bench/cell.py") + INTRODUCTION]
+    parts = [HEAD.format(sources="bench/record/schema.py, bench/epsilon.py or bench/cell.py") + INTRODUCTION]
     for each in classes:
         if rows := [*_rows(each)]:
             about = ast.get_docstring(each)
