@@ -1,13 +1,13 @@
 """`bench run`: a matrix from TOML to records, with the table growing while it runs."""
 
 import sys
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
+import tomli_w
 from click.core import ParameterSource
 
 from bench.cli import common, completion, without_file
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bench.cli.running import PreparedRun
 
 _MOST_SHARDS = 100_000
-_MATRIX = "matrix.toml"  # in the folder of a run without a matrix file: what was typed
+_MATRIX = "matrix.toml"  # in the folder of a run without a matrix file: the typed axes
 # Options that leave a suite's own cells as they are; any other, new ones too, makes a suite's run unranked.
 _FREE = (
     "matrix_name",
@@ -65,6 +65,46 @@ def _shard(context: click.Context, option: click.Parameter, value: str | None) -
     if not 1 <= numbers[0] <= numbers[1] <= _MOST_SHARDS:
         raise click.BadParameter(f"{value}: it must be i/n with i from 1 to n, e.g. 1/4", context, option)
     return numbers[0], numbers[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """The options, as click parsed them."""
+
+    matrix_name: str | None
+    suite_name: str | None
+    cell_file: Path | None
+    scale: str | None
+    full: bool
+    out: Path | None
+    data_dir: Path | None
+    device: str
+    jobs: int | None
+    rows: int | None
+    shard: tuple[int, int] | None
+    executor: str | None
+    time_limit: float | None
+    plugins: tuple[str, ...]
+    defenses: tuple[str, ...]
+    axes: without_file.TypedAxes
+    print_matrix: bool
+    dry_run: bool
+    tracking_uri: str | None
+    no_tracking: bool
+    include_pictures: bool
+    verbose: bool
+    as_json: bool
+
+    @staticmethod
+    def of(values: Mapping[str, Any]) -> "_Options":
+        axes = {field.name: values[field.name] for field in fields(without_file.TypedAxes)}
+        others = {name: value for name, value in values.items() if name not in axes}
+        return _Options(axes=without_file.TypedAxes(**axes), **others)
+
+    @property
+    def matrix(self) -> str | None:
+        """Matrix file, preset or suite; None: typed axes, or a cell."""
+        return self.matrix_name or self.suite_name
 
 
 @click.command()
@@ -118,31 +158,7 @@ def _shard(context: click.Context, option: click.Parameter, value: str | None) -
 @click.option("--include-pictures", is_flag=True, help="Send pictures of private data to MLflow, too.")
 @click.option("--verbose", is_flag=True, help="At the end the caveats, the legend, and what knowing a defense gains.")
 @common.json_flag
-def command(
-    matrix_name: str | None,
-    suite_name: str | None,
-    cell_file: Path | None,
-    scale: str | None,
-    out: Path | None,
-    data_dir: Path | None,
-    device: str,
-    jobs: int | None,
-    rows: int | None,
-    shard: tuple[int, int] | None,
-    executor: str | None,
-    time_limit: float | None,
-    plugins: tuple[str, ...],
-    defenses: tuple[str, ...],
-    dry_run: bool,
-    full: bool,
-    tracking_uri: str | None,
-    no_tracking: bool,
-    include_pictures: bool,
-    as_json: bool,
-    verbose: bool,
-    print_matrix: bool,
-    **axes: Any,
-) -> None:
+def command(**values: Any) -> None:
     """Run a matrix: attacks × defenses × data sets × interception points.
 
     Without --matrix and --cell the axes are those of the options; --print-matrix writes them as TOML.
@@ -159,75 +175,100 @@ def command(
     bench run --cell runs/quickstart/records/<id>.json
     bench run --defense prune:share=.9 --attack cpl,map --point type-1
     """
-    typed = defenses or any(axes.values())
-    if matrix_name is not None and suite_name is not None:
-        raise click.UsageError("give --matrix FILE|PRESET or --suite NAME, not both")
-    matrix_name = matrix_name or suite_name
-    if matrix_name is not None and cell_file is not None:
-        raise click.UsageError("give --matrix FILE|PRESET or --cell RECORD, not both")
-    if matrix_name is None and cell_file is None and not typed:
-        raise click.UsageError(
-            "give --matrix FILE|PRESET, --cell RECORD, or --defense and --attack; `bench run --matrix quickstart`"
-        )
-    if matrix_name is not None and (idle := _options(but=_OF_MATRICES)):
-        raise click.UsageError(f"{idle[0]} is of a run without --matrix; write it into the matrix, or leave that out")
-    if cell_file is not None:
-        if idle := _options(but=_OF_CELLS):
-            raise click.UsageError(f"{idle[0]} is of a matrix; leave it out, or give --matrix")
+    options = _Options.of(values)
+    _refuse_contradictions(options)
+    if options.cell_file is not None:
         from bench.cli import repeat
         from bench.sweep.session import chosen_device
 
-        sys.exit(repeat.repeat(cell_file, data_dir, chosen_device(device), plugins, as_json))
+        device = chosen_device(options.device)
+        sys.exit(repeat.repeat(options.cell_file, options.data_dir, device, options.plugins, options.as_json))
+    prepared = _of_axes(options) if options.matrix is None else _of_matrix(options, options.matrix)
+    if prepared is None:
+        return
+    if options.dry_run:
+        _dry_run(prepared, options.device, options.as_json)
+        return
+    sys.exit(_execute(prepared, options))
+
+
+def _refuse_contradictions(options: _Options) -> None:
+    """Raises `UsageError` for options of different kinds of runs, and for a run without a source."""
+    if options.matrix_name is not None and options.suite_name is not None:
+        raise click.UsageError("give --matrix FILE|PRESET or --suite NAME, not both")
+    if options.matrix is not None and options.cell_file is not None:
+        raise click.UsageError("give --matrix FILE|PRESET or --cell RECORD, not both")
+    if options.matrix is None and options.cell_file is None and not options.defenses and not options.axes:
+        raise click.UsageError(
+            "give --matrix FILE|PRESET, --cell RECORD, or --defense and --attack; `bench run --matrix quickstart`"
+        )
+    if options.matrix is not None and (idle := _options(but=_OF_MATRICES)):
+        raise click.UsageError(f"{idle[0]} is of a run without --matrix; write it into the matrix, or leave that out")
+    if options.cell_file is not None and (idle := _options(but=_OF_CELLS)):
+        raise click.UsageError(f"{idle[0]} is of a matrix; leave it out, or give --matrix")
+
+
+def _of_matrix(options: _Options, matrix: str) -> "PreparedRun":
     from bench.cli import running
-    from bench.matrix.suites import ranking_line
     from bench.record.request import Request
 
-    if matrix_name is None:
-        for plugin in plugins:
-            registry.add_plugin(plugin)
-        content = without_file.text(defenses=defenses, **axes)
-        if print_matrix:
-            click.echo(content, nl=False)
-            return
-        out = out or Path("runs") / without_file.name(content)
-        with TemporaryDirectory() as folder:  # it is read before anything is left behind
-            matrix_name, defenses, kept = str(Path(folder) / _MATRIX), (), out / _MATRIX
-            Path(matrix_name).write_text(content, "utf-8")
-            request = Request(matrix=matrix_name, plugins=plugins)
-            prepared = running.prepare(request, out=out, data_dir=data_dir, jobs=jobs, shard=shard)
-        prepared = replace(prepared, request=replace(request, matrix=str(kept)))
-        if not dry_run:
-            write_atomically(kept, content.encode())
-    else:
-        request = Request(
-            matrix=matrix_name,
-            scale=scale,
-            defenses=defenses,
-            plugins=plugins,
-            full=full,
-            shipped=suite_name is not None and not full,
-        )
-        prepared = running.prepare(request, out=out, data_dir=data_dir, jobs=jobs, shard=shard)
-    if dry_run:
-        _dry_run(prepared, device, as_json)
-        return
+    request = Request(
+        matrix=matrix,
+        scale=options.scale,
+        defenses=options.defenses,
+        plugins=options.plugins,
+        full=options.full,
+        shipped=options.suite_name is not None and not options.full,
+    )
+    return running.prepare(request, out=options.out, data_dir=options.data_dir, jobs=options.jobs, shard=options.shard)
+
+
+def _of_axes(options: _Options) -> "PreparedRun | None":
+    """The run of typed axes, with its matrix in the run's folder; None after `--print-matrix`."""
+    from bench.cli import running
+    from bench.matrix.read import of_document
+    from bench.record.request import Request
+
+    for plugin in options.plugins:
+        registry.add_plugin(plugin)
+    document = without_file.document(options.axes, options.defenses)
+    text = tomli_w.dumps(document)
+    if options.print_matrix:
+        click.echo(text, nl=False)
+        return None
+    out = options.out or Path("runs") / without_file.name(document)
+    request = Request(matrix=str(out / _MATRIX), plugins=options.plugins)
+    matrix = of_document(document, "command line")
+    prepared = running.prepare(
+        request, matrix, out=out, data_dir=options.data_dir, jobs=options.jobs, shard=options.shard
+    )
+    if not options.dry_run:
+        write_atomically(out / _MATRIX, text.encode())
+    return prepared
+
+
+def _execute(prepared: "PreparedRun", options: _Options) -> int:
+    """Run the cells; returns the exit code."""
+    from bench.cli import running
+    from bench.matrix.suites import ranking_line
+
     result = running.execute(
         prepared,
-        device=device,
-        quiet=as_json,
-        tracking_uri=None if no_tracking else (tracking_uri or ""),
-        include_pictures=include_pictures,
+        device=options.device,
+        quiet=options.as_json,
+        tracking_uri=None if options.no_tracking else (options.tracking_uri or ""),
+        include_pictures=options.include_pictures,
         overrides=overrides(),
-        time_limit=time_limit,
-        executor=executor,
-        rows=rows,
-        verbose=verbose,
+        time_limit=options.time_limit,
+        executor=options.executor,
+        rows=options.rows,
+        verbose=options.verbose,
     )
-    if as_json:
+    if options.as_json:
         common.print_json(result)
     elif result["suite"] is not None:
         click.echo(ranking_line(result["suite"]))
-    sys.exit(1 if result["crashed"] else 0)
+    return 1 if result["crashed"] else 0
 
 
 def overrides() -> list[str]:

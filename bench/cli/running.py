@@ -66,15 +66,22 @@ class PreparedRun:
 
 
 def prepare(
-    request: Request, *, out: Path | None, data_dir: Path | None, jobs: int | None, shard: tuple[int, int] | None = None
+    request: Request,
+    matrix: Matrix | None = None,
+    *,
+    out: Path | None,
+    data_dir: Path | None,
+    jobs: int | None,
+    shard: tuple[int, int] | None = None,
 ) -> PreparedRun:
-    """Read the matrix, or its `shard` (number, count), and find the cells that are left to run.
+    """Read the requested matrix, if not given, and plan its open cells, or those of a `shard` (number, count).
 
     Raises `BenchError` for a mistake in the matrix.
     """
     for plugin in request.plugins:
         registry.add_plugin(plugin)
-    matrix = read(request.matrix, more_defenses=request.defenses, scale=request.scale, full=request.full)
+    if matrix is None:
+        matrix = read(request.matrix, more_defenses=request.defenses, scale=request.scale, full=request.full)
     resolver = Resolver(data_dir)
     cells = expand(matrix, resolver.data)
     version = title(matrix.suite) if matrix.suite else ""

@@ -84,11 +84,27 @@ def read(
             errors.add(name, "[[attack]] blocks replace include and exclude", remedy)
     if more_defenses:
         content |= _with_defenses(errors, content, _named(errors, more_defenses, registry))
-    scale = _scale(errors, content, scale)
+    return _checked(errors, content, path, place.parent, _scale(errors, content, scale), full, registry)
+
+
+def of_document(content: Mapping[str, Any], name: str, *, registry: Registry = _registry) -> Matrix:
+    """The matrix of a document without a file; `name` starts every error line.  Raises `MatrixError`."""
+    return _checked(Errors(name), content, Path(name), Path(), None, False, registry)
+
+
+def _checked(
+    errors: Errors,
+    content: Mapping[str, Any],
+    path: Path,
+    folder: Path,
+    scale: str | None,
+    full: bool,
+    registry: Registry,
+) -> Matrix:
     _check_complete(errors, content)
     content = written_out(errors, content)
     try:
-        matrix = Document.model_validate(content, context={"registry": registry, "folder": place.parent})
+        matrix = Document.model_validate(content, context={"registry": registry, "folder": folder})
     except ValidationError as error:
         errors.add_validation(error, content, Document)
     errors.raise_any()

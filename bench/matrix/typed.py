@@ -1,7 +1,7 @@
-"""Entries as they are typed on a command line, and a matrix of them as TOML text."""
+"""Entries in the syntax of a command line: `prune:share=.9,at=example`."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bench.errors import BenchError
@@ -10,9 +10,9 @@ Typed = str | dict[str, Any]  # a name, or a table with its name and parameters
 
 
 def entries(texts: Sequence[str], option: str) -> list[Typed]:
-    """`cpl,gradinv`, `prune:share=.9,at=example` → the values of an axis; each text may hold several.
+    """`cpl,gradinv`, `prune:share=.9,at=example` → values of an axis, several per text.
 
-    A part with a sign and no name belongs to the entry before it.  Raises `BenchError` naming `option`.
+    A part with `=` and without a name belongs to the previous entry.  Raises `BenchError` with `option`.
     """
     values: list[Typed] = []
     for part in (part.strip() for text in texts for part in text.split(",")):
@@ -35,7 +35,7 @@ def entries(texts: Sequence[str], option: str) -> list[Typed]:
 
 
 def number_or_text(text: str) -> Any:
-    """`2`, `.9`, `true` and whatever else is JSON as that, any other text as the text it is."""
+    """JSON literals and numbers parsed (`2`, `.9`, `true`), other text unchanged."""
     try:
         return json.loads(text)
     except ValueError:
@@ -44,37 +44,3 @@ def number_or_text(text: str) -> Any:
         return float(text)
     except ValueError:
         return text
-
-
-def matrix_text(title: str, axes: Mapping[str, Sequence[Any]], budgets: Mapping[str, int]) -> str:
-    """A matrix of these axes and budgets, as TOML."""
-    lines = [f"title = {_value(title)}", *(f"{name} = {_value(value)}" for name, value in budgets.items())]
-    lines += ["", "[axes]", *(f"{name} = {_list(values)}" for name, values in axes.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _list(values: Sequence[Any]) -> str:
-    return "[" + ", ".join(_value(value) for value in values) + "]"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return (
-            "{ "
-            + ", ".join(
-                f"{json.dumps(key)} = {_value(item)}" if not _bare(key) else f"{key} = {_value(item)}"
-                for key, item in value.items()
-            )
-            + " }"
-        )
-    if isinstance(value, list | tuple):
-        return _list(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    return json.dumps(str(value), ensure_ascii=False)
-
-
-def _bare(key: str) -> bool:
-    return key.replace("_", "").replace("-", "").isalnum() and key.isascii()
