@@ -225,3 +225,8 @@ def write(run: Path, cell_id: str, *, result: Any = None, arrays: Any = None, **
     arrays = {"truth": SHADES, "reconstruction": 1 - SHADES, **(arrays or {})}
     result = {"arrays": store.write_arrays(run, arrays), **(result or {})}
     return store.write(run, to_upload(cell_id, result=result, **changes))
+
+
+def cell_ids(run: Path) -> list[str]:
+    """The ids of the recorded cells, in order."""
+    return sorted(path.stem for path in (run / "records").glob("*.json"))

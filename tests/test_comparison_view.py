@@ -14,12 +14,11 @@ import pytest
 from click.testing import CliRunner
 from playwright.sync_api import Browser, Page
 from tests.browser import browser, visit  # noqa: F401
-from tests.records import TRAINING, attack_cell, attack_record, readings_of, training_record
+from tests.records import TRAINING, attack_cell, attack_record, cell_ids, readings_of, training_record
 
 from bench.cell import Entry, Federated
 from bench.cli.ui import command as ui
 from bench.record import store as records
-from bench.record.runs import cell_ids
 from bench.record.schema import AttackConditions, Cost, Distortion, Privacy, TrainingCost
 from bench.tracking import charts, pages, row_upload, rows, server, store, upload
 from bench.tracking.sync import sync

@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from tests.records import SHADES, UPLOADED, to_upload, write
+from tests.records import SHADES, UPLOADED, cell_ids, to_upload, write
 
 from bench.cell import Entry, TrainingCell
 from bench.cli.sync import command as sync
 from bench.record import store as records
-from bench.record.runs import cell_ids
 from bench.record.schema import TrainingResult, Trajectory
 from bench.tracking import store, upload
 from bench.tracking.pictures import GRID, TRAJECTORY

@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests import runs
-from tests.records import write
+from tests.records import cell_ids, write
 
 from bench.cli.ui import command as ui
 from bench.errors import BenchError
-from bench.record.runs import cell_ids
 from bench.tracking import server, store, upload
 from bench.tracking.pictures import GRID
 

@@ -28,8 +28,3 @@ def checked_run(run: Path | None) -> Path:
     if not (run / "records").is_dir():
         raise BenchError(f"{run}: no folder records/ there; give the folder of a run")
     return run
-
-
-def cell_ids(run: Path) -> list[str]:
-    """The ids of the cells that have a record, in order."""
-    return sorted(path.stem for path in (run / "records").glob("*.json"))

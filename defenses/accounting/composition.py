@@ -22,36 +22,17 @@ def amplified(epsilon: float, q: float) -> float:
     return math.log1p(q * math.expm1(epsilon))
 
 
-def base(epsilon: float, steps: int) -> float:
-    """Basic composition: steps·ε."""
-    return steps * epsilon
-
-
-def advanced(epsilon: float, steps: int, delta: float) -> float:
-    """√(2·steps·ln(1/δ))·ε + steps·ε(e^ε - 1) (Dwork & Roth 2014, theorem 3.20); `delta` adds to the steps' δ."""
-    return math.sqrt(2 * steps * math.log(1 / delta)) * epsilon + steps * epsilon * _gain(epsilon)
-
-
 def _gain(epsilon: float) -> float:
     """e^ε - 1, infinite beyond double precision."""
     return math.expm1(epsilon) if epsilon <= _LARGE else math.inf
 
 
-def zcdp_of_paper(sigma: float, q: float, steps: int, delta: float) -> float:
-    """ρ + 2√(ρ ln(1/δ)), ρ = steps·q²/σ², as Fed-αCDP counts.
-
-    Twice the Gaussian's ρ, and amplification by q² is no zCDP theorem: only for comparison with the paper's figure.
-    """
-    return _of_rho(steps * q**2 / sigma**2, delta)
-
-
-def _of_rho(rho: float, delta: float) -> float:
-    return rho + 2 * math.sqrt(rho * math.log(1 / delta))
-
-
 def of_paper(counts: Mapping[float, float], q: float, delta: float) -> dict[str, float]:
-    """Base, advanced and zCDP for `counts` steps at each multiplier σ: sums over steps replace the products in the
-    formulas above."""
+    """Compositions in Fed-αCDP's Table XI, for `counts` steps at each multiplier σ.
+
+    base: Σ ε.  advanced: √(2 ln(1/δ) Σ ε²) + Σ ε(e^ε - 1) (Dwork & Roth 2014, theorem 3.20), and δ adds to the
+    steps' δ.  zCDP: ρ + 2√(ρ ln(1/δ)), ρ = Σ q²/σ²: twice the Gaussian's ρ, and amplification by q² is no theorem.
+    """
     each = [
         (amplified(round(classic(sigma, delta), SERIES_ROUNDING), q), sigma, count) for sigma, count in counts.items()
     ]
@@ -61,7 +42,7 @@ def of_paper(counts: Mapping[float, float], q: float, delta: float) -> dict[str,
         "base": sum(count * epsilon for epsilon, _, count in each),
         "advanced": math.sqrt(2 * squares * math.log(1 / delta))
         + sum(count * epsilon * _gain(epsilon) for epsilon, _, count in each),
-        "zCDP": _of_rho(rho, delta),
+        "zCDP": rho + 2 * math.sqrt(rho * math.log(1 / delta)),
     }
 
 

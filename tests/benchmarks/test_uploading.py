@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.records import MACHINE, PROVENANCE, READING, summary
+from tests.records import MACHINE, PROVENANCE, READING, cell_ids, summary
 
 from bench.cell import AttackCell, DataRef, Entry, Federated
 from bench.record import store as records
 from bench.record.metrics import METRICS
-from bench.record.runs import cell_ids
 from bench.record.schema import (
     AttackConditions,
     AttackResult,
