@@ -1,4 +1,4 @@
-"""Every error a user can cause, each one line: what is wrong, where, and the way out."""
+"""User errors: a line with the mistake, its place, and the remedy."""
 
 import traceback
 from pathlib import Path
@@ -8,43 +8,43 @@ MALFORMED = (TypeError, ValueError, KeyError, IndexError, AttributeError, Arithm
 
 
 class BenchError(Exception):
-    """A mistake the user can mend; the command line prints its message alone and exits with 2."""
+    """A user's mistake; the command line prints the message and exits with 2."""
 
 
 class UnknownName(BenchError):
-    """A name that no registered entry has."""
+    """A name without a registered entry."""
 
 
 class MatrixError(BenchError):
-    """A matrix file that cannot be read as it stands; the message lists every fault, one a line."""
+    """An invalid matrix file; the message has a line for each mistake."""
 
 
 class DataError(BenchError):
-    """Data that are missing, truncated, altered or out of range."""
+    """Missing, truncated, altered or out-of-range data."""
 
 
 class StorageError(BenchError):
-    """A file that cannot be written: the place is at fault, not what was to be kept."""
+    """An unwritable file or folder."""
 
 
 class PluginError(BenchError):
-    """A plug-in that cannot be loaded, or that breaks its contract."""
+    """A plug-in with a load error or a broken contract."""
 
 
 class RecordError(BenchError):
-    """A record or reading file that is damaged or of another schema."""
+    """A damaged record or reading file, or another schema."""
 
 
 class WeightsError(BenchError):
-    """A weights file that does not fit the model."""
+    """A weights file unfit for the model."""
 
 
 class NotApplicable(Exception):
-    """A combination that is possible to write but not to run; it becomes `n/a: reason`, never an error."""
+    """A combination that cannot run, recorded as `n/a: reason`."""
 
 
 def with_place(error: BaseException) -> str:
-    """One line of an unforeseen error: what it is, and the innermost line of code that it came from."""
+    """An unforeseen error in a line: type, message, and innermost line of code."""
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
     place = f" ({Path(last.filename).name}:{last.lineno})" if last else ""

@@ -1,4 +1,4 @@
-"""`bench run`: a matrix from TOML to records, with the table growing while it runs."""
+"""`bench run`: a matrix to records, with a live table."""
 
 import sys
 from collections.abc import Collection, Mapping
@@ -193,7 +193,7 @@ def command(**values: Any) -> None:
 
 
 def _refuse_contradictions(options: _Options) -> None:
-    """Raises `UsageError` for options of different kinds of runs, and for a run without a source."""
+    """Raises `UsageError` for contradictory options, and for a run without a source."""
     if options.matrix_name is not None and options.suite_name is not None:
         raise click.UsageError("give --matrix FILE|PRESET or --suite NAME, not both")
     if options.matrix is not None and options.cell_file is not None:
@@ -224,7 +224,7 @@ def _of_matrix(options: _Options, matrix: str) -> "PreparedRun":
 
 
 def _of_axes(options: _Options) -> "PreparedRun | None":
-    """The run of typed axes, with its matrix in the run's folder; None after `--print-matrix`."""
+    """The run for typed axes, with the matrix in the run folder; None after `--print-matrix`."""
     from bench.cli import running
     from bench.matrix.read import of_document
     from bench.record.request import Request
@@ -272,12 +272,12 @@ def _execute(prepared: "PreparedRun", options: _Options) -> int:
 
 
 def overrides() -> list[str]:
-    """The options of this command line that change what a matrix requests, as they were spelt."""
+    """The typed options that change a matrix's configuration."""
     return _options(but=_FREE)
 
 
 def _options(*, but: Collection[str]) -> list[str]:
-    """The options of this command line, as they were spelt."""
+    """The typed options other than `but`."""
     context = click.get_current_context()
     return [
         option.opts[0]

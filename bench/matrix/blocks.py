@@ -13,7 +13,7 @@ _LISTS = {*AXES, *TRAIN_AXES}
 
 
 def tables(content: Mapping[str, Any], kind: str) -> list[tuple[str, dict[str, Any]]]:
-    """The blocks of a kind, each with its key; `[axes]` without a block is one block of attacks."""
+    """The blocks of a kind with their keys; `[axes]` without a block counts as an attack block."""
     blocks = content.get(kind)
     if kind == "attack" and not blocks:
         axes = content.get("axes")
@@ -23,7 +23,7 @@ def tables(content: Mapping[str, Any], kind: str) -> list[tuple[str, dict[str, A
 
 
 def written_out(errors: Errors, content: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with single values in place of sweeps, and a table in place of each published row."""
+    """The document with single values for sweeps, and a table per published row."""
     _check_size(errors, content)
     content = dict(content)
     if isinstance(content.get("axes"), dict):
@@ -42,7 +42,7 @@ def written_out(errors: Errors, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_size(errors: Errors, content: Mapping[str, Any]) -> None:
-    """Raise `MatrixError` where the products are too large, before any is made."""
+    """Raise `MatrixError` for too large products, before any product."""
     shared = content["axes"] if isinstance(content.get("axes"), dict) else {}
     blocks = [(key, {**shared, **block}) for key, block in tables(content, "attack")]
     total = 0
@@ -55,14 +55,14 @@ def _check_size(errors: Errors, content: Mapping[str, Any]) -> None:
 
 
 def _size(raw: Any) -> int:
-    """How many values an item of an axis stands for."""
+    """Count of values behind an item of an axis."""
     sweep = raw.get("sweep") if isinstance(raw, dict) else None
     lists = sweep.values() if isinstance(sweep, dict) else ()
     return prod(max(1, len(items)) for items in lists if isinstance(items, list))
 
 
 def _unswept(errors: Errors, key: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    """The table with each axis as a list of single values."""
+    """The table with single values for sweeps."""
 
     def values(name: str, items: list[Any]) -> Iterator[tuple[str, Any]]:
         for index, item in enumerate(items):
@@ -76,7 +76,7 @@ def _unswept(errors: Errors, key: str, table: Mapping[str, Any]) -> dict[str, An
 
 
 def _values(errors: Errors, key: str, raw: Any) -> list[Any]:
-    """The values that one item of an axis stands for: itself, or the product of its sweep."""
+    """The values behind an item: the item, or the product of its sweep."""
     if not isinstance(raw, dict) or "sweep" not in raw:
         return [raw]
     fixed, sweep = {name: value for name, value in raw.items() if name != "sweep"}, raw["sweep"]
@@ -96,7 +96,7 @@ def _values(errors: Errors, key: str, raw: Any) -> list[Any]:
 
 
 def _rows(errors: Errors, index: int, block: Any) -> Iterator[tuple[str, Any]]:
-    """The rows of one `[[published]]` block, each with what the block gives for all; without rows it is one."""
+    """The rows of a `[[published]]` block, with the block's shared values; a block without rows is a row."""
     if not isinstance(block, dict) or not block.keys() & {"columns", "rows"}:
         yield f"[{index}]", block
         return

@@ -12,14 +12,14 @@ KINDS = {"dataset": "datasets", "model": "models", "attack": "attacks", "defense
 
 
 class Registry(Protocol):
-    """What is needed of `bench.registry.entries`."""
+    """The required part of `bench.registry.entries`."""
 
     def names(self, kind: str, /) -> Iterable[str]: ...
     def load(self, kind: str, name: str, /) -> type: ...
 
 
 def registered(axis: str, raw: Any, registry: Registry) -> Entry:
-    """The entry with its defaults written out; raises `Wrong` with everything that is wrong with it."""
+    """The entry with its defaults; raises `Wrong` with every mistake."""
     table = {"name": raw} if isinstance(raw, str) else raw
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
         raise Wrong(expected("a name, or a table with a name", raw, '{ name = "…" }'))

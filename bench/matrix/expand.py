@@ -1,4 +1,4 @@
-"""Combinations → cells: data by content, weights by training, what cannot run marked, none twice."""
+"""Combinations → cells: data by content, weights by training, impossible cells marked, duplicates dropped."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ _ANY_ATTACK = {name: AttackCell.model_fields[name].default for name in marked(At
 
 @dataclass(frozen=True, slots=True)
 class PlannedCell:
-    """A cell, and why it cannot run (it is then recorded as `n/a: reason`), or None."""
+    """A cell, and the reason against running (recorded as `n/a: reason`) or None."""
 
     cell: AttackCell | TrainingCell
     impossible: str | None
@@ -31,7 +31,7 @@ class PlannedCell:
 
 @dataclass(slots=True)
 class _Plan:
-    """What is being gathered: facts by data set, trainings by id, the rounds to keep of each."""
+    """Facts by data set, trainings by id, saved rounds by training id."""
 
     facts_of: FactsOf
     registry: Registry
@@ -40,7 +40,7 @@ class _Plan:
     kept: dict[str, set[int]] = field(default_factory=dict)
 
     def fields(self, row: Combination) -> dict[str, Any]:
-        """The fields of a cell that every combination has, with its data by content."""
+        """The common fields of a combination, with the data by content."""
         entry: Entry = row["dataset"]
         key = _key(entry)
         if key not in self.facts:
@@ -50,13 +50,13 @@ class _Plan:
         return {"federated": Federated(), "defense": Entry(name="none"), **row, "dataset": data}
 
     def training(self, fields: Mapping[str, Any], rounds: set[int]) -> TrainingCell:
-        """The training with these fields; these of its rounds are kept, which are no part of its id."""
+        """The training with these fields; the given rounds are saved, and are no part of the id."""
         cell = TrainingCell(**fields)
         self.kept.setdefault(cell.id, set()).update(rounds)
         return self.trainings.setdefault(cell.id, cell)
 
     def attack(self, row: Combination) -> AttackCell:
-        """The attack cell of a combination, and the training that its weights wait for."""
+        """The attack cell of a combination; the training behind its weights is added to the plan."""
         fields = self.fields(row)
         weights = fields.get("weights")
         if isinstance(weights, Weights) and weights.train is not None and weights.round is not None:
@@ -73,9 +73,9 @@ class _Plan:
 
 
 def expand(matrix: Matrix, facts_of: FactsOf, *, registry: Registry = _registry) -> tuple[PlannedCell, ...]:
-    """Every cell of the matrix once: trainings first, then attacks, in the order of blocks and axes.
+    """The cells of a matrix without duplicates: trainings, then attacks, in the order of blocks and axes.
 
-    A combination that cannot run is planned with its reason.  Raises `MatrixError` where nothing can.
+    Impossible combinations are planned with their reason.  Raises `MatrixError` without a possible cell.
     """
     plan, errors = _Plan(facts_of=facts_of, registry=registry), Errors(matrix.file)
     attacks = [plan.attack(row) for row in matrix.attacks]
@@ -102,9 +102,9 @@ def expand(matrix: Matrix, facts_of: FactsOf, *, registry: Registry = _registry)
 
 
 def _in_cascades(cells: Sequence[AttackCell], plan: _Plan) -> list[AttackCell]:
-    """The cells, each after those before it that attack the same readings.
+    """The cells, each after the earlier cells on the same readings.
 
-    Outside are cells with a gallery, which say what is recognised, and those that cannot run.
+    Not in a cascade: cells with a gallery, which measure recognition, and impossible cells.
     """
     chains: dict[str, tuple[str, ...]] = {}
     placed: dict[str, AttackCell] = {}

@@ -1,4 +1,4 @@
-"""What can never run, found before anything runs: `n/a: reason`."""
+"""Impossible cells, found before a run: `n/a: reason`."""
 
 import json
 import warnings
@@ -24,7 +24,7 @@ _SMALL = 20_000_000  # parameters of a model that is tried with real numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetFacts:
-    """What planning needs to know of a data set; `training` counts the examples of that split."""
+    """Facts about a data set for planning; `training` counts the training examples."""
 
     sha256: str
     subset: str | None
@@ -35,7 +35,7 @@ class DatasetFacts:
 
 
 def impossible(cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry: Registry = _registry) -> str | None:
-    """Why the cell cannot run, in a few words, or None.  What depends on a reading is the attack's own to refuse."""
+    """The reason against running a cell, or None.  Reading-dependent reasons come from the attack."""
     reason = _model(cell, facts, registry) or _clients(cell.federated, facts)
     if reason is not None or isinstance(cell, TrainingCell):
         return reason
@@ -45,12 +45,12 @@ def impossible(cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry
 
 
 def examples(point: str, federated: Federated) -> int:
-    """Distinct examples behind one reading at a point."""
+    """Distinct examples behind a reading at a point."""
     return POINTS[point].examples(batch=federated.batch, steps=federated.steps, senders=federated.per_round)
 
 
 def client_examples(federated: Federated, training: int) -> int:
-    """|D_i|, of `training` examples in all, as `bench.datasets.partition` shares them out."""
+    """|D_i| for `training` examples in total, as in `bench.datasets.partition`."""
     return client_size(
         federated.partition, training, clients=federated.clients, client_examples=federated.client_examples
     )
@@ -72,8 +72,11 @@ def _of_kind(entry: type, name: str, dataset: str, kind: Kind) -> str | None:
 
 @lru_cache(maxsize=256)
 def _unbuildable(model: type, params: str, shape: tuple[int, ...], classes: int) -> str | None:
-    """Why a model cannot be built for this shape.  A large one is tried without memory or arithmetic where that works;
-    of a small one real numbers are quicker, as torch's arithmetic without numbers first imports its compiler."""
+    """The reason against building a model for this shape, or None.
+
+    A large model is tried on the meta device, without memory.  A small model is tried with numbers, because torch's
+    meta arithmetic imports its compiler first.
+    """
     misfit = "its layers do not fit inputs of this size"
     for device in ("meta", "cpu"):
         try:
@@ -97,7 +100,7 @@ def _unbuildable(model: type, params: str, shape: tuple[int, ...], classes: int)
 
 
 def _clients(federated: Federated, facts: DatasetFacts) -> str | None:
-    """What `bench.datasets.partition` refuses, as far as it shows without labels, and a client without a batch."""
+    """Refusals of `bench.datasets.partition`, as far as known without labels, and clients without a batch."""
     reason = refusal(
         federated.partition,
         facts.training,
@@ -132,7 +135,7 @@ def _unknowns(cell: AttackCell, registry: Registry) -> str | None:
 
 
 def _repeats(cell: AttackCell, training: int) -> str | None:
-    """Victims that are not distinct: an example twice in a reading, or a client in two (`bench.answer.victims`)."""
+    """Repeated victims: an example twice in a reading, or a client in two readings (`bench.answer.victims`)."""
     point, setting = POINTS[cell.point], cell.federated
     size, used = client_examples(setting, training), setting.batch * setting.steps
     if point.after_training and used > size:

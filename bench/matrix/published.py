@@ -1,7 +1,7 @@
-"""What others published of a matrix's cells: `[[published]]` of its file, kept beside the run's records.
+"""Published figures for a matrix's cells: `[[published]]` in the matrix file, saved with the run's records.
 
-A row is a pattern over axes with figures and their source.  It is no part of any configuration: tables show it
-beside the measured figure.  RUN/published.json holds the rows of the last matrix that was run there and had any.
+A row has a pattern over axes, figures and their source.  Rows are no part of a configuration: tables show published
+and measured figures together.  RUN/published.json holds the rows of the last matrix with rows.
 """
 
 import json
@@ -21,16 +21,18 @@ FILE = "published.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedFigures:
-    """`where`: axis → pattern, for the cells that it is about; `figures` by name (`FIGURES`); `source`: the paper
-    and its table."""
+    """A row of published figures."""
 
     where: Mapping[str, Any]
+    """Axis → pattern, for the described cells."""
     figures: Mapping[str, float]
+    """Figures by name (`FIGURES`)."""
     source: str
+    """Paper and table."""
 
 
 def published(rows: Iterable[PublishedRow]) -> tuple[PublishedFigures, ...]:
-    """The rows of a matrix file."""
+    """The rows in a matrix file."""
     return tuple(
         PublishedFigures(where=row.written(PATTERN_AXES), figures=row.written(FIGURES), source=row.source)
         for row in rows
@@ -38,7 +40,7 @@ def published(rows: Iterable[PublishedRow]) -> tuple[PublishedFigures, ...]:
 
 
 def beside(rows: Iterable[PublishedFigures], cell: AnyCell) -> PublishedFigures | None:
-    """The first row that is about a cell, or None."""
+    """The first row with a pattern that fits the cell, or None."""
     values = {axis: _plain(getattr(cell, axis)) for axis in PATTERN_AXES if hasattr(cell, axis)}
     return next((row for row in rows if _agrees(row.where, values)), None)
 
@@ -51,14 +53,14 @@ def row_json(row: Any) -> dict[str, Any]:
 
 
 def save(run: Path, rows: Iterable[PublishedFigures]) -> None:
-    """Write the rows beside the run's records; nothing where there are none."""
+    """Write the rows into the run folder, if any."""
     content = [asdict(row) for row in rows]
     if content:
         write_atomically(run / FILE, (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())
 
 
 def saved(run: Path) -> tuple[PublishedFigures, ...]:
-    """The rows of a run, none where it has no file; raises `RecordError` for a file that is damaged."""
+    """A run's rows; raises `RecordError` for a damaged file."""
     path = run / FILE
     try:
         return tuple(restored(row) for row in json.loads(path.read_text("utf-8")))
@@ -69,13 +71,13 @@ def saved(run: Path) -> tuple[PublishedFigures, ...]:
 
 
 def restored(row: Any) -> PublishedFigures:
-    """Figures from their JSON; raises one of `MALFORMED` where they are none."""
+    """Figures from their JSON; raises an error in `MALFORMED` for other JSON."""
     figures = {name: float(row["figures"][name]) for name in FIGURES if name in row["figures"]}
     return PublishedFigures(where=dict(row["where"]), figures=figures, source=str(row["source"]))
 
 
 def _agrees(pattern: Any, value: Any) -> bool:
-    """Whether `value` has all that `pattern` names: tables in part, everything else in full."""
+    """Whether `value` matches `pattern`: tables in part, other values in full."""
     if isinstance(pattern, Mapping):
         return isinstance(value, Mapping) and all(
             key in value and _agrees(part, value[key]) for key, part in pattern.items()
@@ -84,7 +86,7 @@ def _agrees(pattern: Any, value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A cell's value as a pattern meets it: a registered entry is one table with its parameters."""
+    """A cell's value for a pattern: an entry becomes a table with its parameters."""
     if isinstance(value, Entry):
         return {**value.params, "name": value.name}
     return value.model_dump() if isinstance(value, Federated) else value

@@ -1,10 +1,9 @@
-"""A matrix: a TOML file or a named preset → checked combinations, or every error it has at once.
+"""A matrix: a TOML file or preset → checked combinations, or all errors together.
 
-[[attack]]    attacks: each block is a product of its own axes, lists of values that are multiplied; a value is a
-              name, or a table with parameters and `sweep`
-[axes]        axes that every [[attack]] block has unless it names them itself; without a block it is one
-[[train]]     trainings that are wanted for themselves, each block a product of its own axes
-[[published]] what others report of these cells, shown beside them (`bench.matrix.published`)
+[[attack]]    attacks: a product of axes, lists of values; a value is a name, or a table with parameters and `sweep`
+[axes]        shared axes of the [[attack]] blocks; without a block, a block
+[[train]]     trainings, as a product of axes
+[[published]] published figures for these cells (`bench.matrix.published`)
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,26 +29,30 @@ Combination = Mapping[str, Any]  # axis → its value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """A matrix that was checked whole; `file` starts every message about it, and `path` is where it was found.
-
-    `cascade`: attacks come in the order of the file, each on the readings that those before it left.
-
-    A combination of `trainings` has fields of `TrainingCell` beside its axes.
-    """
+    """A checked matrix."""
 
     file: str
+    """Start of every message."""
     path: Path
+    """Location of the file."""
     title: str
+    """Title in tables."""
     suite: str | None
+    """Name of a published suite."""
     attacks: tuple[Combination, ...]
+    """Attacks, by axis."""
     trainings: tuple[Combination, ...]
+    """Trainings, by axis and by other fields of `TrainingCell`."""
     published: tuple[PublishedFigures, ...] = ()
+    """Published figures."""
     scale: str | None = None
+    """Chosen scale."""
     cascade: bool = False
+    """Whether each attack, in file order, receives the readings left by earlier attacks."""
 
 
 def presets(folder: Path = PRESETS) -> tuple[tuple[str, str], ...]:
-    """(name, title) of every preset, by name."""
+    """(name, title) for each preset, by name."""
     return tuple(
         (name, str(document(folder / f"{name}.toml", Errors(name)).get("title", ""))) for name in preset_names(folder)
     )
@@ -64,14 +67,13 @@ def read(
     registry: Registry = _registry,
     folder: Path = PRESETS,
 ) -> Matrix:
-    """The matrix of a path (a `Path`, or a text that ends in `.toml`), or of a preset in `folder`.
+    """The matrix in a file (a `Path`, or a text ending in `.toml`), or the preset in `folder`.
 
-    `more_defenses`, names or `NAME:PARAMETER=VALUE`, join the axis `defense` of every attack, and of every `[[train]]`
-    block that compares defenses; an axis that the file leaves out starts with `none`.
-    `scale` is one of those that the file names in `scales`, None the first of them.  `full`: every attack on every
-    reading, where the file says `cascade`.
+    `more_defenses`, names or `NAME:PARAMETER=VALUE`, join the axis `defense` (default: `none`) of every attack, and of
+    every `[[train]]` block that compares defenses.  `scale` is a name in the file's `scales`, None: the first name.
+    `full` switches a cascade off.
 
-    Raises `MatrixError` with every error, one a line: `FILE: key: what; remedy`.
+    Raises `MatrixError` with a line for each error: `FILE: key: what; remedy`.
     """
     errors = Errors(str(source))
     path = place = located(source, errors, folder)
@@ -88,7 +90,7 @@ def read(
 
 
 def of_document(content: Mapping[str, Any], name: str, *, registry: Registry = _registry) -> Matrix:
-    """The matrix of a document without a file; `name` starts every error line.  Raises `MatrixError`."""
+    """The matrix in a document without a file; `name` starts each error line.  Raises `MatrixError`."""
     return _checked(Errors(name), content, Path(name), Path(), None, False, registry)
 
 
@@ -127,7 +129,7 @@ def _checked(
 
 
 def _attacks(errors: Errors, matrix: Document, scale: str | None) -> list[Combination]:
-    """The combinations of every block of this scale, with a weights file for each seed."""
+    """The combinations of this scale's blocks, with a weights file for each seed."""
     axes = matrix.axes or Axes()
     shared = matrix.written(Budgets.model_fields) | axes.written(AXES)
     blocks: list[Axes] = [block for block in matrix.attack if block.scale in (None, scale)]
@@ -160,7 +162,7 @@ def _product(axes: Mapping[str, Sequence[Any]], names: Sequence[str]) -> list[di
 
 
 def _scale(errors: Errors, content: Mapping[str, Any], scale: str | None) -> str | None:
-    """The scale that is wanted, else the first of those that blocks may be for."""
+    """The wanted scale; for None the first scale in the file."""
     scales = content.get("scales")
     names = [name for name in scales if isinstance(name, str)] if isinstance(scales, list) else []
     for key, block in (*tables(content, "attack"), *tables(content, "train")):
@@ -176,7 +178,7 @@ def _scale(errors: Errors, content: Mapping[str, Any], scale: str | None) -> str
 
 
 def _check_complete(errors: Errors, content: Mapping[str, Any]) -> None:
-    """Report axes that a block of attacks lacks, and settings that are given twice."""
+    """Report missing axes, and budgets given twice."""
     axes = content.get("axes", {})
     if not isinstance(axes, dict):
         return
@@ -190,7 +192,7 @@ def _check_complete(errors: Errors, content: Mapping[str, Any]) -> None:
 
 
 def _on_a_preset(errors: Errors, content: Mapping[str, Any], folder: Path) -> tuple[Path, dict[str, Any]]:
-    """A preset with another title and more defenses, and where it lies: `preset`, `title` and `defense` alone."""
+    """A preset with another title and more defenses, and its place: `preset`, `title` and `defense` only."""
     name, defenses = content["preset"], content.get("defense", [])
     for key in content.keys() - {"preset", "title", "defense"}:
         errors.add(key, "a file with `preset` has `title` and `defense` alone", "leave it out, or write all axes")
@@ -209,7 +211,7 @@ def _on_a_preset(errors: Errors, content: Mapping[str, Any], folder: Path) -> tu
 
 
 def _named(errors: Errors, names: Sequence[str], registry: Registry) -> list[Typed]:
-    """Defenses as they were typed, each once."""
+    """Typed defenses, without repeats."""
     right: list[Typed] = []
     for value in entries(names, "--defense"):
         try:
@@ -222,9 +224,10 @@ def _named(errors: Errors, names: Sequence[str], registry: Registry) -> list[Typ
 
 
 def _with_defenses(errors: Errors, content: Mapping[str, Any], right: Sequence[Any]) -> dict[str, Any]:
-    """The tables of the document that these defenses join; a list that has an equal value keeps it once.
+    """The changed tables after these defenses joined; lists keep an equal value once.
 
-    A `[[train]]` block of one defense makes weights for the attacks and stays; a suite's says what defenses cost."""
+    A `[[train]]` block with a single defense makes weights and stays, except in a suite, which measures costs.
+    """
 
     def wider(table: Any) -> Any:
         # what is of another type than it should be is reported with the file's other errors
@@ -248,6 +251,6 @@ def _with_defenses(errors: Errors, content: Mapping[str, Any], right: Sequence[A
 
 
 def _compares(block: Any) -> bool:
-    """Whether a `[[train]]` block is about what defenses cost."""
+    """Whether a `[[train]]` block compares the costs of defenses."""
     defenses = block.get("defense") if isinstance(block, dict) else None
     return isinstance(defenses, list) and len(defenses) > 1

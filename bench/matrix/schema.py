@@ -1,6 +1,6 @@
-"""The matrix document: its tables as pydantic models, with entries looked up and defaults written out.
+"""The matrix document as pydantic models, with looked-up entries and written-out defaults.
 
-A list of an axis holds single values here: `bench.matrix.blocks` has written its sweeps out before.
+Axis lists hold single values: `bench.matrix.blocks` writes sweeps out first.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -36,12 +36,12 @@ AXES, TRAIN_AXES = axes(AttackCell), axes(TrainingCell)
 
 
 class Table(BaseModel):
-    """A table of the file: its keys are known, and no value is converted."""
+    """A table in the file: unknown keys and conversions are refused."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
     def written(self, names: Iterable[str]) -> dict[str, Any]:
-        """The values that the file has under these names."""
+        """The values under these names in the file."""
         return {name: getattr(self, name) for name in names if name in self.model_fields_set}
 
 
@@ -50,7 +50,7 @@ def _entry(axis: str) -> PlainValidator:
 
 
 def _entry_pattern(axis: str) -> PlainValidator:
-    """The part of an entry that the file spells out: it fits every entry that has this part."""
+    """The spelt part of an entry, which fits every entry with this part."""
 
     def check(raw: Any, info: Any) -> dict[str, Any]:
         entry = registered(axis, raw, info.context["registry"])
@@ -87,7 +87,7 @@ def _line(raw: Any) -> str:
 
 
 def _grants(raw: Any) -> Any:
-    """`["labels", { repeated-readings = 100 }]` as the table of `Grants`."""
+    """`["labels", { repeated-readings = 100 }]` as a table for `Grants`."""
     example = '[], ["labels"], [{ repeated-readings = 100 }] or [{ public = "none" }]'
     if not isinstance(raw, list) or not all(isinstance(item, str | dict) for item in raw):
         raise Wrong(expected("a list of grants", raw, example))
@@ -105,7 +105,7 @@ def _weights(raw: Any) -> Any:
 
 
 def _tuples(raw: Any) -> Any:
-    """A table whose lists are tuples, as cells have them."""
+    """A table with tuples in place of lists."""
     if not isinstance(raw, dict):
         return raw
     return {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
@@ -127,7 +127,7 @@ Amount = Annotated[float, Field(ge=0, le=1e9)]
 
 
 class Training(Table):
-    """The training that weights come from: how long, on what terms, how it is measured."""
+    """The training behind weights: rounds, setting, tests."""
 
     rounds: Count
     defense: Defense = Entry(name="none")
@@ -137,7 +137,7 @@ class Training(Table):
 
 
 class Weights(Table):
-    """Weights on which an attack acts: "init" (an empty table here), a file, or round `round` of a training."""
+    """Attacked weights: "init" (an empty table), a file, or a training's round."""
 
     file: Annotated[
         FileWeights | SeededFile | None, PlainValidator(lambda raw, info: weights_file(info.context["folder"], raw))
@@ -164,7 +164,7 @@ class Weights(Table):
 
     @property
     def value(self) -> "InitialWeights | FileWeights | SeededFile | Weights":
-        """What a cell takes, or what leads to it: a training is returned as it stands here."""
+        """A cell's weights, or their source: a seeded file, or this table with its training."""
         return self if self.train is not None else self.file or InitialWeights()
 
 
@@ -181,7 +181,7 @@ _SPELT: dict[str, Any] = {
 
 
 class Budgets(Table):
-    """What may stand at the top, for every attack, as well as among its axes: a number, or a list of them."""
+    """Keys at the top, or among the axes: a number, or a list."""
 
     evaluations: Counts | None = None
     readings: Counts | None = None
@@ -201,7 +201,7 @@ def _adding(fields: Mapping[str, Any]) -> Callable[[_T], _T]:
 
 
 def _axes(cell: type[AnyCell], required: Container[str] = (), but: Container[str] = ()) -> dict[str, Any]:
-    """The axes of a cell as fields: lists of the cell's values, or of values as `_SPELT` has them."""
+    """The axes of a cell as fields: lists with the cell's values, or with values spelt as in `_SPELT`."""
     fields: dict[str, Any] = {}
     for name in (name for name in axes(cell) if name not in but):
         field = cell.model_fields[name]
@@ -213,22 +213,22 @@ def _axes(cell: type[AnyCell], required: Container[str] = (), but: Container[str
 
 @_adding(_axes(AttackCell, but=Budgets.model_fields))
 class Axes(Budgets):
-    """Axes of attacks: lists whose values are multiplied."""
+    """Axes for attacks: lists whose values are multiplied."""
 
 
 class AttackBlock(Axes):
-    """`[[attack]]`: a product of its own axes and of those that it shares."""
+    """`[[attack]]`: a product over its axes and the shared axes."""
 
     scale: str | None = None
 
 
 @_adding(_axes(TrainingCell, REQUIRED))
 class TrainAxes(Table):
-    """Axes of trainings: lists whose values are multiplied."""
+    """Axes for trainings: lists whose values are multiplied."""
 
 
 class TrainBlock(TrainAxes):
-    """`[[train]]`: trainings, as a product of their axes."""
+    """`[[train]]`: trainings, as a product over the axes."""
 
     scale: str | None = None
     checkpoints: list[Index] = []
@@ -250,7 +250,7 @@ class TrainBlock(TrainAxes):
 
 @_adding({metric.name: (Annotated[float, Field(ge=metric.least, le=metric.most)] | None, None) for metric in METRICS})
 class Figures(Table):
-    """Published figures of a cell, with every metric; `accuracy` to `overhead` concern trainings."""
+    """Published figures, with every metric; `accuracy` to `overhead` concern trainings."""
 
     asr: Share | None = None
     iterations: Amount | None = None
@@ -262,7 +262,7 @@ class Figures(Table):
 
 
 class PublishedRow(Figures):
-    """One row of `[[published]]`: for which cells, which figures, from where."""
+    """A row in `[[published]]`: pattern, figures, source."""
 
     source: Annotated[Line, Field(min_length=1)]
     dataset: Annotated[dict[str, Any] | None, _entry_pattern("dataset")] = None

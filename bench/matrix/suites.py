@@ -1,7 +1,7 @@
-"""The published suites: fixed matrices, and whether a run of one can be ranked.
+"""The published suites: fixed matrices, and the rule for a ranked run.
 
-A suite that has a version is frozen: its attacks, budgets and conditions, under one protocol.  A stronger attack makes
-the next version, or stands beside it as `extra`, so that rows of one version stay comparable.
+A suite with a version is frozen: attacks, budgets and conditions, under a protocol.  A stronger attack leads to the
+next version, or to the suite `extra`, so that rows with equal version stay comparable.
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ def title(name: str) -> str:
 
 
 def ranking(name: str, path: Path, overrides: Sequence[str] = (), folder: Path = PRESETS) -> dict[str, Any]:
-    """Whether a run of suite `name` from the matrix at `path` is ranked, as JSON types: run as it was shipped, so that
-    its figures compare with those of other people's runs.
+    """Whether a run of suite `name` from the matrix at `path` is ranked, as JSON types.
 
-    `overrides` are the options that change the suite's configuration.  `why_not` is empty where the run is ranked.
+    A ranked run has the shipped matrix and no `overrides`, options that change the configuration.  `why_not` is empty
+    for a ranked run.
     """
     why = [f"{option} changes the suite's configuration" for option in overrides]
     shipped = f"{name}.toml"
@@ -34,6 +34,6 @@ def ranking(name: str, path: Path, overrides: Sequence[str] = (), folder: Path =
 
 
 def ranking_line(ranking: dict[str, Any]) -> str:
-    """What `ranking` gives, on one line."""
+    """The ranking on a line."""
     verdict = "ranked" if ranking["ranked"] else f"unranked: {'; '.join(ranking['why_not'])}"
     return f"suite {ranking['suite']}, protocol {ranking['protocol']}: {verdict}"

@@ -1,4 +1,4 @@
-"""Weights files of a matrix, by content: one file, or one for each seed."""
+"""Weights files for a matrix, by content: a file, or a file per seed."""
 
 import hashlib
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ class SeededFile:
     name: str
 
     def of(self, seed: int) -> FileWeights:
-        """The file of one seed; raises `Wrong` where there is none."""
+        """The seed's file; raises `Wrong` for a missing file."""
         weights = _read(self.folder, self.name.replace(SEED, str(seed)))
         return weights.model_copy(update={"series": self.name})
 
 
 def weights_file(folder: Path, raw: Any) -> FileWeights | SeededFile:
-    """The file named `raw` below `folder`; raises `Wrong` where it is not there."""
+    """The file `raw` below `folder`; raises `Wrong` for a missing file."""
     if not isinstance(raw, str) or not raw or "\0" in raw:
         raise Wrong(expected("a path", raw, '"w.safetensors"'))
     return SeededFile(folder, raw) if SEED in raw else _read(folder, raw)

@@ -1,1 +1,1 @@
-"""Records: what was measured, typed, and where it is kept."""
+"""Records: typed results, and their storage."""

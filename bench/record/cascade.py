@@ -1,7 +1,7 @@
-"""Cascades: an attack of one is given the readings that the cells before it left.
+"""Cascades: an attack receives the readings left by earlier cells.
 
-A reading is left while some example of it has come back to none of them.  Its victims and draws are those of the whole
-cell, so that what an attack makes of a reading does not depend on who was there before.
+A reading is left until every example leaked to some earlier cell.  Victims and draws follow from the whole cell, so
+that an attack's result on a reading does not depend on earlier cells.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,15 +18,15 @@ Leaked = Mapping[tuple[int, int], bool]  # (reading, example) → whether it cam
 
 
 def left(cell: AttackCell, run: Path) -> tuple[int, ...]:
-    """The readings of which some example has not come back, by number; all of them for a cell in no cascade.
+    """The numbers of the readings with an example not yet leaked; all readings outside cascades.
 
-    Raises `BenchError` where a cell before it has no record.
+    Raises `BenchError` for an earlier cell without a record.
     """
     return left_by(cell, (_of_run(run, before) for before in cell.after))
 
 
 def left_by(cell: AttackCell, earlier: Iterable[Leaked]) -> tuple[int, ...]:
-    """The same, from what came back to each of the cells before it."""
+    """The same, from the leaked examples by earlier cell."""
     leaked: dict[tuple[int, int], bool] = {}
     for each in earlier:
         for example, success in each.items():
@@ -37,7 +37,7 @@ def left_by(cell: AttackCell, earlier: Iterable[Leaked]) -> tuple[int, ...]:
 
 
 def came_back(record: Record) -> Leaked:
-    """What leaked to a cell: nothing where it crashed, or could not be run."""
+    """The examples leaked to a cell; none for a crashed or inapplicable cell."""
     readings = () if record.attack is None else record.attack.numbered()
     return {(n, at): example.success for n, reading in readings for at, example in enumerate(reading.examples)}
 

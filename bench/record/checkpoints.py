@@ -1,4 +1,4 @@
-"""Weights of a cell: an initialisation by key, a file by content hash, or round t of a training cell."""
+"""Weights for a cell: initialised by key, from a file by content hash, or saved after a training round."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ _ABOUT = "about"  # the key of a checkpoint's metadata
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes; raises `WeightsError` where it cannot be read."""
+    """SHA-256 over a file's bytes; raises `WeightsError` for an unreadable file."""
     try:
         return hashlib.sha256(read_plain(path)).hexdigest()
     except OSError as error:
@@ -34,9 +34,9 @@ def file_sha256(path: Path) -> str:
 
 
 def read_weights(path: Path, *, sha256: str | None = None) -> dict[str, Tensor]:
-    """Named tensors from `.safetensors`, `.npz` or a `weights_only` `.pt`; nothing is unpickled freely.
+    """Named tensors from `.safetensors`, `.npz` or a `weights_only` `.pt`, without free unpickling.
 
-    Raises `WeightsError` for another format, a damaged file, or another content than `sha256`.
+    Raises `WeightsError` for another format, a damaged file, or a content other than `sha256`.
     """
     if sha256 is not None and file_sha256(path) != sha256:
         raise WeightsError(f"{path}: its content changed since the cell was made; plan the matrix again")
@@ -66,22 +66,21 @@ def read_weights(path: Path, *, sha256: str | None = None) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsSource:
-    """Where the weights of an attack cell are.
-
-    `path` is None for untrained weights, which are drawn by key.  `sha256` is the content hash that the file
-    must have.  `round` is the training round of a checkpoint, 0 for other weights.
-    """
+    """Location of an attack cell's weights."""
 
     path: Path | None = None
+    """File; None for untrained weights, drawn by key."""
     sha256: str | None = None
+    """Required content hash."""
     round: int = 0
+    """Training round of a checkpoint, 0 for other weights."""
 
 
 def locate(run: Path, weights: Weights) -> WeightsSource:
-    """Where a run has these weights: untrained, a file, or a round of a training.
+    """The location of a cell's weights.
 
-    A training's record names the checkpoint.  Raises `WeightsError` where the training did not finish or did
-    not keep the round, `NotApplicable` where it diverged or stopped before it.
+    A training's record names the checkpoint.  Raises `WeightsError` for an unfinished training and an unsaved round,
+    `NotApplicable` for a training that diverged or stopped earlier.
     """
     match weights:
         case CheckpointWeights(training=training, round=round_):
@@ -93,19 +92,18 @@ def locate(run: Path, weights: Weights) -> WeightsSource:
 
 
 def training_id(cell: AnyCell) -> str | None:
-    """The id of the training whose checkpoint a cell attacks; None for a training and for other weights."""
+    """The id of the training behind an attacked checkpoint; None for trainings and other weights."""
     if isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights):
         return cell.weights.training
     return None
 
 
 def checkpoint_path(run: Path, training: str, round_: int) -> Path:
-    """Where round `round_` of a training cell is kept."""
+    """The file of a training cell's checkpoint."""
     return run / "weights" / training / f"round-{round_}.safetensors"
 
 
 def _checkpoint_sha256(run: Path, training: str, round_: int) -> str:
-    """The content hash of a checkpoint as its training's record has it."""
     where = f"training {training[:8]}"
     try:
         record = records.read(records.record_path(run, training))
@@ -126,8 +124,8 @@ def _checkpoint_sha256(run: Path, training: str, round_: int) -> str:
 def write_weights(path: Path, tensors: Tensors, about: Mapping[str, Any] | None = None) -> str:
     """Write safetensors atomically; returns the file's SHA-256.
 
-    `about`, JSON types, says what the weights are (`read_about`).  It goes in under one key: safetensors
-    writes several in any order, and a checkpoint's bytes must come out the same each time.
+    `about`, JSON types, describes the weights (`read_about`).  The description has a single key: safetensors writes
+    several keys in varying order, and equal checkpoints must have equal bytes.
     """
     metadata = None if about is None else {_ABOUT: json.dumps(about, sort_keys=True)}
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
@@ -137,7 +135,7 @@ def write_weights(path: Path, tensors: Tensors, about: Mapping[str, Any] | None 
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """What a file says of its weights, as `write_weights` noted it; empty where it says nothing of the kind."""
+    """The description noted by `write_weights`; empty without a description."""
     if path.suffix != ".safetensors":
         return {}
     try:
@@ -149,9 +147,9 @@ def read_about(path: Path) -> dict[str, Any]:
 
 
 def fit(module: nn.Module, tensors: Tensors, *, where: str) -> dict[str, Tensor]:
-    """The parameters of `module` out of `tensors`, in its order; buffers are loaded into it.
+    """The parameters of `module` from `tensors`, in the module's order; buffers are loaded into the module.
 
-    Raises `WeightsError` naming what is missing or of another shape.
+    Raises `WeightsError` with a missing name or a different shape.
     """
     parameters = dict(module.named_parameters())
     missing = [name for name in parameters if name not in tensors]

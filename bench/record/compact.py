@@ -1,4 +1,4 @@
-"""A record as far as a board, a gate or a baseline reads it: what makes 10⁵ of them fit into memory."""
+"""Records reduced for a board, a gate or a baseline, so that 10⁵ records fit into memory."""
 
 from dataclasses import replace
 from operator import attrgetter
@@ -25,7 +25,7 @@ _example_values, _reading_values = attrgetter(*_EXAMPLE), attrgetter(*_READING)
 
 
 def for_board(record: Record) -> Record:
-    """The record with what a board compares of each example, reading and trajectory."""
+    """The record with the compared fields of examples, readings and trajectory."""
     result = record.result
     if not isinstance(result, schema.AttackResult):
         return record
@@ -45,7 +45,7 @@ def _example(example: ExampleScore) -> ExampleScore:
 
 
 class Interner:
-    """Records for a board, of which equal parts (cells' entries, code, machines) are held once."""
+    """Reduces records for a board; equal parts (entries, code, machines) are kept once."""
 
     def __init__(self) -> None:
         self._seen: dict[Any, Any] = {}
@@ -74,7 +74,7 @@ _NO_SET: set[str] = set()
 
 
 def for_baseline(record: Record) -> Record:
-    """The record as a baseline has it: what the gate compares, and nothing else."""
+    """The record with the fields compared by the gate."""
     result = record.result
     if isinstance(result, schema.AttackResult):
         result = schema.AttackResult(
@@ -114,7 +114,7 @@ def _baseline_reading(reading: schema.ReadingScore) -> schema.ReadingScore:
 
 
 def short_json(record: Record) -> dict[str, Any]:
-    """The record's JSON without the fields that have their default; its cell in full, as ids depend on it."""
+    """The record's JSON without defaults, with the complete cell."""
     content: dict[str, Any] = schema.adapter().dump_python(record, mode="json", exclude_defaults=True)
     content["cell"] = record.cell.model_dump(mode="json")
     if record.result is not None:

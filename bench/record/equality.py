@@ -9,10 +9,10 @@ from bench.record.schema import Record
 
 
 def differences(old: Record, new: Record, tolerance: float = 0.0) -> list[str]:
-    """The fields in which two records of a cell differ, each as `field: old → new`; empty if they agree.
+    """Differing fields of two records, each as `field: old → new`; empty for equal records.
 
-    Compared are the cell, the status with its reason, and the result; not the provenance, the cost and the
-    environment, which say how it came about.  `tolerance` of numbers is relative and absolute.
+    Compared: cell, status, reason, result.  Not compared: provenance, cost, environment.  `tolerance` is relative and
+    absolute.
     """
     fields_of = [
         ("cell", old.cell.canonical(), new.cell.canonical()),
@@ -28,7 +28,7 @@ def differences(old: Record, new: Record, tolerance: float = 0.0) -> list[str]:
 
 
 def unequal(where: str, old: Any, new: Any, tolerance: float = 0.0) -> Iterator[tuple[str, Any, Any]]:
-    """(field, old, new) of each field in which two values of the schema differ, named from `where` on."""
+    """(field, old, new) for each difference between two values; `where` names the value."""
     if is_dataclass(old) and type(old) is type(new):
         old, new = (
             {field.name: getattr(value, field.name) for field in fields(value) if field.compare} for value in (old, new)

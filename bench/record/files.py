@@ -1,4 +1,4 @@
-"""Files: read only where they are plain, written whole or not at all."""
+"""Files: only plain files are read, and writes are atomic."""
 
 import errno
 import os
@@ -14,9 +14,9 @@ PART = ".part"  # how the names of files end that are being written
 
 
 def require_plain(path: Path) -> os.stat_result:
-    """The file's status; raises `OSError` where it is missing, a folder, a pipe or a device.
+    """The file's status; raises `OSError` for a missing file, a folder, a pipe or a device.
 
-    Opening a pipe would wait for a writer that may never come.
+    Opening a pipe would wait for a writer.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
@@ -34,11 +34,10 @@ def read_plain(path: Path, *, limit: int | None = None) -> bytes:
 
 @contextmanager
 def new_file(path: Path, *, replace: bool = True, flush: bool = True) -> Iterator[Path]:
-    """A temporary path beside `path`, to be written to; it takes the name at the end, or goes if anything raises.
+    """A temporary path for writing beside `path`; renamed to `path` at the end, removed after an exception.
 
-    Without `replace` a file that is there stays.  Without `flush` the content may be lost when the machine
-    stops, and nothing waits for the disk.  Raises `StorageError` where the place does not take it: full,
-    read-only, gone, or taken.
+    Without `replace` an existing file stays.  Without `flush` a machine failure may lose the content.  Raises
+    `StorageError`: disk full, read-only or missing folder, existing file.
     """
     part = path.with_name(f".{secrets.token_hex(8)}{PART}")
     try:
@@ -71,7 +70,7 @@ def write_atomically(path: Path, content: bytes, *, flush: bool = True) -> None:
 
 
 def _link(part: Path, path: Path) -> None:
-    """Give the finished file its name; unlike a rename, a link never replaces what another process put there."""
+    """Link the finished file to its name; unlike a rename, a link never replaces a file."""
     try:
         os.link(part, path)
     except OSError:  # the name is taken, or a file system without links

@@ -1,8 +1,7 @@
-"""What answers a cell, as a fingerprint of its code: a finished cell counts only where it is the same.
+"""Fingerprints of the code behind a cell: a finished cell counts only under equal code.
 
-The rule: the code of bench is what `bench.answer.run` reaches by imports; the code of an entry is its own
-module and every local file that it reaches, beside those.  Views, matrices, the sweep and the command line
-fall out by themselves.
+Bench's code: every file reachable by imports from `bench.answer.run`.  An entry's code: its module and every other
+local file reachable from the module.  Views, matrices, the sweep and the command line are not reachable.
 """
 
 import ast
@@ -28,15 +27,15 @@ Left = tuple[int, ...]  # readings that a cascade left, by number
 
 @cache
 def own() -> Code:
-    """Bench itself: version, protocol, and the files that take part in every answer.
+    """The bench: version, protocol, and the files behind every answer, named by import path.
 
-    Files are named by import path, so that an editable install and a wheel of it agree.
+    An editable install and its wheel agree.
     """
     return Code(origin=registry.DISTRIBUTION, version=__version__, protocol=PROTOCOL, sha256=_hash(_core()))
 
 
 def of_entry(kind: str, name: str) -> Code:
-    """The code of one entry; raises what `registry.origin` raises, and `PluginError` where its file is gone."""
+    """An entry's code; raises the errors of `registry.origin`, and `PluginError` for a missing file."""
     return _of_origin(registry.origin(kind, name))
 
 
@@ -58,7 +57,7 @@ def _of_origin(origin: registry.Origin) -> Code:
 
 
 def of_cell(cell: AttackCell | TrainingCell) -> Provenance:
-    """The code that would answer this cell now: bench's, and that of each of its entries."""
+    """The current code for a cell: the bench, and each entry."""
     attack = of_entry("attacks", cell.attack.name) if isinstance(cell, AttackCell) else None
     return Provenance(
         bench=own(),
@@ -70,7 +69,7 @@ def of_cell(cell: AttackCell | TrainingCell) -> Provenance:
 
 
 def changed(old: Provenance, new: Provenance) -> list[str]:
-    """What differs between two provenances, in words, one entry a part; empty if nothing does."""
+    """Differences between two provenances, in words; empty for equal provenances."""
     parts = ((field.name, getattr(old, field.name), getattr(new, field.name)) for field in fields(Provenance))
     return [f"{name}: {_difference(then, now)}" for name, then, now in parts if then != now]
 
@@ -88,7 +87,6 @@ def _difference(old: Code | str | Left | None, new: Code | str | Left | None) ->
 
 
 def _many(left: Code | str | Left | None) -> str:
-    """The readings that a cascade left, in words."""
     return f"{len(left)} readings" if isinstance(left, tuple) else "all readings"
 
 
@@ -105,9 +103,9 @@ def _core() -> Mapping[str, Path]:
 
 @cache
 def reached(module: str, file: Path) -> Mapping[str, Path]:
-    """Every local module that one reaches by imports, itself among them: name → file.
+    """Local modules reachable by imports, with the start: name → file.
 
-    Imports inside functions count.  Local is what lies in neither Python's own library nor an installed package.
+    Imports inside functions count.  Python's library and installed packages are not local.
     """
     files, waiting = {module: file}, [module]
     while waiting:
@@ -121,7 +119,7 @@ def reached(module: str, file: Path) -> Mapping[str, Path]:
 
 
 def _imports(module: str, file: Path) -> Iterator[str]:
-    """The names that a module may import: modules, and the packages around them."""
+    """Modules in import statements, with their packages."""
     try:
         tree = ast.parse(file.read_bytes(), str(file))
     except (OSError, SyntaxError, ValueError):
@@ -145,7 +143,7 @@ def _imports(module: str, file: Path) -> Iterator[str]:
 
 
 def _local(module: str, importer: Path) -> Path | None:
-    """The file of a local module, also of one that lies beside its importer; None for another."""
+    """The file of a local module, or of a module beside the importer; None for other modules."""
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names:
         return None
@@ -163,25 +161,25 @@ def _file(module: str) -> Path | None:
 
 
 def _is_installed(file: Path | None, importer: Path) -> bool:
-    """Whether a file belongs to an installed package, and not to the importer's own."""
+    """Whether a file belongs to an installed package other than the importer's."""
     package = None if file is None else _package_folder(file)
     return package is not None and package != _package_folder(importer)
 
 
 @cache
 def _package_folder(file: Path) -> Path | None:
-    """The folder (or file) directly in `site-packages` that holds a file; None for one that is not installed."""
+    """The folder or file directly in `site-packages` around a file; None outside."""
     path = file.resolve()
     return next((path for path in (path, *path.parents) if path.parent.name in _INSTALLED), None)
 
 
 def _unnamed(files: Mapping[str, Path], module: str) -> dict[str, Path]:
-    """A plug-in's module is named after its path: without that name, so that a moved file is the same code."""
+    """The digest without the module name, so that a moved plug-in keeps its fingerprint."""
     return {("" if name == module else name): path for name, path in files.items()}
 
 
 def _installed(distribution: str, module: str) -> dict[str, Path]:
-    """Installed files; where the install is editable, the sources of the package it points to."""
+    """Installed files; for an editable install the sources."""
     files = {
         str(file): Path(str(file.locate())) for file in metadata.distribution(distribution).files or () if _counts(file)
     }

@@ -1,4 +1,4 @@
-"""A run's folder: made, locked by one run at a time, rid of what a killed one left."""
+"""A run's folder: created, locked by a single run, cleaned after a killed run."""
 
 import fcntl
 import json
@@ -21,7 +21,7 @@ _FOLDERS = ("records", "arrays", "weights", "pictures", "hung", "kept", "submiss
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockHolder:
-    """The process that locked a run folder, on which machine, since when (seconds since 1970)."""
+    """The process with the lock: machine, and start in seconds since 1970."""
 
     __pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False)
     pid: int
@@ -34,12 +34,9 @@ _LOCK_HOLDER = TypeAdapter(LockHolder)
 
 @contextmanager
 def locked(run: Path) -> Iterator[Path]:
-    """The run folder, made if it is not there, and locked: no second run writes to it meanwhile.
+    """Create the run folder and lock the folder for a single run; the system releases the lock with the process.
 
-    The system lets go of it when this process ends, however it ends.
-
-    Raises `StorageError` where it cannot be written, `BenchError` where a run is under way there, or where what
-    would be written there goes elsewhere.
+    Raises `StorageError` for an unwritable folder, `BenchError` for a folder in use, or with links to other places.
     """
     try:
         (run / "records").mkdir(parents=True, exist_ok=True)
@@ -69,7 +66,7 @@ def locked(run: Path) -> Iterator[Path]:
 
 
 def is_locked(run: Path) -> bool:
-    """Whether a run is under way there."""
+    """Whether a run is under way in the folder."""
     try:
         with (run / _LOCK).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -81,7 +78,7 @@ def is_locked(run: Path) -> bool:
 
 
 def lock_holder(run: Path) -> LockHolder | None:
-    """Who locked the folder last; None where that is not known."""
+    """The last process with the lock; None: unknown."""
     try:
         return _LOCK_HOLDER.validate_json((run / _LOCK).read_bytes())
     except (OSError, ValueError):
@@ -89,7 +86,7 @@ def lock_holder(run: Path) -> LockHolder | None:
 
 
 def _refuse_links(run: Path) -> None:
-    """A run folder may be a stranger's: what is written to it must not go through a link of theirs."""
+    """Refuse links in a stranger's folder: writes must stay inside."""
     for folder in _folders(run):
         if folder.is_symlink():
             raise BenchError(f"{folder}: a link, and a run writes to its own folder alone; put a folder there")
@@ -100,7 +97,7 @@ def _folders(run: Path) -> list[Path]:
 
 
 def _tidy(run: Path) -> None:
-    """Remove what was being written when an earlier run was killed."""
+    """Remove unfinished files from a killed run."""
     for path in (path for folder in (run, *_folders(run)) for path in folder.glob(f".*{PART}")):
         path.unlink(missing_ok=True)
     for path in (run / "hung").glob("*.txt"):

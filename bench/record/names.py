@@ -12,18 +12,18 @@ def entry_text(value: Entry) -> str:
 
 
 def with_params(name: str, params: Mapping[str, Any]) -> str:
-    """`prune(share=0.7)`; a name alone where there are no parameters."""
+    """`prune(share=0.7)`; just the name without parameters."""
     shown = ", ".join(f"{key}={_short(item)}" for key, item in sorted(params.items()))
     return f"{name}({shown})" if shown else name
 
 
 def attack_name(cell: AttackCell) -> str:
-    """The cell's attack with its parameters, and what it knows where that is more than the reading."""
+    """The attack with its parameters, and knowledge other than plain."""
     return entry_text(cell.attack) + ("" if cell.knowledge == "plain" else f" · {cell.knowledge}")
 
 
 def dataset_name(cell: AttackCell | TrainingCell) -> str:
-    """The cell's data set with its parameters, and how much of it where it is not whole."""
+    """The data set with its parameters and subset."""
     name = entry_text(cell.dataset)
     return f"{name} ({cell.dataset.subset})" if cell.dataset.subset else name
 
@@ -31,7 +31,7 @@ def dataset_name(cell: AttackCell | TrainingCell) -> str:
 def cell_name(cell: AttackCell | TrainingCell) -> str:
     """A cell in a line: `cpl/plain × prune(share=0.7) @ type-1, digits dlg-lenet`.
 
-    What tells cells of a run apart stands first: tables cut a name after some twenty letters.
+    Distinguishing parts come first: tables cut a name after some twenty letters.
     """
     data = f"{cell.dataset.name} {cell.model.name}"
     if isinstance(cell, TrainingCell):
@@ -53,7 +53,7 @@ def _short(value: Any) -> str:
 
 
 def distinct(names: Iterable[str]) -> dict[str, str]:
-    """Names of entries as short as they can be: parameters only where two share a name, and only what differs."""
+    """Full entry name → short name: parameters only for equal names, and only differing parameters."""
     parts = {full: _parts(full) for full in names}
     short = {}
     for full, (name, params, knowledge) in parts.items():
@@ -65,7 +65,7 @@ def distinct(names: Iterable[str]) -> dict[str, str]:
 
 
 def _parts(full: str) -> tuple[str, list[str], str]:
-    """A name, its parameters, and ` · adaptive` or ` · black-box` where that follows."""
+    """Name, parameters, and ` · adaptive` or ` · black-box`."""
     head, mark, knowledge = full.partition(" · ")
     name, _, inner = head.partition("(")
     return name, inner.removesuffix(")").split(", ") if inner else [], mark + knowledge

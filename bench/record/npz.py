@@ -1,4 +1,4 @@
-"""`.npz` from anywhere, read as data: no pickle, and every declared size checked before it is read."""
+"""`.npz` files as data: no pickle, and every declared size is checked before reading."""
 
 import io
 import lzma
@@ -40,10 +40,10 @@ Arrays = dict[str, NDArray[Any]]
 def read_npz(
     path: Path, *, limit: int = LIMIT, names: re.Pattern[str] = _PLAIN, content: bytes | None = None
 ) -> Arrays:
-    """The arrays of an `.npz`, name → array; with `content`, the file's bytes, `path` is only its name in messages.
+    """The arrays in an `.npz`, by name; with `content` (the bytes), `path` serves for messages only.
 
-    Raises `DataError`: no such file, a damaged archive, a member that `names` does not match (by default a plain
-    `NAME.npy`) or that is there twice, arrays of objects, and sizes that are false or, together, above `limit` bytes.
+    Raises `DataError`: missing file, damaged archive, a member outside `names` (default: a plain `NAME.npy`), a
+    repeated member, object arrays, and false sizes or sizes above `limit` bytes in total.
     """
     try:
         if content is None:

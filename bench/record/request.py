@@ -1,7 +1,4 @@
-"""The command of a run: matrix, scale, defenses and plug-ins, kept in its folder as request.json.
-
-`bench gate` repeats the request of the run that its baseline was made of.
-"""
+"""The request of a run, kept in the run folder as request.json; `bench gate` repeats a baseline's request."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -16,22 +13,27 @@ FILE = "request.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The command that made a run: matrix file or preset, its scale, defenses and plug-ins added, as typed; `full`:
-    no cascade; `shipped`: rows without a defense that the reference results have are not run again."""
+    """A run's command line."""
 
     matrix: str
+    """Matrix file, preset or suite."""
     scale: str | None = None
+    """Size of a preset; None: the default."""
     defenses: tuple[str, ...] = ()
+    """Added defenses, as typed."""
     plugins: tuple[str, ...] = ()
+    """Plug-in files and modules."""
     full: bool = False
+    """Whether a cascade is switched off."""
     shipped: bool = False
+    """Whether undefended rows come from the reference results instead of the run."""
 
 
 _REQUEST = TypeAdapter(Request)
 
 
 def read(run: Path) -> Request | None:
-    """The request of a run folder; None where the folder does not say."""
+    """The request of a run folder, or None."""
     try:
         return _REQUEST.validate_json((run / FILE).read_bytes(), strict=True)
     except (OSError, ValueError):
@@ -39,5 +41,5 @@ def read(run: Path) -> Request | None:
 
 
 def save(run: Path, request: Request) -> None:
-    """Write the request to the run folder; raises `StorageError` where it cannot be."""
+    """Write the request to the run folder; raises `StorageError` for an unwritable folder."""
     write_atomically(run / FILE, f"{json.dumps(asdict(request), indent=1)}\n".encode())

@@ -1,4 +1,4 @@
-"""Which run a command means: the folder that was named, or the newest one below `runs/`."""
+"""The run of a command: a named folder, or the newest folder below `runs/`."""
 
 from pathlib import Path
 
@@ -8,13 +8,12 @@ BELOW = Path("runs")
 
 
 def newest_run(below: Path = BELOW) -> Path:
-    """The folder below `below` whose records changed last; raises `BenchError` where none has records."""
+    """The folder with the latest record; raises `BenchError` without records."""
     return runs_by_age(below)[0]
 
 
 def runs_by_age(below: Path = BELOW) -> list[Path]:
-    """The folders below `below` that have records, the one whose records changed last first; raises `BenchError` where
-    there is none."""
+    """Folders with records below `below`, latest record first; raises `BenchError` without records."""
     runs = [path.parent for path in below.glob("*/records") if path.is_dir()]
     if not runs:
         raise BenchError(f"{below}/: no run with records there; give the folder of a run")
@@ -22,7 +21,7 @@ def runs_by_age(below: Path = BELOW) -> list[Path]:
 
 
 def checked_run(run: Path | None) -> Path:
-    """`run`, or the newest one if None; raises `BenchError` for a folder without records."""
+    """`run`, or the newest run for None; raises `BenchError` for a folder without records."""
     if run is None:
         return newest_run()
     if not (run / "records").is_dir():

@@ -1,10 +1,10 @@
-"""Where records are kept: one JSON file per finished cell, written atomically, after the arrays it names.
+"""Storage of records: a JSON file per finished cell, written atomically, after its arrays.
 
     RUN/records/<cell id>.json          cell, provenance, result, environment, cost
     RUN/arrays/<sha256>.npz             truth, reconstruction, trajectory: float32, named by content
-    RUN/kept/<cell id>.<n>.json         records of older code, kept aside
+    RUN/kept/<cell id>.<n>.json         records from older code
 
-Records are the truth; MLflow, the leaderboard and the gate are views of them.
+MLflow, the leaderboard and the gate are views of the records.
 """
 
 import hashlib
@@ -36,9 +36,9 @@ _AGAIN = "delete it and run again"
 
 
 def to_json(record: Record) -> str:
-    """The file's text: one line a top-level key would be unreadable, so indented; no NaN.
+    """The file's text: indented JSON without NaN.
 
-    Raises TypeError or ValueError where the record holds what JSON cannot, a NaN or a plug-in's own type.
+    Raises TypeError or ValueError for values outside JSON: NaN, or a plug-in's type.
     """
     try:
         content = adapter().dump_python(record, mode="json", warnings="error")
@@ -65,7 +65,7 @@ def write_arrays(run: Path, arrays: Arrays) -> str:
 
 
 def _intact(path: Path, sha256: str) -> bool:
-    """Whether these arrays are there already, and still what their name says."""
+    """Whether these arrays exist with the content in their name."""
     try:
         return path.is_file() and arrays_hash(read_npz(path, limit=UNPACKED)) == sha256
     except DataError:
@@ -73,7 +73,7 @@ def _intact(path: Path, sha256: str) -> bool:
 
 
 def arrays_hash(arrays: Arrays) -> str:
-    """The hash that names these arrays: over names, types, shapes and contents, by name."""
+    """The hash over names, types, shapes and contents, sorted by name."""
     digest = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         digest.update(f"{name}{array.dtype.str}{array.shape}".encode())
@@ -82,7 +82,7 @@ def arrays_hash(arrays: Arrays) -> str:
 
 
 def read_arrays(run: Path, sha256: str) -> dict[str, NDArray[Any]]:
-    """The arrays of that content hash; raises `RecordError` where they are missing or damaged."""
+    """The arrays by content hash; raises `RecordError` for missing or damaged arrays."""
     path = run / "arrays" / f"{sha256}.npz"
     try:
         return read_npz(path, limit=UNPACKED)
@@ -95,9 +95,10 @@ def record_path(run: Path, cell_id: str) -> Path:
 
 
 def write(run: Path, record: Record) -> Path:
-    """Write the record, moving an older one of other code to `kept/`.
+    """Write the record; a record from other code moves to `kept/`.
 
-    Raises `RecordError` for a record that JSON cannot hold, `StorageError` where the folder does not take it."""
+    Raises `RecordError` for a record outside JSON, `StorageError` for an unwritable folder.
+    """
     path = record_path(run, record.id)
     try:
         content = to_json(record).encode()
@@ -110,7 +111,7 @@ def write(run: Path, record: Record) -> Path:
 
 
 def set_aside(run: Path, path: Path) -> None:
-    """Move a record that gives way to another to `kept/`; raises `StorageError` where that cannot be."""
+    """Move a replaced record to `kept/`; raises `StorageError` for an unwritable folder."""
     kept = run / "kept"
     try:
         kept.mkdir(exist_ok=True)
@@ -121,7 +122,7 @@ def set_aside(run: Path, path: Path) -> None:
 
 
 def _provenance(path: Path) -> Provenance | None:
-    """The provenance of the record there; None for one that this version cannot read, which is kept aside too."""
+    """The provenance in a file; None for an unreadable record, kept aside too."""
     try:
         return read(path).provenance
     except RecordError:
@@ -129,7 +130,7 @@ def _provenance(path: Path) -> Provenance | None:
 
 
 def read(path: Path, *, foreign: bool = False) -> Record:
-    """One record; raises `RecordError` with the file, the field and the remedy.  `foreign` as in `parse`."""
+    """The record in a file; raises `RecordError` with file, field and remedy.  `foreign` as in `parse`."""
     try:
         text = read_plain(path).decode()
     except FileNotFoundError:
@@ -141,10 +142,10 @@ def read(path: Path, *, foreign: bool = False) -> Record:
 
 
 def parse(text: str, path: str, remedy: str = _AGAIN, *, foreign: bool = False) -> Record:
-    """The record in a file's text.
+    """The record in a text.
 
     Raises `RecordError` with `path`, the wrong field or schema, and the `remedy`; for a `foreign` record also if the
-    id is not the hash of the cell.
+    id is not the cell's hash.
     """
     try:
         record = adapter().validate_json(text)
@@ -163,7 +164,7 @@ def parse(text: str, path: str, remedy: str = _AGAIN, *, foreign: bool = False) 
 
 
 def _refusal(text: str, error: ValidationError, remedy: str) -> str:
-    """Reason and remedy for a text that is no record: another schema, or the first wrong field."""
+    """Reason and remedy for an invalid record: another schema, or the first wrong field."""
     try:
         content = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as reason:
@@ -175,7 +176,7 @@ def _refusal(text: str, error: ValidationError, remedy: str) -> str:
 
 
 def _inconsistent(record: Record) -> str | None:
-    """What in a record cannot be, though each field is right by itself."""
+    """A contradiction between valid fields, or None."""
     if record.schema != SCHEMA:
         return f"schema {record.schema}, this bench reads {SCHEMA}"
     if not _HASH.fullmatch(record.id) or not _HASH.fullmatch(record.arrays or "0"):  # they name files
@@ -193,18 +194,18 @@ def _no_number(name: str) -> None:
 
 
 def cell_from(text: str) -> AnyCell:
-    """A cell from its JSON, as bench wrote it; raises `ValueError` for another text."""
+    """A cell from its JSON; raises `ValueError` for another text."""
     return _CELL.validate_json(text)
 
 
 def records(run: Path) -> Iterator[Record]:
-    """Every record of a run, in the order of their ids."""
+    """A run's records, by id."""
     for path in sorted((run / "records").glob("*.json")):
         yield read(path)
 
 
 def readable(run: Path) -> tuple[list[Record], list[str]]:
-    """The records of a run that can be read, in the order of their ids, and for each other one why it cannot."""
+    """A run's readable records, by id, and a reason for each unreadable record."""
     found: list[Record] = []
     faults: list[str] = []
     for path in sorted((run / "records").glob("*.json")):
@@ -216,7 +217,7 @@ def readable(run: Path) -> tuple[list[Record], list[str]]:
 
 
 def find(run: Path, prefix: str) -> Record:
-    """The one record whose cell id starts with `prefix`; raises `RecordError` for none or several."""
+    """The record with this prefix in its cell's id; raises `RecordError` for none or several."""
     matches = sorted((run / "records").glob(f"{prefix}*.json")) if prefix.isalnum() else []
     if len(matches) != 1:
         count = "no record" if not matches else f"{len(matches)} records"

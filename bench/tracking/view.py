@@ -1,6 +1,6 @@
-"""One record as MLflow shows it: name, tags, parameters, metrics.  No mlflow here.
+"""A record in MLflow's terms: name, tags, parameters, metrics, without importing mlflow.
 
-All three are walked from the record's classes: a new field of a cell, a grant or a metric needs no edit here.
+The three are derived from the record's classes: new cell fields, grants and metrics appear automatically.
 """
 
 import json
@@ -34,19 +34,24 @@ _LONGEST = 1e9  # seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """What is logged of one record; `metrics` holds (name, value, step), `seconds` how long it took."""
+    """A record's MLflow run."""
 
     sha256: str
+    """Hash of the record file."""
     name: str
+    """Run name."""
     status: str
+    """MLflow's run status."""
     tags: dict[str, str]
     params: dict[str, str]
     metrics: list[tuple[str, float, int]]
+    """(name, value, step)."""
     seconds: float
+    """Duration, s."""
 
 
 def load(path: Path) -> tuple[Record, RunView]:
-    """A record file and its view; raises `RecordError` for one that is damaged or misnamed."""
+    """A record file and its view; raises `RecordError` for a damaged or misnamed file."""
     try:
         sha256 = digest(path.read_bytes())
     except OSError as error:
@@ -58,7 +63,7 @@ def load(path: Path) -> tuple[Record, RunView]:
 
 
 def view(record: Record, sha256: str) -> RunView:
-    """The view of a record whose file has this SHA-256; its texts, keys and numbers suit MLflow."""
+    """The view of a record with the file's SHA-256; texts, keys and numbers suit MLflow."""
     tags = [(suitable_key(key), clean(value, _TAG)) for key, value in _tags(record, sha256) if value]
     return RunView(
         sha256=sha256,
@@ -72,34 +77,34 @@ def view(record: Record, sha256: str) -> RunView:
 
 
 def clean(text: str, limit: int) -> str:
-    """`text` on one line of at most `limit` printable characters, which stores and terminals take."""
+    """`text` on a line with at most `limit` printable characters."""
     return sanitize(" ".join(text.split()), limit)
 
 
 def suitable_key(text: str) -> str:
-    """A key MLflow takes: its character set, a path in normal form, no longer than it allows."""
+    """A key for MLflow: allowed characters, a normal path, the allowed length."""
     parts = [part for part in _NOT_A_KEY.sub("_", text).split("/") if part]
     return "/".join("_" * len(part) if set(part) == {"."} else part for part in parts)[:_KEY].strip("/")
 
 
 def finite(figures: Mapping[str, float | None]) -> Iterator[tuple[str, float, int]]:
-    """(name, value, step) of what there is and is finite, as MLflow takes metrics."""
+    """(name, value, step) for each finite figure, as an MLflow metric."""
     for name, value in figures.items():
         if value is not None and isfinite(value):
             yield suitable_key(name), value, 0
 
 
 def suitable_params(part: Frozen, path: str = "") -> dict[str, str]:
-    """The fields of a cell, or of its part at `path`, as MLflow's parameters.  The tags have the hashes."""
+    """The fields of a cell, or of its part at `path`, as MLflow parameters.  Hashes are tags."""
     return {
         suitable_key(key): clean(value, _PARAM) for key, value in flat(part, path) if key.rpartition(".")[2] != "sha256"
     }
 
 
 def flat(part: Frozen, path: str = "", *, params: bool = True) -> Iterator[tuple[str, str]]:
-    """The fields of a cell that are set, by path: `defense`, `defense.share`, `federated.batch`, `grants.labels`.
+    """The set fields of a cell by path: `defense`, `defense.share`, `federated.batch`, `grants.labels`.
 
-    `params`: those of entries as well.  Where weights lay on a disk is left out.
+    `params`: with entries' parameters.  Paths of weights files are left out.
     """
     hidden = () if isinstance(part, TrainingCell) else marked(type(part), NOT_IN_ID)
     for name in type(part).model_fields:
@@ -134,7 +139,7 @@ def _tags(record: Record, sha256: str) -> Iterator[tuple[str, str]]:
 
 
 def _metrics(record: Record) -> Iterator[tuple[str, float, int]]:
-    """Every number of result and cost, and their curves with the steps."""
+    """Every number of result and cost, and curves with steps."""
     group = "utility" if record.cell.kind == "training" else "leak"
     for prefix, part in ((group, record.result), ("cost", record.cost)):
         for path, value in _leaves(part):
@@ -151,7 +156,7 @@ def _metrics(record: Record) -> Iterator[tuple[str, float, int]]:
 
 
 def _leaves(group: Any, *, nested: bool = True) -> Iterator[tuple[str, Any]]:
-    """The fields of a dataclass and of its groups, by path: `asr`, `asr_low`, `privacy/epsilon`; none of None."""
+    """A dataclass's fields and its groups' fields, by path: `asr`, `asr_low`, `privacy/epsilon`; empty for None."""
     for field in () if group is None else fields(group):
         name, value = field.name, getattr(group, field.name)
         if name in _UNSHOWN:
