@@ -288,8 +288,8 @@ ERRORS = [
     # what others published
     (
         published('dataset = "digits"'),
-        "published[0]: gives no figure; give one of asr, rmse, iterations, "
-        "accuracy, epsilon, rounds, milliseconds, overhead, psnr_db, ssim",
+        "published[0]: gives no figure; give one of asr, iterations, accuracy, epsilon, rounds, milliseconds, overhead, "
+        "rmse, rmse_unclipped, psnr_db, ssim, lpips, numeric_rmse, groups_right, over_prior_db",
     ),
     (
         published('columns = ["asr"]\nrows = [[1]]'),
@@ -315,6 +315,10 @@ ERRORS = [
     (
         published('attack = "cpl"\nasr = 1.5'),
         "published[0].asr: out of range, got 1.5; it must be less than or equal to 1",
+    ),
+    (
+        published('attack = "cpl"\nlpips = -1'),
+        "published[0].lpips: out of range, got -1; it must be greater than or equal to 0",
     ),
     (published('attack = "cpl"\nasr = true'), "published[0].asr: expected a number, got True; write e.g. 0.5"),
     (published('attack = "clp"\nasr = 1'), "published[0].attack: unknown attack 'clp'; did you mean 'cpl'?"),
