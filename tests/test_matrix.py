@@ -288,8 +288,8 @@ ERRORS = [
     # what others published
     (
         published('dataset = "digits"'),
-        "published[0]: gives no figure; give one of asr, iterations, accuracy, epsilon, rounds, milliseconds, overhead, "
-        "rmse, rmse_unclipped, psnr_db, ssim, lpips, numeric_rmse, groups_right, over_prior_db",
+        "published[0]: gives no figure; give one of asr, iterations, accuracy, epsilon, rounds, milliseconds, "
+        "overhead, rmse, rmse_unclipped, psnr_db, ssim, lpips, numeric_rmse, groups_right, over_prior_db",
     ),
     (
         published('columns = ["asr"]\nrows = [[1]]'),
