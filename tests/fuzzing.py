@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.test_plan import RESOLVER, answer, attack, training
+from tests.cells import RESOLVER, answer, attack, training
 
 from bench.answer.provenance import provenance
 from bench.cell import CheckpointWeights

@@ -15,7 +15,6 @@ import shutil
 import signal
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,9 +25,9 @@ if __name__ == "__main__":  # else pytest finds `tests`
     sys.path.append(str(Path(__file__).parent.parent))
 
 from tests import runs
-from tests.test_plan import MEMORY, RESOLVER, attack, entry, training
+from tests.cells import MEMORY, RESOLVER, attack, entry, training
+from tests.workers import ScriptedPool
 
-import bench.answer.run as answer
 import bench.record.checkpoints
 import bench.sweep.progress
 from bench.answer.context import RunContext
@@ -36,42 +35,12 @@ from bench.cell import AnyCell, CheckpointWeights
 from bench.matrix.expand import PlannedCell
 from bench.record import store as records
 from bench.record.folder import locked
-from bench.record.store import write
 from bench.sweep.plan import schedule
-from bench.sweep.pool import Event
 from bench.sweep.progress import Reporter
 from bench.sweep.session import run_schedule
 
 HOME = str(Path(bench.__file__).parent)
 STORING = ("store.py", "files.py", "checkpoints.py", "resume.py", "folder.py", "progress.py")
-
-
-class ScriptedPool:
-    """A pool of this process itself (`bench.sweep.pool.WorkerPool`), whose workers come, go and lie by a script of
-    events; with none left they answer."""
-
-    def __init__(self, context: RunContext, script: Sequence[tuple[str, Event]] = ()) -> None:
-        self._context, self._script, self._cells = context, list(script), dict[str, AnyCell]()
-
-    def workers(self) -> tuple[str, ...]:
-        return ("a", "b")
-
-    def submit(self, worker: str, cell: AnyCell, *, demand: int, company: tuple[AnyCell, ...] = ()) -> None:
-        self._cells[worker] = cell
-
-    def events(self) -> list[tuple[str, Event]]:
-        if self._script:
-            worker, event = self._script.pop(0)
-            self._cells.pop(worker, None)
-            return [(worker, event)]
-        worker, cell = next(iter(self._cells.items()))
-        del self._cells[worker]
-        record = answer.run(cell, self._context, MEMORY)
-        write(self._context.run, record)
-        return [(worker, record)]
-
-    def close(self) -> None:
-        pass
 
 
 def planned() -> list[PlannedCell]:

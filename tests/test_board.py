@@ -13,146 +13,18 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from PIL import Image
-from tests.records import (
-    TRAINING,
-    attack_cell,
-    attack_record,
-    entry,
-    example,
-    printed,
-    training_record,
-    unfinished,
-    with_result,
-)
+from tests.boards import attacked, by_defense, codes, trained
+from tests.records import printed, unfinished, with_result
 
-from bench.cell import Grants
 from bench.cli.leaderboard import command as leaderboard
 from bench.errors import BenchError
 from bench.kinds.images import IMAGE
-from bench.leaderboard.board import Row, board
+from bench.leaderboard.board import board
 from bench.leaderboard.flags import FAILED, INCOMPLETE
 from bench.leaderboard.forms import csv as csv_form
 from bench.leaderboard.forms import figure, latex, markdown, terminal
-from bench.record.schema import (
-    AttackConditions,
-    Code,
-    Cost,
-    Distortion,
-    Epsilon,
-    Privacy,
-    Provenance,
-    ReadingScore,
-    Record,
-    SelfCheck,
-    TrainingCost,
-    Trajectory,
-)
+from bench.record.schema import AttackConditions, Distortion, Record, SelfCheck, Trajectory
 from bench.record.store import write
-
-EXAMPLES = 32
-
-
-def attacked(
-    leaked: int = 0,
-    *,
-    defense: str = "none",
-    attack: str = "cpl",
-    point: str = "type-2",
-    status: str = "done",
-    knowledge: Any = "plain",
-    psnr: float | None = None,
-    prior: float = 12.0,
-    example_status: str = "ok",
-    restarts: int = 0,
-    readings: int = EXAMPLES,
-    repeated: int = 1,
-    draw: int = 0,
-    snr: float | None = None,
-    seed: int = 0,
-    protocol: int = 1,
-    model: str = "dlg-lenet",
-    identified: int | None = None,
-    **result: Any,
-) -> Record:
-    """A cell of one example a reading, of which the first `leaked` leak, to an attacker who knew the defense."""
-    result = {"conditions": AttackConditions(described=True), **result}
-    cell = attack_cell(
-        defense=defense,
-        attack=attack,
-        point=point,
-        knowledge=knowledge,
-        draw=draw,
-        seed=seed,
-        model=model,
-        grants=Grants(repeated_readings=repeated),
-        readings=readings,
-    )
-    scores = [
-        ReadingScore(
-            status="ok",
-            restarts=restarts,
-            examples=(
-                example(
-                    hit,
-                    status=example_status,
-                    identified=hit if identified is None else n < identified,
-                    psnr_db=psnr if psnr is not None else (30.0 if hit else 8.0),
-                    rmse=0.03 if hit else 0.4,
-                    ssim=0.9,
-                    prior_db=prior,
-                ),
-            ),
-        )
-        for n, hit in enumerate(n < leaked for n in range(readings))
-    ]
-    least = snr if snr is not None else 120.0 if defense == "none" else 0.0
-    record = attack_record(
-        readings=scores,
-        cell=cell,
-        result={"distortion": Distortion(snr_db_least=least), **result},
-        provenance=Provenance(bench=Code(origin="bench", protocol=protocol)),
-    )
-    return record if status == "done" else unfinished(record, status, "because")
-
-
-def trained(
-    accuracy: float,
-    *,
-    defense: str = "none",
-    seed: int = 0,
-    rounds: int = 10,
-    model: str = "dlg-lenet",
-    epsilon: float | None = None,
-    overhead: float | None = None,
-) -> Record:
-    cell = TRAINING.model_copy(
-        update={"model": entry(model), "defense": entry(defense), "rounds": rounds, "seed": seed}
-    )
-    valid = Epsilon(
-        convention="valid",
-        accountant="a",
-        unit="client",
-        adversary="a",
-        epsilon=epsilon,
-        delta=1e-5,
-        q=1.0,
-        steps=1,
-        multiplier=None,
-        sampling="a",
-        adjacency="a",
-    )
-    absent = None if epsilon is not None else "it adds no noise"
-    privacy = Privacy(epsilon=epsilon, absent=absent, figures=() if absent else (valid,))
-    cost = Cost(training=TrainingCost(overhead=overhead))
-    return training_record(accuracy, cell=cell, result={"privacy": privacy}, cost=cost)
-
-
-def by_defense(rows: list[Row]) -> dict[str, Row]:
-    return {row.defense: row for row in rows}
-
-
-def codes(row: Row) -> list[str]:
-    return [flag.code for flag in row.flags]
 
 
 def test_a_row_has_every_point_its_worst_case_and_the_best_attack() -> None:

@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.test_reference import shipped
-from tests.test_standings import record
+from tests.boards import scored, shipped
 
 from bench.record import store as records
 from bench.record.schema import Record
@@ -15,7 +14,7 @@ from bench.tracking import boards, row_upload, store, upload
 def mine(leaked: float) -> list[Record]:
     """What leaks behind a setting of one's own, in all conditions of the made-up suite."""
     cells = ((leaked, "type-2", 1), (leaked, "type-0", 1), (0.2, "type-0", 2))
-    return [record(rate, "mine", point, batch) for rate, point, batch in cells]
+    return [scored(rate, "mine", point, batch) for rate, point, batch in cells]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.records import attack_cell, attack_record, readings_of
-from tests.test_scheduler import simulated
+from tests.workers import simulated
 
 from bench.answer.provenance import provenance
 from bench.cell import AttackCell, Entry

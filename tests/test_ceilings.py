@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from tests.cells import answer
+from tests.linear import CLASSES, VALUES, linear_reading
 from tests.records import CELL
-from tests.test_map import CLASSES, VALUES, linear_reading
-from tests.test_plan import answer
 
 from bench.attacks.search.space import public_space
 from bench.ceilings.linear_gaussian import mean_squared_errors

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tests import runs
+from tests.cells import answer, attack
 from tests.lab import Lab, free_port
-from tests.test_plan import answer, attack
 
 from bench.answer.context import RunContext
 from bench.answer.provenance import provenance

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.benchmarks.small_cells import in_double
+from tests.cells import NOISE, NONE, PRUNE, mate
 from tests.records import attack_record
 
 from bench.answer import company as beside
@@ -16,19 +17,12 @@ from bench.answer.observation import draw_and_observe
 from bench.answer.reconstruct import attacker_of
 from bench.answer.run import run
 from bench.attacks.base import Attack
-from bench.cell import AttackCell, DataRef, Entry, Federated, Grants
-from bench.datasets.digits import Digits
-from bench.datasets.loading import load
+from bench.cell import AttackCell, Entry
 from bench.record.schema import Record
 from bench.record.store import write
 from bench.registry import entries as registry
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
-
-DIGITS = DataRef(name="digits", sha256=load(Digits(), "digits", None).sha256)
-PRUNE, NONE = Entry(name="prune", params={"share": 0.7}), Entry(name="none")
-MIXED = Entry(name="mixup")
-NOISE = Entry(name="gaussian", params={"at": "client", "variance": 1e-3})
 
 
 def mergeable(name: str) -> bool:
@@ -36,24 +30,8 @@ def mergeable(name: str) -> bool:
     return attack.mergeable
 
 
+MIXED = Entry(name="mixup")
 MERGEABLE = [name for name in registry.names("attacks") if mergeable(name)]
-
-
-def cell(defense: Entry = NONE, **changes: Any) -> AttackCell:
-    return AttackCell(
-        **{
-            "dataset": DIGITS,
-            "model": Entry(name="dlg-lenet"),
-            "attack": Entry(name="cpl"),
-            "federated": Federated(clients=10, per_round=4, batch=2),
-            "defense": defense,
-            "point": "type-1",
-            "readings": 3,
-            "evaluations": 60,
-            "grants": Grants(labels=True),
-            **changes,
-        }
-    )
 
 
 def equal(one: Reconstruction, other: Reconstruction) -> None:
@@ -86,7 +64,7 @@ def test_together_as_alone(tmp_path: Path, attack: str, knowledge: str) -> None:
     defenses = [PRUNE, NOISE, NONE] if knowledge == "plain" else [known, known]
     counts = [3, 2, 10]
     cells = [
-        cell(defense, attack=Entry(name=attack), knowledge=knowledge, draw=n, readings=counts[n])
+        mate(defense, attack=Entry(name=attack), knowledge=knowledge, draw=n, readings=counts[n])
         for n, defense in enumerate(defenses)
     ]
     context, memory, budget = RunContext(run=tmp_path), Memory(), Budget(evaluations=24, chunk=4)
@@ -113,12 +91,12 @@ def answered(cells: list[AttackCell], folder: Path, rows: int | None) -> list[Re
 def test_records_of_cells_in_company(tmp_path: Path) -> None:
     """Same successes; each names the others; adaptive cells, and what there is no room for, are left to their turn."""
     cells = [
-        cell(PRUNE, evaluations=150),
-        cell(PRUNE, knowledge="adaptive", evaluations=150),
-        cell(NOISE, evaluations=150),
-        cell(NONE, evaluations=150),
-        cell(NONE, readings=20),
-        cell(Entry(name="prune", params={"share": 0.5}), evaluations=150),
+        mate(PRUNE, evaluations=150),
+        mate(PRUNE, knowledge="adaptive", evaluations=150),
+        mate(NOISE, evaluations=150),
+        mate(NONE, evaluations=150),
+        mate(NONE, readings=20),
+        mate(Entry(name="prune", params={"share": 0.5}), evaluations=150),
     ]
     alone, together = answered(cells, tmp_path / "alone", None), answered(cells, tmp_path / "beside", 9)
     for one, other in zip(alone, together, strict=True):
@@ -135,7 +113,7 @@ def test_records_of_cells_in_company(tmp_path: Path) -> None:
 
 def test_equal_readings_are_attacked_once(tmp_path: Path) -> None:
     """Type-0 shows what type-1 shows."""
-    cells = [cell(PRUNE), cell(PRUNE, point="type-0"), cell(NOISE)]
+    cells = [mate(PRUNE), mate(PRUNE, point="type-0"), mate(NOISE)]
     first, second, third = answered(cells, tmp_path, 100)
     assert second.cost.reused_from == first.id and not second.cost.company
     assert first.cost.company == (third.id,)
@@ -143,8 +121,8 @@ def test_equal_readings_are_attacked_once(tmp_path: Path) -> None:
 
 def test_a_cell_that_fails_leaves_the_others_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An attack that fails on all readings at once is tried on each cell's; who cannot be observed says so itself."""
-    bad = cell(Entry(name="prune", params={"share": 0.7, "nothing": 1}))
-    cells = [cell(PRUNE), bad, cell(NOISE)]
+    bad = mate(Entry(name="prune", params={"share": 0.7, "nothing": 1}))
+    cells = [mate(PRUNE), bad, mate(NOISE)]
     first, second, third = answered(cells, tmp_path, 100)
     assert (first.status, second.status, third.status) == ("done", "crashed", "done")
     assert first.cost.company == (third.id,)
@@ -153,15 +131,15 @@ def test_a_cell_that_fails_leaves_the_others_alone(tmp_path: Path, monkeypatch: 
         raise RuntimeError("out of luck")
 
     monkeypatch.setattr(beside, "attack_readings", fails)
-    assert [each.status for each in answered([cell(PRUNE), cell(NOISE)], tmp_path, 100)] == ["done", "done"]
+    assert [each.status for each in answered([mate(PRUNE), mate(NOISE)], tmp_path, 100)] == ["done", "done"]
 
 
 def test_what_another_worker_took_is_forgotten(tmp_path: Path) -> None:
-    first, second, third = cell(PRUNE), cell(NOISE), cell(NONE)
+    first, second, third = mate(PRUNE), mate(NOISE), mate(NONE)
     context, memory = RunContext(run=tmp_path, rows=100), Memory()
     attack_together(first, [second, third], context, memory)
     assert set(memory.attacked) == {first.id, second.id, third.id}
-    attack_together(cell(NONE, knowledge="adaptive"), [third], context, memory)
+    attack_together(mate(NONE, knowledge="adaptive"), [third], context, memory)
     assert set(memory.attacked) == {third.id}
 
 
@@ -169,14 +147,14 @@ def test_what_another_worker_took_is_forgotten(tmp_path: Path) -> None:
 def test_a_cell_by_itself(tmp_path: Path, conditions: dict[str, Any]) -> None:
     """On a CPU unless asked for; under a time limit, which is each cell's own; without room."""
     memory = Memory()
-    attack_together(cell(PRUNE), [cell(NOISE)], RunContext(run=tmp_path, **conditions), memory)
+    attack_together(mate(PRUNE), [mate(NOISE)], RunContext(run=tmp_path, **conditions), memory)
     assert not memory.attacked
 
 
 def test_what_was_attacked_beside_others_counts_for_the_readings_that_are_left(tmp_path: Path) -> None:
     """A cell before it in its cascade, made again between, may leave others."""
-    before = cell(PRUNE, attack=Entry(name="prior-mean"))
-    cells = [cell(PRUNE, after=(before.id,)), cell(NOISE, after=(before.id,))]
+    before = mate(PRUNE, attack=Entry(name="prior-mean"))
+    cells = [mate(PRUNE, after=(before.id,)), mate(NOISE, after=(before.id,))]
     context, memory = RunContext(run=tmp_path, rows=100), Memory()
     write(tmp_path, attack_record([[False] * 2, [True] * 2, [True] * 2], cell=before))
     attack_together(cells[0], cells[1:], context, memory)
@@ -190,9 +168,9 @@ def test_what_was_attacked_beside_others_counts_for_the_readings_that_are_left(t
 
 def test_a_cell_with_nothing_left_is_in_no_company(tmp_path: Path) -> None:
     """The cells before it in its cascade got every reading back."""
-    before = cell(PRUNE, attack=Entry(name="prior-mean"))
+    before = mate(PRUNE, attack=Entry(name="prior-mean"))
     write(tmp_path, attack_record([[True] * 2] * 3, cell=before))
-    empty, first, second = cell(NOISE, after=(before.id,)), cell(PRUNE), cell(NONE)
+    empty, first, second = mate(NOISE, after=(before.id,)), mate(PRUNE), mate(NONE)
     context, memory = RunContext(run=tmp_path, rows=100), Memory()
     attack_together(empty, [first, second], context, memory)
     assert not memory.attacked

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.cells import answer, attack
 from tests.command import fault, output
 from tests.records import CELL, attack_cell, attack_record, training_record, unfinished, with_result
-from tests.test_plan import answer, attack
 
 from bench.cell import DataRef, Entry, Federated, FileWeights
 from bench.cli.compare import command

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.test_gallery import cells
-from tests.test_plan import answer
+from tests.cells import answer, named_cells
 from torch.distributions import Normal
 
 from bench.answer.attack import attack
@@ -51,7 +50,9 @@ def test_in_a_batch_its_scale_is_of_others_too() -> None:
 @pytest.mark.parametrize("labels", [False, True])
 def test_a_batch_s_decoder_is_every_candidate_tried(tmp_path: Path, labels: bool) -> None:
     """The squared distance of the reading from the mean gradient of candidate and mates, written out."""
-    cell = cells(tmp_path, defense='{ name = "gaussian", at = "client", variance = 1e-2 }', batch=3, labels=labels)[-1]
+    cell = named_cells(
+        tmp_path, defense='{ name = "gaussian", at = "client", variance = 1e-2 }', batch=3, labels=labels
+    )[-1]
     setup = prepare(cell, RunContext(run=tmp_path), Memory())
     drawn = truth_from(cell, setup.source)
     truth, gallery = drawn.examples, drawn.gallery
@@ -91,7 +92,7 @@ def test_a_batch_s_decoder_is_every_candidate_tried(tmp_path: Path, labels: bool
     ],
 )
 def test_where_there_is_a_decoder(tmp_path: Path, defense: str, batch: int, where: str, exact: bool) -> None:
-    plain, adaptive = cells(tmp_path, defense=defense, batch=batch, where=where)
+    plain, adaptive = named_cells(tmp_path, defense=defense, batch=batch, where=where)
     for cell, wanted in ((plain, False), (adaptive, exact)):
         result, _ = attack(cell, RunContext(run=tmp_path), Memory())
         assert result.conditions.exact == wanted
@@ -102,7 +103,9 @@ def test_where_there_is_a_decoder(tmp_path: Path, defense: str, batch: int, wher
 
 def test_nobody_names_more_of_a_batch_than_its_decoder(tmp_path: Path) -> None:
     defense = '{ name = "fed-cdp", clip = 4.0, sigma = 0.5 }'
-    records: list[Record] = [answer(cell, tmp_path) for cell in cells(tmp_path, defense=defense, batch=3, readings=16)]
+    records: list[Record] = [
+        answer(cell, tmp_path) for cell in named_cells(tmp_path, defense=defense, batch=3, readings=16)
+    ]
     (row,) = board(records)
     named = row.points["type-1"].named
     assert named is not None and named.here is not None
@@ -110,7 +113,7 @@ def test_nobody_names_more_of_a_batch_than_its_decoder(tmp_path: Path) -> None:
 
 
 def test_without_a_description_nobody_has_a_likelihood(tmp_path: Path) -> None:
-    cell = cells(tmp_path, batch=3)[0]
+    cell = named_cells(tmp_path, batch=3)[0]
     setup = prepare(cell, RunContext(run=tmp_path), Memory())
     drawn = truth_from(cell, setup.source)
     reading = take_reading(cell, setup, drawn, batches_of(cell, setup, drawn.victims, drawn.point))

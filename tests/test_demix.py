@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.test_mixup import MEMORY, cell_of
+from tests.cells import MEMORY, mixed_cell
 
 from bench.answer.context import Memory, RunContext
 from bench.answer.readings import take_reading
@@ -28,7 +28,7 @@ from bench.trip import Reading, Victims
 
 def batch_of(**changes: Any) -> AttackCell:
     fields = {"where": "type-1", "knowledge": "adaptive", "grants": Grants(labels=True), "readings": 3}
-    return cell_of(**{**fields, **changes})
+    return mixed_cell(**{**fields, **changes})
 
 
 def read(cell: AttackCell, tmp_path: Path) -> tuple[Reading, Victims, Any]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.test_gallery import cells
+from tests.cells import named_cells
 from torch import Tensor
 
 from bench.answer.context import Memory, RunContext
@@ -41,7 +41,7 @@ def pool(cell: AttackCell, run: Path) -> tuple[Pool, list[dict[str, Tensor]]]:
 )
 def test_losses_are_those_of_the_examples_whole(tmp_path: Path, defense: str, where: str, adds_up: bool) -> None:
     batch = 1 if where == "aggregate" else 3
-    every = cells(tmp_path, defense=defense, batch=batch, labels=True, where=where, per_round=3, readings=2)
+    every = named_cells(tmp_path, defense=defense, batch=batch, labels=True, where=where, per_round=3, readings=2)
     cell = next(cell for cell in every if cell.knowledge == "adaptive")
     one, seen = pool(cell, tmp_path)
     chosen, others = torch.tensor([0, 7, 21]), torch.arange(30, 40)

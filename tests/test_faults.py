@@ -17,9 +17,9 @@ import torch
 from click.testing import CliRunner
 from rich.console import Console
 from tests import runs
-from tests.killing import ScriptedPool
-from tests.test_plan import MEMORY, RESOLVER, alter, attack, entry, training
-from tests.test_plan import answer as answer_to
+from tests.cells import MEMORY, RESOLVER, alter, attack, entry, training
+from tests.cells import answer as answer_to
+from tests.workers import ScriptedPool
 
 from bench.answer.context import Memory, RunContext
 from bench.answer.run import run as run_cell

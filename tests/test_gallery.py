@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.cells import GALLERY, named_cells
 from tests.records import attack_cell, attack_record, example
 
 from bench.answer.attack import attack
@@ -17,50 +18,11 @@ from bench.attacks.gallery import LIST
 from bench.cell import AttackCell, Entry, Federated, Grants
 from bench.errors import NotApplicable
 from bench.leaderboard.board import board
-from bench.matrix.expand import expand
-from bench.matrix.read import read
 from bench.record.metrics import NAMED_LIST
 from bench.record.schema import AttackConditions, Distortion, ReadingScore
 from bench.registry import entries as registry
 from bench.rng import Key
-from bench.sweep.plan import Resolver
 from bench.trip import Budget
-
-SIZE = 60
-
-
-def cells(
-    tmp_path: Path,
-    *,
-    defense: str = '"none"',
-    batch: int = 1,
-    size: int = SIZE,
-    labels: bool = False,
-    where: str = "type-1",
-    readings: int = 6,
-    per_round: int = 10,
-) -> list[AttackCell]:
-    """Plain and adaptive namings of digits."""
-    labels_too = '"labels", ' if labels else ""
-    grants = f"[{labels_too}{{ gallery = {size} }}]"
-    path = tmp_path / "gallery.toml"
-    path.write_text(
-        f"""title = "gallery"
-readings = {readings}
-[axes]
-dataset = ["digits"]
-model = ["dlg-lenet"]
-attack = ["gallery"]
-knowledge = ["plain", "adaptive"]
-grants = [{grants}]
-point = ["{where}"]
-federated = [{{ batch = {batch}, per_round = {per_round} }}]
-[[attack]]
-defense = [{defense}]
-"""
-    )
-    planned = expand(read(path), Resolver(None).data)
-    return [one.cell for one in planned if isinstance(one.cell, AttackCell)]
 
 
 def named(cell: AttackCell, run: Path) -> float:
@@ -73,7 +35,7 @@ def named(cell: AttackCell, run: Path) -> float:
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("labels", [False, True])
 def test_without_a_defense_every_example_is_named(tmp_path: Path, batch: int, labels: bool) -> None:
-    for cell in cells(tmp_path, batch=batch, labels=labels):
+    for cell in named_cells(tmp_path, batch=batch, labels=labels):
         assert named(cell, tmp_path) == 1
 
 
@@ -88,7 +50,7 @@ def test_without_a_defense_every_example_is_named(tmp_path: Path, batch: int, la
 def test_who_knows_the_defense_names_what_noise_does_not_hide(
     tmp_path: Path, defense: str, least: float, most: float
 ) -> None:
-    adaptive = next(cell for cell in cells(tmp_path, defense=defense) if cell.knowledge == "adaptive")
+    adaptive = next(cell for cell in named_cells(tmp_path, defense=defense) if cell.knowledge == "adaptive")
     assert least <= named(adaptive, tmp_path) <= most
 
 
@@ -97,7 +59,7 @@ def test_a_batch_of_which_fewer_values_are_shown_than_there_are_candidates_is_na
     tmp_path: Path, knowledge: str
 ) -> None:
     """Then the candidates' Gram matrix is singular, and rounding may make it indefinite."""
-    every = cells(tmp_path, batch=3, size=80, labels=True, defense='{ name = "top-k", kept = 0.01 }')
+    every = named_cells(tmp_path, batch=3, size=80, labels=True, defense='{ name = "top-k", kept = 0.01 }')
     cell = next(cell for cell in every if cell.knowledge == knowledge)
     assert named(cell, tmp_path) >= 0.5  # by chance: .1
 
@@ -117,19 +79,21 @@ def test_of_several_examples_too_a_defense_that_is_known_hides_no_name(
 ) -> None:
     """What a set of candidates would send is compared whole: clipped, masked or rounded gradients add up to no
     combination of the plain ones."""
-    every = cells(tmp_path, batch=batch, labels=True, defense=defense, where=where, readings=2, per_round=per_round)
+    every = named_cells(
+        tmp_path, batch=batch, labels=True, defense=defense, where=where, readings=2, per_round=per_round
+    )
     adaptive = next(cell for cell in every if cell.knowledge == "adaptive")
     assert named(adaptive, tmp_path) >= least
 
 
 def test_the_gallery_is_the_same_for_all_and_holds_the_truth_once(tmp_path: Path) -> None:
-    plain = cells(tmp_path, batch=3)[0]
-    pruned = cells(tmp_path, batch=3, defense='"prune"')[0]
+    plain = named_cells(tmp_path, batch=3)[0]
+    pruned = named_cells(tmp_path, batch=3, defense='"prune"')[0]
     galleries = []
     for cell in (plain, pruned):
         drawn = truth_from(cell, prepare(cell, RunContext(run=tmp_path), Memory()).source)
         truth, gallery = drawn.examples, drawn.gallery
-        assert gallery is not None and len(gallery.inputs) == len(gallery.labels) == SIZE
+        assert gallery is not None and len(gallery.inputs) == len(gallery.labels) == GALLERY
         assert torch.equal(gallery.inputs[gallery.positions], truth.inputs)
         assert torch.equal(gallery.labels[gallery.positions], truth.labels)
         assert len(gallery.positions.unique()) == truth.labels.numel()
@@ -141,12 +105,12 @@ def test_the_gallery_is_the_same_for_all_and_holds_the_truth_once(tmp_path: Path
 @pytest.mark.parametrize("size", [6, 5000])
 def test_a_size_without_strangers_or_with_too_many_is_refused(tmp_path: Path, size: int) -> None:
     with pytest.raises(NotApplicable, match=f"a gallery of {size}: 6 examples are victims and there are"):
-        attack(cells(tmp_path, size=size)[0], RunContext(run=tmp_path), Memory())
+        attack(named_cells(tmp_path, size=size)[0], RunContext(run=tmp_path), Memory())
 
 
 def test_chance_is_what_blind_guesses_get(tmp_path: Path) -> None:
     """Guesses at random among the candidates of the granted labels, 4000 times over six readings of three."""
-    cell = cells(tmp_path, batch=3, labels=True)[0]
+    cell = named_cells(tmp_path, batch=3, labels=True)[0]
     setup = prepare(cell, RunContext(run=tmp_path), Memory())
     drawn = truth_from(cell, setup.source)
     truth, gallery = drawn.examples, drawn.gallery
@@ -168,7 +132,7 @@ def test_chance_is_what_blind_guesses_get(tmp_path: Path) -> None:
 
 
 def test_without_a_gallery_it_says_what_to_grant(tmp_path: Path) -> None:
-    cell = cells(tmp_path)[0].model_copy(update={"grants": Grants()})
+    cell = named_cells(tmp_path)[0].model_copy(update={"grants": Grants()})
     with pytest.raises(NotApplicable, match="grant a gallery"):
         attack(cell, RunContext(run=tmp_path), Memory())
 
@@ -190,7 +154,7 @@ def test_it_stands_in_the_row_of_its_defense_and_counts_in_no_rate() -> None:
             result={"conditions": AttackConditions(described=True), "distortion": Distortion(snr_db_least=1.0)},
         )
 
-    (row,) = board([record("cpl"), record("gallery", named=True, success=True, gallery=SIZE)])
+    (row,) = board([record("cpl"), record("gallery", named=True, success=True, gallery=GALLERY)])
     at = row.points[next(iter(row.points))]
     assert at.asr == 0 and at.examples == 32 and set(at.by_attack) == {next(iter(at.by_attack))}
     assert at.named is not None and at.named.value == 1 and at.identified is not None and at.identified.value == 0

@@ -1,52 +1,26 @@
 """Promise: `map` finds the most probable examples: in closed form where the gradient is linear in them."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from sklearn.datasets import load_digits
+from tests.linear import CLASSES, VALUES, linear_reading
 from torch import Tensor, nn
 
 from bench import api
 from bench.attacks.search.scale import blind_to_scale, usual_brightness
 from bench.attacks.search.space import public_space
-from bench.federated.describe import Composition
 from bench.models.mlp import Mlp
 from bench.registry import entries as registry
 from bench.rng import Key
-from bench.trip import Budget, Noise, Reading, Reconstruction
+from bench.trip import Budget, Reading, Reconstruction
 
 KEY = Key(seed=0)
-VALUES, CLASSES = 6, 3
 
 
 def attack(reading: Reading, evaluations: int = 200, **params: object) -> Reconstruction:
     entry = registry.instance("attacks", "map", dict(params))
     made: Reconstruction = entry.reconstruct(reading, Budget(evaluations=evaluations, chunk=4), KEY)
     return made
-
-
-def linear_reading(variance: float, victims: int = 4) -> tuple[Reading, Tensor]:
-    """At zero weights p = 1/C whatever the input, so that ∂L/∂W = (p - y) xᵀ is linear in x."""
-    generator = torch.Generator().manual_seed(3)
-    model = nn.Sequential(nn.Linear(VALUES, CLASSES, bias=False))
-    nn.init.zeros_(model[0].weight)  # type: ignore[arg-type]
-    public = 0.5 + 0.2 * torch.randn(400, VALUES, generator=generator) @ torch.randn(
-        VALUES, VALUES, generator=generator
-    )
-    x, labels = public[:victims], torch.arange(victims) % CLASSES
-    each = [api.gradient(model, x[n : n + 1], labels[n : n + 1]) for n in range(victims)]
-    gradients = {
-        name: torch.stack([g[name] for g in each])
-        + variance**0.5 * torch.randn(victims, *each[0][name].shape, generator=generator)
-        for name in each[0]
-    }
-    made = api.reading(gradients, model=model, shape=(VALUES,), classes=CLASSES, public=public[victims:])
-    return replace(
-        made,
-        labels=labels[:, None],
-        description=Composition(parts=(), contexts={}, noise=Noise(law="gaussian", variance=variance)),
-    ), x
 
 
 def test_described_noise_gives_the_posterior_mean() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import beta, kstest
+from tests.cells import MEMORY, mixed_cell
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -21,9 +22,9 @@ from bench.answer.setup import prepare
 from bench.answer.truth import truth_from
 from bench.answer.values import Attempt
 from bench.answer.victims import batches_of, trained_at, truth_at
-from bench.cell import AttackCell, DataRef, Entry, Federated, Grants
+from bench.cell import AttackCell, Entry, Federated, Grants
 from bench.contracts.run import check_instance
-from bench.contracts.situations import data, setting_of
+from bench.contracts.situations import setting_of
 from bench.defenses.base import Context, Defense, Setting, StageTransforms, Tensors, Transform
 from bench.defenses.mixup import MixNext, MixUp
 from bench.federated.batches import Batches
@@ -42,7 +43,6 @@ from bench.trip import Reconstruction, Status
 
 CLIENTS = (4, 0, 2)
 KEY = DrawKey(seed=0, draw=0, round=0)
-MEMORY = Memory()
 
 
 class Fixed:
@@ -92,20 +92,6 @@ def shown(defense: Defense, setting: Federated, given: Batches) -> dict[str, dic
     module, weights = model()
     taps = run_round(module, weights, given, setting, staged(defense, setting), KEY, classes=10)
     return {at: dict(tensors) for at, tensors in taps.shown.items()}
-
-
-def cell_of(where: str = "type-2", batch: int = 3, **changes: Any) -> AttackCell:
-    fields: dict[str, Any] = {
-        "dataset": DataRef(name="digits", sha256=data().sha256),
-        "model": Entry(name="dlg-lenet"),
-        "federated": Federated(batch=batch, clients=20, per_round=4),
-        "defense": Entry(name="mixup", params={"alpha": 1.0}),
-        "attack": Entry(name="prior-mean"),
-        "point": where,
-        "readings": 4,
-        "evaluations": 4,
-    }
-    return AttackCell(**(fields | changes))
 
 
 # ------------------------------------------------------------------ the mixing
@@ -169,7 +155,7 @@ def test_a_batch_of_one_is_left_as_it_is() -> None:
     assert all(torch.equal(mixed[at][name], plain[at][name]) for at in plain for name in plain[at])
     assert untouched(staged(MixUp(), setting), point("type-2"))
     assert not untouched(staged(MixUp(), federated()), point("type-2"))
-    assert [originals(cell_of(batch=size)) for size in (1, 2, 3)] == [1, 2, 2]
+    assert [originals(mixed_cell(batch=size)) for size in (1, 2, 3)] == [1, 2, 2]
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -276,7 +262,7 @@ def of(cell: AttackCell, tmp: Path) -> Any:
 
 
 def test_what_is_mixed_at_type_2_are_the_two_that_are_scored(tmp_path: Path) -> None:
-    found = of(cell_of(), tmp_path)
+    found = of(mixed_cell(), tmp_path)
     first, second = found.originals
     assert torch.equal(first.indices[:, 0], found.whole.indices[:, 0])
     assert torch.equal(second.indices[:, 0], found.whole.indices[:, 1])
@@ -285,7 +271,7 @@ def test_what_is_mixed_at_type_2_are_the_two_that_are_scored(tmp_path: Path) -> 
     torch.testing.assert_close(mixed, share[:, None] * a + (1 - share)[:, None] * b, rtol=1e-5, atol=1e-6)
     assert bool((share > 0).all() and (share < 1).all())
     torch.testing.assert_close(found.trained.targets.sum(-1), torch.ones(4, 1))
-    assert len(of(cell_of("type-1"), tmp_path).originals) == 1
+    assert len(of(mixed_cell("type-1"), tmp_path).originals) == 1
 
 
 def planted(cell: AttackCell, guess: Tensor, tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AttackResult:
@@ -317,7 +303,7 @@ def test_either_original_of_a_mixture_leaks_it_and_the_mixture_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading 0: the first original comes back, 1: the second, 2: half of each, 3: grey."""
-    cell = cell_of()
+    cell = mixed_cell()
     found = of(cell, tmp_path)
     first, second = (each.inputs.clone() for each in found.originals)
     half = (first + second) / 2
@@ -354,16 +340,16 @@ def test_who_only_mixes_is_told_from_who_adds_noise_as_well(tmp_path: Path, monk
     registry.drop_plugins()
     registry.declare(declared)
     names = ("mixup", "same", "both", "prune", "elsewhere")
-    cells = [cell_of(defense=Entry(name=name)) for name in names]
+    cells = [mixed_cell(defense=Entry(name=name)) for name in names]
     assert [mixes(cell) for cell in cells] == [True, True, True, False, False]
     assert [mixes_alone(cell) for cell in cells] == [True, True, False, False, False]
-    assert not any(mixes_alone(cell_of(batch=1, defense=Entry(name=name))) for name in names)
+    assert not any(mixes_alone(mixed_cell(batch=1, defense=Entry(name=name))) for name in names)
 
 
 def test_of_whole_batches_each_original_counts_once_in_whichever_mixture_it_came_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cell = cell_of("type-1")
+    cell = mixed_cell("type-1")
     whole = of(cell, tmp_path).whole.inputs
     guess = whole.roll(-1, 1).clone()  # each mixture came back as its partner
     guess[1] = (whole[1] + whole[1].roll(-1, 0)) / 2
@@ -375,7 +361,7 @@ def test_of_whole_batches_each_original_counts_once_in_whichever_mixture_it_came
 
 
 def test_an_undefended_cell_is_scored_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = cell_of(defense=Entry(name="none"))
+    cell = mixed_cell(defense=Entry(name="none"))
     found = of(cell, tmp_path)
     assert not mixes(cell) and len(found.originals) == 1 and found.trained.targets is None
     second = found.whole.inputs[:, 1:2].clone()
@@ -387,7 +373,7 @@ def test_an_undefended_cell_is_scored_as_before(tmp_path: Path, monkeypatch: pyt
 def test_a_submission_that_is_scored_against_the_farther_original_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cell = cell_of()
+    cell = mixed_cell()
     found = of(cell, tmp_path)
     first, second = (each.inputs.numpy() for each in found.originals)
     guess = 0.3 * first + 0.7 * second
@@ -405,7 +391,7 @@ def test_a_submission_that_is_scored_against_the_farther_original_is_found(
 
 @pytest.mark.parametrize("where", ["type-2", "type-1"])
 def test_who_knows_the_defense_finds_the_mixture_and_its_self_check_is_at_zero(where: str, tmp_path: Path) -> None:
-    cell = cell_of(where, knowledge="adaptive", readings=2, attack=Entry(name="dlg"), evaluations=5)
+    cell = mixed_cell(where, knowledge="adaptive", readings=2, attack=Entry(name="dlg"), evaluations=5)
     record = run(cell, RunContext(run=tmp_path), Memory())
     assert record.attack is not None, record.reason
     check = record.attack.self_check
@@ -416,14 +402,14 @@ def test_who_knows_the_defense_finds_the_mixture_and_its_self_check_is_at_zero(w
 
 
 def test_a_black_box_attacker_mixes_a_candidate_with_a_public_example(tmp_path: Path) -> None:
-    cell = cell_of(knowledge="black-box", attack=Entry(name="learned-inverter"), grants=Grants())
+    cell = mixed_cell(knowledge="black-box", attack=Entry(name="learned-inverter"), grants=Grants())
     setup = prepare(cell, RunContext(run=tmp_path), MEMORY)
     truth = truth_from(cell, setup.source)
     reading = take_reading(cell, setup, truth, batches_of(cell, setup, truth.victims, truth.point))
     assert reading.simulator is not None
     x, y = reading.public_inputs[4:6, None], reading.public_labels[4:6, None]
     first, again, other = (reading.simulator(x, y, draw) for draw in (0, 0, 1))
-    alone = prepare(cell_of(defense=Entry(name="none")), RunContext(run=tmp_path), MEMORY)
+    alone = prepare(mixed_cell(defense=Entry(name="none")), RunContext(run=tmp_path), MEMORY)
     plain = run_round(
         alone.model,
         alone.weights,

@@ -1,85 +1,19 @@
 """What is left to do in a run: a cell with a record of the same provenance is done, any other runs again."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cells import RESOLVER, alter, answer, attack, crash, entry, training
 
-from bench.answer.context import Memory, RunContext
-from bench.answer.run import run
-from bench.cell import AnyCell, AttackCell, CheckpointWeights, DataRef, Entry, Federated, TrainingCell
+from bench.cell import AnyCell, CheckpointWeights, Federated
 from bench.matrix.expand import PlannedCell
 from bench.record import store as records
-from bench.record.schema import Record
-from bench.sweep.plan import Resolver, RunSchedule, schedule
-
-RESOLVER = Resolver(None)
-MEMORY = Memory()
-
-
-def entry(kind: str, name: str, **params: Any) -> Entry:
-    from bench.parameters import values
-    from bench.registry import entries as registry
-
-    return Entry(name=name, params=values(registry.instance(kind, name, params)))
-
-
-def data() -> DataRef:
-    return DataRef(name="digits", sha256=RESOLVER.data("digits", {}).sha256)
-
-
-def training(**changed: Any) -> TrainingCell:
-    fields: dict[str, Any] = {
-        "dataset": data(),
-        "model": entry("models", "mlp"),
-        "defense": entry("defenses", "none"),
-        "federated": Federated(clients=10, per_round=2, batch=4),
-        "rounds": 2,
-        "checkpoints": (1, 2),
-        "test_examples": 50,
-    }
-    return TrainingCell(**(fields | changed))
-
-
-def attack(weights: Any = None, **changed: Any) -> AttackCell:
-    fields: dict[str, Any] = {
-        "dataset": data(),
-        "model": entry("models", "mlp"),
-        "defense": entry("defenses", "none"),
-        "federated": Federated(clients=10, per_round=2, batch=4),
-        "attack": entry("attacks", "labels-only"),
-        "point": "type-2",
-        "readings": 2,
-    }
-    return AttackCell(**(fields | ({"weights": weights} if weights else {}) | changed))
-
-
-def answer(cell: AnyCell, folder: Path) -> Record:
-    record = run(cell, RunContext(run=folder), MEMORY)
-    records.write(folder, record)
-    return record
+from bench.sweep.plan import RunSchedule, schedule
 
 
 def left(folder: Path, *cells: AnyCell) -> RunSchedule:
     return schedule([PlannedCell(cell, None) for cell in cells], folder, RESOLVER)
-
-
-def alter(path: Path, **changed: Any) -> None:
-    """Write these fields into the JSON of a record file; `result__arrays` is the field of a field."""
-    content = json.loads(path.read_text())
-    for name, value in changed.items():
-        *parents, last = name.split("__")
-        part = content
-        for parent in parents:
-            part = part[parent]
-        part[last] = value
-    path.write_text(json.dumps(content))
-
-
-def crash(path: Path, reason: str = "it fell", **changed: Any) -> None:
-    """Turn a record file into that of a cell that crashed."""
-    alter(path, status="crashed", reason=reason, result=None, **changed)
 
 
 def test_a_finished_cell_is_done(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.boards import scored, shipped, suite
 from tests.records import attack_cell, attack_record, readings_of
-from tests.test_standings import record, suite
 
 from bench.cell import AttackCell, Entry
 from bench.cli.words import estimate
@@ -93,19 +93,9 @@ def test_what_ships_is_small_whole_and_of_this_suite() -> None:
         assert whys.keys() <= {"ldp-fl", "variance-based"}
 
 
-def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The made-up suite as the reference."""
-    store.write("v", suite(), folder=tmp_path)
-    monkeypatch.setattr(store, "FOLDER", tmp_path)
-    for name in ("read", "versions", "strips"):
-        function = getattr(store, name)
-        defaults = tuple(tmp_path if each == Path(store.__file__).parent else each for each in function.__defaults__)
-        monkeypatch.setattr(function, "__defaults__", defaults)
-
-
 def test_a_run_stands_beside_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shipped(tmp_path / "reference", monkeypatch)
-    mine = [record(0.5, "mine", "type-2", 1), record(0.5, "mine", "type-0", 1), record(0.2, "mine", "type-0", 2)]
+    mine = [scored(0.5, "mine", "type-2", 1), scored(0.5, "mine", "type-0", 1), scored(0.2, "mine", "type-0", 2)]
     joined = beside.joined("v", mine)
     assert joined.own == ("mine",)
     said = dict(summary.lines(joined, "mine"))
@@ -125,13 +115,13 @@ def test_a_run_stands_beside_the_reference(tmp_path: Path, monkeypatch: pytest.M
 def test_my_records_change_nothing_of_what_ships(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor do they open conditions, or replace a cell of a published setting."""
     shipped(tmp_path / "reference", monkeypatch)
-    mine = [record(0.5, "mine", "type-2", 1), record(0.5, "mine", "type-0", 1), record(0.2, "mine", "type-0", 2)]
+    mine = [scored(0.5, "mine", "type-2", 1), scored(0.5, "mine", "type-0", 1), scored(0.2, "mine", "type-0", 2)]
     before = {each.defense: (each.leaked, each.missing) for each in beside.joined("v").standings}
     others = [
-        record(0.9, "none", "type-0", 16),
-        record(0.0, "mine", "type-0", 16),
-        record(0.0, "prune", "type-0", 1),
-        replace(record(1.0, "none", "type-0", 1), status="crashed", reason="a reason", result=None),
+        scored(0.9, "none", "type-0", 16),
+        scored(0.0, "mine", "type-0", 16),
+        scored(0.0, "prune", "type-0", 1),
+        replace(scored(1.0, "none", "type-0", 1), status="crashed", reason="a reason", result=None),
     ]
     after = beside.joined("v", [*mine, *others]).standings
     assert {each.defense: (each.leaked, each.missing) for each in after if not each.own} == before
@@ -141,14 +131,14 @@ def test_my_records_change_nothing_of_what_ships(tmp_path: Path, monkeypatch: py
 
 def test_published_records_made_again_say_which_examples_leak_in_one_run_alone() -> None:
     """Of 40 examples 20 leaked before and others leak now: half of them in one run alone, on two machines."""
-    same_again, before = record(0.5, "prune", "type-2", 1), record(0.5, "prune", "type-0", 1)
+    same_again, before = scored(0.5, "prune", "type-2", 1), scored(0.5, "prune", "type-0", 1)
     other = [[n >= 0.25 * len(before.attack.readings) and n < 30] for n in range(40)]
     now = replace(
         before,
         result=replace(before.attack, readings=readings_of(other)),
         environment=replace(before.environment, device_name="another"),
     )
-    rows = again.compared([same_again, now, record(0.5, "mine", "type-0", 1)], [same_again, before])
+    rows = again.compared([same_again, now, scored(0.5, "mine", "type-0", 1)], [same_again, before])
     (row,) = rows.values()
     assert (row.equal, row.differ, row.examples) == (1, [before.id[:8]], 40)
     assert (row.only_now, row.only_before) == (10, 10)
@@ -161,22 +151,22 @@ def test_published_records_made_again_say_which_examples_leak_in_one_run_alone()
 
 def test_equal_outcomes_of_other_arrays_differ() -> None:
     """The hash of truth and reconstruction counts, not the rates alone."""
-    before = record(0.5, "prune", "type-0", 1)
+    before = scored(0.5, "prune", "type-0", 1)
     (row,) = again.compared([replace(before, result=replace(before.attack, arrays="0" * 64))], [before]).values()
     assert (row.equal, row.only_now, row.only_before) == (0, 0, 0)
 
 
 def test_a_cell_takes_what_it_took_others_and_alone_what_they_shared() -> None:
     """A reading that a defense leaves as it is was attacked once for all; who runs alone pays for it."""
-    first = record(1.0, "none", "type-2", 1)
+    first = scored(1.0, "none", "type-2", 1)
     first = replace(first, cost=Cost(cpu_seconds=60.0))
     sharing = [
-        replace(record(1.0, name, "type-2", 1), cost=Cost(cpu_seconds=0.1, reused_from=first.id)) for name in "abc"
+        replace(scored(1.0, name, "type-2", 1), cost=Cost(cpu_seconds=0.1, reused_from=first.id)) for name in "abc"
     ]
-    mine = record(0.0, "mine", "type-2", 1).cell
+    mine = scored(0.0, "mine", "type-2", 1).cell
     assert expected([first, *sharing])(mine) == 0.1
     assert expected([first, *sharing], alone=True)(mine) == 60.0
-    assert expected([first])(record(0.0, "mine", "type-0", 1).cell) is None
+    assert expected([first])(scored(0.0, "mine", "type-0", 1).cell) is None
 
 
 def test_a_published_setting_takes_what_it_took_and_another_what_the_middle_one_of_its_kind_did() -> None:
@@ -190,7 +180,7 @@ def test_a_published_setting_takes_what_it_took_and_another_what_the_middle_one_
         ("gaussian", "example"): (1.0, 1.0, 1.0),
     }
     published = [
-        replace(record(0.0, "none", point, 1), cell=cell, id=cell.id, cost=Cost(cpu_seconds=spent))
+        replace(scored(0.0, "none", point, 1), cell=cell, id=cell.id, cost=Cost(cpu_seconds=spent))
         for (name, at), each in taken.items()
         for point, spent in zip(points, each, strict=True)
         if (cell := _of(name, at, point))
@@ -203,22 +193,22 @@ def test_a_published_setting_takes_what_it_took_and_another_what_the_middle_one_
 
 def _of(name: str, at: str, point: str) -> AttackCell:
     defense = Entry(name=name, params={"at": at})
-    return record(0.0, "none", point, 1).cell.model_copy(update={"defense": defense})
+    return scored(0.0, "none", point, 1).cell.model_copy(update={"defense": defense})
 
 
 def test_a_run_takes_between_what_published_settings_took() -> None:
     """Those that have all its cells, and pay for what another setting's reading lent them."""
-    cells = [record(0.0, "mine", point, 1).cell for point in ("type-1", "type-0")]
+    cells = [scored(0.0, "mine", point, 1).cell for point in ("type-1", "type-0")]
     taken = {"fast": (10.0, 20.0), "slow": (40.0, 60.0), "half": (500.0,)}
     published = [
-        replace(record(0.0, name, cell.point, 1), cost=Cost(cpu_seconds=spent))
+        replace(scored(0.0, name, cell.point, 1), cost=Cost(cpu_seconds=spent))
         for name, each in taken.items()
         for cell, spent in zip(cells, each, strict=False)
     ]
     assert span(published, cells) == (30.0, 100.0)
-    lender = replace(record(0.0, "none", "type-1", 1), cost=Cost(cpu_seconds=35.0))
+    lender = replace(scored(0.0, "none", "type-1", 1), cost=Cost(cpu_seconds=35.0))
     cheap = replace(published[0], cost=Cost(cpu_seconds=0.1, reused_from=lender.id))
     assert span([lender, cheap, *published[1:]], cells) == (20.1, 100.0)
     assert span([lender, cheap, *published[1:]], cells, alone=True) == (55.0, 100.0)
-    assert span(published, [*cells, record(0.0, "mine", "type-2", 1).cell]) is None
+    assert span(published, [*cells, scored(0.0, "mine", "type-2", 1).cell]) is None
     assert estimate(90.0, (30.0, 100.0), 1) == "2 min (published defenses: 30 s to 2 min)"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from tests import command
-from tests.test_plan import answer, attack, training
+from tests.cells import answer, attack, training
 
 from bench.cell import CheckpointWeights
 from bench.cli.main import cli

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.records import TRAINING, attack_cell
+from tests.workers import simulated
 
 from bench.cell import AnyCell, AttackCell, CheckpointWeights, DataRef, TrainingCell
 from bench.record.schema import Code, Cost, Provenance, Record
@@ -24,22 +25,6 @@ def training(seed: int, data: DataRef = DATA[0]) -> TrainingCell:
 def attack(seed: int, data: DataRef = DATA[0], on: TrainingCell | None = None, attack: str = "cpl") -> AttackCell:
     weights = {} if on is None else {"weights": CheckpointWeights(training=on.id, round=1)}
     return attack_cell(dataset=data, attack=attack, seed=seed, **weights)
-
-
-def simulated(scheduler: Scheduler, workers: int, seconds: dict[str, float]) -> list[tuple[float, str, AnyCell]]:
-    """Each worker takes `seconds` for a cell; (start, worker, cell) in order."""
-    clock, busy, starts = 0.0, dict[str, tuple[float, AnyCell]](), list[tuple[float, str, AnyCell]]()
-    while True:
-        for name in map(str, range(workers)):
-            if name not in busy and (cell := scheduler.take(name)) is not None:
-                busy[name] = (clock + seconds[cell.id], cell)
-                starts.append((clock, name, cell))
-        if not busy:
-            assert scheduler.empty
-            return starts
-        name = min(busy, key=lambda worker: busy[worker][0])
-        clock, cell = busy.pop(name)
-        scheduler.settle(cell)
 
 
 @st.composite

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from tests.test_plan import MEMORY, RESOLVER, alter, answer, attack, crash, entry, training
+from tests.cells import MEMORY, RESOLVER, alter, answer, attack, crash, entry, training
 
 from bench.answer.context import RunContext
 from bench.answer.run import run

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from PIL import Image
+from tests.cells import answer, attack, training
 from tests.command import fault, output
-from tests.test_plan import answer, attack, training
 
 from bench.cell import AttackCell, Entry, Federated, Grants
 from bench.cli import cell_text

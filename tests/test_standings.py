@@ -6,56 +6,18 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
+from tests.boards import SUITE_EXAMPLES, scored, suite
 from tests.records import TRAINING, attack_cell, attack_record, defense_cost, entry, readings_of, training_record
 
-from bench.cell import Federated, Grants
+from bench.cell import Grants
 from bench.leaderboard.attack_ranks import attack_ranks
 from bench.leaderboard.board import Row, board
 from bench.leaderboard.forms import latex, numbers, poster
 from bench.leaderboard.forms import standings as form
 from bench.leaderboard.recognition import Rate, most_over_chance
 from bench.leaderboard.standings import Standing, beside, conditions, nearest, neighbours, standings
-from bench.record.schema import AttackConditions, Distortion, Record
+from bench.record.schema import Record
 from bench.scoring.intervals import clustered_share, paired_difference, wilson
-
-EXAMPLES = 40
-
-
-def record(
-    share: float,
-    defense: str = "none",
-    point: str = "type-0",
-    batch: int = 1,
-    attack: str = "map",
-    knowledge: str = "adaptive",
-    **cell: object,
-) -> Record:
-    """A record in which the first so many of forty examples leaked; the batch tells conditions apart."""
-    hits = [[n < share * EXAMPLES] for n in range(EXAMPLES)]
-    made = attack_record(
-        cell=attack_cell(
-            defense=defense, point=point, attack=attack, knowledge=knowledge, federated=Federated(batch=batch), **cell
-        ),
-        readings=readings_of(hits),
-        result={
-            "distortion": Distortion(snr_db_least=120.0 if defense == "none" else 3.0),
-            "conditions": AttackConditions(weights_norm=26.0, round=0, described=True),
-        },
-    )
-    return replace(made, id=made.cell.id)
-
-
-def suite() -> list[Record]:
-    """Three conditions by batch; in the third, attackers get nothing even undefended."""
-    rates = {
-        "none": {(1, "type-2"): 1.0, (1, "type-0"): 1.0, (2, "type-0"): 0.8, (4, "type-0"): 0.2},
-        "prune": {(1, "type-2"): 1.0, (1, "type-0"): 0.5, (2, "type-0"): 0.1, (4, "type-0"): 0.0},
-        "noise": {(1, "type-2"): 0.5, (1, "type-0"): 0.5, (2, "type-0"): 0.3, (4, "type-0"): 0.0},
-        "cdp": {(1, "type-2"): 0.0, (1, "type-0"): 0.0, (2, "type-0"): 0.0, (4, "type-0"): 0.0},
-    }
-    return [
-        record(rate, defense, point, batch) for defense, its in rates.items() for (batch, point), rate in its.items()
-    ]
 
 
 def rows() -> list[Row]:
@@ -85,15 +47,15 @@ def test_ranks_go_by_the_mean_over_the_points() -> None:
 def test_an_interval_is_of_the_mean_over_conditions_and_of_few_seeds() -> None:
     """Conditions share victims and seeds: they are no more trials than one of them."""
     alone = by_name(standings(rows()))["cdp"].points
-    assert alone["type-0"].interval == pytest.approx(wilson(0, EXAMPLES))
+    assert alone["type-0"].interval == pytest.approx(wilson(0, SUITE_EXAMPLES))
     rates = {0: 1.0, 1: 0.5, 2: 0.0, 3: 0.5}
-    seeds = [record(rate, "mine", "type-0", batch, seed=seed) for seed, rate in rates.items() for batch in (1, 2)]
-    base = [record(1.0, "none", "type-0", batch, seed=seed) for seed in rates for batch in (1, 2)]
+    seeds = [scored(rate, "mine", "type-0", batch, seed=seed) for seed, rate in rates.items() for batch in (1, 2)]
+    base = [scored(1.0, "none", "type-0", batch, seed=seed) for seed in rates for batch in (1, 2)]
     place = by_name(standings(board([*base, *seeds])))["mine"].points["type-0"]
     one = clustered_share(
-        [n < rate * EXAMPLES for rate in rates.values() for n in range(EXAMPLES)],
-        range(4 * EXAMPLES),
-        [seed for seed in rates for _ in range(EXAMPLES)],
+        [n < rate * SUITE_EXAMPLES for rate in rates.values() for n in range(SUITE_EXAMPLES)],
+        range(4 * SUITE_EXAMPLES),
+        [seed for seed in rates for _ in range(SUITE_EXAMPLES)],
     )
     assert place.leaked == 0.5
     assert place.interval == pytest.approx(one, abs=0.01)
@@ -105,16 +67,16 @@ def test_a_zero_of_batches_counts_readings_and_beside_single_examples_those() ->
     forty single examples is a zero of forty."""
     batches = []
     for name in ("none", "mine"):
-        made = record(1.0, name, "type-0", batch=8)
+        made = scored(1.0, name, "type-0", batch=8)
         assert made.attack is not None
         readings = readings_of([[name == "none"] * 8] * 5)
         batches.append(replace(made, result=replace(made.attack, readings=readings)))
-    single = [record(1.0, "none"), record(0.0, "mine")]
+    single = [scored(1.0, "none"), scored(0.0, "mine")]
     of_batches = by_name(standings(board(batches)))["mine"].points["type-0"]
     assert of_batches.interval == pytest.approx(wilson(0, 5))
     assert by_name(standings(board(batches)))["none"].points["type-0"].interval == pytest.approx(wilson(5, 5))
     of_both = by_name(standings(board([*batches, *single])))["mine"].points["type-0"]
-    assert of_both.interval == pytest.approx(wilson(0, EXAMPLES))
+    assert of_both.interval == pytest.approx(wilson(0, SUITE_EXAMPLES))
 
 
 @pytest.mark.parametrize(("undefended", "bound"), [("adaptive", False), ("plain", True)])
@@ -122,7 +84,7 @@ def test_a_zero_where_no_adaptive_attacker_has_shown_what_he_can_is_a_lower_boun
     """In a cascade a plain attack may leave adaptive ones nothing to show it on."""
     rates = {("none", undefended): 1.0, ("mine", "plain"): 0.0, ("mine", "adaptive"): 0.0, ("none", "plain"): 1.0}
     rates.setdefault(("none", "adaptive"), 0.0)
-    records = [record(rate, defense, knowledge=knows) for (defense, knows), rate in rates.items()]
+    records = [scored(rate, defense, knowledge=knows) for (defense, knows), rate in rates.items()]
     place = by_name(standings(board(records)))["mine"].points["type-0"]
     assert place.lower_bound == bound
 
@@ -155,13 +117,13 @@ def test_a_training_that_diverged_is_no_accuracy_of_zero() -> None:
 
 
 def test_equal_settings_share_a_rank() -> None:
-    twin = [record(0.0, "twin", point, batch) for batch, point in ((1, "type-2"), (1, "type-0"), (2, "type-0"))]
+    twin = [scored(0.0, "twin", point, batch) for batch, point in ((1, "type-2"), (1, "type-0"), (2, "type-0"))]
     ranks = {each.defense: each.rank for each in standings(board([*suite(), *twin]))}
     assert (ranks["cdp"], ranks["twin"], ranks["noise"]) == (1, 1, 3)
 
 
 def test_a_setting_that_lacks_a_condition_ranks_last() -> None:
-    partial = [record(0.0, "partial", "type-0", 1)]
+    partial = [scored(0.0, "partial", "type-0", 1)]
     every = standings(board([*suite(), *partial]))
     assert every[-1].defense == "partial"
     assert len(every[-1].absent) == 2
@@ -172,7 +134,7 @@ def test_a_setting_that_lacks_a_condition_ranks_last() -> None:
 def _mine(**changes: object) -> list[Record]:
     """A setting that leaks nothing, each of its records with these changes."""
     cells = ((1, "type-2"), (1, "type-0"), (2, "type-0"))
-    return [replace(record(0.0, "mine", point, batch), **changes) for batch, point in cells]  # type: ignore[arg-type]
+    return [replace(scored(0.0, "mine", point, batch), **changes) for batch, point in cells]  # type: ignore[arg-type]
 
 
 def last(records: list[Record]) -> Standing:
@@ -218,7 +180,7 @@ def test_accuracy_of_one_model_is_not_that_of_two() -> None:
 
 
 def test_neighbours_are_of_the_reference_and_the_nearest_has_the_same_rates() -> None:
-    mine = [record(0.5, "mine", "type-2", 1), record(0.5, "mine", "type-0", 1), record(0.2, "mine", "type-0", 2)]
+    mine = [scored(0.5, "mine", "type-2", 1), scored(0.5, "mine", "type-0", 1), scored(0.2, "mine", "type-0", 2)]
     records = [*suite(), *mine]
     every = standings(board(records), own=("mine",))
     above, below = neighbours(every, "mine")

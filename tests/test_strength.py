@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.boards import attacked, by_defense, codes, trained
 from tests.records import CELL
-from tests.test_board import attacked, by_defense, codes, trained
 
 from bench.answer.context import Memory, RunContext
 from bench.answer.run import run

@@ -7,8 +7,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
+from tests.cells import NOISE, NONE, PRUNE, mate
 from tests.records import attack_record
-from tests.test_company import NOISE, NONE, PRUNE, cell
 from torch import Tensor
 
 from bench import trip
@@ -144,9 +144,9 @@ def _granted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def cascade(run: Path, **changes: Any) -> AttackCell:
     """A cell to which readings 2 and 3 of four are left."""
-    before = cell(PRUNE, attack=cell().attack.model_copy(update={"name": "prior-mean"}), readings=4)
+    before = mate(PRUNE, attack=mate().attack.model_copy(update={"name": "prior-mean"}), readings=4)
     write(run, attack_record([[True] * 2, [True] * 2, [False] * 2, [False] * 2], cell=before))
-    return cell(PRUNE, after=(before.id,), readings=4, **changes)
+    return mate(PRUNE, after=(before.id,), readings=4, **changes)
 
 
 @pytest.mark.usefixtures("_granted")
@@ -164,7 +164,7 @@ def test_a_grant_with_a_value_per_reading_in_company(tmp_path: Path, monkeypatch
         raise RuntimeError("it is enough to have seen it")
 
     monkeypatch.setattr(company, "attack_readings", attacked)
-    first, *others = (cell(defense) for defense in (PRUNE, NOISE, NONE))
+    first, *others = (mate(defense) for defense in (PRUNE, NOISE, NONE))
     company.attack_together(first, others, RunContext(run=tmp_path, rows=100), Memory())
     (whole,) = seen
     assert whole.indices == (0, 0, 0, 1, 1, 1, 2, 2, 2) and aligned(whole)
