@@ -1,4 +1,4 @@
-"""Exact inversion of a first fully connected layer: one example, ReLU batches, noise, pruning, contracts."""
+"""Exact inversion of a first fully connected layer: one example, ReLU batches, noise, pruning."""
 
 from dataclasses import replace
 
@@ -7,8 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from bench.attacks.analytic import Analytic
-from bench.contracts import attacks as contracts
-from bench.contracts.base import Contract
 from bench.contracts.situations import Situation, situation
 from bench.gradients import group_gradients, one_hot
 from bench.kinds.tables import TABLE
@@ -189,14 +187,3 @@ def test_no_bias_gradient_gives_the_public_mean_and_a_status() -> None:
     result = _run(replace(reading, values=values))
     assert result.status == ("ok", "diverged", "nan", "ok", "ok", "ok")
     assert torch.equal(result.inputs[1:3], reading.public_mean.double().expand(2, 2, 1, 8, 8))
-
-
-@pytest.mark.parametrize("contract", contracts.CONTRACTS, ids=lambda contract: contract.name)
-def test_contracts_hold_where_the_first_layer_is_linear(contract: Contract, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`bench check` looks at a convolutional net, which this attack refuses; here the same on a table."""
-    monkeypatch.setattr(contracts, "situation", _table_situation)
-    contract.function(Analytic())
-
-
-def _table_situation(*where: str, **options: object) -> Situation:
-    return situation(*where, **{**options, "kind": TABLE})  # type: ignore[arg-type]

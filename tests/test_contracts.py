@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from bench.attacks.base import Attack, closed_form
 from bench.attacks.dlg import Dlg
 from bench.cli.check import command
-from bench.contracts import datasets
+from bench.contracts import attacks, datasets
 from bench.contracts.base import Contract, ContractBroken, Outcome
 from bench.contracts.defenses import OF_A_CHOICE
 from bench.contracts.descriptions import EXCEPTIONS, seen_of, unread
 from bench.contracts.run import check, check_instance, contracts
+from bench.contracts.situations import Situation, situation
 from bench.contracts.trials import variants
 from bench.datasets import base
 from bench.datasets.base import Dataset, Raw
@@ -143,6 +144,20 @@ def test_a_contract_is_a_plain_function_that_raises() -> None:
     with pytest.raises(ContractBroken, match="changes nothing"):
         by_name["acts"].function(_Defense(stages_=("client",), items=(_Identity(),)))
     assert issubclass(ContractBroken, AssertionError)
+
+
+@pytest.mark.parametrize("contract", attacks.CONTRACTS, ids=lambda contract: contract.name)
+@pytest.mark.parametrize("attack", ["analytic", "cpa", "subspace"])
+def test_contracts_hold_where_the_first_layer_is_linear(
+    attack: str, contract: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These attacks refuse the convolutional net of `bench check`; here its contracts read a table."""
+
+    def table(*where: str, **options: Any) -> Situation:
+        return situation(*where, **{**options, "kind": TABLE})
+
+    monkeypatch.setattr(attacks, "situation", table)
+    contract.function(registry.instance("attacks", attack, {}))
 
 
 # ------------------------------------------------------------------ defenses broken on purpose

@@ -11,11 +11,8 @@ from bench.attacks.cpa import Cpa
 from bench.attacks.first_layer.certificate import Upper, Witness
 from bench.attacks.first_layer.layer import first_layer, row_space, table
 from bench.attacks.objective.mismatch import observations
-from bench.contracts import attacks as contracts
-from bench.contracts.base import Contract
 from bench.contracts.situations import Situation, situation
 from bench.gradients import example_gradients, group_gradients, one_hot
-from bench.kinds.tables import TABLE
 from bench.models.base import Normalise
 from bench.models.mlp import Mlp
 from bench.rng import Key
@@ -186,14 +183,3 @@ def test_damaged_readings_give_the_public_mean_and_a_status() -> None:
     assert result.status == ("ok", "diverged", "nan", "ok")
     assert torch.equal(result.inputs[1, 0].float(), case.reading.public_mean)
     assert result.certificate is not None and result.certificate[1:3].tolist() == [0.0, 0.0]
-
-
-@pytest.mark.parametrize("contract", contracts.CONTRACTS, ids=lambda contract: contract.name)
-def test_contracts_hold_where_the_first_layer_is_linear(contract: Contract, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`bench check` looks at a convolutional net, which this attack refuses; here the same on a table."""
-    monkeypatch.setattr(contracts, "situation", _table_situation)
-    contract.function(Cpa())
-
-
-def _table_situation(*where: str, **options: object) -> Situation:
-    return situation(*where, **{**options, "kind": TABLE})  # type: ignore[arg-type]

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from tests.planted import Planted
 
 from bench.contracts.base import ContractBroken
 from bench.contracts.later import rounds, training_draws
-from bench.defenses.base import Context, Defense, Setting, Shapes, StageTransforms, State, Tensors, Transform
+from bench.defenses.base import Context, Defense, Shapes, State, Tensors, Transform
 from bench.defenses.fed_alpha_cdp import FedAlphaCdp
 from bench.defenses.fed_cdp import FedCdp
 from bench.defenses.low_rank import LowRank
@@ -80,17 +81,6 @@ class _MaskWhenAttacked(Transform):
         return {name: share * value for name, value in tensors.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _With(Defense):
-    reference = "none"
-    stages = ("client",)
-    transform: Transform
-
-    def transforms(self, setting: Setting) -> StageTransforms:
-        del setting
-        return {"client": (self.transform,)}
-
-
 @pytest.mark.parametrize(
     ("transform", "contract", "words"),
     [
@@ -106,7 +96,7 @@ def test_protection_of_the_attacked_round_alone_is_found(
     transform: Transform, contract: Callable[[Defense], None], words: str
 ) -> None:
     with pytest.raises(ContractBroken, match=words):
-        contract(_With(transform=transform))
+        contract(Planted(transform=transform))
 
 
 @pytest.mark.parametrize("contract", [rounds, training_draws])

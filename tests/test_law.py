@@ -1,17 +1,17 @@
 """Promise: noise whose mean and variance are as stated, and that hides nothing all the same, is found."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import pytest
 import torch
+from tests.planted import Planted
 from torch import Tensor
 
 from bench.contracts.base import ContractBroken, ContractSkipped
 from bench.contracts.descriptions import noise
 from bench.contracts.law import dependence, law
-from bench.defenses.base import AddedNoise, Context, Defense, Setting, StageTransforms, State, Tensors, Transform
+from bench.defenses.base import AddedNoise, Context, Defense, State, Tensors, Transform
 from bench.defenses.fed_cdp import FedCdp
 from bench.defenses.gaussian import Gaussian
 from bench.defenses.laplace import Laplace
@@ -65,17 +65,6 @@ class Noisy(Transform):
         return AddedNoise(variance=1.0, bound=self.kind in ("first row", "of its size"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfExamples(Defense):
-    reference = "none"
-    stages = ("example",)
-    kind: Kind
-
-    def transforms(self, setting: Setting) -> StageTransforms:
-        del setting
-        return {"example": (Noisy(self.kind),)}
-
-
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
@@ -90,18 +79,20 @@ class OfExamples(Defense):
 )
 def test_noise_of_the_right_moments_that_hides_nothing(kind: Kind, words: str) -> None:
     with pytest.raises(ContractBroken, match=words):
-        law(OfExamples(kind=kind))
+        law(Planted(stage="example", transform=Noisy(kind)))
 
 
 @pytest.mark.parametrize("kind", ["two values", "blocks", "flat"])
 def test_its_moments_are_right(kind: Kind) -> None:
     """So that the test above is of the law alone."""
-    noise(OfExamples(kind=kind))
+    noise(Planted(stage="example", transform=Noisy(kind)))
 
 
-@pytest.mark.parametrize("make", [lambda: OfExamples(kind="normal"), Gaussian, Laplace, lambda: FedCdp(noise="batch")])
-def test_what_is_stated_is_taken(make: Callable[[], Defense]) -> None:
-    law(make())
+@pytest.mark.parametrize(
+    "defense", [Planted(stage="example", transform=Noisy()), Gaussian(), Laplace(), FedCdp(noise="batch")]
+)
+def test_what_is_stated_is_taken(defense: Defense) -> None:
+    law(defense)
 
 
 def test_without_noise_there_is_no_law() -> None:

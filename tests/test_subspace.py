@@ -11,8 +11,6 @@ from bench.attacks.first_layer.layer import first_layer, row_space, table
 from bench.attacks.objective.mismatch import observations
 from bench.attacks.solvers.levenberg import least_squares
 from bench.attacks.subspace import Subspace, _Problem
-from bench.contracts import attacks as contracts
-from bench.contracts.base import Contract
 from bench.contracts.situations import Situation, situation
 from bench.gradients import example_gradients, one_hot
 from bench.kinds.tables import TABLE
@@ -121,14 +119,3 @@ def test_least_squares_solves_rosenbrock_from_several_starts() -> None:
     assert int(fit.evaluations.max()) <= 100
     few = least_squares(residuals, jacobian, starts, evaluations=7, stop=0.0)
     assert int(few.evaluations.min()) >= 6 and int(few.evaluations.max()) <= 7
-
-
-@pytest.mark.parametrize("contract", contracts.CONTRACTS, ids=lambda contract: contract.name)
-def test_contracts_hold_where_the_first_layer_is_linear(contract: Contract, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`bench check` looks at a convolutional net, which this attack refuses; here the same on a table."""
-    monkeypatch.setattr(contracts, "situation", _table_situation)
-    contract.function(Subspace())
-
-
-def _table_situation(*where: str, **options: object) -> Situation:
-    return situation(*where, **{**options, "kind": TABLE})  # type: ignore[arg-type]

@@ -5,10 +5,11 @@ from typing import ClassVar
 
 import pytest
 import torch
+from tests.planted import Planted
 
 from bench.contracts.base import ContractBroken, ContractSkipped
 from bench.contracts.unlinked import linked, unlinked
-from bench.defenses.base import Context, Defense, Setting, StageTransforms, Tensors, Transform
+from bench.defenses.base import Context, Defense, Tensors, Transform
 from bench.defenses.ldp_fl import LdpFl
 from bench.defenses.niss import Niss
 from bench.defenses.prune import Prune
@@ -53,21 +54,10 @@ class _TensorByTensor(Transform):
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Claims(Defense):
-    reference = "none"
-    stages = ("exchange",)
-    transform: Transform
-
-    def transforms(self, setting: Setting) -> StageTransforms:
-        del setting
-        return {"exchange": (self.transform,)}
-
-
 @pytest.mark.parametrize("transform", [_Scale(), _WholeRows(), _TensorByTensor()])
 def test_a_claim_that_is_not_kept_is_found(transform: Transform) -> None:
     with pytest.raises(ContractBroken, match="says that it unlinks, and a row's coordinates stay together"):
-        unlinked(_Claims(transform=transform))
+        unlinked(Planted(stage="exchange", transform=transform))
 
 
 def test_reports_sent_one_by_one_are_unlinked() -> None:
@@ -102,6 +92,6 @@ class _Blend(Transform):
 
 def test_another_client_s_update_is_not_a_client_s_own() -> None:
     with pytest.raises(ContractBroken, match="gives a client another's row"):
-        linked(_Claims(transform=_Ring()))
-    linked(_Claims(transform=_Blend()))
+        linked(Planted(stage="exchange", transform=_Ring()))
+    linked(Planted(stage="exchange", transform=_Blend()))
     linked(Niss(shares=2))
