@@ -88,6 +88,7 @@ def test_a_killed_worker_is_replaced_and_its_cell_is_tried_again(
     runs.assert_equal(tmp_path / "run", whole)
 
 
+@pytest.mark.slow  # tests/test_faults.py has a worker without a parent
 def test_workers_end_with_their_parent(gate: runs.Gate, arguments: list[object], tmp_path: Path) -> None:
     gate.close(at=2)
     with runs.bench(*arguments, tmp_path / "orphan", "--jobs", 1) as bench:
