@@ -5,7 +5,6 @@ A row that changed is made anew and the older run deleted, so that no chart show
 stays, with the tag `bench.superseded`.
 """
 
-import itertools
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,25 +21,6 @@ from bench.tracking.pictures import GRID, WITHHELD
 from bench.tracking.rows import RowView
 from bench.tracking.upload import Target
 
-# Of rows, in their order: left to itself, MLflow's page picks colours at random, and two of seven come out alike.
-_COLOURS = (
-    "#1f77b4",
-    "#d62728",
-    "#2ca02c",
-    "#ff7f0e",
-    "#9467bd",
-    "#17becf",
-    "#8c564b",
-    "#e377c2",
-    "#7f7f7f",
-    "#bcbd22",
-    "#0b3c5d",
-    "#f2a6a0",
-    "#145a32",
-    "#f5c242",
-    "#4a235a",
-)
-
 
 def send(
     target: Target, run: Path, *, progress: Callable[[], None] = lambda: None, stop: Callable[[], bool] = lambda: False
@@ -50,7 +30,6 @@ def send(
     `progress` is called after each; `stop()` ends it between two.  Raises `upload.StoreError`.
     """
     wanted = {row.key: row for row in (*rows.of_run(run), *boards.of_run(run))}
-    colours = dict(zip(wanted, itertools.cycle(_COLOURS), strict=False))
     ended = _last_change(run)
     with store.locked(run / "synced" / ".lock"), upload.mlflow_errors(target.uri):
         for kind in (rows.KIND, boards.KIND):
@@ -59,7 +38,7 @@ def send(
         for number, row in enumerate(wanted.values()):
             if stop():
                 return number
-            _create(target, run, row, colours[row.key], ended)
+            _create(target, run, row, ended)
             progress()
     return len(wanted)
 
@@ -84,12 +63,11 @@ def _reconcile(target: Target, run: Path, wanted: dict[str, RowView], stored: An
     target.client.delete_run(stored.info.run_id)
 
 
-def _create(target: Target, run: Path, row: RowView, colour: str, ended: int) -> None:
+def _create(target: Target, run: Path, row: RowView, ended: int) -> None:
     withheld = row.private and not target.include_pictures
     image = None if withheld else _picture(run, row)
     tags = {
         **row.shown.tags,
-        "mlflow.runColor": colour,
         "bench.row": row.key,
         "bench.content": row.shown.sha256,
         "bench.folder": _folder(run),

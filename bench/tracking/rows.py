@@ -79,6 +79,7 @@ def _view(row: Row, name: str, defense: Entry, behind: Sequence[Record]) -> RowV
             params=params,
             metrics=metrics,
             seconds=0.0,
+            dataset=(row.dataset, behind[0].cell.dataset.sha256),
         ),
         text=text,
         cells=row.cells,
@@ -87,14 +88,15 @@ def _view(row: Row, name: str, defense: Entry, behind: Sequence[Record]) -> RowV
 
 
 def _params(row: Row, defense: Entry) -> dict[str, str]:
-    """MLflow's compare page opens on the first three by name, beside the first metric: accuracy, defense and ε beside
-    what leaks."""
+    """The compare page of MLflow draws the first three by name, beside the first metric: accuracy, defense, ε, ASR."""
     given = view.suitable_params(defense, "defense")
     params = {key.replace("defense.", "parameter.", 1): value for key, value in given.items()}
     if row.cost is not None and row.cost.accuracy is not None:
         params["accuracy"] = f"{row.cost.accuracy:.4g}"
     if row.cost is not None and row.cost.epsilon is not None:
         params["epsilon"] = f"{row.cost.epsilon:.4g}"
+    if row.worst is not None and row.worst.best is not None:
+        params |= {"worst.attack": row.worst.best.attack, "worst.point": row.worst.point}
     return params
 
 

@@ -38,7 +38,7 @@ _QUIET = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 _PARAMS, _METRICS = 100, 900  # in one request: at most 100 parameters, at most 1000 of all kinds
-_REASON = 1000  # characters
+_REASON, _DIGEST = 1000, 8  # characters
 
 
 class StoreError(Exception):
@@ -220,7 +220,7 @@ def create(
     One write makes the run, one fills it, one ends it.  `ended` in milliseconds, `files` (pictures) by name, `tile`
     (key, picture) for MLflow's image grid, `text` opens the description.  Raises what MLflow's client does.
     """
-    from mlflow.entities import Metric, Param, RunTag
+    from mlflow.entities import Dataset, DatasetInput, Metric, Param, RunTag
 
     client = target.client
     info = client.create_run(
@@ -237,6 +237,9 @@ def create(
     tags = [RunTag(name, value) for name, value in late.items() if value]
     params = [Param(key, value) for key, value in shown.params.items()]
     metrics = [Metric(name, value, ended, step) for name, value, step in shown.metrics]
+    if shown.dataset is not None:
+        name, sha256 = shown.dataset
+        client.log_inputs(run_id, datasets=[DatasetInput(Dataset(name, sha256[:_DIGEST], "bench", f"sha256:{sha256}"))])
     while params or metrics or tags:
         client.log_batch(run_id, params=params[:_PARAMS], metrics=metrics[:_METRICS], tags=tags, synchronous=True)
         params, metrics, tags = params[_PARAMS:], metrics[_METRICS:], []

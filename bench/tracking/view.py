@@ -48,6 +48,8 @@ class RunView:
     """(name, value, step)."""
     seconds: float
     """Duration, s."""
+    dataset: tuple[str, str] | None = None
+    """Name and SHA-256: MLflow's column Dataset."""
 
 
 def load(path: Path) -> tuple[Record, RunView]:
@@ -73,6 +75,7 @@ def view(record: Record, sha256: str) -> RunView:
         params=suitable_params(record.cell),
         metrics=sorted(_metrics(record), key=lambda metric: metric[0] not in _FIRST),
         seconds=min(max(record.cost.wall_seconds, 0.0), _LONGEST),
+        dataset=(clean(names.dataset_name(record.cell), _NAME), record.cell.dataset.sha256),
     )
 
 

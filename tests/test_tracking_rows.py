@@ -1,8 +1,5 @@
-"""The prepared comparison in MLflow's own page, on the real server, in a real browser."""
+"""The board's rows in the store, and in MLflow's stock pages on the real server, in a real browser."""
 
-import base64
-import json
-import zlib
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -12,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser
 from tests.browser import browser, visit  # noqa: F401
 from tests.records import TRAINING, attack_cell, attack_record, cell_ids, readings_of, training_record
 
@@ -20,7 +17,7 @@ from bench.cell import Entry, Federated
 from bench.cli.ui import command as ui
 from bench.record import store as records
 from bench.record.schema import AttackConditions, Cost, Distortion, Privacy, TrainingCost
-from bench.tracking import charts, pages, row_upload, rows, server, store, upload
+from bench.tracking import pages, row_upload, rows, server, store, upload
 from bench.tracking.sync import sync
 
 FEDERATED = Federated(algorithm="fedsgd", clients=10, per_round=2, steps=1, batch=1)
@@ -147,7 +144,15 @@ def test_a_row_is_one_run_with_leakage_and_accuracy(run: Path) -> None:
     curve = client.get_metric_history(pruned.info.run_id, rows.CURVE)
     assert [point.step for point in curve] == [0, 5, 10, 15, 20]
     # the compare page opens on the first three by name
-    assert pruned.data.params == {"accuracy": "0.92", "defense": "prune", "parameter.share": "0.5"}
+    assert pruned.data.params == {
+        "accuracy": "0.92",
+        "defense": "prune",
+        "parameter.share": "0.5",
+        "worst.attack": "cpl",
+        "worst.point": "type-2",
+    }
+    (data,) = pruned.inputs.dataset_inputs
+    assert (data.dataset.name, data.dataset.digest) == ("digits", "0" * 8)
     expected = {
         "dataset": "digits",
         "model": "dlg-lenet(activation=sigmoid)",
@@ -164,7 +169,6 @@ def test_a_row_is_one_run_with_leakage_and_accuracy(run: Path) -> None:
     pictures = [item.path for item in client.list_artifacts(pruned.info.run_id, "images")]
     assert any(path.endswith(".png") for path in pictures)
     assert pruned.data.tags["mlflow.loggedImages"]
-    assert len({one.data.tags["mlflow.runColor"] for one in found.values()}) == 2
 
 
 def test_rows_follow_the_cells(run: Path) -> None:
@@ -285,61 +289,6 @@ def test_an_mlflow_of_other_names_is_a_reason(run: Path, monkeypatch: pytest.Mon
     assert (result.failed, "ImportError" in str(result.reason)) == (8, True)
 
 
-ALL = {rows.ASR, rows.ACCURACY, rows.EPSILON}
-
-
-@pytest.mark.parametrize(
-    ("measured", "axes", "title"),
-    [
-        ([ALL, ALL], [rows.EPSILON, rows.ACCURACY, rows.ASR], "ε – accuracy – ASR"),
-        ([ALL, ALL, ALL - {rows.EPSILON}], [rows.EPSILON, rows.ACCURACY, rows.ASR], "ε – accuracy – ASR, 2 of 3 rows"),
-        ([ALL, ALL - {rows.EPSILON}], [rows.ACCURACY, rows.ASR], "accuracy – ASR"),
-        ([{rows.ASR, rows.EPSILON}] * 2, [rows.EPSILON, rows.ASR], "ε – ASR"),
-        (
-            [{rows.ASR, "asr/type-1", "epsilon/type-1"}] * 2,
-            ["epsilon/type-1", "asr/type-1"],
-            "epsilon/type-1 – asr/type-1",
-        ),
-        (
-            [{"asr/type-2", "epsilon/type-2", "asr/type-0", "epsilon/type-0"}] * 2 + [{"asr/type-0", "epsilon/type-0"}],
-            ["epsilon/type-0", "asr/type-0"],
-            "epsilon/type-0 – asr/type-0",
-        ),
-        ([{rows.ASR, "asr/type-2", "asr/type-1"}] * 2, ["asr/type-2", "asr/type-1"], "asr/type-2 – asr/type-1"),
-    ],
-)
-def test_an_axis_is_there_where_two_rows_have_it(measured: list[set[str]], axes: list[str], title: str) -> None:
-    state = charts.comparison(measured, grid_key=None)
-    (parallel,) = (chart for chart in state["compareRunCharts"] if chart["type"] == "PARALLEL")
-    (section,) = (one for one in state["compareRunSections"] if one["uuid"] == parallel["metricSectionId"])
-    assert (parallel["selectedMetrics"], section["name"]) == (axes, title)
-
-
-def test_one_point_without_trainings_has_bars_and_pictures_alone() -> None:
-    state = charts.comparison([{rows.ASR, "asr/type-2"}] * 2, grid_key="key")
-    assert [one["name"] for one in state["compareRunSections"]] == ["ASR at each point", "Reconstructions"]
-
-
-def test_every_metric_has_its_chart_or_a_deleted_one() -> None:
-    """Else the page adds one for it, in a section of its own."""
-    metrics = {*ALL, rows.CURVE, "asr/type-1", "cost/overhead"}
-    found = charts.comparison([metrics, metrics], grid_key=None)["compareRunCharts"]
-    assert {chart["metricKey"] for chart in found if "metricKey" in chart} == metrics
-    shown = {chart["metricKey"] for chart in found if "metricKey" in chart and not chart["deleted"]}
-    assert shown == {"asr/type-1", rows.CURVE}
-
-
-def test_a_view_is_packed_as_the_page_unpacks_it() -> None:
-    state = charts.comparison([ALL, ALL], grid_key="key")
-    view = json.loads(charts.named("a name", state, 5))
-    packed = view["state"].removeprefix("deflate;")
-    assert (view["name"], view["createdAt"]) == ("a name", 5)
-    assert json.loads(zlib.decompress(base64.b64decode(packed))) == json.loads(json.dumps(state))
-    everything = {*ALL, rows.CURVE, "cost/overhead", *(f"asr/{name}" for name in POINTS)}
-    whole = charts.named(charts.NAME, charts.comparison([everything] * 500, grid_key="key"), 10**12)
-    assert len(whole) < 5000  # of 20000 that the store's tag of an experiment takes
-
-
 @dataclass(frozen=True, slots=True)
 class Served:
     port: int
@@ -358,50 +307,26 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield Served(port, folder / "demo")
 
 
-CHARTS = {
-    "ε – accuracy – ASR, 3 of 7 rows": ["Parallel Coordinates"],
-    "ASR against accuracy": ["accuracy/final vs. asr/worst"],
-    "ASR at each point": ["asr/type-2", "asr/type-1", "asr/type-0"],
-    "Accuracy by round": [rows.CURVE],
-    "Reconstructions": [rows.GRID_KEY],
-}
-
-
 @pytest.mark.slow
-def test_the_prepared_page_shows_charts_and_pictures(browser: Browser, served: Served) -> None:  # noqa: F811
+def test_the_stock_page_charts_the_rows_and_their_pictures(browser: Browser, served: Served) -> None:  # noqa: F811
     addresses, problem = pages.pages(served.port, "demo")
     assert (list(addresses), problem) == (["charts", "compare", "runs"], None)
-    with visit(browser, addresses["charts"], width=1400, height=1000) as seen:
+    with visit(browser, addresses["charts"], width=1400, height=3200) as seen:
         page = seen.page
-        page.get_by_text("Parallel Coordinates", exact=True).wait_for(timeout=60_000)
-        _close_assistant(page)
-        for axis in ("epsilon/training", "accuracy/final", "asr/worst"):
-            page.locator("svg .label", has_text=axis).wait_for(timeout=30_000)
-        assert page.get_by_text(charts.NAME).is_visible()
-        # The rows that are there, and none of the 28 cells.
-        page.get_by_text("7 matching runs").wait_for(timeout=30_000)
+        page.get_by_text("7 matching runs").wait_for(timeout=60_000)  # the rows and none of the 28 cells
         names = {row.shown.name for row in rows.of_run(served.run)}
         assert all(page.get_by_text(name, exact=True).count() for name in names)
-        for section, drawn in CHARTS.items():
-            header = page.get_by_text(section, exact=True)
-            header.evaluate("element => element.scrollIntoView({block: 'start'})")  # drawn once in sight
-            for title in drawn:
-                page.get_by_text(title, exact=True).first.wait_for(timeout=30_000)
-        assert page.get_by_text("cost/overhead").count() == 0, "the page added charts of its own"
-        grid = page.locator("img[src*='get-artifact']")
-        grid.nth(6).wait_for(timeout=30_000)
-        assert grid.count() == 7
-        page.wait_for_function("image => image.naturalWidth > 100", arg=grid.first.element_handle(), timeout=30_000)
+        for title in (rows.CURVE, rows.ACCURACY, rows.ASR, *(f"{rows.ASR_AT}{name}" for name in POINTS)):
+            page.get_by_text(title, exact=True).first.wait_for(timeout=30_000)
+        drawn = page.locator("img[src*='get-artifact']").first
+        drawn.wait_for(timeout=30_000)
+        page.wait_for_function("image => image.naturalWidth > 100", arg=drawn.element_handle(), timeout=30_000)
         own = f"http://127.0.0.1:{served.port}/"
         assert [asked for asked in seen.outside if not asked.startswith(own)] == []
         assert not [said for said in seen.complaints if said.startswith(("exception", "dialog"))]
-
-
-def _close_assistant(page: Page) -> None:
-    """MLflow's chat opens by itself on a browser's first visit, and takes a third of the page."""
-    button = page.locator("button[aria-label*=lose i]").last
-    if button.count():
-        button.click()
+    client = upload.open_target(served.run).client
+    experiment = client.get_experiment_by_name("demo")
+    assert not [key for key in experiment.tags if "View" in key], "the store keeps no state of the page"
 
 
 @pytest.mark.slow
@@ -412,14 +337,6 @@ def test_fewer_than_two_rows_have_the_compare_page_or_that_of_runs(served: Serve
     addresses, problem = pages.pages(served.port, "bare")
     assert (list(addresses), problem) == (["runs"], None)
     assert "/runs?" in addresses["runs"]
-
-
-@pytest.mark.slow
-def test_a_server_that_refuses_the_view_is_no_end(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(charts, "named", lambda *_: "x" * 30_000)
-    addresses, problem = pages.pages(served.port, "demo")
-    assert list(addresses) == ["compare", "runs"]
-    assert problem == "this MLflow does not take the page of charts (HTTPError: HTTP Error 400: Bad Request)"
 
 
 @pytest.mark.parametrize("answer", [{}, [], {"experiment": {"experiment_id": 1}, "runs": [{}, {}]}, None])
@@ -447,6 +364,9 @@ def test_ui_says_in_a_line_what_it_opens_instead(run: Path, monkeypatch: pytest.
 
 
 @pytest.mark.slow
-def test_the_compare_page_has_the_rows_of_the_board(served: Served) -> None:
+def test_the_compare_page_has_the_rows_of_the_board_the_best_first(served: Served) -> None:
     compared = pages.pages(served.port, "demo")[0]["compare"]
-    assert all(row.info.run_id in compared for row in there(served.run))
+    stored = sorted(there(served.run), key=lambda row: float(row.data.metrics[rows.ASR]))
+    places = [compared.index(row.info.run_id) for row in stored if row.data.metrics[rows.ASR] < 1]
+    assert len(places) == 2 and places == sorted(places)
+    assert all(row.info.run_id in compared for row in stored)
