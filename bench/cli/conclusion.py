@@ -1,10 +1,11 @@
-"""What a run says at its beginning, and at its end: the tables, where things are, and what next."""
+"""A run's first lines, and its last: tables, failures, leakage, evidence, next steps."""
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from bench.cli.watching import say
@@ -43,7 +44,7 @@ _INDENT = 13  # columns
 def announce(
     console: Console, title: str, schedule: RunSchedule, pool: PoolSpec, span: tuple[float, float] | None = None
 ) -> None:
-    """What is to be run, on which workers, for how long about; `span`: see `running.PreparedRun`."""
+    """Print the cells to run, the workers and the estimated time; `span`: see `running.PreparedRun`."""
     console.print(Text(sanitize(title), style="bold"))
     about = estimate(schedule.seconds, span, pool.jobs or 1) + ("" if pool.jobs else " of one core")
     others = f"{len(schedule.done)} done before, {len(schedule.impossible)} n/a"
@@ -56,61 +57,82 @@ def announce(
         console.print(f"{crashed} cells that crashed before are tried again")
 
 
-def conclude(
-    console: Console,
-    records: Sequence[Record],
-    run: Path,
-    request: Request,
-    published: Sequence[PublishedFigures],
-    mlflow: str,
-    *,
-    verbose: bool = False,
-    joined: Joined | None = None,
-) -> None:
-    """The tables of a run's records, what failed, and in a few lines what leaks, why to believe it, and what next.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """A run that is over, as its last lines tell it."""
 
-    `mlflow` is a line on the upload; `verbose` adds what knowing the defense gains, the caveats of ε and the legend.
-    Of a suite `joined` are the records beside the reference: its standings stand in place of the tables, and of each
-    new defense where it stands; where none is new, how far published records came out the same.
+    records: Sequence[Record]
+    run: Path
+    request: Request
+    published: Sequence[PublishedFigures]
+    """Figures of papers, beside which trainings stand."""
+    mlflow: str
+    """A line on the upload."""
+    verbose: bool = False
+    """Adds the gain from knowing the defense, the caveats of ε and the legend."""
+    joined: Joined | None = None
+    """Of a suite, the records beside the reference."""
+
+
+def conclude(console: Console, ending: Ending) -> None:
+    """The tables of a run's records, its failures, and lines on leakage, evidence and next steps.
+
+    Of a suite the standings take the place of the tables, and the place of each new defense that of the lines; without
+    a new defense a line says how far published records came out the same.
     """
-    tables = by_condition(records)
+    conditions = by_condition(ending.records)
     console.print()
-    if joined is not None:
-        console.print(standings.terminal(joined.standings, f"{joined.version}: standings over its conditions"))
-    if tables and (joined is None or verbose):
-        console.print(terminal.conditions(tables))
-    if (trained := trainings(records, published)) and (joined is None or verbose):
-        console.print(terminal.trainings(trained, published, caveats=verbose))
-    if verbose and (known := knowledge(records)):
-        console.print()
-        console.print(terminal.knowledge(known))
-    if verbose and tables:
-        console.print(Text(_LEGEND, style="dim"))
+    for shown in _tables(ending, conditions):
+        console.print(shown)
     for status, style in (("crashed", "red"), ("n/a", "")):
-        reasons = [record.reason or "" for record in records if record.status == status]
+        reasons = [record.reason or "" for record in ending.records if record.status == status]
         if reasons:
             say(console, f"{len(reasons)} {status}: {_most(reasons)}", style)
-    cell = next((record.id[:8] for record in records if record.attack), None)
-    own = f"bench run --matrix {request.matrix} --plugin my_defense.py --defense round-off   (README)"
-    if joined is not None and joined.own:
-        _stands(console, joined, run)
-        return
-    repeated = again.lines(again.compared(records, joined.records)) if joined is not None else ()
-    lines = [
-        *(("made again" if n == 0 else "", text) for n, text in enumerate(repeated)),
-        *(("what leaks" if n == 0 else "", text) for n, text in enumerate(_leaks(tables))),
-        *(("believe it?" if n == 0 else "", text) for n, text in enumerate(_evidence(tables, records))),
-        ("next", f"bench leaderboard {run}   ranked, with costs and doubts"),
-        *([("", f"bench show {cell}   a cell in words, with its pictures")] if cell else []),
-        ("", f"bench ui {run}   MLflow: {mlflow}"),
-        *([] if request.plugins else [("", own)]),
-        ("kept in", f"{run}   records, pictures"),
-    ]
-    _say_lines(console, lines)
+    if ending.joined is not None and ending.joined.own:
+        _stands(console, ending.joined, ending.run)
+    else:
+        _say_lines(console, [*_findings(ending, conditions), *_next(ending)])
+
+
+def _tables(ending: Ending, conditions: Sequence[Condition]) -> Iterator[RenderableType]:
+    joined, verbose = ending.joined, ending.verbose
+    whole = joined is None or verbose
+    if joined is not None:
+        yield standings.terminal(joined.standings, f"{joined.version}: standings over its conditions")
+    if conditions and whole:
+        yield terminal.conditions(conditions)
+    if whole and (trained := trainings(ending.records, ending.published)):
+        yield terminal.trainings(trained, ending.published, caveats=verbose)
+    if verbose and (known := knowledge(ending.records)):
+        yield ""
+        yield terminal.knowledge(known)
+    if verbose and conditions:
+        yield Text(_LEGEND, style="dim")
+
+
+def _findings(ending: Ending, conditions: Sequence[Condition]) -> Iterator[tuple[str, str]]:
+    if ending.joined is not None:
+        yield from _labelled("made again", again.lines(again.compared(ending.records, ending.joined.records)))
+    yield from _labelled("what leaks", _leaks(conditions))
+    yield from _labelled("believe it?", _evidence(conditions, ending.records))
+
+
+def _next(ending: Ending) -> Iterator[tuple[str, str]]:
+    run, request = ending.run, ending.request
+    yield "next", f"bench leaderboard {run}   ranked, with costs and doubts"
+    if (cell := next((record.id[:8] for record in ending.records if record.attack), None)) is not None:
+        yield "", f"bench show {cell}   a cell in words, with its pictures"
+    yield "", f"bench ui {run}   MLflow: {ending.mlflow}"
+    if not request.plugins:
+        yield "", f"bench run --matrix {request.matrix} --plugin my_defense.py --defense round-off   (README)"
+    yield "kept in", f"{run}   records, pictures"
+
+
+def _labelled(label: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    yield from (("" if n else label, text) for n, text in enumerate(texts))
 
 
 def _stands(console: Console, joined: Joined, run: Path) -> None:
-    """Where each new defense stands, in four lines, and its most telling picture."""
     for defense in joined.own:
         shown = [("defense", defense), *summary.lines(joined, defense)]
         if picture := summary.picture(joined, defense, run):
@@ -135,9 +157,9 @@ def _say_lines(console: Console, lines: Iterable[tuple[str, str]]) -> None:
             )
 
 
-def _leaks(tables: Sequence[Condition]) -> Iterator[str]:
-    """Of each condition which defenses leak how much, at the point where each leaks most."""
-    for condition in tables[:_SUMMARISED]:
+def _leaks(conditions: Sequence[Condition]) -> Iterator[str]:
+    """For each condition the defenses by their leakage, at the point that leaks most."""
+    for condition, title in zip(conditions[:_SUMMARISED], _titles(conditions), strict=False):
         most: dict[str, list[str]] = {}
         names = distinct(condition.rows)
         for defense, row in condition.rows.items():
@@ -148,25 +170,33 @@ def _leaks(tables: Sequence[Condition]) -> Iterator[str]:
                 figure += f" (at most {share(worst.interval[1])})" if worst.interval else ""
             most.setdefault(figure, []).append(names[defense])
         text = "; ".join(f"{figure} {', '.join(defenses)}" for figure, defenses in most.items())
-        yield f"{condition.title.split(' · ')[0]}: {text or 'nothing was attacked'}"
-    if len(tables) > _SUMMARISED:
-        yield f"and {len(tables) - _SUMMARISED} more conditions, above"
+        yield f"{title}: {text or 'nothing was attacked'}"
+    if len(conditions) > _SUMMARISED:
+        yield f"and {len(conditions) - _SUMMARISED} more conditions, above"
 
 
-def _evidence(tables: Sequence[Condition], records: Sequence[Record]) -> Iterator[str]:
+def _titles(conditions: Sequence[Condition]) -> Iterator[str]:
+    """A condition's data set; where several share the data set, the parts of the title that differ, too."""
+    parts = [condition.title.split(" · ") for condition in conditions]
+    for dataset, *rest in parts:
+        alike = [other for other in parts if other[0] == dataset]
+        yield " · ".join([dataset, *(part for part in rest if not all(part in other for other in alike))])
+
+
+def _evidence(conditions: Sequence[Condition], records: Sequence[Record]) -> Iterator[str]:
     """Reasons to trust the figures, the success rule of each kind of data, and the limits."""
-    for condition in tables:
+    for condition in conditions:
         if points := without_evidence(condition):
             nothing = f"at {', '.join(points)} no attack got anything back even without a defense"
             yield f"no: {condition.title}: {nothing}, so 0 there says nothing of the defenses"
-    if tables:
+    if conditions:
         kinds = {record.attack.data_kind for record in records if record.attack and record.attack.summary}
         yield from (f"leaked: {kind.success.words}" for kind in KINDS.values() if kind in kinds)
         yield "0 is no proof, ≥ a lower bound; --verbose and docs/EVALUATION.md"
 
 
 def upload_line(run: Path, tracking_uri: str | None, uploaded: UploadResult | None, waiting: str | None) -> str:
-    """What became of the upload to MLflow; `waiting` says why records are left."""
+    """The upload to MLflow in a line; `waiting`: the reason why records are left."""
     if uploaded is None:
         return f"not requested; `bench sync {run}` uploads"
     if waiting:
@@ -176,7 +206,6 @@ def upload_line(run: Path, tracking_uri: str | None, uploaded: UploadResult | No
 
 
 def _most(reasons: Sequence[str]) -> str:
-    """The most frequent reason, and how many others there are."""
     common = max(set(reasons), key=reasons.count)
     others = len(set(reasons)) - 1
     return common + (f" (and {others} other reason{'s' if others > 1 else ''})" if others else "")

@@ -124,7 +124,7 @@ def execute(
 
     `tracking_uri` None: no MLflow; "": the default store.  `overrides` are options that make a suite unranked;
     `time_limit` are the seconds that a cell may take; `executor` is a cluster's address; `rows`: see `RunContext`,
-    `verbose`: `conclusion.conclude`.  Raises what `record.folder.locked` and `sweep.session.run_schedule` raise.
+    `verbose`: `conclusion.Ending`.  Raises what `record.folder.locked` and `sweep.session.run_schedule` raise.
     """
     began = time.monotonic()
     console = Console(stderr=quiet, highlight=False)
@@ -160,9 +160,16 @@ def execute(
         mlflow = conclusion.upload_line(run.folder, tracking_uri, uploaded, waiting)
         version = version_of(suite) if suite else None
         joined = joined_with(version, finished) if version else None
-        conclusion.conclude(
-            console, finished, run.folder, run.request, matrix.published, mlflow, verbose=verbose, joined=joined
+        ending = conclusion.Ending(
+            records=finished,
+            run=run.folder,
+            request=run.request,
+            published=matrix.published,
+            mlflow=mlflow,
+            verbose=verbose,
+            joined=joined,
         )
+        conclusion.conclude(console, ending)
     return {
         "run": str(run.folder.resolve()),
         **_result(finished),
