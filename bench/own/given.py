@@ -1,16 +1,17 @@
-"""A gradient or an update of one's own as the reading of an attacker, and reading files."""
+"""A user's gradient or update as the reading of an attacker, and reading files."""
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bench.errors import BenchError
+from bench.kinds.base import Kind
 from bench.kinds.known import of_shape
 from bench.models.base import Model
 from bench.own import coerce, files
@@ -78,30 +79,30 @@ def reading(
     per_round: int | None = None,
     rounds: int = 1,
 ) -> Reading:
-    """What an attacker holds of one's own gradients or update, ready for `attack`.
+    """The reading of an attacker who holds a user's gradients or update, ready for `attack`.
 
     Either `gradients`: name → tensor, or a list in the order of `model.parameters()`; each of its parameter's shape, or
-    (reading, *shape) for several readings under the same weights; `weights` are those at which they were taken, by
-    default the module's own.  Or `before` and `after`, the weights of a client's round, by name or as a list in the
-    order of `model.state_dict()`, and `local`, how it trained (`SGD`).  `model` is a module (copied, and put into eval
-    mode; frozen parameters stay as they are) or a registered name.  `shape` is (channel, height, width) or (feature,);
-    `kind` names the kind of data (`bench.kinds`), by default inferred from `shape`.
+    (reading, *shape) for several readings under the same weights; `weights`: the model at which they were taken, by
+    default the module's.  Or `before` and `after`, the weights of a client's round, by name or as a list in the order
+    of `model.state_dict()`, and `local`, its training (`SGD`).  `model`: a module (copied, and put into eval mode;
+    frozen parameters stay frozen) or a registered name.  `shape`: (channel, height, width) or (feature,); `kind`: the
+    kind of data (`bench.kinds`), by default inferred from `shape`.
 
     Without `local`, `unit` is 1 for gradients, and `rate` for a weight difference w_0 - w_L over `steps` local steps of
-    `batch` examples.  `defense`: what the attacker knows of the client's, by name, as {"name": …, parameter: …} or as
-    the defense itself; its noise may depend on `clients`, `per_round` and `rounds`.  `labels`, if given, are the true
-    ones and count as granted.  `public` (example, *shape) and `public_labels` (example,) are what anyone may know;
-    without them, one uniform grey.
+    `batch` examples.  `defense`: the client's, as the attacker knows it, by name, as {"name": …, parameter: …} or as
+    a `Defense`; its noise may depend on `clients`, `per_round` and `rounds`.  `labels`: the true labels, which count as
+    granted.  `public` (example, *shape) and `public_labels` (example,): public knowledge, by default a uniform grey.
 
-    Raises `BenchError`, in one line, for whatever does not fit together.
+    Raises `BenchError`, in one line, for arguments that contradict each other.
     """
-    if fault := _fault(gradients, before, after, local, others=(batch, steps, rate, unit) != (1, 1, 1.0, 1.0)):
+    update = _Update(gradients=gradients, weights=weights, before=before, after=after, local=local)
+    if fault := update.fault(declared=(batch, steps, rate, unit) != (1, 1, 1.0, 1.0)):
         raise BenchError(fault)
     if not isinstance(model, nn.Module | str):
         raise BenchError(f"model is a module or a registered name, not {model!r:.60}")
-    for what, value in (("shape", shape), ("value_range", value_range)):
+    for name, value in (("shape", shape), ("value_range", value_range)):
         if not isinstance(value, Sequence):
-            raise BenchError(f"{what} is a tuple of numbers, got {value!r}")
+            raise BenchError(f"{name} is a tuple of numbers, got {value!r}")
     if local is not None:
         batch, steps, rate, unit = (local.step_batch, local.count, local.lr, local.unit if after is not None else 1.0)
     meta = files.checked_meta(
@@ -113,51 +114,19 @@ def reading(
         unit=unit,
         value_range=tuple(value_range),
     )
-    if isinstance(model, str) and weights is None and before is None:
-        raise BenchError(f"model {model!r} is given by name: give the weights of the gradients, too")
-    if isinstance(model, str):
-        module = build(model, shape=meta.shape, classes=classes)
-    else:
-        refuse_batch_statistics(model)
-        module = plain_copy(model)
+    module = _module(model, meta, update)
     of_data = of_shape(meta.shape, kind, integers=coerce.integers(public, "public"))
     check_model(module, meta.shape, classes)
-    state = None if before is None else named_state(before, module, "before")
-    if weights is not None:
-        named = weights if isinstance(weights, Mapping) else named_state(weights, module, "weights")
-        state = {name: coerce.tensor(value, f"weight {name!r}") for name, value in named.items()}
-    parameters = load_state(module, state, "weights" if before is None else "before")
-    if after is not None:
-        assert state is not None
-        moved = difference(state, named_state(after, module, "after"), parameters)
-        values = coerce.gradients(moved, parameters)
-    else:
-        assert gradients is not None
-        values = coerce.gradients(of_trained(gradients, module), parameters, module.state_dict())
-        if unit == 1:
-            refuse_weights(values, parameters)
-    momentum, decay = (0.0, 0.0) if local is None or after is None else (local.momentum, local.weight_decay)
-    if decay:  # what remains is of the gradients, to first order, and exactly so in the simulation
-        values = {name: value - unit * steps * decay * parameters[name] for name, value in values.items()}
-    known = torch.full((1, *meta.shape), sum(meta.value_range) / 2)
-    if public is not None:
-        known = coerce.examples(public, meta.shape, "public")
-        (low, high), least, most = meta.value_range, float(known.min()), float(known.max())
-        if of_data.spatial and (least < 2 * low - high or most > 2 * high - low):
-            raise BenchError(
-                f"public lies in {least:g}..{most:g}, inputs in {low:g}..{high:g}; scale it, or name their value_range"
-            )
-    known_labels = torch.full((len(known),), -1)
-    if public_labels is not None:
-        known_labels = coerce.labels(public_labels, len(known), classes)
-    count = len(next(iter(values.values())))
+    parameters, values = _values(update, module, meta)
+    inputs, input_labels = _public(public, public_labels, meta, of_data)
+    trained = None if after is None else local
     made = Reading(
         point=point("type-2" if batch * steps == 1 and defense is None else "type-1"),
         linked="vector",
         values={name: value[:, None] for name, value in values.items()},
         weights={name: value[None] for name, value in parameters.items()},
         rounds=(0,),
-        indices=tuple(range(count)),
+        indices=tuple(range(len(next(iter(values.values()))))),
         model=module,
         kind=of_data,
         shape=meta.shape,
@@ -169,11 +138,11 @@ def reading(
         unit=meta.unit,
         client_examples=batch * steps if local is None else local.client_examples,
         senders=1,
-        public_mean=known.mean(0),
-        public_inputs=known,
-        public_labels=known_labels,
-        momentum=momentum,
-        weight_decay=decay,
+        public_mean=inputs.mean(0),
+        public_inputs=inputs,
+        public_labels=input_labels,
+        momentum=0.0 if trained is None else trained.momentum,
+        weight_decay=0.0 if trained is None else trained.weight_decay,
         ragged=local is not None and local.ragged and local.count > 1,
     )
     if labels is not None:
@@ -183,19 +152,74 @@ def reading(
     return defended(made, defense, clients=clients, per_round=per_round, rounds=rounds)
 
 
-def _fault(
-    gradients: Weights | None, before: Weights | None, after: Weights | None, local: SGD | None, *, others: bool
-) -> str | None:
-    """What does not fit together; `others`: batch, steps, rate or unit are given."""
-    if (gradients is None) == (after is None) or (before is None) != (after is None):
-        return "give either the gradients, or a client's weights before= and after= its round"
-    if after is not None and local is None:
-        return "before and after need local=api.SGD(lr=…, batch=…, steps=…): how the client trained"
-    if local is not None and others:
-        return "local says what batch, steps, rate and unit would say; leave these out"
-    if local is not None and after is None and local.count > 1:
-        return f"{local.count} local steps show in a difference of weights; give before= and after="
-    return None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Update:
+    """Gradients at some weights, or the weights before and after a client's local training."""
+
+    gradients: Weights | None
+    weights: Weights | None
+    before: Weights | None
+    after: Weights | None
+    local: SGD | None
+
+    def fault(self, *, declared: bool) -> str | None:
+        """The contradiction between the parts, if any; `declared`: batch, steps, rate or unit are given."""
+        if (self.gradients is None) == (self.after is None) or (self.before is None) != (self.after is None):
+            return "give either the gradients, or a client's weights before= and after= its round"
+        if self.after is not None and self.local is None:
+            return "before and after need local=api.SGD(lr=…, batch=…, steps=…): how the client trained"
+        if self.local is not None and declared:
+            return "local says what batch, steps, rate and unit would say; leave these out"
+        if self.local is not None and self.after is None and self.local.count > 1:
+            return f"{self.local.count} local steps show in a difference of weights; give before= and after="
+        return None
+
+
+def _module(model: nn.Module | str, meta: files.Meta, update: _Update) -> nn.Module:
+    if isinstance(model, nn.Module):
+        refuse_batch_statistics(model)
+        return plain_copy(model)
+    if update.weights is None and update.before is None:
+        raise BenchError(f"model {model!r} is given by name: give the weights of the gradients, too")
+    return build(model, shape=meta.shape, classes=meta.classes)
+
+
+def _values(update: _Update, module: nn.Module, meta: files.Meta) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Trained weights, name → (*shape), which are loaded into the module; gradients or update at these weights,
+    name → (reading, *shape)."""
+    state = None if update.before is None else named_state(update.before, module, "before")
+    if (weights := update.weights) is not None:
+        named = weights if isinstance(weights, Mapping) else named_state(weights, module, "weights")
+        state = {name: coerce.tensor(value, f"weight {name!r}") for name, value in named.items()}
+    parameters = load_state(module, state, "weights" if update.before is None else "before")
+    if update.after is None:
+        assert update.gradients is not None
+        values = coerce.gradients(of_trained(update.gradients, module), parameters, module.state_dict())
+        if meta.unit == 1:
+            refuse_weights(values, parameters)
+        return parameters, values
+    assert state is not None and update.local is not None
+    moved = difference(state, named_state(update.after, module, "after"), parameters)
+    values = coerce.gradients(moved, parameters)
+    if decay := update.local.weight_decay:  # the rest is of the gradients: to first order, exactly in the simulation
+        step = meta.unit * meta.steps * decay
+        values = {name: value - step * parameters[name] for name, value in values.items()}
+    return parameters, values
+
+
+def _public(inputs: Values | None, labels: Values | None, meta: files.Meta, kind: Kind) -> tuple[Tensor, Tensor]:
+    """Public examples (example, *shape) and labels (example,), -1 for unknown; a uniform grey without examples."""
+    known = torch.full((1, *meta.shape), sum(meta.value_range) / 2)
+    if inputs is not None:
+        known = coerce.examples(inputs, meta.shape, "public")
+        (low, high), least, most = meta.value_range, float(known.min()), float(known.max())
+        if kind.spatial and (least < 2 * low - high or most > 2 * high - low):
+            raise BenchError(
+                f"public lies in {least:g}..{most:g}, inputs in {low:g}..{high:g}; scale it, or name their value_range"
+            )
+    if labels is None:
+        return known, torch.full((len(known),), -1)
+    return known, coerce.labels(labels, len(known), meta.classes)
 
 
 def open_reading(
