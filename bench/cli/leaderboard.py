@@ -1,7 +1,9 @@
 """`bench leaderboard`: the board of runs, and submissions to export, check, import and verify."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -56,8 +58,8 @@ def command() -> None:
 @click.option("--attacks", is_flag=True, help="Rank the attacks of each condition instead.")
 @click.option("--html", type=common.PATH, help="Write a page that opens offline.")
 @click.option("--markdown", type=common.PATH, help="Write it as Markdown.")
-@click.option("--csv", "csv_file", type=common.PATH, help="Write it as CSV.")
-@click.option("--latex", "latex_file", type=common.PATH, help="Write it as a LaTeX table, for booktabs.")
+@click.option("--csv", type=common.PATH, help="Write it as CSV.")
+@click.option("--latex", type=common.PATH, help="Write it as a LaTeX table, for booktabs.")
 @click.option(
     "--picture",
     type=common.PATH,
@@ -72,14 +74,8 @@ def show(
     reference: bool | None,
     conditions: bool,
     attacks: bool,
-    html: Path | None,
-    markdown: Path | None,
-    csv_file: Path | None,
-    latex_file: Path | None,
-    picture: Path | None,
-    point: str,
-    include_pictures: bool,
     as_json: bool,
+    **files: Any,
 ) -> None:
     """Show the board of RUNS (by default the newest below runs/).
 
@@ -88,64 +84,141 @@ def show(
     Of a suite first the standings: one row for each defense over all conditions, yours (▸) among the
     published ones.
     """
-    if picture is not None and picture.suffix.lower() not in figure.FORMS:
-        raise BenchError(f"--picture {picture}: it ends in {', '.join(figure.FORMS)}; rename it")
+    wanted, shown = _Files(**files), _board(runs, reference)
+    if attacks:
+        if wanted.any or only:
+            raise click.UsageError("--attacks prints a table or --json; leave --only and the files out")
+        _print_attacks(shown.records, as_json=as_json)
+        return
+    shown = shown.only(only)
+    _write_files(shown, wanted)
+    if as_json:
+        common.print_json(shown.json())
+    elif not shown.rows:
+        which = " with --only" if only else ""
+        click.echo(f"no attack in {', '.join(map(str, shown.runs))}: there is nothing to rank{which}")
+    elif not wanted.any:
+        _print(shown, conditions=conditions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Files:
+    """The files to write, and the examples in them."""
+
+    html: Path | None
+    markdown: Path | None
+    csv: Path | None
+    latex: Path | None
+    picture: Path | None
+    point: str
+    """The interception point of a picture without standings."""
+    include_pictures: bool
+    """Shows examples of private data, too."""
+
+    def __post_init__(self) -> None:
+        if self.picture is not None and self.picture.suffix.lower() not in figure.FORMS:
+            raise BenchError(f"--picture {self.picture}: it ends in {', '.join(figure.FORMS)}; rename it")
+
+    @property
+    def any(self) -> bool:
+        return any((self.html, self.markdown, self.csv, self.latex, self.picture))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """The board of some runs, beside the reference where a suite has it."""
+
+    runs: tuple[Path, ...]
+    version: str | None
+    """The suite of the reference results."""
+    records: Sequence[Record]
+    folders: Mapping[str, Path]
+    """Record id → run."""
+    rows: list[Row]
+    standings: list[Standing]
+
+    def only(self, texts: Sequence[str]) -> "_Shown":
+        """The rows and standings whose defense holds a text; all without texts."""
+        if not texts:
+            return self
+        rows = [row for row in self.rows if any(text in row.defense for text in texts)]
+        standings = [each for each in self.standings if any(text in each.defense for text in texts)]
+        return replace(self, rows=rows, standings=standings)
+
+    def strips(self) -> Mapping[str, bytes]:
+        return strips_of(self.records, self.folders, self.version) if self.standings else {}
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "runs": [str(run) for run in self.runs],
+            "reference": self.version,
+            "standings": [each.json() for each in self.standings],
+            "rows": [row.json() for row in self.rows],
+        }
+
+
+def _board(runs: tuple[Path, ...], reference: bool | None) -> _Shown:
     records_of = {} if reference and not runs else _records(runs)
-    folders = {record.id: run for run, records in records_of.items() for record in records}
-    # a cell that several runs have counts once, as the last named run answered it
+    # a cell of several runs counts once, from the run named last
     last = tuple({record.cell.id: record for records in records_of.values() for record in records}.values())
     version = None if reference is False else beside.suite_of(records_of) or (reference and _version()) or None
     suite = beside.joined(version, last) if version else None
-    records, rows = (last, board(last)) if suite is None else (suite.records, list(suite.rows))
-    standings = list(suite.standings) if suite else []
-    if only:
-        rows = [row for row in rows if any(text in row.defense for text in only)]
-        standings = [each for each in standings if any(text in each.defense for text in only)]
-    if attacks:
-        if any((html, markdown, csv_file, latex_file, picture, only)):
-            raise click.UsageError("--attacks prints a table or --json; leave --only and the files out")
-        _attacks(records, as_json=as_json)
-        return
-    if html is not None:
-        names = ", ".join(run.resolve().name for run in records_of)  # a published page names no folders
-        thumbnails = reconstructions.thumbnails(rows, folders, private=include_pictures)
-        context = [*([f"Reference: {version}"] if version else []), *([f"Runs: {names}"] if names else [])]
-        title = "Gradient leakage leaderboard"
-        shown = strips_of(records, folders, version) if standings else {}
-        _write(
-            html,
-            page.render(rows, thumbnails=thumbnails, title=title, context=context, standings=standings, strips=shown),
-        )
-    if markdown is not None:
+    return _Shown(
+        runs=tuple(records_of),
+        version=version,
+        records=last if suite is None else suite.records,
+        folders={record.id: run for run, records in records_of.items() for record in records},
+        rows=board(last) if suite is None else list(suite.rows),
+        standings=list(suite.standings) if suite else [],
+    )
+
+
+def _write_files(shown: _Shown, files: _Files) -> None:
+    rows, standings = shown.rows, shown.standings
+    if files.html is not None:
+        _write(files.html, _page(shown, private=files.include_pictures))
+    if files.markdown is not None:
         over = standings_form.markdown(standings) + "\n" if standings else ""
-        _write(markdown, over + markdown_form.board(rows))
-    if csv_file is not None:
-        _write(csv_file, standings_form.comma_separated(standings) if standings else csv_form.board(rows))
-    if latex_file is not None:
-        _write(latex_file, latex.board(rows, standings))
-    if picture is not None and standings:
-        _draw_standings(picture, standings, records, folders, str(version))
-    elif picture is not None:
-        _draw(picture, rows, folders, point, include_pictures)
-    runs_shown = [str(run) for run in records_of]
-    if as_json:
-        common.print_json(
-            {
-                "runs": runs_shown,
-                "reference": version,
-                "standings": [each.json() for each in standings],
-                "rows": [row.json() for row in rows],
-            }
-        )
-    elif not rows:
-        which = " with --only" if only else ""
-        click.echo(f"no attack in {', '.join(runs_shown)}: there is nothing to rank{which}")
-    elif not any((html, markdown, csv_file, latex_file, picture)):
-        console = common.console()
-        if standings:
-            console.print(standings_form.terminal(standings, f"{version}: standings over its conditions"))
-        if not standings or conditions:
-            console.print(terminal.board(rows))
+        _write(files.markdown, over + markdown_form.board(rows))
+    if files.csv is not None:
+        _write(files.csv, standings_form.comma_separated(standings) if standings else csv_form.board(rows))
+    if files.latex is not None:
+        _write(files.latex, latex.board(rows, standings))
+    if files.picture is not None:
+        write_atomically(files.picture, _picture(shown, files, files.picture.suffix.lower()))
+
+
+def _page(shown: _Shown, *, private: bool) -> str:
+    names = ", ".join(run.resolve().name for run in shown.runs)  # a published page names no folders
+    suite = [f"Reference: {shown.version}"] if shown.version else []
+    return page.render(
+        shown.rows,
+        thumbnails=reconstructions.thumbnails(shown.rows, shown.folders, private=private),
+        title="Gradient leakage leaderboard",
+        context=[*suite, *([f"Runs: {names}"] if names else [])],
+        standings=shown.standings,
+        strips=shown.strips(),
+    )
+
+
+def _picture(shown: _Shown, files: _Files, form: str) -> bytes:
+    """The standings of a suite, or victims above their reconstructions, in a form of `figure.FORMS`."""
+    if shown.standings:
+        return poster.FORMS[form](poster.svg(shown.standings, shown.strips(), f"Gradient leakage, {shown.version}"))
+    lines = figure.strips(shown.rows, shown.folders, point=files.point, private=files.include_pictures)
+    if not lines:
+        hint = "give another --point, or (private data) --include-pictures"
+        raise BenchError(f"no examples to draw at {files.point}; {hint}")
+    return figure.FORMS[form](lines)
+
+
+def _print(shown: _Shown, *, conditions: bool) -> None:
+    console = common.console()
+    if shown.standings:
+        title = f"{shown.version}: standings over its conditions"
+        console.print(standings_form.terminal(shown.standings, title))
+    if not shown.standings or conditions:
+        console.print(terminal.board(shown.rows))
 
 
 def _records(runs: tuple[Path, ...]) -> dict[Path, list[Record]]:
@@ -162,7 +235,7 @@ def _version() -> str:
     return there[-1]
 
 
-def _attacks(records: Sequence[Record], *, as_json: bool) -> None:
+def _print_attacks(records: Sequence[Record], *, as_json: bool) -> None:
     ranks = attack_ranks(records)
     if as_json:
         common.print_json({"attacks": [each.json() for each in ranks]})
@@ -170,20 +243,6 @@ def _attacks(records: Sequence[Record], *, as_json: bool) -> None:
         click.echo("no attack is done: there is nothing to rank")
     else:
         common.console().print(attack_ranks_form.terminal(ranks))
-
-
-def _draw_standings(
-    path: Path, standings: Sequence[Standing], records: Sequence[Record], folders: dict[str, Path], version: str
-) -> None:
-    drawn = poster.svg(standings, strips_of(records, folders, version), f"Gradient leakage, {version}")
-    write_atomically(path, poster.FORMS[path.suffix.lower()](drawn))
-
-
-def _draw(path: Path, rows: list[Row], folders: dict[str, Path], point: str, include_pictures: bool) -> None:
-    lines = figure.strips(rows, folders, point=point, private=include_pictures)
-    if not lines:
-        raise BenchError(f"no examples to draw at {point}; give another --point, or (private data) --include-pictures")
-    write_atomically(path, figure.FORMS[path.suffix.lower()](lines))
 
 
 def _write(path: Path, text: str) -> None:
