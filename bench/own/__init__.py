@@ -1,1 +1,1 @@
-"""What people with a federated loop of their own bring: arrays, models, files."""
+"""Inputs from users with a federated loop: arrays, models, files."""

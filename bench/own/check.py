@@ -1,7 +1,7 @@
-"""Does a reading say what its owner believes?  The declared protocol, run again on the true examples.
+"""Check of a user's reading: the declared protocol, repeated on the true examples.
 
-A gradient that is not what was declared brings nothing back, which looks like protection.  With the truth the likeliest
-mistake is named; without it, what can be seen in the reading alone.
+A gradient from another protocol reconstructs nothing and would look protected.  With the truth, the likeliest mistake
+is named; without the truth, only the reading can be inspected.
 """
 
 from dataclasses import dataclass
@@ -29,27 +29,29 @@ _TOLD = 4.0  # standard errors of the noise from which the replay's share in a n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Whether the reading is what the declared protocol makes of the true examples.
-
-    `cosine` between what was sent and the replay, and `scale`, how many times as long it is: the least alike of the
-    readings; None without a truth.  `explained` None: it cannot be told, for want of a truth, behind so much noise, or
-    for this model.  `line`: what to do, in one line.
-    """
+    """Agreement between a reading and the declared protocol on the true examples."""
 
     explained: bool | None
+    """Whether the replay explains the update.  None: undecidable without a truth, under strong noise, or for this
+    model.
+    """
     line: str
+    """Result and remedy on a line."""
     cosine: float | None = None
+    """Cosine between update and replay, for the worst reading; None without a truth."""
     scale: float | None = None
+    """Length of the update over length of the replay, for the worst reading; None without a truth."""
 
 
 def check(reading: Reading, truth: Values | None = None, labels: Values | None = None) -> Check:
-    """Run the protocol of `reading` on its true examples and compare; name the likeliest mistake where they differ.
+    """Repeat the protocol of `reading` on its true examples, compare, and name the likeliest mistake.
 
-    `truth` (reading, example, *shape) in `reading.value_range` and `labels` (reading, example), each reading's distinct
-    examples in the order of its local steps, or the same in fewer axes.  Without them: its length beside that of public
-    examples' gradients, the sum of the last bias, its sign, and the rank of the last layer.
+    `truth` (reading, example, *shape) in `reading.value_range` and `labels` (reading, example): each reading's distinct
+    examples in the order of local steps, or the same examples in fewer axes.  Without a truth, the check uses the
+    reading's length in comparison with public gradients, the sum of the last bias, its sign, and the rank of the last
+    layer.
 
-    Raises `BenchError` for a truth that is not of the reading's shape.
+    Raises `BenchError` for a truth of another shape.
     """
     if not isinstance(reading, Reading):
         raise BenchError(f"check takes what api.reading returns, not a {type(reading).__name__}")
@@ -105,7 +107,7 @@ def _orders(reading: Reading) -> int:
 
 
 def _wrong_grant(reading: Reading, labels: Tensor) -> str | None:
-    """What is wrong with the labels that the attacker was granted."""
+    """Fault of the granted labels, if any."""
     if reading.labels is None:
         return None
     times = reading.examples // labels.shape[1]
@@ -116,7 +118,7 @@ def _wrong_grant(reading: Reading, labels: Tensor) -> str | None:
 
 
 def _off(observed: dict[str, Tensor], found: Likeness) -> str:
-    """The tensor that a replay which is right in sum does not explain."""
+    """A tensor unexplained by a replay with a correct sum."""
     name = max(found.off, key=lambda each: float(found.off[each].max()))
     row = int(found.off[name].argmax())
     zero = not bool(observed[name][row].any())
@@ -128,8 +130,11 @@ def _off(observed: dict[str, Tensor], found: Likeness) -> str:
 def _behind_noise(
     found: Likeness, noise: float, observed: dict[str, Tensor], bound: bool, figures: str
 ) -> tuple[bool | None, str]:
-    """Whether the described noise, of that energy, is what differs.  Its energy is known to a few in √coordinates, and
-    the replay's share in what was sent is 1 with the standard error √(v/‖replay‖²)."""
+    """Whether the described noise, of this energy, explains the difference.
+
+    The noise energy is known to a few in √coordinates; the replay's share in the update is 1 with standard error
+    √(v/‖replay‖²).
+    """
     count = sum(value[0].numel() for value in observed.values())
     error = (noise / count / found.energy.clamp_min(1e-300)).sqrt()
     share, worst = found.share, int((found.share - 1).abs().argmax())
@@ -150,7 +155,7 @@ def _behind_noise(
 
 
 def _noise(reading: Reading, observed: dict[str, Tensor]) -> float | None:
-    """The described noise's energy on a reading."""
+    """Energy of the described noise on a reading."""
     if reading.description is None or reading.description.noise.variance == 0:
         return None
     return reading.description.noise.variance * sum(value[0].numel() for value in observed.values())

@@ -1,6 +1,6 @@
-"""A user's own values: gradients, labels and examples, checked against model and shape.
+"""Users' gradients, labels and examples, checked against model and shape.
 
-Every error is one `BenchError` line that says what was given and what was expected.
+Every error is a `BenchError` on a line, with the given and the expected value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _ROUNDING = 1e-6  # a share of the range by which float32 values may leave it
 
 
 def tensor(value: Values, what: str) -> Tensor:
-    """A value as a tensor on the CPU without history; `what` starts the message."""
+    """A value as a CPU tensor without history; `what` starts the message."""
     try:
         return torch.as_tensor(value).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -36,8 +36,8 @@ def gradients(
 ) -> dict[str, Tensor]:
     """Gradients as name → (reading, *shape), in the order and dtypes of `parameters`.
 
-    `values` by name, or a list in that order; each (*shape), or (reading, *shape) in all of them.  `state`: the model's
-    parameters and buffers.
+    `values` by name, or a list in this order; each (*shape), or all (reading, *shape).  `state`: the model's parameters
+    and buffers.
     """
     if not isinstance(values, Mapping):
         if not isinstance(values, Sequence):
@@ -64,7 +64,7 @@ def gradients(
 
 
 def list_fault(count: int, parameters: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
-    """What is wrong with a list of so many arrays."""
+    """Fault of a list with this number of arrays, if any."""
     buffers = [name for name in state if name not in parameters]
     if count == len(state) and buffers:
         names = ", ".join(buffers[:3]) + (", …" if len(buffers) > 3 else "")
@@ -97,7 +97,7 @@ def _gradient(name: str, value: Values | None, parameter: Tensor) -> Tensor:
 
 
 def labels(values: Values, count: int, classes: int | None = None) -> Tensor:
-    """`count` labels as integers (count,), below `classes` where that is known."""
+    """`count` labels as integers (count,), below `classes` if known."""
     array = tensor(values, "labels").reshape(-1)
     if len(array) != count:
         raise BenchError(f"{len(array)} labels for {count} examples; give one each")
@@ -111,7 +111,7 @@ def labels(values: Values, count: int, classes: int | None = None) -> Tensor:
 
 
 def like_reading(values: Values, like: tuple[int, ...], what: str = "truth") -> Tensor:
-    """Examples as (reading, example, *shape) = `like`, whatever leading axes they came with."""
+    """Examples with any leading axes as (reading, example, *shape) = `like`."""
     batch, shape = tensor(values, what).float(), like[2:]
     if not torch.isfinite(batch).all():
         raise BenchError(f"{what} has values that are not finite")
@@ -124,7 +124,7 @@ def like_reading(values: Values, like: tuple[int, ...], what: str = "truth") -> 
 
 
 def examples(values: Values, shape: tuple[int, ...], what: str) -> Tensor:
-    """One example or more as (example, *shape)."""
+    """Examples, or a single example, as (example, *shape)."""
     batch = tensor(values, what).float()
     if not torch.isfinite(batch).all():
         raise BenchError(f"{what} has values that are not finite")
@@ -137,7 +137,7 @@ def examples(values: Values, shape: tuple[int, ...], what: str) -> Tensor:
 
 
 def scaled(values: Tensor, value_range: Range, what: str) -> NDArray[np.float64]:
-    """Examples in `value_range` as [0, 1]; raises `BenchError` where they leave it."""
+    """Examples from `value_range` to [0, 1]; raises `BenchError` for values outside."""
     low, high = value_range
     if not high > low:
         raise BenchError(f"value_range must be (low, high), got {value_range}")

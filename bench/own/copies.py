@@ -1,4 +1,4 @@
-"""A copy of a user's model that the attackers may run: unwrapped, in eval mode, without the hooks of a trainer."""
+"""Copy of a user's model for attackers: unwrapped, in eval mode, without trainer hooks."""
 
 import copy
 from functools import partial
@@ -17,7 +17,7 @@ _TRAINERS = ("opacus",)  # packages whose hooks record what a later backward pas
 
 
 def plain_copy(model: nn.Module) -> nn.Module:
-    """The model on the CPU in eval mode, frozen parameters still frozen; the user's own is never touched."""
+    """The model on the CPU in eval mode; frozen parameters stay frozen, the user's model stays unchanged."""
     module = copy.deepcopy(unwrapped(model)).cpu().eval()
     for layer in module.modules():
         for name in _HOOKS:
@@ -32,14 +32,14 @@ def plain_copy(model: nn.Module) -> nn.Module:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside Opacus', PyTorch's parallel and compiled wrappers."""
+    """The model inside the wrappers of Opacus and of PyTorch's parallel and compiled modules."""
     while (name := _WRAPPERS.get(type(model).__name__)) and isinstance(inner := getattr(model, name), nn.Module):
         model = inner
     return model
 
 
 def _origin(hook: Any) -> str:
-    """The top-level package that a hook is of."""
+    """Top-level package of a hook."""
     while isinstance(hook, partial):
         hook = hook.func
     owner = getattr(hook, "__self__", None)

@@ -1,4 +1,4 @@
-"""A defense that a project of one's own runs, described to its attacker."""
+"""Description of a user's defense for an adaptive attacker."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,10 +20,10 @@ Chosen = str | Mapping[str, Any] | Defense
 def defended(
     reading: Reading, chosen: Chosen, *, clients: int = 1, per_round: int | None = None, rounds: int = 1
 ) -> Reading:
-    """The reading of an attacker who knows the defense: its name, {"name": …, parameter: …}, or the defense itself.
+    """The reading of an attacker with knowledge of the defense: a name, {"name": …, parameter: …}, or a `Defense`.
 
-    `clients`, `per_round` and `rounds` are the project's, where the defense's noise depends on them.  Raises
-    `BenchError` for a defense that is unknown, does nothing at the reading's point, or cannot be described there.
+    `clients`, `per_round` and `rounds` matter if the defense's noise depends on them.  Raises `BenchError` for a
+    defense with an unknown name, without effect at the reading's point, or without a description there.
     """
     defense = _instance(chosen)
     if reading.weight_decay:

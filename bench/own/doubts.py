@@ -1,4 +1,4 @@
-"""What a reading shows against its own declaration, without the truth."""
+"""Contradictions between a reading and its declaration, without the truth."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ _PUBLIC = 16
 
 
 def doubts(reading: Reading, observed: dict[str, Tensor]) -> Iterator[str]:
-    """What the reading alone says against what was declared."""
+    """Contradictions as text, from the reading alone."""
     path = last_layer(reading.model, reading.classes)
     prefix = f"{path}." if path else ""
     bias = observed.get(f"{prefix}bias") if path is not None else None

@@ -1,8 +1,8 @@
-"""Reading files: a gradient of one's own in an `.npz`.
+"""Reading files: a user's gradient in an `.npz`.
 
 value/<parameter>     gradient or update: (*shape), or (reading, *shape) for several
-weight/<parameter>    the model's parameters it was taken at: (*shape); may be left out
-label                 the true labels, only as a grant: (example,) or (reading, example)
+weight/<parameter>    the model's parameters at the gradient: (*shape); optional
+label                 true labels, only as a grant: (example,) or (reading, example)
 meta                  JSON as text or uint8: `Meta`'s fields
 """
 
@@ -33,27 +33,27 @@ _NAMES = re.compile(r"(?:(?:value|weight)/)?(?!\.{1,2}\.npy)[^/\\]+\.npy", re.DO
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True, config={"extra": "forbid"})
 class Meta:
-    """What the attacker knows beside the numbers.
-
-    `shape` of one example, `classes`, `batch` B, `steps` L; `rate` η and `unit`, what one unit of gradient amounts to
-    in the values: 1 for gradients, η for w_0 - w_L; `value_range` of inputs.  Of several local steps: how many examples
-    the client has (by default as many as the steps see), whether its epochs end with a smaller batch, and its SGD's
-    momentum and weight decay, whose first order is no longer in the values.  `frozen` parameters have weights and no
-    values.
-    """
+    """The attacker's knowledge beside the tensors."""
 
     shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
+    """Shape of an example."""
     classes: int = Field(ge=2)
     batch: int = Field(default=1, ge=1)
+    """B, examples per local step."""
     steps: int = Field(default=1, ge=1)
+    """L, local steps."""
     rate: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """η, local learning rate."""
     unit: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """A unit of gradient in the values: 1 for gradients, η for w_0 - w_L."""
     value_range: tuple[float, float] = (0.0, 1.0)
+    """Range of inputs."""
     client_examples: int | None = Field(default=None, ge=1)
     ragged: bool = False
     momentum: float = Field(default=0.0, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     frozen: tuple[str, ...] = ()
+    """Parameters with weights and without values."""
 
     @field_validator("value_range")
     @classmethod
@@ -65,7 +65,7 @@ class Meta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingFile:
-    """A reading file's content; `values` and `weights` by parameter name, `labels` where granted."""
+    """Content of a reading file; `values` and `weights` by parameter name, `labels` if granted."""
 
     values: Arrays
     weights: Arrays
@@ -74,7 +74,7 @@ class ReadingFile:
 
 
 def checked_meta(**fields: Any) -> Meta:
-    """A `Meta` of these fields; raises `RecordError` naming the one that is wrong."""
+    """A `Meta` from these fields; raises `RecordError` with the name of a wrong field."""
     try:
         return Meta(**fields)
     except ValidationError as error:
@@ -89,7 +89,7 @@ def save(
     weights: Mapping[str, ArrayLike] | None = None,
     labels: ArrayLike | None = None,
 ) -> None:
-    """Write a reading file, whole or not at all; `labels` are the true ones and count as granted."""
+    """Write a reading file atomically; `labels` are true labels and count as granted."""
     arrays = {f"value/{name}": np.asarray(array) for name, array in values.items()}
     arrays |= {f"weight/{name}": np.asarray(array) for name, array in (weights or {}).items()}
     if labels is not None:
@@ -99,7 +99,7 @@ def save(
 
 
 def load(path: Path) -> ReadingFile:
-    """Read and check a reading file; raises `RecordError` naming file, key and remedy."""
+    """Read and check a reading file; raises `RecordError` with file, key and remedy."""
     arrays = load_arrays(path)
     for name in arrays:
         if name not in ("label", "meta") and not name.startswith(("value/", "weight/")):
@@ -115,7 +115,7 @@ def load(path: Path) -> ReadingFile:
 
 
 def save_arrays(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
-    """Write an `.npz`, whole or not at all."""
+    """Write an `.npz` atomically."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, array in arrays.items():
@@ -125,9 +125,9 @@ def save_arrays(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
 
 
 def load_arrays(path: Path, *, limit: int = LIMIT) -> Arrays:
-    """The arrays of an `.npz` from elsewhere, name → array of finite numbers; `meta` may be text.
+    """Arrays of an untrusted `.npz`, name → finite numbers; `meta` may be text.
 
-    Raises `RecordError` where `bench.record.npz.read_npz` raises, for text and for values that are not finite.
+    Raises `RecordError` as `bench.record.npz.read_npz`, and for text or non-finite values.
     """
     try:
         arrays = read_npz(path, limit=limit, names=_NAMES)

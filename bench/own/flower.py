@@ -1,4 +1,4 @@
-"""What a Flower client was sent and sends back, as weights by name."""
+"""Weights of a Flower client, received and sent, by name."""
 
 import io
 from typing import Any
@@ -13,10 +13,10 @@ from bench.sanitize import first_line
 
 
 def from_flower(before: Any, after: Any, model: nn.Module) -> dict[str, Any]:
-    """`before`, `after` and `model` for `api.reading`: weights by name, buffers with them.
+    """`before`, `after` and `model` for `api.reading`: weights by name, including buffers.
 
-    Each is what Flower hands around: an `ArrayRecord`, `Parameters`, or a list of arrays in the order of
-    `model.state_dict()`, or of `model.parameters()`.  Raises `BenchError` for what is not the model's.
+    Input: Flower's `ArrayRecord`, `Parameters`, or a list of arrays in the order of `model.state_dict()` or
+    `model.parameters()`.  Raises `BenchError` for values unfit for the model.
     """
     return {"before": _state(before, model, "before"), "after": _state(after, model, "after"), "model": model}
 

@@ -1,4 +1,4 @@
-"""A run as pandas DataFrames: one row for each cell, and one for each example."""
+"""A run as pandas DataFrames: a row per cell, and a row per example."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
@@ -24,12 +24,11 @@ class Frames(NamedTuple):
 
 
 def frames(run: Path) -> Frames:
-    """The cells and victims of a run folder.
+    """Cells and victims of a run folder.
 
-    A cell's row has its configuration (`defense`, `federated.batch`, …), `status`, `reason`, what its result
-    says in short (`asr`, `asr.low`, `psnr_db` and the other metrics as medians, `epsilon`, `accuracy`, …) and
-    its cost.  A victim's row has each metric of one example.  Raises `RecordError` where the folder has no
-    records, or one cannot be read.
+    A cell's row: configuration (`defense`, `federated.batch`, …), `status`, `reason`, summary (`asr`, `asr.low`,
+    `psnr_db` and other metrics as medians, `epsilon`, `accuracy`, …) and cost.  A victim's row: each metric of an
+    example.  Raises `RecordError` for a folder without records, or an unreadable record.
     """
     import pandas
 
@@ -88,7 +87,7 @@ def _victims(record: Record) -> Iterator[dict[str, Any]]:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as one row: `federated.batch`."""
+    """Nested tables as a flat row: `federated.batch`."""
     row: dict[str, Any] = {}
     for name, value in values.items():
         row |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}

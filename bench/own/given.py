@@ -1,4 +1,4 @@
-"""A user's gradient or update as the reading of an attacker, and reading files."""
+"""A user's gradient or update as an attacker's reading, and reading files."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -40,9 +40,9 @@ Weights = Mapping[str, Values] | Sequence[Values]
 def build(
     name: str, *, shape: tuple[int, ...], classes: int, seed: int = 0, params: Mapping[str, Any] | None = None
 ) -> nn.Module:
-    """A registered model as a module in eval mode, at its initial weights of that seed.
+    """A registered model as a module in eval mode, at its initial weights for this seed.
 
-    Raises `BenchError` for an unknown name or parameter, or a shape that it cannot take.
+    Raises `BenchError` for an unknown name or parameter, or an unsupported shape.
     """
     architecture: Model = registry.instance("models", name, params or {})
     try:
@@ -79,21 +79,22 @@ def reading(
     per_round: int | None = None,
     rounds: int = 1,
 ) -> Reading:
-    """The reading of an attacker who holds a user's gradients or update, ready for `attack`.
+    """Reading of an attacker with a user's gradients or update, ready for `attack`.
 
-    Either `gradients`: name → tensor, or a list in the order of `model.parameters()`; each of its parameter's shape, or
-    (reading, *shape) for several readings under the same weights; `weights`: the model at which they were taken, by
-    default the module's.  Or `before` and `after`, the weights of a client's round, by name or as a list in the order
-    of `model.state_dict()`, and `local`, its training (`SGD`).  `model`: a module (copied, and put into eval mode;
-    frozen parameters stay frozen) or a registered name.  `shape`: (channel, height, width) or (feature,); `kind`: the
-    kind of data (`bench.kinds`), by default inferred from `shape`.
+    Either `gradients`: name → tensor, or a list in the order of `model.parameters()`, each of its parameter's shape, or
+    (reading, *shape) for several readings under the same weights; with `weights`, the model at these gradients, by
+    default the module's weights.  Or `before` and `after`: a client's weights around a round, by name or as a list in
+    the order of `model.state_dict()`, with `local`, its training (`SGD`).  `model`: a module (copied, in eval mode;
+    frozen parameters stay frozen) or a registered name.  `shape`: (channel, height, width) or (feature,); `kind`: kind
+    of data (`bench.kinds`), by default inferred from `shape`.
 
-    Without `local`, `unit` is 1 for gradients, and `rate` for a weight difference w_0 - w_L over `steps` local steps of
-    `batch` examples.  `defense`: the client's, as the attacker knows it, by name, as {"name": …, parameter: …} or as
-    a `Defense`; its noise may depend on `clients`, `per_round` and `rounds`.  `labels`: the true labels, which count as
-    granted.  `public` (example, *shape) and `public_labels` (example,): public knowledge, by default a uniform grey.
+    Without `local`, `unit` is 1 for gradients, and `rate` for a weight difference w_0 - w_L over `steps` local steps
+    with `batch` examples each.  `defense`: the client's defense, known to the attacker, by name, as {"name": …,
+    parameter: …} or as a `Defense`; its noise may depend on `clients`, `per_round` and `rounds`.  `labels`: true
+    labels, as a grant.  `public` (example, *shape) and `public_labels` (example,): public knowledge, by default a
+    uniform grey.
 
-    Raises `BenchError`, in one line, for arguments that contradict each other.
+    Raises `BenchError` on a line for contradicting arguments.
     """
     update = _Update(gradients=gradients, weights=weights, before=before, after=after, local=local)
     if fault := update.fault(declared=(batch, steps, rate, unit) != (1, 1, 1.0, 1.0)):
@@ -185,8 +186,9 @@ def _module(model: nn.Module | str, meta: files.Meta, update: _Update) -> nn.Mod
 
 
 def _values(update: _Update, module: nn.Module, meta: files.Meta) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Trained weights, name → (*shape), which are loaded into the module; gradients or update at these weights,
-    name → (reading, *shape)."""
+    """Trained weights, name → (*shape), loaded into the module; gradients or update at these weights, name →
+    (reading, *shape).
+    """
     state = None if update.before is None else named_state(update.before, module, "before")
     if (weights := update.weights) is not None:
         named = weights if isinstance(weights, Mapping) else named_state(weights, module, "weights")
@@ -233,7 +235,8 @@ def open_reading(
 ) -> Reading:
     """The reading of a reading file (`bench.own.files`).
 
-    `weights` go before those in the file; `params` are a named model's.  Raises `BenchError` naming the file.
+    `weights` override the file's weights; `params`: parameters of a named model.  Raises `BenchError` with the file's
+    name.
     """
     content = files.load(Path(path))
     meta, chosen = content.meta, weights or content.weights
@@ -259,7 +262,7 @@ def open_reading(
 
 
 def save_reading(path: str | PathLike[str], reading: Reading) -> None:
-    """Write a reading of one observation for `bench attack --reading`; granted labels go with it."""
+    """Write a reading with a single observation for `bench attack --reading`, including granted labels."""
     knows = reading.description is not None or reading.simulator is not None
     if len(reading.rounds) > 1 or reading.senders > 1 or knows:
         raise BenchError(f"{path}: a reading file holds one observation of one client, and no description or simulator")

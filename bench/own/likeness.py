@@ -1,4 +1,4 @@
-"""How alike what was sent and its replay are: reading by reading, and tensor by tensor."""
+"""Similarity of an update and its replay, by reading and by tensor."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,34 +14,37 @@ _TINY = 1e-300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Likeness:
-    """`cosine`, `scale` (how many times as long as the replay), squared `residual`, `share` (how much of the replay is
-    in what was sent: 1 where noise was added to it) and `energy` (‖replay‖²), each (reading,); `off` tensor → how far
-    it is from its replay, over that, (reading,): tensors that rounding does not explain."""
+    """Similarity figures, each (reading,)."""
 
     cosine: Tensor
     scale: Tensor
+    """Length of the update over length of the replay."""
     residual: Tensor
+    """Squared distance."""
     share: Tensor
+    """Share of the replay in the update: 1 under additive noise."""
     energy: Tensor
+    """‖replay‖²."""
     off: Mapping[str, Tensor]
+    """Tensor → relative distance to its replay, for tensors beyond rounding."""
 
     @property
     def worst(self) -> int:
-        """The reading that is least alike: by its cosine, of equal ones by its scale."""
+        """Least similar reading: by cosine, ties by scale."""
         return int((1 - self.cosine + self.scale.clamp_min(_TINY).log().abs()).argmax())
 
     @property
     def least(self) -> tuple[float, float]:
-        """That reading's cosine and scale."""
+        """Cosine and scale of the least similar reading."""
         return float(self.cosine[self.worst]), float(self.scale[self.worst])
 
     def alike(self, enough: float, length: float) -> bool:
-        """Whether every reading has that cosine, and a length within this share of its replay's."""
+        """Whether every reading has at least this cosine, and a length within this share of its replay's length."""
         return bool((self.cosine >= enough).all() and ((self.scale - 1).abs() <= length).all())
 
 
 def likeness(sent: Tensors, replay: Tensors) -> Likeness:
-    """Of what was sent and its replay, both name → (reading, *shape).  Two zeros are alike."""
+    """Similarity of update and replay, both name → (reading, *shape).  Two zeros are equal."""
     pairs = {name: (sent[name].double().flatten(1), replay[name].double().flatten(1)) for name in sent}
     a, b = (torch.cat([pair[n] for pair in pairs.values()], 1) for n in (0, 1))
     long, energy, product = a.norm(dim=1), b.square().sum(1), (a * b).sum(1)

@@ -1,4 +1,4 @@
-"""A client's local training, as the owner of a federated project declares it."""
+"""A client's local training, as declared by a project's owner."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -10,13 +10,13 @@ from bench.errors import BenchError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SGD:
-    """What one client does in a round: SGD at rate `lr` on batches of `batch` examples, on cross entropy's mean.
+    """A client's round: SGD at rate `lr` on batches of `batch` examples, on mean cross entropy.
 
-    `steps` local steps, or `epochs` over its `examples`, in a new order each time; each epoch ends with a smaller batch
-    where `batch` does not divide them (PyTorch's `DataLoader` without `drop_last`).  Without `examples` no example
-    comes twice.  `momentum` and `weight_decay` as in `torch.optim.SGD`, its buffers empty when the round begins.
+    `steps` local steps, or `epochs` over `examples` in a new order each; an epoch ends with a smaller batch if `batch`
+    does not divide `examples` (PyTorch's `DataLoader` without `drop_last`).  Without `examples` no example repeats.
+    `momentum` and `weight_decay` as in `torch.optim.SGD`, with empty buffers at the round's begin.
 
-    Raises `BenchError` for numbers that do not fit together.
+    Raises `BenchError` for inconsistent numbers.
     """
 
     lr: float
@@ -62,12 +62,12 @@ class SGD:
 
     @property
     def step_batch(self) -> int:
-        """Examples of a whole batch: no more than there are."""
+        """Examples of a full batch, at most all examples."""
         return self.batch if self.examples is None else min(self.batch, self.examples)
 
     @property
     def client_examples(self) -> int:
-        """Distinct examples of the client, of which the steps may see fewer."""
+        """Distinct examples of the client; the steps may see fewer."""
         return self.examples or self.batch * (self.steps or 1)
 
     @property
@@ -77,5 +77,5 @@ class SGD:
 
     @property
     def unit(self) -> float:
-        """What one unit of each step's gradient moves the weights by, a mean over the steps."""
+        """Weight change per unit of each step's gradient, as a mean over the steps."""
         return self.lr * momentum_gain(self.momentum, self.count)

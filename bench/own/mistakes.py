@@ -1,4 +1,4 @@
-"""The likeliest mistake where a declared protocol does not explain what was sent."""
+"""Likeliest mistake behind an update that the declared protocol does not explain."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -28,10 +28,10 @@ _NORMALISED: dict[int, dict[str, _Columns]] = {  # of channels: mean and deviati
 def likeliest(
     reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels: Tensor, found: Likeness, enough: float
 ) -> str:
-    """The likeliest mistake and its remedy.
+    """Likeliest mistake with its remedy.
 
-    `observed` name → (reading, *shape) in gradient units; `inputs` (reading, example, *shape) and `labels`
-    (reading, example) the truth; `found`: how alike its replay is; `enough`: the cosine of a replay that explains it.
+    `observed` name → (reading, *shape) in gradient units; truth as `inputs` (reading, example, *shape) and `labels`
+    (reading, example); `found`: similarity of the declared replay; `enough`: cosine of an explaining replay.
     """
     cosine, scale = found.least
     if cosine >= enough:
@@ -59,7 +59,7 @@ def likeliest(
 
 
 def _unexplained(reading: Reading, observed: dict[str, Tensor], replay: dict[str, Tensor], found: Likeness) -> str:
-    """What is left to say where no replay explains it."""
+    """Message if no replay explains the update."""
     cosine, scale = found.least
     gone = {
         name: float(((value == 0) & (replay[name] != 0)).sum() / (replay[name] != 0).sum().clamp_min(1))
@@ -85,7 +85,7 @@ def _unexplained(reading: Reading, observed: dict[str, Tensor], replay: dict[str
 
 
 def _of_scale(reading: Reading, scale: float) -> str:
-    """Which number of the protocol a wrong length is."""
+    """Number of the protocol behind a wrong length."""
     known = [
         (reading.rate, "the rate: a difference of weights, read as a gradient; give before=, after= and local="),
         (1 / reading.rate, "1 over the rate: a gradient, read as a difference of weights; leave unit out"),
@@ -104,7 +104,7 @@ def _of_scale(reading: Reading, scale: float) -> str:
 def _of_rates(
     reading: Reading, inputs: Tensor, labels: Tensor
 ) -> Iterator[tuple[str, Callable[[float], dict[str, Tensor]]]]:
-    """Mistakes with an unknown learning rate, each with what would have been sent."""
+    """Mistakes with an unknown learning rate, each with its update."""
     raw = {name: value[:, 0] for name, value in reading.values.items()}
     yield (
         "the model has already moved: these weights are from after a step of rate {rate:.2g}; give those before it"
@@ -126,7 +126,7 @@ def _of_rates(
 
 
 def _tries(reading: Reading, inputs: Tensor, labels: Tensor) -> Iterator[tuple[str, Callable[[], dict[str, Tensor]]]]:
-    """Other mistakes, each with what would have been sent."""
+    """Other mistakes, each with its update."""
     if reading.description is not None:
         yield (
             "the defense is declared and was not applied; leave it out",

@@ -1,4 +1,4 @@
-"""What an Opacus training shows of itself: the plain model, each example's gradient, and the defense that it runs."""
+"""Plain model, per-example gradients and defense of an Opacus training."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,24 +11,23 @@ from bench.own.copies import plain_copy, unwrapped
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpacusStep:
-    """One step of an Opacus training, between `loss.backward()` and `optimizer.step()`.
-
-    `model`: a copy without Opacus' hooks, at the weights of the step.  `gradients` name → (example, *shape), each
-    example's, before clipping.  `defense`: what `optimizer.step()` does to them, as `api.reading` takes it, on batches
-    of `batch` examples.
-    """
+    """A step of an Opacus training, between `loss.backward()` and `optimizer.step()`."""
 
     model: nn.Module
+    """Copy without Opacus' hooks, at the step's weights."""
     gradients: dict[str, Tensor]
+    """name → (example, *shape), before clipping."""
     defense: dict[str, Any]
+    """Effect of `optimizer.step()`, in the form of `api.reading`."""
     batch: int
+    """Expected examples of a step."""
 
 
 def from_opacus(model: nn.Module, optimizer: Any) -> OpacusStep:
-    """The step that `model` and `optimizer`, as `PrivacyEngine.make_private` returned them, are in.
+    """The current step of `model` and `optimizer` from `PrivacyEngine.make_private`.
 
-    Raises `BenchError` where the model has no gradients of examples, or the optimizer clips in a way that no
-    description here has (one bound for each layer, or a bound that adapts).
+    Raises `BenchError` without per-example gradients, and for clipping without a description (a bound per layer, or an
+    adaptive bound).
     """
     inner = unwrapped(model)
     gradients: dict[str, Tensor] = {}

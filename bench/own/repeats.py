@@ -1,4 +1,4 @@
-"""Examples that several local steps saw: each is one, however often it came."""
+"""Examples seen by several local steps count as a single example."""
 
 from dataclasses import dataclass, fields, replace
 
@@ -13,8 +13,11 @@ from bench.trip import Reading, Reconstruction
 
 
 def granted_labels(labels: Values, reading: Reading) -> Tensor:
-    """True labels, of each reading's distinct examples, as `Reading.labels` has them: (reading, example), one for each
-    time that an example came, ascending: the order of a batch is unknown.  They may come so, too."""
+    """True labels in the form of `Reading.labels`: (reading, example), a label per use of an example, ascending,
+    because batch order is unknown.
+
+    Input: labels of each reading's distinct examples, or already a label per use.
+    """
     distinct, count = distinct_examples(reading), len(reading)
     if coerce.tensor(labels, "labels").numel() == count * reading.examples:
         return coerce.labels(labels, count * reading.examples, reading.classes).reshape(count, -1).sort(1).values
@@ -28,13 +31,13 @@ def granted_labels(labels: Values, reading: Reading) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim(Reconstruction):
-    """A reconstruction with the reading that it is of, so that a score can look whether the truth explains it."""
+    """A reconstruction with its reading, so a score can check the truth against the reading."""
 
     reading: Reading
 
 
 def claim(reconstruction: Reconstruction, reading: Reading) -> Claim:
-    """The claim with each distinct example once: those of the first epoch, where an attack seeks one for each time."""
+    """The claim with each distinct example once: the first epoch's examples, for attacks with an example per use."""
     made = Claim(**{item.name: getattr(reconstruction, item.name) for item in fields(Reconstruction)}, reading=reading)
     distinct, way = distinct_examples(reading), made.trajectory
     if made.inputs.shape[1] <= distinct:

@@ -1,4 +1,4 @@
-"""What a client would have sent, as was declared and under other circumstances."""
+"""Replay of a client's update, as declared and under other circumstances."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -20,9 +20,9 @@ _BISECTIONS = 7
 
 
 def replayed(reading: Reading, inputs: Tensor, labels: Tensor, draw: int = 0) -> dict[str, Tensor]:
-    """What the reading would show of distinct examples (reading, example, *shape), in gradient units.
+    """The reading for distinct examples (reading, example, *shape), in gradient units.
 
-    The first epoch takes them in their order, each later one in an order of its `draw`.
+    The first epoch keeps the given order; each later epoch has an order by `draw`.
     """
     distinct, generator = inputs.shape[1], torch.Generator().manual_seed(draw)
     passes = [torch.arange(distinct)]
@@ -38,7 +38,7 @@ def replayed(reading: Reading, inputs: Tensor, labels: Tensor, draw: int = 0) ->
 
 
 def moved_by(reading: Reading, raw: Tensors, rate: float, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """The replay at the weights from before a step of `rate` on what was sent, `raw` name → (reading, *shape)."""
+    """The replay at the weights before a step of `rate` on the update, `raw` name → (reading, *shape)."""
     rows = []
     for row in range(len(reading)):
         weights = {name: value + rate * raw[name][row] for name, value in reading.weights.items()}
@@ -47,8 +47,9 @@ def moved_by(reading: Reading, raw: Tensors, rate: float, inputs: Tensor, labels
 
 
 def best_rate(sent: Tensors, by_rate: Callable[[float], dict[str, Tensor]], declared: float) -> tuple[float, float]:
-    """The learning rate at which the replay is most like what was sent, and the least cosine there: over powers of ten
-    and the declared one, then by bisection around the best."""
+    """Learning rate with the most similar replay, and its least cosine: over powers of ten and the declared rate,
+    then by bisection.
+    """
 
     def reached(rate: float) -> float:
         return likeness(sent, by_rate(rate)).least[0]
@@ -63,7 +64,7 @@ def best_rate(sent: Tensors, by_rate: Callable[[float], dict[str, Tensor]], decl
 
 
 def trained_in_training_mode(reading: Reading, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Gradients (reading, *shape) with BatchNorm by the statistics of the batch; dropout stays off."""
+    """Gradients (reading, *shape) with BatchNorm on batch statistics; dropout stays off."""
     model = copy.deepcopy(reading.model)
     for layer in model.modules():
         layer.training = "BatchNorm" in type(layer).__name__

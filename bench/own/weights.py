@@ -1,4 +1,4 @@
-"""A model before a round and after it: what the client's update is, and what a model of one's own must not have."""
+"""A model before and after a round: the client's update, and checks of a user's model."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +16,7 @@ _SAME = 0.999  # cosine from which "gradients" are the weights themselves
 
 
 def check_model(module: nn.Module, shape: tuple[int, ...], classes: int) -> None:
-    """Raises `BenchError` for a model that does not map this shape to logits."""
+    """Raises `BenchError` for a model without logits for this shape."""
     for path, layer in module.named_modules():
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             raise BenchError(
@@ -35,8 +35,9 @@ def check_model(module: nn.Module, shape: tuple[int, ...], classes: int) -> None
 
 
 def load_state(module: nn.Module, state: Mapping[str, Tensor] | None, what: str) -> dict[str, Tensor]:
-    """Load a state, if there is one, into the module; returns what is trained, name → (*shape).  Parameters that are
-    frozen stay in the module."""
+    """Load an optional state into the module; returns trained parameters, name → (*shape).  Frozen parameters stay
+    in the module.
+    """
     if state is not None:
         fitted = fit(module, state, where=what)
         with torch.no_grad():
@@ -49,8 +50,9 @@ def load_state(module: nn.Module, state: Mapping[str, Tensor] | None, what: str)
 
 
 def named_state(values: Mapping[str, Values] | Sequence[Values], model: nn.Module, what: str) -> dict[str, Tensor]:
-    """A model's state by name: a mapping, or a list in the order of `model.state_dict()` (as Flower sends it) or of
-    `model.parameters()`.  Raises `BenchError` for names and shapes that are not the model's."""
+    """A model's state by name: from a mapping, or a list in the order of `model.state_dict()` (Flower) or
+    `model.parameters()`.  Raises `BenchError` for names and shapes unfit for the model.
+    """
     parameters = {name: value.detach() for name, value in model.named_parameters()}
     state = dict(model.state_dict())
     if isinstance(values, Mapping):
@@ -83,7 +85,7 @@ def named_state(values: Mapping[str, Values] | Sequence[Values], model: nn.Modul
 def of_trained(
     gradients: Mapping[str, Values] | Sequence[Values], module: nn.Module
 ) -> Mapping[str, Values] | Sequence[Values]:
-    """The gradients without those of frozen parameters, which have none (None), and without a wrapper's prefix."""
+    """Gradients without frozen parameters (None) and without a wrapper's prefix."""
     parameters = dict(module.named_parameters())
     frozen = [name for name, value in parameters.items() if not value.requires_grad]
     if isinstance(gradients, Mapping):
@@ -100,7 +102,7 @@ def of_trained(
 def difference(
     before: Mapping[str, Tensor], after: Mapping[str, Tensor], parameters: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """w_0 - w_L of the trained parameters, in float64.  Raises `BenchError` where nothing moved."""
+    """w_0 - w_L of the trained parameters, in float64.  Raises `BenchError` for unchanged weights."""
     update = {name: before[name].double() - after[name].double() for name in parameters}
     if not any(bool(value.any()) for value in update.values()):
         raise BenchError("before and after are equal; copy the weights before the client trains")
@@ -108,7 +110,7 @@ def difference(
 
 
 def refuse_batch_statistics(model: nn.Module) -> None:
-    """Raises `BenchError` where BatchNorm is in training mode, or keeps no statistics: it mixes a batch's examples."""
+    """Raises `BenchError` for BatchNorm in training mode or without statistics, which mixes a batch's examples."""
     if layer := mixing_layer(model):
         raise BenchError(
             f"{layer}: its gradients mix the examples of a batch, and no attack here simulates that; use GroupNorm, or "
@@ -117,7 +119,7 @@ def refuse_batch_statistics(model: nn.Module) -> None:
 
 
 def refuse_weights(values: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Raises `BenchError` where what came as gradients are the weights, (reading, *shape) against (*shape)."""
+    """Raises `BenchError` for weights in place of gradients, (reading, *shape) against (*shape)."""
     given, own = (
         torch.cat([each[name].double().flatten() for name in values])
         for each in ({name: value[0] for name, value in values.items()}, weights)
