@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from bench.cell import AttackCell, CheckpointWeights, Federated, FileWeights, TrainingCell
 from bench.cli.words import duration
+from bench.epsilon import Epsilon
 from bench.leaderboard.forms import numbers
 from bench.leaderboard.forms.numbers import NONE, figure, fine, share
 from bench.points import POINTS
@@ -104,7 +105,7 @@ def _epsilon(privacy: schema.Privacy) -> Iterator[Line]:
     yield from (line for item in privacy.figures for line in _one_epsilon(item))
 
 
-def _one_epsilon(item: schema.Epsilon) -> Iterator[Line]:
+def _one_epsilon(item: Epsilon) -> Iterator[Line]:
     value = f"absent: {item.absent}" if item.epsilon is None else f"{item.epsilon:.4g}"
     whom = f"at δ = {item.delta:g} of one {item.unit}, for an attacker who {item.adversary}"
     how = f"{item.accountant}; q = {item.q:g}, {item.steps} steps, {item.adjacency}"

@@ -166,8 +166,8 @@ def _leaks(conditions: Sequence[Condition]) -> Iterator[str]:
             if (worst := max(row.values(), key=lambda at: at.asr if at.asr is not None else -1.0)).asr is None:
                 continue
             figure = rate(worst.asr, lower_bound=worst.lower_bound)
-            if worst.asr == 0:
-                figure += f" (at most {share(worst.interval[1])})" if worst.interval else ""
+            if worst.asr == 0 and worst.interval and not worst.lower_bound:
+                figure += f" (at most {share(worst.interval[1])})"
             most.setdefault(figure, []).append(names[defense])
         text = "; ".join(f"{figure} {', '.join(defenses)}" for figure, defenses in most.items())
         yield f"{title}: {text or 'nothing was attacked'}"

@@ -188,13 +188,13 @@ class Budgets(Table):
     chunk: Counts | None = None
 
 
-_T = TypeVar("_T", bound=type[Table])
+_T = TypeVar("_T", bound=Table)
 
 
-def _adding(fields: Mapping[str, Any]) -> Callable[[_T], _T]:
+def _adding(fields: Mapping[str, Any]) -> Callable[[type[_T]], type[_T]]:
     """A decorator: the table with more fields, name → (type, default)."""
 
-    def added(table: _T) -> _T:
+    def added(table: type[_T]) -> type[_T]:
         return create_model(table.__name__, __base__=table, __module__=__name__, __doc__=table.__doc__, **fields)
 
     return added
@@ -207,7 +207,8 @@ def _axes(cell: type[AnyCell], required: Container[str] = (), but: Container[str
         field = cell.model_fields[name]
         limits = [*field.metadata, *([Field(le=LARGEST)] if field.annotation is int else [])]
         value = _SPELT.get(name) or Annotated[field.annotation, Field(), *limits]
-        fields[name] = (Axis[value], ...) if name in required else (Axis[value] | None, None)
+        axis: Any = Axis[value]  # type: ignore[valid-type]  # a type made at run time
+        fields[name] = (axis, ...) if name in required else (axis | None, None)
     return fields
 
 

@@ -8,7 +8,7 @@ None, with a reason beside them where a reason exists.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
@@ -21,7 +21,7 @@ from bench.kinds.known import named
 from bench.kinds.tables import TABLE
 from bench.record.metrics import Metric
 
-SCHEMA = 2
+SCHEMA: Final = 2
 Status = Literal["done", "n/a", "crashed"]
 Figures = dict[str, float | None]  # by name; None: not a number, or not measured
 

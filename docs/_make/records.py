@@ -46,8 +46,7 @@ def _classes(path: Path) -> Iterator[ast.ClassDef]:
 def _rows(of: ast.ClassDef) -> Iterator[list[str]]:
     for node, after in zip(of.body, [*of.body[1:], ast.Pass()], strict=True):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            kind, described = _described(node)
-            yield [f"`{node.target.id}`", f"`{kind}`", _docstring(after) or described]
+            yield [f"`{node.target.id}`", f"`{_type(node)}`", _docstring(after)]
 
 
 def _docstring(node: ast.stmt) -> str:
@@ -57,12 +56,9 @@ def _docstring(node: ast.stmt) -> str:
     return ""
 
 
-def _described(field: ast.AnnAssign) -> tuple[str, str]:
-    """The type without pydantic constraints, and the constraints' `description`."""
-    kind, calls = field.annotation, [field.value]
+def _type(field: ast.AnnAssign) -> str:
+    """The type without pydantic constraints."""
+    kind = field.annotation
     if isinstance(kind, ast.Subscript) and ast.unparse(kind.value) == "Annotated" and isinstance(kind.slice, ast.Tuple):
-        kind, *more = kind.slice.elts
-        calls += more
-    keywords = [keyword for call in calls if isinstance(call, ast.Call) for keyword in call.keywords]
-    described = [ast.literal_eval(keyword.value) for keyword in keywords if keyword.arg == "description"]
-    return ast.unparse(kind), str(described[0]) if described else ""
+        kind = kind.slice.elts[0]
+    return ast.unparse(kind)
