@@ -44,10 +44,11 @@ def opening(version: str, standings: Sequence[Standing], clients: int) -> str:
         for each in chosen(standings)
     ]
     note = (
-        "Columns 2 to 4: examples reconstructed by some attacker; ≥: a lower bound.  Recognised: examples told from "
-        "strangers by some attacker at the server.  †: less than half the undefended accuracy.  "
-        f"{len(standings)} settings, grouped by less or more than {share(LITTLE)} in each column (recognised: above "
-        "chance); a row is the most accurate ranked setting in a group, converged if possible.  All settings: "
+        "Columns 2 to 4 show the share of training examples that some attack reconstructs from this reading; ≥: the "
+        "true share may be higher.  *Recognised*: an attack at the server picks the true example out of unknown "
+        "examples.  †: the accuracy is below half of the undefended accuracy.  ε: neighbouring data sets differ in a "
+        f"removed example or a replaced client.  Rows: {len(standings)} published settings fall into groups with the "
+        f"same columns below {share(LITTLE)}; the table shows the most accurate setting in each group.  All settings: "
         f"[{version}](docs/results/{version}.md), `bench leaderboard --reference`."
     )
     return f"{table(heads, rows)}\n{paragraph(note)}"
