@@ -1,1 +1,1 @@
-"""What a run leaves for people: tables, views of records only (import name `bench.leaderboard`)."""
+"""Tables and figures for readers, computed from a run's records only (import name `bench.leaderboard`)."""

@@ -1,4 +1,4 @@
-"""Attack ranks in each condition: success, quality and cost."""
+"""Rank the attacks within each condition by success rate, then by computing time."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,20 +16,24 @@ _Key = tuple[str, str, ExampleKey]  # (defense, point, example): seeds and draws
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackRank:
-    """An attack in a condition, over all its defenses and points; gallery attacks are excluded."""
+    """An attack's rank in a condition, pooled over all defenses and interception points; attacks with a gallery are
+    excluded.
+    """
 
     title: str
     attack: str
     examples: int
     rate: float
-    """Success over the attack's own examples."""
+    """Success rate over the examples attacked by this attack."""
     interval: tuple[float, float]
     of_all: float
-    """Success over all examples of the condition; lower in a cascade."""
+    """Successes divided by all examples in the condition; smaller than `rate` if a cascade left this attack only a
+    part.
+    """
     psnr_db: float | None
-    """Median in dB; None in a cascade."""
+    """Median PSNR in dB; None in a cascade."""
     seconds: float | None
-    """CPU seconds per success; None without success.  A reconstruction shared between cells counts once."""
+    """CPU seconds per success; None without a success. A reconstruction shared between cells counts once."""
     cpu_seconds: float
     rank: int = 0
 
@@ -38,7 +42,7 @@ class AttackRank:
 
 
 def attack_ranks(records: Iterable[Record]) -> list[AttackRank]:
-    """Attacks of each condition, by success over all examples, then by cost."""
+    """Return the ranked attacks for each condition, sorted by success over all examples, then by CPU time."""
     listed = [record for record in of_one_series(records) if _reconstructs(record)]
     titles = {condition.key: condition.title for condition in by_condition(listed)}
     gathered: dict[str, dict[str, list[Record]]] = {}

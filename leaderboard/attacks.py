@@ -1,4 +1,4 @@
-"""Attack rows: success and cost on each data set, with published figures."""
+"""Attack table: success and cost for each attack on each data set, next to published figures."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,32 +19,32 @@ from bench.scoring.summary import median
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackRow:
-    """An attack on a data set, against a defense at a point.  None: no figure."""
+    """An attack's figures on a data set, against a defense at an interception point. None marks an unknown figure."""
 
     title: str
-    """Shared configuration: all but data set, attack, defense, point."""
+    """The configuration shared by all table rows, in words: everything except data set, attack, defense and point."""
     dataset: str
     attack: str
     defense: str
     point: str
     examples: int
     asr: float | None
-    """In a cascade: success over the remaining examples."""
+    """Attack success rate; in a cascade, only over the examples that earlier attacks left."""
     interval: tuple[float, float] | None
     medians: dict[str, float | None]
-    """Metric → median, failures worst; empty in a cascade."""
+    """Map from metric name to its median, with failed attacks counted as worst; all values are None in a cascade."""
     rmse_of_successes: float | None
-    """Over leaked examples."""
+    """Median RMSE over the leaked examples."""
     prior_psnr_db: float | None
     evaluations: float | None
-    """Median over readings."""
+    """Median number of gradient evaluations over the readings."""
     outer: float | None
-    """Median over readings."""
+    """Median number of outer iterations over the readings."""
     diverged: float | None
-    """Share of examples."""
+    """Share of examples with a diverged attack."""
     crashed: int
     cells: tuple[str, ...]
-    """Record ids."""
+    """Ids of the records behind this row."""
     published: PublishedFigures | None
 
     def json(self) -> dict[str, Any]:
@@ -52,9 +52,10 @@ class AttackRow:
 
 
 def attacks(records: Iterable[Record], published: Sequence[PublishedFigures] = ()) -> list[AttackRow]:
-    """A row for each attack, data set, defense and point, seeds and draws pooled; by name, no defense first.
+    """Return a row for each attack, data set, defense and point, with seeds and noise draws pooled.
 
-    Attacks with status n/a have no row.  Crashed cells are counted, without figures.
+    Rows are sorted by name, undefended rows first. An attack with status n/a has no row; crashed cells are counted, but
+    contribute no figures.
     """
     listed = [record for record in of_one_series(records) if record.status != "n/a" and not _has_gallery(record)]
     gathered: dict[tuple[str, ...], list[Record]] = {}

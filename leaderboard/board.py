@@ -1,7 +1,7 @@
-"""The board: a row for each defense setting on a data set, model and condition, from records alone.
+"""The board: a table row for each defense setting on a data set, model and condition, computed from records only.
 
-Privacy is the worst case over attacks, example by example, at each point.  Utility comes from a real training under the
-same defense.  Incomplete rows are flagged and rank below complete rows.
+Privacy is the worst case over attacks, example by example, at each interception point. Utility comes from a real
+training under the same defense. Incomplete rows are flagged and rank below complete rows.
 """
 
 from collections import Counter
@@ -39,61 +39,61 @@ THRESHOLDS_DB = tuple(range(10, 62, 2))  # at which `reached` is taken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """Best single attack at a point."""
+    """The most successful single attack at an interception point."""
 
     attack: str
     asr: float
     medians: dict[str, float | None]
-    """Metric → median over examples, failures worst."""
+    """Map from metric name to its median over examples, with failed attacks counted as worst."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtPoint:
-    """A defense at an interception point."""
+    """A defense's figures at an interception point."""
 
     point: str
     asr: float | None
-    """Share of examples leaked to any attack."""
+    """Share of examples leaked to at least one attack; None without a scored attack."""
     interval: tuple[float, float] | None
     lower_bound: bool
     at_least_once: float | None
-    """Share of examples leaked on some noise draw."""
+    """Share of examples leaked on at least one noise draw; None with a single draw."""
     examples: int
     identified: Rate | None
-    """Nearer to the reconstruction of any attack than strangers."""
+    """Share of examples identified: nearer to some attack's reconstruction than every gallery example."""
     named: Rate | None
-    """Picked from a gallery."""
+    """Share of examples named: an attacker picks the true example from a gallery."""
     best: Best | None
     by_attack: dict[str, float]
-    """Attack → rate."""
+    """Map from attack to success rate."""
     reached: tuple[float, ...]
-    """Share of examples with a best PSNR of at least each of `THRESHOLDS_DB`."""
+    """For each threshold in `THRESHOLDS_DB`: the share of examples with a best PSNR at or above the threshold."""
     prior_asr: float | None
     prior_psnr_db: float | None
     reference_db: float | None = None
-    """PSNR of the linear-Gaussian reference."""
+    """Median PSNR in dB of the linear-Gaussian reference; None if no cell computed the reference."""
     epsilon: float | None
-    """ε against any attacker at this point."""
+    """ε against any attacker at this point; None without a guarantee."""
     epsilon_absent: str | None
     absent: dict[str, str]
-    """Attack → reason of n/a."""
+    """Map from attack to the reason for its status n/a."""
     crashed: dict[str, str]
-    """Attack → reason."""
+    """Map from attack to the reason for its crash."""
     missing: tuple[str, ...]
-    """Attacks present on another row of the condition."""
+    """Attacks run on another defense in this condition, but not on this defense."""
     flags: tuple[Flag, ...]
     by_seed: dict[int, OfSeed] = field(default_factory=dict)
-    """Weight seed → leaks."""
+    """Map from weight seed to the leak counts for this seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A defense setting on a data set, model and condition."""
+    """The board's row for a defense setting on a data set, model and condition."""
 
     title: str
-    """Condition in words."""
+    """The condition in words."""
     key: str
-    """Condition as canonical JSON."""
+    """The condition as canonical JSON."""
     dataset: str
     model: str
     protocol: int | None
@@ -103,31 +103,33 @@ class Row:
     complete: bool
     private: bool
     cells: tuple[str, ...]
-    """Record ids; first the best attack at the worst point."""
+    """Ids of the records behind this row; the best attack at the worst point comes first."""
     short: str = ""
     rank: int = 0
-    """Rank within the title: complete rows first, by highest ASR over points, then highest recognition, then lost
-    accuracy.
+    """Rank among rows with the same title; ties share a rank.
 
-    Ties share a rank.
+    Complete rows come first. The sort keys are the highest ASR over points, the highest identified rate, then lost
+    accuracy; smaller is better.
     """
     pareto: bool = False
-    """A complete row with successful attacks, not dominated by another such row."""
+    """Whether no comparable row is better in both leakage and lost accuracy (see `on_front`)."""
 
     @property
     def worst(self) -> AtPoint | None:
-        """Point with the highest ASR; ties: innermost."""
+        """Figures at the interception point with the highest ASR; among ties, the innermost point; None without a
+        scored point.
+        """
         scored = [at for at in self.points.values() if at.asr is not None]
         return max(scored, key=lambda at: at.asr or 0.0, default=None)
 
     @property
     def most_identified(self) -> Rate | None:
-        """Highest identified rate over the points."""
+        """The highest identified rate over all points."""
         return _most(at.identified for at in self.points.values())
 
     @property
     def most_named(self) -> Rate | None:
-        """Highest named rate over the points."""
+        """The highest named rate over all points."""
         return _most(at.named for at in self.points.values())
 
     @property
@@ -137,7 +139,7 @@ class Row:
 
     @property
     def flags(self) -> tuple[Flag, ...]:
-        """Flags of all points without repeats, incomplete-row flags first."""
+        """Flags from all points without repeats; flags for incomplete rows come first."""
         each = dict.fromkeys(flag for at in self.points.values() for flag in at.flags)
         return tuple(sorted(each, key=lambda flag: (flag.code not in INCOMPLETE, flag)))
 
@@ -155,7 +157,9 @@ def _most(rates: Iterable[Rate | None]) -> Rate | None:
 
 
 def board(records: Iterable[Record]) -> list[Row]:
-    """Rows sorted by title, then by rank."""
+    """Compute the board's rows from records: conditions with a complete row first, then by number of figures and by
+    rank.
+    """
     listed = of_one_series(records)
     trained, spotted, averaged = costs(listed), trained_with(listed), _averaged(listed)
     broken = frozenset(record.id for record, _ in torn(listed))
@@ -273,7 +277,9 @@ def _reached(worst: WorstCase) -> tuple[float, ...]:
 
 
 def _attacks_run(condition: Condition, point: str) -> _Attacks:
-    """Attacks run on some defense of the condition at this point, with weight seeds: required for a complete row."""
+    """Return the attacks run on any defense in the condition at this point, with their weight seeds; a complete row
+    has them all.
+    """
     rows = [row[point] for row in condition.rows.values() if point in row]
     names = sorted({name for worst in rows for name in worst.records})
     return {name: set().union(*(worst.seeds.get(name, set()) for worst in rows)) for name in names}
@@ -299,10 +305,11 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
 
 
 def on_front(row: Row, rows: Iterable[Row], point: str | None = None) -> bool:
-    """Whether a row is on the Pareto front of leakage and lost accuracy, at a point or at each row's worst point.
+    """Return whether a row is on the Pareto front for leakage and lost accuracy, at `point` or (None) at each row's
+    worst point.
 
-    Candidates are complete, have an accuracy, and have no flag of failed attacks or of a training with another
-    strength. At equal ASR the lower identified rate leaks less.
+    Candidate rows are complete, have an accuracy, and have no flag for failed attacks or for a training with another
+    noise strength. At equal ASR, the lower identified rate counts as less leakage.
     """
 
     def order(row: Row) -> tuple[tuple[float, float], float] | None:
@@ -320,7 +327,7 @@ def on_front(row: Row, rows: Iterable[Row], point: str | None = None) -> bool:
 
 
 def _averaged(records: Iterable[Record]) -> frozenset[tuple[str, str, str]]:
-    """(data and model, defense, point) of cells with granted repeated readings."""
+    """Return (data and model, defense, point) for each cell with granted repeated readings."""
     return frozenset(
         (data_and_model(record.cell), entry_text(record.cell.defense), record.cell.point)
         for record in records
@@ -329,7 +336,6 @@ def _averaged(records: Iterable[Record]) -> frozenset[tuple[str, str, str]]:
 
 
 def _cells(row: Row, points: Mapping[str, WorstCase]) -> tuple[str, ...]:
-    """Ids of finished records; first the best attack at the worst point."""
     at = row.worst
     best = at.best.attack if at and at.best else ""
     done = [

@@ -1,4 +1,6 @@
-"""Inconsistent cascades: cells with readings other than the readings left by earlier cells; no worst case."""
+"""Find inconsistent cascades: cells that attacked readings other than those left by earlier cells have no worst
+case.
+"""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,7 +10,9 @@ from bench.record.schema import Record
 
 
 def torn(records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
-    """Records of inconsistent cascade cells, with the reason: an earlier cell is missing or has a newer result."""
+    """Yield each record from an inconsistent cascade with the reason: an earlier cell is missing or has a newer
+    result.
+    """
     by_id = {record.cell.id: record for record in records}
     for record in by_id.values():
         cell = record.cell

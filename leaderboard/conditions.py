@@ -1,5 +1,6 @@
-"""Conditions: records with equal data, model, weights, federated setting, readings, protocol and grants (gallery
-aside).
+"""Group records into conditions: equal data, model, weights, federated setting, readings, protocol and grants.
+
+The granted gallery may differ within a condition.
 """
 
 import json
@@ -31,28 +32,28 @@ _WRITTEN_APART = {"weights", "grants"}
 
 @dataclass(slots=True)
 class Condition:
-    """Records in the same table: rows are defenses, columns are points."""
+    """Records shown in the same table, with a row for each defense and a column for each interception point."""
 
     title: str
     key: str = ""
-    """Full configuration, as canonical JSON."""
+    """The full shared configuration as canonical JSON."""
     short: str = ""
-    """Short title (`condition_text`)."""
+    """A short title (see `condition_text`)."""
     rows: dict[str, dict[str, WorstCase]] = field(default_factory=dict)
 
     @property
     def points(self) -> tuple[str, ...]:
-        """Points from inside the client outwards, unknown points last."""
+        """The condition's points, from inside the client outwards; unknown points come last."""
         return ordered({name for row in self.rows.values() for name in row})
 
 
 def ordered(points: Iterable[str]) -> tuple[str, ...]:
-    """Points from inside the client outwards, unknown points last, by name."""
+    """Sort interception points from inside the client outwards; unknown points come last, by name."""
     return tuple(sorted(set(points), key=_from_inside))
 
 
 def by_condition(records: Iterable[Record]) -> list[Condition]:
-    """Conditions of a run's attack records, in record order."""
+    """Group attack records by condition, in record order, and collect the worst case for each defense and point."""
     by_key: dict[str, Condition] = {}
     for record in of_one_series(records):
         cell = record.cell
@@ -66,7 +67,7 @@ def by_condition(records: Iterable[Record]) -> list[Condition]:
 
 
 def weights_text(cell: AttackCell) -> str:
-    """`untrained`, the name of a weights file, or a training round."""
+    """Return `untrained`, the weights file's name, or the training round, for a cell's weights."""
     if isinstance(cell.weights, InitialWeights):
         return "untrained"
     if isinstance(cell.weights, FileWeights):
@@ -76,7 +77,7 @@ def weights_text(cell: AttackCell) -> str:
 
 
 def condition_text(cell: AttackCell) -> str:
-    """Short title: data, model, weights, and unusual federated settings."""
+    """Return a condition's short title: data set, model, weights, and unusual federated settings."""
     setting, activation = cell.federated, cell.model.params.get("activation")
     model = cell.model.name + (f" ({activation})" if activation else "")
     parts = [cell.dataset.name, model, weights_text(cell), f"B = {setting.batch}"]
@@ -88,9 +89,10 @@ def condition_text(cell: AttackCell) -> str:
 
 
 def of_one_series(records: Iterable[Record]) -> list[Record]:
-    """The records; a weights series with two contents for the same seed (a replaced file) loses its name.
+    """Return the records; a weights series with two different files for the same seed (a replaced file) loses its
+    series name.
 
-    Weights of such a series are then distinguished by content.
+    Weights in such a series are then distinguished by their hash.
     """
     listed = list(records)
     contents: dict[tuple[Any, ...], set[str]] = {}
@@ -108,19 +110,23 @@ def of_one_series(records: Iterable[Record]) -> list[Record]:
 
 
 def without_evidence(condition: Condition) -> tuple[str, ...]:
-    """Points with no success even on undefended readings: low figures at these points prove no protection."""
+    """Return the points with no success even on undefended readings: a low figure at these points proves no
+    protection.
+    """
     each = [(point, worst) for row in condition.rows.values() for point, worst in row.items()]
     return ordered(point for point, worst in each if worst.unchanged and worst.asr == 0)
 
 
 def without_baseline(condition: Condition) -> tuple[str, ...]:
-    """Points without an attacked undefended reading."""
+    """Return the points without an attack on an undefended reading."""
     each = [(point, worst) for row in condition.rows.values() for point, worst in row.items()]
     return ordered({point for point, _ in each} - {p for p, worst in each if worst.attacked and worst.unchanged})
 
 
 def sort_key(defense: str, point: str) -> tuple[bool, str, int, str]:
-    """Table order: no defense first, then by name; points from inside the client outwards."""
+    """Return the sort key for tables: no defense first, then defenses by name, and points from inside the client
+    outwards.
+    """
     return defense != "none", defense, *_from_inside(point)
 
 
@@ -129,7 +135,7 @@ def _from_inside(point: str) -> tuple[int, str]:
 
 
 def condition_key(record: Record) -> str:
-    """Shared configuration of a condition as canonical JSON, with the protocol version.
+    """Return the configuration shared within a record's condition, with the protocol version, as canonical JSON.
 
     Excluded: defense, attack, knowledge, point, budget, `chunk`, draw, seed and granted gallery.
     """
@@ -141,17 +147,19 @@ def condition_key(record: Record) -> str:
 
 
 def data_and_model(cell: AnyCell) -> str:
-    """Data and model as canonical JSON: an attack and a training with equal values share a row."""
+    """Return a cell's data set and model as canonical JSON; an attack and a training with equal values share a board
+    row.
+    """
     return json.dumps([cell.dataset.model_dump(mode="json"), cell.model.model_dump(mode="json")], sort_keys=True)
 
 
 def _grants(cell: AttackCell) -> Grants:
-    """Grants without the gallery, because recognition from a gallery has a column."""
+    """Drop the gallery from the cell's grants: recognition from a gallery has a column in the same row."""
     return cell.grants.model_copy(update={"gallery": 0})
 
 
 def _shared_weights(cell: AttackCell) -> dict[str, Any]:
-    """Weights by series (shared by several seeds), otherwise by content."""
+    """Identify weights by their series (shared between seeds), or else by their hash."""
     if weights := _in_series(cell):
         return {"series": weights.series, "round": _round(weights)}
     return cell.weights.configuration()
@@ -167,7 +175,7 @@ def _in_series(cell: AnyCell) -> FileWeights | CheckpointWeights | None:
 
 
 def _distinguished(every: Iterable[Condition]) -> list[Condition]:
-    """Conditions with equal titles get the differing settings appended."""
+    """Append the differing settings to conditions with equal titles."""
     by_title: dict[str, list[tuple[Condition, dict[str, str]]]] = {}
     for condition in (listed := list(every)):
         by_title.setdefault(condition.title, []).append((condition, _settings(condition.key)))
@@ -179,7 +187,7 @@ def _distinguished(every: Iterable[Condition]) -> list[Condition]:
 
 
 def _settings(key: str) -> dict[str, str]:
-    """Settings absent from a title, by name, as text."""
+    """Return the settings absent from a title, as a map from name to text."""
     shared, protocol = json.loads(key)
     shown = shared["federated"] | {"readings": shared["readings"]}
     return {**{name: f"{name}={value}" for name, value in shown.items()}, "protocol": f"protocol {protocol}"}

@@ -1,4 +1,4 @@
-"""Cost of a defense on a data set and model: accuracy, ε, overhead, learning curve, from training records."""
+"""A defense's cost on a data set and model, from training records: accuracy, ε, time overhead and learning curve."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -17,35 +17,35 @@ _Done = tuple[Record, TrainingCell, TrainingResult]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefenseCost:
-    """Training of a defense over its seeds.  None: no figure."""
+    """A defense's training figures, pooled over seeds. None marks an unknown figure."""
 
     setting: str
     seeds: int
     accuracy: float | None
-    """Median at the end; a diverged training counts as 0."""
+    """Median final test accuracy over seeds; a diverged training counts as 0."""
     loss: float | None
-    """Median over seeds of the undefended accuracy minus this accuracy, seed by seed."""
+    """Median over seeds of the undefended accuracy minus this defense's accuracy on the same seed."""
     epsilon: float | None
-    """Valid ε of the released model, from the training with the largest ε."""
+    """Valid ε for the released model, from the longest training."""
     delta: float | None
     epsilon_unit: str | None
     epsilon_adjacency: str | None
     epsilon_absent: str | None
     """Reason for a missing ε."""
     overhead: float | None
-    """Client step time over the undefended step time, in the same process."""
+    """Median over seeds: a client step's time divided by an undefended step's time, measured in the same process."""
     diverged: int
     curve: tuple[tuple[int, float], ...]
-    """(round, mean test accuracy)."""
+    """Pairs (round, test accuracy averaged over seeds)."""
     epsilon_caveats: tuple[str, ...] = ()
-    """Limits of this ε."""
+    """Limitations to this ε, as text."""
 
 
 def costs(records: Iterable[Record]) -> dict[tuple[str, str], DefenseCost]:
-    """(`data_and_model`, defense) → cost.
+    """Map (data and model, defense) to the defense's training cost.
 
-    A row has a single accuracy.  For a defense trained in several federated settings: the setting with an undefended
-    training, then the setting with the most local steps (`setting`).
+    The board shows a single accuracy in each row. If a defense was trained in several federated settings, choose a
+    setting with an undefended training, then the setting with the most local steps.
     """
     trained: dict[tuple[str, str], dict[str, list[_Done]]] = {}
     for record in records:
@@ -87,7 +87,7 @@ def _cost(done: Sequence[_Done], undefended: Sequence[_Done]) -> DefenseCost:
 
 
 def middle(values: Iterable[float | None]) -> float | None:
-    """Median of the given values without None; None if empty."""
+    """Return the median over all values except None; None if no value is left."""
     there = [value for value in values if value is not None]
     return median(there) if there else None
 

@@ -1,7 +1,7 @@
-"""Flags: reasons to doubt the figure of a defense at a point.
+"""Flags: reasons to doubt a defense's figure at an interception point.
 
-In the spirit of AutoAttack's checks (Croce & Hein 2020, §5), each flag names a way for an evaluation to flatter a
-defense, detected in the records.  docs/FLAGS.md gives the remedies.
+Each flag names a way in which an evaluation can flatter a defense, and is raised from the records, in the spirit of
+AutoAttack's checks (Croce & Hein 2020, §5). docs/FLAGS.md gives the remedies.
 """
 
 from collections.abc import Collection, Iterable
@@ -48,15 +48,16 @@ _Results = dict[str, list[AttackResult]]  # of each attack that is done
 @dataclass(frozen=True, slots=True, order=True)
 class Flag:
     code: str
-    """For sorting and filtering."""
+    """Short identifier for sorting and filtering."""
     text: str
-    """A line for people."""
+    """Explanation in a line for the reader."""
 
 
 def coverage(worst: WorstCase, missing: Iterable[str], torn: Collection[str] = ()) -> list[Flag]:
-    """Flags of an incomplete row: broken contracts, missing or crashed attacks, few examples, inconsistent cascades.
+    """Return the flags for an incomplete row: broken contracts, missing or crashed attacks, few examples,
+    inconsistent cascades.
 
-    `torn`: ids of cascade cells with a set of readings other than the readings left by earlier cells.
+    `torn`: ids of cascade cells that attacked readings other than those left by earlier cells.
     """
     flags = [Flag(BROKEN, f"the defense breaks a contract: {each}") for each in worst.broken]
     if names := [name for name, records in worst.records.items() if any(map(unexplained, records))]:
@@ -83,7 +84,9 @@ def coverage(worst: WorstCase, missing: Iterable[str], torn: Collection[str] = (
 
 
 def _all_zeros(worst: WorstCase) -> tuple[int, int]:
-    """Number of all-zero readings (a defense with a fully delayed update), and number of readings."""
+    """Return the number of all-zero readings (from a defense that delays the whole update) and the number of
+    readings.
+    """
     zeros: dict[tuple[int, int, int], bool] = {}
     for record in (record for records in worst.records.values() for record in records):
         cell, result = record.cell, record.attack
@@ -94,15 +97,17 @@ def _all_zeros(worst: WorstCase) -> tuple[int, int]:
 
 
 def _is_zero(reading: ReadingScore) -> bool:
-    """Distance to the undefended reading equal to its norm, and no direction."""
+    """Detect an all-zero reading: its distance to the undefended reading equals this reading's norm, and it has no
+    cosine.
+    """
     return reading.snr_db == 0 and reading.cosine is None
 
 
 def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) -> list[Flag]:
-    """Flags for other causes of a low figure.
+    """Return the flags for other causes of a low figure.
 
-    `averaged`: a row of the same data and model grants repeated readings of this defense at this point.  `evidence`:
-    attacks on undefended readings succeeded.  `baseline`: an undefended reading was attacked.
+    `averaged`: a cell with the same data and model grants repeated readings under this defense at this point.
+    `evidence`: attacks on undefended readings succeeded. `baseline`: an undefended reading was attacked.
     """
     if not worst.records:
         return []
@@ -139,11 +144,12 @@ def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) 
 
 
 def unexplained(record: Record) -> bool:
-    """Whether the scored examples do not explain the reading.
+    """Return whether the scored examples fail to explain the reading, so that a correct reconstruction would count
+    as no leak.
 
-    True if the described reading of the true examples is farther away than the stated noise, or far in a noise-free
-    round.  A reconstruction closer to the reading than the truth would then count as no leak.  The distance is
-    inconclusive for several local steps (an attack may assume a single step) and for all-zero readings (no direction).
+    True if the true examples, passed through the defense's description, end farther from the reading than the stated
+    noise, or far from it in a noise-free round. The test is inconclusive, and returns False, for several local steps
+    (an attack may assume a single step) and for all-zero readings (they have no direction).
     """
     cell, result = record.cell, record.attack
     if not isinstance(cell, AttackCell) or result is None:
@@ -158,16 +164,16 @@ def unexplained(record: Record) -> bool:
 
 
 def _without_progress(worst: WorstCase, attacks: _Results) -> list[str]:
-    """Attacks without success whose median loss stayed near the first loss in every cell.
+    """Return the attacks without success whose loss stayed near its first value in every cell.
 
-    Only cells with a true loss well below the loss of other examples count: under strong noise no loss falls.
+    Only cells with a much smaller loss at the truth than at public examples count: under strong noise, no loss falls.
     """
     ends = {name: [end for r in results if (end := _end(r)) is not None] for name, results in attacks.items()}
     return [name for name, each in ends.items() if each and min(each) > NO_PROGRESS and worst.rate(name) == 0]
 
 
 def _end(result: AttackResult) -> float | None:
-    """Last loss as a share of the first loss; None if unknown or unable to fall."""
+    """Return the last loss divided by the first loss; None if the loss is unknown or cannot fall."""
     losses = [loss for loss in result.trajectory.losses if loss is not None] if result.trajectory else []
     truth, public = result.self_check.distance_at_truth, result.self_check.distance_at_public
     can_fall = truth is None or public is None or truth < NO_PROGRESS * public
@@ -175,13 +181,15 @@ def _end(result: AttackResult) -> float | None:
 
 
 def _failed_self_check(attacks: _Results) -> list[str]:
-    """Attacks whose distance is no smaller at the truth than at public examples, in every cell."""
+    """Return the attacks with a distance no smaller at the truth than at public examples, in every cell."""
     answers = {name: {r.self_check.recognises_truth for r in results} for name, results in attacks.items()}
     return [name for name, each in answers.items() if False in each and True not in each]
 
 
 def _restarts(worst: WorstCase, attacks: _Results) -> str:
-    """Count of successful restarted readings, as text; empty without success or without a remaining example."""
+    """Return the count of successful restarted readings as text; empty without such a success, or if every example
+    leaked.
+    """
     restarted = [
         reading for results in attacks.values() for result in results for reading in result.readings if reading.restarts
     ]
@@ -190,5 +198,4 @@ def _restarts(worst: WorstCase, attacks: _Results) -> str:
 
 
 def _names(attacks: Iterable[str]) -> str:
-    """Shortest distinct names of the attacks."""
     return ", ".join(distinct(sorted(attacks)).values())

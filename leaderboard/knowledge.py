@@ -1,8 +1,8 @@
-"""Gain from knowledge of the defense: plain against adaptive attackers on the same examples.
+"""Measure how much attackers gain from knowing the defense: plain against adaptive attackers on the same examples.
 
-Only attacks with both kinds of runs count, so the change is due to knowledge.  Black-box attackers are different
-attacks and have a separate column.  A black-box success above the adaptive rate points to a faulty description or
-solver.
+Only attacks with both kinds of runs count, so the change is due to knowledge. Black-box attackers are different attacks
+and have a separate column. If a black-box attacker succeeds more often than the adaptive attackers, the defense's
+description or an attack's solver may be faulty.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from bench.scoring.intervals import paired_difference
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnowledgeRow:
-    """A defense at a point: worst case over attacks with both plain and adaptive runs."""
+    """A defense at an interception point: the worst case over attacks with both plain and adaptive runs."""
 
     condition: str
     defense: str
@@ -28,16 +28,15 @@ class KnowledgeRow:
     plain: WorstCase
     adaptive: WorstCase
     undescribed: bool
-    """The defense has no description, so the adaptive attack equals the plain attack."""
+    """Whether the defense has no description, so that the adaptive attack equals the plain attack."""
     black_box: WorstCase | None = None
     """Worst case over black-box attacks; None without such an attack."""
 
     @property
     def change(self) -> tuple[float, float, float] | None:
-        """Adaptive minus plain worst-case ASR on common examples as (difference, low, high); None without common
-        examples.
+        """Adaptive minus plain worst-case ASR on the examples common to both, as (difference, low, high).
 
-        95 % interval by `paired_difference`.
+        The 95 % interval comes from `paired_difference`; None without common examples.
         """
         common = [key for key in self.plain.leaked if key in self.adaptive.leaked]
         if not common:
@@ -59,10 +58,10 @@ class KnowledgeRow:
 
 
 def knowledge(records: Iterable[Record]) -> list[KnowledgeRow]:
-    """Rows for each condition, defense and point with both plain and adaptive runs of an attack; sorted, no defense
-    first.
+    """Return a row for each condition, defense and point with plain and adaptive runs by the same attack.
 
-    Excluded: attacks with n/a in either run, and cascades, because the two runs saw different readings.
+    Rows are sorted, undefended rows first. Excluded are attacks with status n/a in either run, and cascades, because
+    the two runs saw different readings.
     """
     by_kind: dict[str, dict[tuple[str, ...], list[Record]]] = {"plain": {}, "adaptive": {}, "black-box": {}}
     listed = of_one_series(records)

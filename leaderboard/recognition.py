@@ -1,4 +1,4 @@
-"""Recognised examples (identified or named), with chance and provable bounds."""
+"""Shares of recognised (identified or named) examples, with the chance level and provable upper bounds."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,30 +13,29 @@ from bench.scoring.intervals import effective_trials
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """A share of examples with its 95 % interval."""
+    """The share of recognised examples at an interception point, with its 95 % interval."""
 
     value: float
     interval: tuple[float, float]
     chance: float
-    """Rate of blind guesses, as many as counted attacks."""
+    """Expected share for blind guessing, with as many guesses as there are attacks."""
     ceiling: float | None = None
-    """Upper bound for any attacker by ε at this point; None without a proof."""
+    """Upper bound for any attacker, derived from ε at this point; None without a guarantee."""
     violated: bool = False
-    """The measured share refutes the ceiling."""
+    """Whether the measured share contradicts the ceiling."""
     here: float | None = None
-    """Upper bound for any attacker on these weights and data: upper end of the best decoder's interval.
-
-    None if no attack had the reading's own likelihood.
+    """Upper bound for any attacker on these weights and data: the upper interval end for the attack that ranks
+    candidates by the reading's exact likelihood; None without such an attack.
     """
 
 
 def most_over_chance(*rates: Rate | None) -> Rate | None:
-    """The rate farthest above chance; None without a rate."""
+    """Return the rate that exceeds chance by the most; None if every rate is None."""
     return max((rate for rate in rates if rate is not None), key=lambda r: r.value - r.chance, default=None)
 
 
 def recognition(worst: WorstCase) -> tuple[Rate | None, Rate | None, Epsilon | None]:
-    """Identified rate, named rate and ε at a point."""
+    """Return the identified rate, the named rate and ε at a point; None for each unknown figure."""
     spent = worst.privacy.by("tap")
     # the decoder may not meet more strangers than a reconstruction does
     comparable = worst.places if worst.candidates - 1 <= worst.strangers else {}
@@ -53,8 +52,10 @@ def _recognised(
     spent: Epsilon | None,
     here: float | None,
 ) -> Rate | None:
-    """Chance: mean over examples of one blind guess per attack.  A ceiling is concave in chance, so the ceiling at the
-    mean chance bounds the mean.
+    """Compute a recognition rate with its chance level and ceiling; None without examples.
+
+    Chance is the mean over examples, with a blind guess for each attack. A ceiling is concave in chance, so the ceiling
+    at the mean chance bounds the mean.
     """
     interval = share_interval(hits)
     if interval is None:
@@ -69,7 +70,9 @@ def _recognised(
 
 
 def _here(worst: WorstCase, places: Mapping[ExampleKey, int], attackers: int) -> float | None:
-    """Upper interval end for a guess list as long as all attackers' guesses for an example."""
+    """Return the upper interval end for an exact attack that may guess as often as all attackers together guess an
+    example.
+    """
     single = all(count == 1 for count in worst.guesses.values())
     if not places or (single and attackers > NAMED_LIST):
         return None
@@ -78,7 +81,7 @@ def _here(worst: WorstCase, places: Mapping[ExampleKey, int], attackers: int) ->
 
 
 def violations(identified: Rate | None, named: Rate | None, spent: Epsilon | None) -> Iterator[Flag]:
-    """Faults of a row whose measured shares refute its ε."""
+    """Yield a fault flag for each measured share that contradicts the stated ε."""
     for what, rate in (("identified", identified), ("named", named)):
         if rate and rate.violated and rate.ceiling is not None and spent:
             yield Flag(

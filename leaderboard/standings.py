@@ -1,8 +1,8 @@
-"""A suite's records → its standings: one row for each defense setting over all of the suite's conditions.
+"""Standings: a row for each defense setting, averaged over all conditions in a suite.
 
-A condition counts at a point where the attackers get at least half of the undefended examples back: elsewhere a low
-figure would be theirs.  At each point a defense leaks the mean of its rates over the conditions that count; rates are
-worst cases over attackers, example by example (`bench.leaderboard.board`).
+A condition counts at an interception point only if attackers reconstruct at least half of the undefended examples;
+otherwise a low figure could be due to weak attackers. A defense's leakage at a point is its mean ASR over the counting
+conditions; each ASR is a worst case over attackers, example by example (`bench.leaderboard.board`).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -27,35 +27,38 @@ _Leaked = dict[tuple[str, str], dict[ExampleKey, bool]]  # (condition, point) �
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A defense at a point, over the conditions that count."""
+    """A defense's figures at an interception point, averaged over the conditions that count there."""
 
     leaked: float
-    """Mean rate over the conditions."""
+    """Mean ASR over the conditions."""
     interval: tuple[float, float]
-    """95 % interval over weight seeds."""
+    """95 % interval for the mean ASR, over weight seeds."""
     most: float
-    """Highest rate."""
+    """The highest ASR in any condition."""
     where: str
-    """Condition with the highest rate."""
+    """The condition with the highest ASR."""
     recognised: float | None
-    """Mean of named or identified, whichever exceeds chance by more."""
+    """Mean over conditions of the named or the identified rate, whichever exceeds chance by more."""
     chance: float | None
     ceiling: float | None
-    """Mean upper bound on recognition, for any attacker, by ε at the point; None if ε is missing in a condition."""
+    """Mean upper bound on recognition for any attacker, from ε at the point; None if ε is missing in a condition."""
     lower_bound: bool
-    """Some rate is a lower bound, or no informed attacker succeeds on undefended readings."""
+    """Whether the true leakage may be higher: an ASR is a lower bound, or no informed attacker succeeds without a
+    defense.
+    """
     conditions: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absent:
-    """A figure missing for a defense."""
+    """A figure missing for a defense, with the reason."""
 
     point: str
-    """Interception point, or "training"."""
+    """The interception point, or "training"."""
     where: str
-    """Condition, or model of the training."""
+    """The condition, or the trained model."""
     why: str
+    """The reason, in words."""
 
     def __str__(self) -> str:
         return f"{self.point}, {self.where}: {self.why}"
@@ -63,18 +66,18 @@ class Absent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """One defense on a suite."""
+    """A defense setting's result on a suite."""
 
     defense: str
     points: dict[str, Place]
     costs: tuple[tuple[str, DefenseCost], ...]
-    """Training costs by model."""
+    """Pairs (model, this defense's training cost)."""
     base: tuple[tuple[str, DefenseCost], ...]
-    """Training costs of the undefended model."""
+    """Pairs (model, the undefended training's cost)."""
     faults: tuple[str, ...]
     absent: tuple[Absent, ...] = ()
     rank: int = 0
-    """Order by mean leakage over the points, then recognition (both to one percent), then lost accuracy; ties share a
+    """Rank by mean leakage over the points, then recognition, then lost accuracy, each to a percent; ties share a
     rank.
 
     Settings with a fault or an incomplete figure (`absent`) rank last.
@@ -98,17 +101,19 @@ class Standing:
 
     @property
     def diverged(self) -> tuple[str, ...]:
-        """Models without a converged training."""
+        """The models with a diverged training and no accuracy."""
         return tuple(model for model, cost in self.costs if cost.diverged and not cost.accuracy)
 
     @property
     def accuracy(self) -> float | None:
-        """Mean accuracy over the models with a converged training."""
+        """Mean accuracy over the models with a converged training; None without such a model."""
         return mean(cost.accuracy for model, cost in self.costs if model not in self.diverged)
 
     @property
     def lost(self) -> float | None:
-        """Undefended accuracy of the same models, minus accuracy."""
+        """Mean undefended accuracy minus the defense's mean accuracy, both over the models with a converged
+        training.
+        """
         base = mean(cost.accuracy for model, cost in self.base if model not in self.diverged)
         return None if self.accuracy is None or base is None else base - self.accuracy
 
@@ -118,18 +123,20 @@ class Standing:
 
     @property
     def _released(self) -> DefenseCost | None:
-        """Training with the largest ε; None if a training has no ε."""
+        """Return the training with the largest ε; None if any training lacks an ε."""
         each = [cost for _, cost in self.costs if cost.epsilon is not None]
         return max(each, key=lambda cost: cost.epsilon or 0.0) if each and len(each) == len(self.costs) else None
 
     @property
     def epsilon(self) -> float | None:
-        """Largest ε of the released models; None if a model has no ε."""
+        """Largest ε over the released models; None if a model has no ε."""
         return self._released.epsilon if self._released else None
 
     @property
     def epsilon_of(self) -> str | None:
-        """Neighbours of this ε: "one example removed", "one client replaced"."""
+        """Neighbouring relation behind this ε, such as "one example removed" or "one client replaced"; None without
+        an ε.
+        """
         if (released := self._released) is None or released.epsilon_adjacency is None:
             return None
         changed = released.epsilon_adjacency.partition(":")[0].removeprefix("one ")
@@ -140,7 +147,7 @@ class Standing:
         return self._released.delta if self._released else None
 
     def json(self) -> dict[str, Any]:
-        """The standing as JSON types."""
+        """Return the standing as JSON types."""
         names = ("missing", "leaked", "recognised", "diverged", "accuracy", "lost", "epsilon", "epsilon_of", "delta")
         own = {name: value for name, value in asdict(self).items() if name != "base"}
         return own | {name: getattr(self, name) for name in names}
@@ -148,9 +155,10 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """Paired difference in leakage between two defenses at a point, on shared victims of all conditions that count.
+    """Paired difference in leakage between two defenses at a point, on the victims shared in all counting
+    conditions.
 
-    The 95 % interval resamples whole readings, each in all its conditions.
+    The 95 % interval resamples whole readings; a resampled reading keeps all its conditions.
     """
 
     defense: str
@@ -161,7 +169,7 @@ class Beside:
 
 
 def standings(rows: Sequence[Row], own: Iterable[str] = ()) -> list[Standing]:
-    """Standings of a suite's board; `own`: defenses outside the reference."""
+    """Return the ranked standings for a suite's board; defenses named in `own` are marked as not in the reference."""
     counting, shown = conditions(rows), _shown(rows)
     mine = set(own)
     by_defense: dict[str, list[Row]] = {}
@@ -176,7 +184,7 @@ def standings(rows: Sequence[Row], own: Iterable[str] = ()) -> list[Standing]:
 
 
 def conditions(rows: Iterable[Row]) -> dict[str, set[str]]:
-    """Point → keys of the conditions that count."""
+    """Map each interception point to the keys of its counting conditions (`COUNTS`)."""
     counting: dict[str, set[str]] = {}
     for row in rows:
         if row.defense == UNDEFENDED:
@@ -187,9 +195,9 @@ def conditions(rows: Iterable[Row]) -> dict[str, set[str]]:
 
 
 def _shown(rows: Iterable[Row]) -> set[tuple[str, str]]:
-    """Conditions and points with a success of an informed attacker on undefended readings.
+    """Return the (condition, point) pairs with a success by an informed attacker on undefended readings.
 
-    Elsewhere, zero leakage behind a defense may be a failure of the attacker.
+    At other pairs, zero leakage under a defense may be the attacker's failure.
     """
     return {
         (row.key, point)
@@ -237,7 +245,7 @@ def _standing(
 
 
 def _lacks(row: Row | None, undefended: Row, point: str) -> str | None:
-    """Reason why a figure is incomplete in comparison with the undefended figure; None if complete."""
+    """Return why a figure is incomplete in comparison with the undefended figure; None if it is complete."""
     at, whole = None if row is None else row.points.get(point), undefended.points[point]
     if at is None or (at.asr is None and not at.flags):
         return "not run"
@@ -275,10 +283,10 @@ def _place(there: Sequence[tuple[Row, AtPoint]], shown: Collection[tuple[str, st
 
 
 def _interval(there: Sequence[AtPoint]) -> tuple[float, float]:
-    """Interval of the mean over conditions with shared victims and weight seeds.
+    """Return the interval for the mean over conditions with shared victims and weight seeds.
 
-    Each seed's mean has the weight of the seed's examples in a condition (the fewest), clustered in readings (the most)
-    (`clustered_share`).
+    Each seed's mean is weighted by the seed's smallest example count over the conditions, and clustered in as many
+    readings as the condition with the most readings has (`clustered_share`).
     """
     seeds = sorted({seed for at in there for seed in at.by_seed})
     values, readings, clusters = list[float](), list[tuple[int, int]](), list[int]()
@@ -293,7 +301,7 @@ def _interval(there: Sequence[AtPoint]) -> tuple[float, float]:
 
 
 def _order(standing: Standing) -> tuple[Any, ...]:
-    """Sort key; finer differences are noise, and would reorder the strengths of a defense."""
+    """Sort key, rounded to percents: finer differences are noise, and would reorder a defense's strengths."""
     lost = inf if standing.lost is None or standing.diverged else standing.lost
     return (
         bool(standing.faults),
@@ -305,14 +313,17 @@ def _order(standing: Standing) -> tuple[Any, ...]:
 
 
 def neighbours(every: Sequence[Standing], defense: str) -> tuple[Standing | None, Standing | None]:
-    """Reference settings next above and next below a defense."""
+    """Return the reference settings directly above and below a defense in the standings; None at either end."""
     at = next(n for n, each in enumerate(every) if each.defense == defense)
     above = next((each for each in reversed(every[:at]) if not each.own), None)
     return above, next((each for each in every[at + 1 :] if not each.own), None)
 
 
 def nearest(rows: Sequence[Row], defense: str, among: Iterable[str]) -> str | None:
-    """Reference setting with the nearest rates over conditions and points; None without a candidate, ties by name."""
+    """Return the reference setting from `among` with the most similar rates to `defense` over conditions and points.
+
+    Ties are broken by name; None without a candidate.
+    """
     counting = conditions(rows)
     profiles: dict[str, dict[tuple[str, str], float]] = {}
     for row in rows:
@@ -333,7 +344,7 @@ def nearest(rows: Sequence[Row], defense: str, among: Iterable[str]) -> str | No
 
 
 def beside(records: Iterable[Record], rows: Sequence[Row], defense: str, other: str) -> list[Beside]:
-    """Paired differences in leakage between `defense` and `other` at each point, on shared victims."""
+    """Return the paired difference in leakage between `defense` and `other` at each point, on shared victims."""
     counting = conditions(rows)
     outcomes: dict[str, _Leaked] = {defense: {}, other: {}}
     for condition in by_condition(records):
@@ -364,6 +375,6 @@ def beside(records: Iterable[Record], rows: Sequence[Row], defense: str, other: 
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """Mean of the given values without None; None if empty."""
+    """Return the mean over all values except None; None if no value is left."""
     there = [value for value in values if value is not None]
     return fmean(there) if there else None

@@ -1,7 +1,7 @@
-"""Flags for a defense whose training and attacked round differ in strength.
+"""Flag defenses that act with different strength in their training and in the attacked round.
 
-Attacks read a single round; accuracy and ε belong to a whole training.  A defense with smaller changes in training than
-in the attacked round would combine a low attack rate with a high accuracy.
+Attacks read a single round, but accuracy and ε belong to a whole training. A defense that changes updates less in
+training than in the attacked round would combine a low ASR with a high accuracy.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ Trained = tuple[TrainingCell, TrainingResult]
 
 
 def trained_with(records: Iterable[Record]) -> dict[tuple[str, str], list[Trained]]:
-    """(`data_and_model`, defense) → trainings."""
+    """Map (data and model, defense) to the trainings under this defense."""
     trained: dict[tuple[str, str], list[Trained]] = {}
     for record in records:
         if isinstance(record.cell, TrainingCell) and record.training is not None:
@@ -31,10 +31,10 @@ def trained_with(records: Iterable[Record]) -> dict[tuple[str, str], list[Traine
 
 
 def strength(point: str, worst: WorstCase, trained: Sequence[Trained]) -> list[Flag]:
-    """Flags from a defense's trainings against its figure at `point`, for points with an update or a mean of updates.
+    """Compare a defense's trainings with the attacked readings at `point` and return flags for a weaker training.
 
-    Noise in training may not be weaker.  Masks, clips and mixtures depend on gradients and examples, so for these only
-    a complete absence in training is flagged.
+    Points without an update or a mean over updates get no flag. Noise may not be weaker in training. Masks, clips and
+    mixtures depend on gradients and examples, so these are flagged only if they are completely absent in training.
     """
     if not worst.attacked or POINTS[point].scope not in (Scope.UPDATE, Scope.AGGREGATE):
         return []
@@ -51,7 +51,7 @@ def strength(point: str, worst: WorstCase, trained: Sequence[Trained]) -> list[F
 
 
 def _later(result: TrainingResult, point: str, *, random: bool) -> str | None:
-    """Text if a later round changes less than the first round, beyond the noise decay counted by ε."""
+    """Return a text if a later round changes updates less than the first round, beyond the noise decay counted in ε."""
     first = result.spots[0]
     before, least = _share(first, point), WEAKER * _decay(result)
     for spot in result.spots[1:]:
@@ -66,10 +66,10 @@ def _later(result: TrainingResult, point: str, *, random: bool) -> str | None:
 
 
 def _elsewhere(cell: TrainingCell, first: Spot, point: str, worst: WorstCase, *, random: bool) -> str | None:
-    """Text if the first training round changes less than the attacked round by every measure.
+    """Return a text if the first training round changes updates less than the attacked round by all three measures.
 
-    Measures: gradient units, units of the sent update, and share of the squared norm.  A mean over more examples and
-    steps may have proportionally less noise.
+    The measures are gradient units, units of the sent update, and the share of the squared norm. A mean over more
+    examples and steps may have proportionally less noise.
     """
     if POINTS[point].scope is not Scope.UPDATE:
         return None
@@ -91,23 +91,23 @@ def _elsewhere(cell: TrainingCell, first: Spot, point: str, worst: WorstCase, *,
 
 
 def _idle(spot: Spot) -> bool:
-    """Whether the defense changes nothing visible."""
+    """Return whether the defense's changes stay below rounding error at every point."""
     return all(_share(spot, point) < ROUNDING for point in spot.changes)
 
 
 def _decay(result: TrainingResult) -> float:
-    """σ² of the last round over σ² of the first round, as counted by ε; at most 1."""
+    """Return σ² in the last round divided by σ² in the first round, as counted in ε; at most 1."""
     pairs = [each.multiplier for each in result.privacy.figures if each.multiplier and each.multiplier[0]]
     return min((min(1.0, (last / first) ** 2) for first, last in pairs), default=1.0)
 
 
 def _share(spot: Spot, point: str) -> float:
-    """Change as a share of the undefended squared norm."""
+    """Return the squared change at a point divided by the undefended update's squared norm."""
     return spot.changes[point] / spot.signal if spot.signal else float("inf")
 
 
 def _rows(federated: Federated) -> int:
-    """Number of example gradients averaged in an update."""
+    """Return the number of example gradients averaged in an update."""
     return federated.batch * federated.steps
 
 

@@ -1,4 +1,4 @@
-"""Training rows: accuracy, ε and time under each defense, with published figures."""
+"""Training table: accuracy, ε and time under each defense, next to published figures."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,37 +18,37 @@ _OF_TRAININGS = {"accuracy", "epsilon", "rounds", "milliseconds", "overhead"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRow:
-    """A training configuration over its seeds."""
+    """A training configuration's figures, pooled over its seeds. None marks an unknown figure."""
 
     dataset: str
     model: str
     defense: str
     setting: str
     length: str
-    """End condition and additional accounting."""
+    """The training's end condition and additional accounting, in words."""
     seeds: int
     accuracy: float | None
-    """Median at the end; a diverged training counts as 0."""
+    """Median final test accuracy over seeds; a diverged training counts as 0."""
     least: float | None
-    """Lowest accuracy over the seeds."""
+    """Lowest final accuracy over the seeds."""
     most: float | None
-    """Highest accuracy over the seeds."""
+    """Highest final accuracy over the seeds."""
     diverged: int
     rounds: int | None
-    """Executed rounds."""
+    """Median number of executed rounds."""
     epsilon: float | None
-    """Valid ε of the released model."""
+    """Valid ε for the released model."""
     epsilon_paper: float | None
-    """ε by the count of Fed-αCDP."""
+    """ε computed by Fed-αCDP's accounting, which is printed next to the valid ε."""
     epsilon_absent: str | None
     caveats: tuple[str, ...]
-    """Limits of both counts."""
+    """Limitations to both ε values, as text."""
     milliseconds: float | None
     overhead: float | None
-    """Client step time over the undefended step time, measured in turn."""
+    """A client step's time divided by an undefended step's time; the two are measured in turn."""
     crashed: int
     cells: tuple[str, ...]
-    """Record ids."""
+    """Ids of the records behind this row."""
     bayesian: BayesianResult | None
     published: PublishedFigures | None
 
@@ -57,7 +57,10 @@ class TrainingRow:
 
 
 def trainings(records: Iterable[Record], published: Sequence[PublishedFigures] = ()) -> list[TrainingRow]:
-    """A row for each training configuration, seeds pooled; by data set and setting, no defense first, then by name."""
+    """Return a row for each training configuration, with its seeds pooled.
+
+    Rows are sorted by data set, setting and defense name; undefended rows come first.
+    """
     gathered: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
         cell = record.cell
@@ -76,7 +79,7 @@ def trainings(records: Iterable[Record], published: Sequence[PublishedFigures] =
 
 
 def missing(rows: Sequence[TrainingRow], published: Sequence[PublishedFigures]) -> list[PublishedFigures]:
-    """Published training figures without a row at this scale."""
+    """Return the published training figures without a counterpart in `rows`."""
     shown = {id(row.published) for row in rows}
     return [
         figures
@@ -86,7 +89,7 @@ def missing(rows: Sequence[TrainingRow], published: Sequence[PublishedFigures]) 
 
 
 def _length(cell: TrainingCell) -> Iterator[str]:
-    """End condition and Bayesian accounting, which distinguish trainings."""
+    """Yield the training's end condition and Bayesian accounting in words; these distinguish configurations."""
     yield f"T={cell.rounds}"
     if cell.until_accuracy:
         yield f"until accuracy {cell.until_accuracy:g}"
@@ -99,7 +102,7 @@ def _length(cell: TrainingCell) -> Iterator[str]:
 
 
 def _natural(text: str) -> list[tuple[float, str]]:
-    """Sort key: numbers in a text by value."""
+    """Return a sort key that compares numbers in a text by value."""
     parts = re.split(r"(\d+(?:\.\d+)?)", text)
     return [(float(part), "") if n % 2 else (0.0, part) for n, part in enumerate(parts)]
 
@@ -140,7 +143,7 @@ def _row(key: tuple[str, ...], records: Sequence[Record], published: Sequence[Pu
 
 
 def _caveats(result: TrainingResult | None) -> Iterator[str]:
-    """Caveats of the shown figures: valid, paper and Bayesian ε."""
+    """Yield the caveats for all shown figures: valid, paper and Bayesian ε."""
     if result is not None:
         for shown in (result.privacy.released(), result.privacy.by("paper")):
             yield from shown.caveats if shown else ()

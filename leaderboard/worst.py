@@ -1,4 +1,6 @@
-"""Worst case over the attacks on one defense at one point, example by example, with the best prior-only baseline."""
+"""Worst case over all attacks on a defense at an interception point, example by example, with the best prior-only
+baseline.
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,70 +22,75 @@ ExampleKey = tuple[int, int, int, int]  # seed, draw, reading, example
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfSeed:
-    """Leaks of one weight seed."""
+    """Leak counts for a weight seed."""
 
     leaked: int
-    """Leaked examples."""
+    """Number of leaked examples."""
     examples: int
     readings: int
-    """Readings behind these examples."""
+    """Number of readings behind these examples."""
 
 
 @dataclass(slots=True)
 class WorstCase:
-    """All attacks on one defense at one point.
+    """Results of all attacks on a defense at an interception point.
 
-    Attacks with a gallery enter `named` and no other figure; a crash of such an attack enters `crashed`.
+    An attack with a gallery contributes only to `named` and `crashed`.
     """
 
     leaked: dict[ExampleKey, bool] = field(default_factory=dict)
-    """Example → success of any attack."""
+    """Map from example to whether any attack reconstructed the example."""
     scores: dict[str, dict[ExampleKey, ExampleScore]] = field(default_factory=dict)
-    """Attack → example → score."""
+    """Map from attack to example to score."""
     prior_db: dict[ExampleKey, float] = field(default_factory=dict)
-    """Best prior-only PSNR in dB; NaN without a baseline."""
+    """Map from example to the best PSNR in dB among prior-only baselines (guesses without the gradient); NaN without
+    them.
+    """
     records: dict[str, list[Record]] = field(default_factory=dict)
-    """Attack → counted records."""
+    """Map from attack to its counted records."""
     absent: dict[str, str] = field(default_factory=dict)
-    """Attack → reason of n/a."""
+    """Map from attack to the reason for its status n/a."""
     seeds: dict[str, set[int]] = field(default_factory=dict)
-    """Attack → attacked weight seeds."""
+    """Map from attack to the attacked weight seeds."""
     refused_seeds: dict[str, set[int]] = field(default_factory=dict)
-    """Attack → weight seeds with status n/a."""
+    """Map from attack to the weight seeds with status n/a."""
     crashed: dict[str, str] = field(default_factory=dict)
-    """Attack → reason."""
+    """Map from attack to the reason for its crash."""
     failed: set[ExampleKey] = field(default_factory=set)
-    """Examples with a crashed, diverged or non-finite attack."""
+    """Examples on which at least one attack crashed, diverged or returned non-finite values."""
     identified: dict[ExampleKey, bool] = field(default_factory=dict)
-    """Example → identified by any attack."""
+    """Map from example to whether any attack identified the example."""
     identified_chance: dict[str, dict[ExampleKey, float]] = field(default_factory=dict)
-    """Attack → example → rate of a blind guess."""
+    """Map from attack to example to a blind guess's success probability."""
     named: dict[ExampleKey, bool] = field(default_factory=dict)
-    """Example → named by any attack."""
+    """Map from example to whether any attack named the example."""
     named_chance: dict[str, dict[ExampleKey, float]] = field(default_factory=dict)
+    """Map from attack to example to the probability that a blind guess names the example."""
     places: dict[ExampleKey, int] = field(default_factory=dict)
-    """Position of the true example in the list of an exact attack or decoder.
+    """Map from example to its position in an exact attack's candidate list.
 
-    Exact: the attack has the reading's own likelihood, or the decoder knows the rest of the batch.
+    An attack is exact if it uses the reading's true likelihood, or knows the rest of the batch.
     """
     guesses: dict[ExampleKey, int] = field(default_factory=dict)
-    """Guesses per attacker and example: the size of the reading, or of the example's class if labels are granted."""
+    """Map from example to the guesses each attacker has: the reading's examples, or with granted labels those in its
+    class.
+    """
     candidates: int = 0
     """Gallery size behind `places`."""
     strangers: int = 0
     """Gallery size behind `identified`."""
     unchanged: bool = True
-    """Every reading equals the undefended reading (SNR at the cap)."""
+    """Whether every reading equals the undefended reading (SNR at the cap)."""
     cascade: bool = False
-    """Later attacks saw only the readings left by earlier attacks."""
+    """Whether later attacks saw only the readings left by earlier attacks."""
     attacked: bool = False
-    """At least one gradient-reading attack applied."""
+    """Whether at least one attack that reads the gradient applied."""
     informed: bool = False
-    """At least one of these attacks knew or simulated the defense."""
+    """Whether at least one such attack knew or simulated the defense."""
     _draws: set[int] = field(default_factory=set)
 
     def add(self, record: Record) -> None:
-        """Count one attack cell.  Examples of a crashed attack stay in the denominator."""
+        """Add an attack record to the worst case; a crashed attack's examples stay in the denominator."""
         cell = record.cell
         assert isinstance(cell, AttackCell)
         attack, result = attack_name(cell), record.attack
@@ -146,35 +153,35 @@ class WorstCase:
 
     @property
     def privacy(self) -> Privacy:
-        """ε at the point, equal in all records."""
+        """ε at the point, which is equal in all records."""
         results = (record.attack for records in self.records.values() for record in records if record.attack)
         return next((result.privacy for result in results), Privacy())
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """Contracts broken in any record, without repeats."""
+        """The contracts broken in any record, without repeats."""
         return tuple(dict.fromkeys(each for records in self.records.values() for r in records for each in r.broken))
 
     @property
     def asr(self) -> float | None:
-        """Share of examples leaked to at least one attack; None without scores or gradient-reading attacks."""
+        """Share of examples leaked to at least one attack; None if no attack that reads the gradient was scored."""
         return sum(self.leaked.values()) / len(self.leaked) if self.leaked and self.attacked else None
 
     @property
     def cut_short(self) -> bool:
-        """Whether an attack failed on an example without any success."""
+        """Whether an attack failed on an example that no attack reconstructed."""
         return any(not self.leaked[key] for key in self.failed)
 
     @property
     def plain_only(self) -> bool:
-        """Whether only plain attacks ran on readings changed by the defense, and some example stayed safe."""
+        """Whether only plain attacks ran on readings changed by the defense, and at least one example did not leak."""
         known = self.unchanged or self.informed
         return self.attacked and not known and not all(self.leaked.values())
 
     @property
     def lower_bound(self) -> bool:
-        """Whether the true rate may be higher: an attack failed, or no attack knew the defense, and some example stayed
-        safe.
+        """Whether the true rate may be higher: some example did not leak, and an attack failed or no attack knew the
+        defense.
         """
         return self.cut_short or self.plain_only
 
@@ -185,12 +192,12 @@ class WorstCase:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 % interval, clustered (`share_interval`); None without a rate."""
+        """Clustered 95 % interval for `asr` (see `share_interval`); None without a rate."""
         return share_interval(self.leaked) if self.attacked else None
 
     @property
     def by_seed(self) -> dict[int, OfSeed]:
-        """Leaks by weight seed."""
+        """Leak counts by weight seed."""
         hits: dict[int, list[bool]] = {}
         readings: dict[int, set[int]] = {}
         for (seed, _, reading, _), hit in self.leaked.items():
@@ -203,7 +210,7 @@ class WorstCase:
 
     @property
     def at_least_once(self) -> float | None:
-        """Share of examples leaked on some noise draw; None with a single draw."""
+        """Share of examples leaked on at least one noise draw; None with a single draw."""
         if len(self._draws) < 2:
             return None
         every = {(seed, reading, example) for seed, _, reading, example in self.leaked}
@@ -212,11 +219,11 @@ class WorstCase:
 
     @property
     def best(self) -> tuple[str, float] | None:
-        """The attack with the highest own rate, ties broken by median PSNR, and this rate; a baseline if no attack ran.
+        """The attack with the highest success rate, and this rate; ties are broken by median PSNR.
 
-        With several noise draws, the first draw chooses the attack and the other draws give the rate, because the best
-        attack on a draw is partly lucky with the draw.  In a cascade: the attack with most successes, as a share of all
-        examples.
+        A gradient-free baseline is returned only if no attack ran; None without scores. With several noise draws, the
+        first draw selects the attack and the other draws give the rate, because the best attack on a draw is partly
+        lucky with the draw. In a cascade: the attack with the most successes, as a share of all examples.
         """
         attacks = [name for name in self.scores if not name.startswith(GRADIENT_FREE)] or list(self.scores)
         first = {name: examples for name in attacks if (examples := self._on_draws(name, first=True))}
@@ -229,28 +236,32 @@ class WorstCase:
         return best, _rate(self._on_draws(best, first=False))
 
     def best_median(self, metric: Metric) -> float | None:
-        """Median of a compared metric under the best attack, on the draws behind its rate."""
+        """Return a metric's median under the best attack, on the draws behind the attack's rate; None without an
+        attack.
+        """
         best = self.best
         return None if best is None else self.median_on_report_draws(best[0], metric)
 
     def median_on_report_draws(self, attack: str, metric: Metric) -> float | None:
-        """`median_of` for one attack, on every draw except the first, choosing draw.
+        """Return a metric's median for an attack on all draws except the first, which selects the best attack.
 
-        None in a cascade: each attack saw a different set of readings.
+        None in a cascade, because each attack saw a different set of readings.
         """
         if self.cascade:
             return None
         return median_of(self._on_draws(attack, first=False), metric)
 
     def rate(self, attack: str) -> float:
-        """Success rate of one attack over its examples; in a cascade over all examples."""
+        """Return an attack's success rate over its examples; in a cascade, over all examples."""
         if self.cascade:
             return sum(example.success for example in self.scores[attack].values()) / max(1, len(self.leaked))
         return _rate(self.scores[attack].values())
 
     @property
     def prior_psnr_db(self) -> float | None:
-        """Median PSNR in dB of the best prior-only baseline, 3 dB below the bar for success; None if absent."""
+        """Median PSNR in dB of each example's best prior-only baseline; success needs 3 dB more. None without a
+        baseline.
+        """
         return median(list(self.prior_db.values()), -inf)
 
     @property
@@ -260,7 +271,7 @@ class WorstCase:
         return median([value for value in each if value is not None], -inf)
 
     def _on_draws(self, attack: str, *, first: bool) -> list[ExampleScore]:
-        """Scores of one attack on the first draw, or on the other draws; all scores with a single draw."""
+        """Return an attack's scores on the first draw, or on the other draws; all scores with a single draw."""
         scores = self.scores[attack]
         if len(self._draws) < 2:
             return list(scores.values())
@@ -277,12 +288,12 @@ def _median_db(examples: Iterable[ExampleScore]) -> float:
 
 
 def median_of(examples: Iterable[ExampleScore], metric: Metric) -> float | None:
-    """Median of a metric over examples, failures worst; None if not finite."""
+    """Return a metric's median over examples, with failed attacks counted as worst; None if it is not finite."""
     return median([example.value(metric) for example in examples], metric.failed)
 
 
 def example_scores(record: Record) -> Iterator[tuple[ExampleKey, ExampleScore]]:
-    """All (key, score) pairs of an attack record; empty unless done."""
+    """Yield (key, score) for each example in an attack record; a record without a result yields no pair."""
     cell, result = record.cell, record.attack
     if isinstance(cell, AttackCell) and result is not None:
         for number, reading in result.numbered():
@@ -291,23 +302,27 @@ def example_scores(record: Record) -> Iterator[tuple[ExampleKey, ExampleScore]]:
 
 
 def clusters(keys: Sequence[ExampleKey]) -> list[int] | None:
-    """Cluster number of each example: weight seed if several, else reading.
+    """Return each example's cluster number: by weight seed if there are several seeds, or else by reading.
 
-    None if every cluster has a single example, or only one cluster exists.
+    None if every cluster has a single example, or if only a single cluster exists.
     """
     numbers = _numbers([(key[0],) for key in keys]) if len({key[0] for key in keys}) > 1 else readings(keys)
     return None if len(set(numbers)) in (1, len(keys)) else numbers
 
 
 def readings(keys: Sequence[ExampleKey]) -> list[int]:
-    """Reading number of each example; noise draws of a reading share its number, because readings without noise are
+    """Return each example's reading number; all noise draws share a number, because without noise these readings are
     equal.
     """
     return _numbers([(key[0], key[2]) for key in keys])
 
 
 def share_interval(hits: Mapping[ExampleKey, bool], level: float = LEVEL) -> tuple[float, float] | None:
-    """Interval of a share of examples; examples of a reading, and readings of a weight seed, are clustered."""
+    """Return the interval for a share of examples, clustered by reading, and by weight seed if there are several
+    seeds.
+
+    `level` is the coverage; None without examples.
+    """
     if not hits:
         return None
     keys = list(hits)
@@ -321,7 +336,7 @@ def _numbers(names: Sequence[tuple[int, ...]]) -> list[int]:
 
 
 def _keys(cell: AttackCell) -> Iterator[ExampleKey]:
-    """Example keys from a cell's configuration: a crashed cell has no scores."""
+    """Yield the example keys from a cell's configuration, because a crashed cell has no scores."""
     setting = cell.federated
     count = POINTS[cell.point].examples(batch=setting.batch, steps=setting.steps, senders=setting.per_round)
     for reading, example in product(range(cell.readings), range(count)):
