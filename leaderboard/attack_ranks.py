@@ -16,9 +16,7 @@ _Key = tuple[str, str, ExampleKey]  # (defense, point, example): seeds and draws
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackRank:
-    """An attack's rank in a condition, pooled over all defenses and interception points; attacks with a gallery are
-    excluded.
-    """
+    """An attack's rank in a condition, over all defenses and points; attacks with a gallery are excluded."""
 
     title: str
     attack: str
@@ -27,9 +25,7 @@ class AttackRank:
     """Success rate over the examples attacked by this attack."""
     interval: tuple[float, float]
     of_all: float
-    """Successes divided by all examples in the condition; smaller than `rate` if a cascade left this attack only a
-    part.
-    """
+    """Successes divided by all examples in the condition; below `rate` if a cascade left only a part."""
     psnr_db: float | None
     """Median PSNR in dB; None in a cascade."""
     seconds: float | None

@@ -52,10 +52,9 @@ class AttackRow:
 
 
 def attacks(records: Iterable[Record], published: Sequence[PublishedFigures] = ()) -> list[AttackRow]:
-    """Return a row for each attack, data set, defense and point, with seeds and noise draws pooled.
+    """Return a row for each attack, data set, defense and point, with seeds and noise draws pooled, sorted by name.
 
-    Rows are sorted by name, undefended rows first. An attack with status n/a has no row; crashed cells are counted, but
-    contribute no figures.
+    An attack with status n/a has no row; crashed cells are counted, but contribute no figures.
     """
     listed = [record for record in of_one_series(records) if record.status != "n/a" and not _has_gallery(record)]
     gathered: dict[tuple[str, ...], list[Record]] = {}

@@ -116,20 +116,16 @@ class Row:
 
     @property
     def worst(self) -> AtPoint | None:
-        """Figures at the interception point with the highest ASR; among ties, the innermost point; None without a
-        scored point.
-        """
+        """Figures at the point with the highest ASR (among ties, the innermost); None without a scored point."""
         scored = [at for at in self.points.values() if at.asr is not None]
         return max(scored, key=lambda at: at.asr or 0.0, default=None)
 
     @property
     def most_identified(self) -> Rate | None:
-        """The highest identified rate over all points."""
         return _most(at.identified for at in self.points.values())
 
     @property
     def most_named(self) -> Rate | None:
-        """The highest named rate over all points."""
         return _most(at.named for at in self.points.values())
 
     @property
@@ -157,9 +153,7 @@ def _most(rates: Iterable[Rate | None]) -> Rate | None:
 
 
 def board(records: Iterable[Record]) -> list[Row]:
-    """Compute the board's rows from records: conditions with a complete row first, then by number of figures and by
-    rank.
-    """
+    """Compute the board's rows: conditions with a complete row first, then by number of figures and by rank."""
     listed = of_one_series(records)
     trained, spotted, averaged = costs(listed), trained_with(listed), _averaged(listed)
     broken = frozenset(record.id for record, _ in torn(listed))
@@ -277,9 +271,7 @@ def _reached(worst: WorstCase) -> tuple[float, ...]:
 
 
 def _attacks_run(condition: Condition, point: str) -> _Attacks:
-    """Return the attacks run on any defense in the condition at this point, with their weight seeds; a complete row
-    has them all.
-    """
+    """Map each attack run on any defense at this point to its weight seeds; a complete row has all of them."""
     rows = [row[point] for row in condition.rows.values() if point in row]
     names = sorted({name for worst in rows for name in worst.records})
     return {name: set().union(*(worst.seeds.get(name, set()) for worst in rows)) for name in names}
@@ -305,11 +297,11 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
 
 
 def on_front(row: Row, rows: Iterable[Row], point: str | None = None) -> bool:
-    """Return whether a row is on the Pareto front for leakage and lost accuracy, at `point` or (None) at each row's
-    worst point.
+    """Return whether a row is on the Pareto front for leakage and lost accuracy, at `point` or (None) at the worst
+    points.
 
-    Candidate rows are complete, have an accuracy, and have no flag for failed attacks or for a training with another
-    noise strength. At equal ASR, the lower identified rate counts as less leakage.
+    Only complete rows with an accuracy, and without flags for failed attacks or for a training with another noise
+    strength, are candidates. At equal ASR, the lower identified rate counts as less leakage.
     """
 
     def order(row: Row) -> tuple[tuple[float, float], float] | None:
@@ -327,7 +319,6 @@ def on_front(row: Row, rows: Iterable[Row], point: str | None = None) -> bool:
 
 
 def _averaged(records: Iterable[Record]) -> frozenset[tuple[str, str, str]]:
-    """Return (data and model, defense, point) for each cell with granted repeated readings."""
     return frozenset(
         (data_and_model(record.cell), entry_text(record.cell.defense), record.cell.point)
         for record in records

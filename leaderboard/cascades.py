@@ -1,6 +1,4 @@
-"""Find inconsistent cascades: cells that attacked readings other than those left by earlier cells have no worst
-case.
-"""
+"""Inconsistent cascades: cells that attacked other readings than earlier cells left have no worst case."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,9 +8,7 @@ from bench.record.schema import Record
 
 
 def torn(records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
-    """Yield each record from an inconsistent cascade with the reason: an earlier cell is missing or has a newer
-    result.
-    """
+    """Yield each inconsistent cascade record with the reason: an earlier cell is missing or has a newer result."""
     by_id = {record.cell.id: record for record in records}
     for record in by_id.values():
         cell = record.cell

@@ -1,4 +1,4 @@
-"""Group records into conditions: equal data, model, weights, federated setting, readings, protocol and grants.
+"""Conditions: groups of records with equal data, model, weights, federated setting, readings, protocol and grants.
 
 The granted gallery may differ within a condition.
 """
@@ -89,10 +89,9 @@ def condition_text(cell: AttackCell) -> str:
 
 
 def of_one_series(records: Iterable[Record]) -> list[Record]:
-    """Return the records; a weights series with two different files for the same seed (a replaced file) loses its
-    series name.
+    """Return the records, without the name of any weights series that has two files for a seed (a replaced file).
 
-    Weights in such a series are then distinguished by their hash.
+    The weights in such a series are then distinguished by their hash.
     """
     listed = list(records)
     contents: dict[tuple[Any, ...], set[str]] = {}
@@ -110,9 +109,7 @@ def of_one_series(records: Iterable[Record]) -> list[Record]:
 
 
 def without_evidence(condition: Condition) -> tuple[str, ...]:
-    """Return the points with no success even on undefended readings: a low figure at these points proves no
-    protection.
-    """
+    """Return the points with no success even on undefended readings: low figures there prove no protection."""
     each = [(point, worst) for row in condition.rows.values() for point, worst in row.items()]
     return ordered(point for point, worst in each if worst.unchanged and worst.asr == 0)
 
@@ -124,9 +121,7 @@ def without_baseline(condition: Condition) -> tuple[str, ...]:
 
 
 def sort_key(defense: str, point: str) -> tuple[bool, str, int, str]:
-    """Return the sort key for tables: no defense first, then defenses by name, and points from inside the client
-    outwards.
-    """
+    """Return the key that sorts tables: no defense first, then by name; points from inside the client outwards."""
     return defense != "none", defense, *_from_inside(point)
 
 
@@ -147,9 +142,7 @@ def condition_key(record: Record) -> str:
 
 
 def data_and_model(cell: AnyCell) -> str:
-    """Return a cell's data set and model as canonical JSON; an attack and a training with equal values share a board
-    row.
-    """
+    """Return data set and model as canonical JSON; an attack and a training with equal values share a row."""
     return json.dumps([cell.dataset.model_dump(mode="json"), cell.model.model_dump(mode="json")], sort_keys=True)
 
 
@@ -159,7 +152,6 @@ def _grants(cell: AttackCell) -> Grants:
 
 
 def _shared_weights(cell: AttackCell) -> dict[str, Any]:
-    """Identify weights by their series (shared between seeds), or else by their hash."""
     if weights := _in_series(cell):
         return {"series": weights.series, "round": _round(weights)}
     return cell.weights.configuration()
@@ -187,7 +179,6 @@ def _distinguished(every: Iterable[Condition]) -> list[Condition]:
 
 
 def _settings(key: str) -> dict[str, str]:
-    """Return the settings absent from a title, as a map from name to text."""
     shared, protocol = json.loads(key)
     shown = shared["federated"] | {"readings": shared["readings"]}
     return {**{name: f"{name}={value}" for name, value in shown.items()}, "protocol": f"protocol {protocol}"}

@@ -54,10 +54,10 @@ class Flag:
 
 
 def coverage(worst: WorstCase, missing: Iterable[str], torn: Collection[str] = ()) -> list[Flag]:
-    """Return the flags for an incomplete row: broken contracts, missing or crashed attacks, few examples,
-    inconsistent cascades.
+    """Return an incomplete row's flags: broken contracts, missing or crashed attacks, few examples, inconsistent
+    cascades.
 
-    `torn`: ids of cascade cells that attacked readings other than those left by earlier cells.
+    `torn`: ids of cascade cells that attacked other readings than earlier cells left.
     """
     flags = [Flag(BROKEN, f"the defense breaks a contract: {each}") for each in worst.broken]
     if names := [name for name, records in worst.records.items() if any(map(unexplained, records))]:
@@ -84,9 +84,7 @@ def coverage(worst: WorstCase, missing: Iterable[str], torn: Collection[str] = (
 
 
 def _all_zeros(worst: WorstCase) -> tuple[int, int]:
-    """Return the number of all-zero readings (from a defense that delays the whole update) and the number of
-    readings.
-    """
+    """Count the all-zero readings (sent by a defense that delays the whole update), and all readings."""
     zeros: dict[tuple[int, int, int], bool] = {}
     for record in (record for records in worst.records.values() for record in records):
         cell, result = record.cell, record.attack
@@ -97,9 +95,7 @@ def _all_zeros(worst: WorstCase) -> tuple[int, int]:
 
 
 def _is_zero(reading: ReadingScore) -> bool:
-    """Detect an all-zero reading: its distance to the undefended reading equals this reading's norm, and it has no
-    cosine.
-    """
+    """Detect an all-zero reading: it differs from the undefended reading by the full norm, and has no cosine."""
     return reading.snr_db == 0 and reading.cosine is None
 
 
@@ -144,12 +140,12 @@ def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) 
 
 
 def unexplained(record: Record) -> bool:
-    """Return whether the scored examples fail to explain the reading, so that a correct reconstruction would count
-    as no leak.
+    """Return whether the scored examples fail to explain the reading; a correct reconstruction would then count as
+    no leak.
 
     True if the true examples, passed through the defense's description, end farther from the reading than the stated
-    noise, or far from it in a noise-free round. The test is inconclusive, and returns False, for several local steps
-    (an attack may assume a single step) and for all-zero readings (they have no direction).
+    noise, or far from it in a noise-free round. False, because inconclusive, for several local steps (an attack may
+    assume a single step) and for all-zero readings (they have no direction).
     """
     cell, result = record.cell, record.attack
     if not isinstance(cell, AttackCell) or result is None:
@@ -181,15 +177,12 @@ def _end(result: AttackResult) -> float | None:
 
 
 def _failed_self_check(attacks: _Results) -> list[str]:
-    """Return the attacks with a distance no smaller at the truth than at public examples, in every cell."""
     answers = {name: {r.self_check.recognises_truth for r in results} for name, results in attacks.items()}
     return [name for name, each in answers.items() if False in each and True not in each]
 
 
 def _restarts(worst: WorstCase, attacks: _Results) -> str:
-    """Return the count of successful restarted readings as text; empty without such a success, or if every example
-    leaked.
-    """
+    """Return the count of successful restarted readings as text; empty if it is zero or every example leaked."""
     restarted = [
         reading for results in attacks.values() for result in results for reading in result.readings if reading.restarts
     ]

@@ -52,10 +52,9 @@ def _recognised(
     spent: Epsilon | None,
     here: float | None,
 ) -> Rate | None:
-    """Compute a recognition rate with its chance level and ceiling; None without examples.
+    """Compute a recognition rate, with chance as the mean over examples of a blind guess for each attack.
 
-    Chance is the mean over examples, with a blind guess for each attack. A ceiling is concave in chance, so the ceiling
-    at the mean chance bounds the mean.
+    A ceiling is concave in chance, so the ceiling at the mean chance bounds the mean.
     """
     interval = share_interval(hits)
     if interval is None:
@@ -70,9 +69,7 @@ def _recognised(
 
 
 def _here(worst: WorstCase, places: Mapping[ExampleKey, int], attackers: int) -> float | None:
-    """Return the upper interval end for an exact attack that may guess as often as all attackers together guess an
-    example.
-    """
+    """Bound the share named by an exact attack that may guess as often as all attackers together."""
     single = all(count == 1 for count in worst.guesses.values())
     if not places or (single and attackers > NAMED_LIST):
         return None

@@ -43,9 +43,7 @@ class Place:
     ceiling: float | None
     """Mean upper bound on recognition for any attacker, from ε at the point; None if ε is missing in a condition."""
     lower_bound: bool
-    """Whether the true leakage may be higher: an ASR is a lower bound, or no informed attacker succeeds without a
-    defense.
-    """
+    """Whether the true leakage may be higher: an ASR is a lower bound, or informed attackers fail undefended."""
     conditions: int
 
 
@@ -86,17 +84,14 @@ class Standing:
 
     @property
     def missing(self) -> int:
-        """Number of incomplete figures."""
         return len(self.absent)
 
     @property
     def leaked(self) -> float | None:
-        """Mean leakage over the points."""
         return mean(place.leaked for place in self.points.values())
 
     @property
     def recognised(self) -> float | None:
-        """Mean recognition over the points."""
         return mean(place.recognised for place in self.points.values())
 
     @property
@@ -111,9 +106,7 @@ class Standing:
 
     @property
     def lost(self) -> float | None:
-        """Mean undefended accuracy minus the defense's mean accuracy, both over the models with a converged
-        training.
-        """
+        """Mean undefended accuracy minus `accuracy`, both over the models with a converged training."""
         base = mean(cost.accuracy for model, cost in self.base if model not in self.diverged)
         return None if self.accuracy is None or base is None else base - self.accuracy
 
@@ -123,7 +116,6 @@ class Standing:
 
     @property
     def _released(self) -> DefenseCost | None:
-        """Return the training with the largest ε; None if any training lacks an ε."""
         each = [cost for _, cost in self.costs if cost.epsilon is not None]
         return max(each, key=lambda cost: cost.epsilon or 0.0) if each and len(each) == len(self.costs) else None
 
@@ -134,9 +126,7 @@ class Standing:
 
     @property
     def epsilon_of(self) -> str | None:
-        """Neighbouring relation behind this ε, such as "one example removed" or "one client replaced"; None without
-        an ε.
-        """
+        """Neighbours behind this ε, such as "one example removed" or "one client replaced"; None without ε."""
         if (released := self._released) is None or released.epsilon_adjacency is None:
             return None
         changed = released.epsilon_adjacency.partition(":")[0].removeprefix("one ")
@@ -147,7 +137,6 @@ class Standing:
         return self._released.delta if self._released else None
 
     def json(self) -> dict[str, Any]:
-        """Return the standing as JSON types."""
         names = ("missing", "leaked", "recognised", "diverged", "accuracy", "lost", "epsilon", "epsilon_of", "delta")
         own = {name: value for name, value in asdict(self).items() if name != "base"}
         return own | {name: getattr(self, name) for name in names}
@@ -155,10 +144,9 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """Paired difference in leakage between two defenses at a point, on the victims shared in all counting
-    conditions.
+    """Paired difference in leakage between two defenses at a point, on the victims in all counting conditions.
 
-    The 95 % interval resamples whole readings; a resampled reading keeps all its conditions.
+    The 95 % interval resamples whole readings, each with all its conditions.
     """
 
     defense: str
@@ -245,7 +233,7 @@ def _standing(
 
 
 def _lacks(row: Row | None, undefended: Row, point: str) -> str | None:
-    """Return why a figure is incomplete in comparison with the undefended figure; None if it is complete."""
+    """Return why a figure is incomplete next to the undefended figure; None if it is complete."""
     at, whole = None if row is None else row.points.get(point), undefended.points[point]
     if at is None or (at.asr is None and not at.flags):
         return "not run"
@@ -320,10 +308,7 @@ def neighbours(every: Sequence[Standing], defense: str) -> tuple[Standing | None
 
 
 def nearest(rows: Sequence[Row], defense: str, among: Iterable[str]) -> str | None:
-    """Return the reference setting from `among` with the most similar rates to `defense` over conditions and points.
-
-    Ties are broken by name; None without a candidate.
-    """
+    """Return the setting in `among` with rates most similar to `defense`'s (ties by name); None without a candidate."""
     counting = conditions(rows)
     profiles: dict[str, dict[tuple[str, str], float]] = {}
     for row in rows:

@@ -91,7 +91,6 @@ def _elsewhere(cell: TrainingCell, first: Spot, point: str, worst: WorstCase, *,
 
 
 def _idle(spot: Spot) -> bool:
-    """Return whether the defense's changes stay below rounding error at every point."""
     return all(_share(spot, point) < ROUNDING for point in spot.changes)
 
 

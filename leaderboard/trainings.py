@@ -57,10 +57,7 @@ class TrainingRow:
 
 
 def trainings(records: Iterable[Record], published: Sequence[PublishedFigures] = ()) -> list[TrainingRow]:
-    """Return a row for each training configuration, with its seeds pooled.
-
-    Rows are sorted by data set, setting and defense name; undefended rows come first.
-    """
+    """Return a row for each training configuration, seeds pooled; sorted by data set, setting and defense."""
     gathered: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
         cell = record.cell
@@ -89,7 +86,6 @@ def missing(rows: Sequence[TrainingRow], published: Sequence[PublishedFigures]) 
 
 
 def _length(cell: TrainingCell) -> Iterator[str]:
-    """Yield the training's end condition and Bayesian accounting in words; these distinguish configurations."""
     yield f"T={cell.rounds}"
     if cell.until_accuracy:
         yield f"until accuracy {cell.until_accuracy:g}"
@@ -102,7 +98,7 @@ def _length(cell: TrainingCell) -> Iterator[str]:
 
 
 def _natural(text: str) -> list[tuple[float, str]]:
-    """Return a sort key that compares numbers in a text by value."""
+    """Sort key: compare numbers in a text by value."""
     parts = re.split(r"(\d+(?:\.\d+)?)", text)
     return [(float(part), "") if n % 2 else (0.0, part) for n, part in enumerate(parts)]
 
@@ -143,7 +139,6 @@ def _row(key: tuple[str, ...], records: Sequence[Record], published: Sequence[Pu
 
 
 def _caveats(result: TrainingResult | None) -> Iterator[str]:
-    """Yield the caveats for all shown figures: valid, paper and Bayesian ε."""
     if result is not None:
         for shown in (result.privacy.released(), result.privacy.by("paper")):
             yield from shown.caveats if shown else ()

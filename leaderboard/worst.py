@@ -1,6 +1,4 @@
-"""Worst case over all attacks on a defense at an interception point, example by example, with the best prior-only
-baseline.
-"""
+"""Worst case over all attacks on a defense at a point, example by example, with the best prior-only baseline."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,9 +41,7 @@ class WorstCase:
     scores: dict[str, dict[ExampleKey, ExampleScore]] = field(default_factory=dict)
     """Map from attack to example to score."""
     prior_db: dict[ExampleKey, float] = field(default_factory=dict)
-    """Map from example to the best PSNR in dB among prior-only baselines (guesses without the gradient); NaN without
-    them.
-    """
+    """Map from example to its best prior-only baseline's PSNR in dB; NaN without a baseline."""
     records: dict[str, list[Record]] = field(default_factory=dict)
     """Map from attack to its counted records."""
     absent: dict[str, str] = field(default_factory=dict)
@@ -65,16 +61,13 @@ class WorstCase:
     named: dict[ExampleKey, bool] = field(default_factory=dict)
     """Map from example to whether any attack named the example."""
     named_chance: dict[str, dict[ExampleKey, float]] = field(default_factory=dict)
-    """Map from attack to example to the probability that a blind guess names the example."""
     places: dict[ExampleKey, int] = field(default_factory=dict)
     """Map from example to its position in an exact attack's candidate list.
 
     An attack is exact if it uses the reading's true likelihood, or knows the rest of the batch.
     """
     guesses: dict[ExampleKey, int] = field(default_factory=dict)
-    """Map from example to the guesses each attacker has: the reading's examples, or with granted labels those in its
-    class.
-    """
+    """Map from example to guesses per attacker: all the reading's examples, or (labels granted) its class."""
     candidates: int = 0
     """Gallery size behind `places`."""
     strangers: int = 0
@@ -180,9 +173,7 @@ class WorstCase:
 
     @property
     def lower_bound(self) -> bool:
-        """Whether the true rate may be higher: some example did not leak, and an attack failed or no attack knew the
-        defense.
-        """
+        """Whether the true rate may be higher: some example is safe, and an attack failed or none knew the defense."""
         return self.cut_short or self.plain_only
 
     @property
@@ -236,9 +227,7 @@ class WorstCase:
         return best, _rate(self._on_draws(best, first=False))
 
     def best_median(self, metric: Metric) -> float | None:
-        """Return a metric's median under the best attack, on the draws behind the attack's rate; None without an
-        attack.
-        """
+        """Return a metric's median under the best attack, on the draws behind its rate; None without an attack."""
         best = self.best
         return None if best is None else self.median_on_report_draws(best[0], metric)
 
@@ -259,9 +248,7 @@ class WorstCase:
 
     @property
     def prior_psnr_db(self) -> float | None:
-        """Median PSNR in dB of each example's best prior-only baseline; success needs 3 dB more. None without a
-        baseline.
-        """
+        """Median PSNR in dB of the best prior-only baselines (success needs 3 dB more); None without a baseline."""
         return median(list(self.prior_db.values()), -inf)
 
     @property
@@ -271,7 +258,6 @@ class WorstCase:
         return median([value for value in each if value is not None], -inf)
 
     def _on_draws(self, attack: str, *, first: bool) -> list[ExampleScore]:
-        """Return an attack's scores on the first draw, or on the other draws; all scores with a single draw."""
         scores = self.scores[attack]
         if len(self._draws) < 2:
             return list(scores.values())
@@ -318,11 +304,7 @@ def readings(keys: Sequence[ExampleKey]) -> list[int]:
 
 
 def share_interval(hits: Mapping[ExampleKey, bool], level: float = LEVEL) -> tuple[float, float] | None:
-    """Return the interval for a share of examples, clustered by reading, and by weight seed if there are several
-    seeds.
-
-    `level` is the coverage; None without examples.
-    """
+    """Return the interval for a share of examples, clustered by reading and weight seed; None without examples."""
     if not hits:
         return None
     keys = list(hits)

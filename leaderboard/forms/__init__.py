@@ -1,1 +1,1 @@
-"""Rows → text: terminal, Markdown, CSV, page, charts, figure."""
+"""Write table rows as text: terminal, Markdown, CSV, LaTeX, HTML page, charts and figure."""

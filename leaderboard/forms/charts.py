@@ -1,7 +1,7 @@
-"""Rows → what the page draws: four Vega-Lite charts without data, and the data of every condition beside them.
+"""The HTML page's charts: four Vega-Lite specifications without data, and every condition's data as JSON.
 
-The page puts the rows of one condition, read at one point, into all four charts at once.  Names are values here,
-never names of fields, so a stranger's name cannot mean anything to Vega.
+All four charts show the same condition at the same interception point. Names are data values, never field names, so an
+untrusted name cannot be executed by Vega.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,39 +25,41 @@ _ROWS = alt.Chart(alt.NamedData("rows"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """`needs` the fields without which a row is left out, `nothing` what is said where no row is left;
-    `most` how many rows it shows, best ranked first."""
+    """A chart on the HTML page."""
 
     id: str
     heading: str
     caption: str
     needs: tuple[str, ...]
+    """Data fields that a row must have to be shown."""
     nothing: str
+    """Text shown if no row is left."""
     most: int
+    """Maximum number of rows; the best ranked rows are shown."""
     spec: Mapping[str, Any]
 
 
 @cache
 def library() -> str:
-    """Vega, Vega-Lite and vega-embed as one script that leaves `vegaEmbed` behind; seconds to put together."""
+    """Return Vega, Vega-Lite and vega-embed as a script that defines `vegaEmbed`; building it takes seconds."""
     version = alt.SCHEMA_VERSION.removeprefix("v").rpartition(".")[0]  # that of `charts`' specs
     return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version)
 
 
 def svg_to_pdf(svg: str) -> bytes:
-    """An SVG as a PDF page of its size, with its text as text."""
+    """Convert an SVG to a PDF page with the same size; text stays text."""
     made: bytes = vl_convert.svg_to_pdf(svg)
     return made
 
 
 def svg_to_png(svg: str, *, scale: float) -> bytes:
-    """An SVG in pixels, `scale` times its size."""
+    """Convert an SVG to a PNG, enlarged by `scale`."""
     made: bytes = vl_convert.svg_to_png(svg, scale=scale)
     return made
 
 
 def charts() -> list[Chart]:
-    """The charts, in the order in which the page shows them."""
+    """Return the page's charts in display order."""
     return [
         Chart(
             id="trade",
@@ -102,8 +104,7 @@ def charts() -> list[Chart]:
 
 
 def conditions(lines: Iterable[Line]) -> list[dict[str, Any]]:
-    """The lines of each condition as the page's script reads them; an attack's number among `attacks` stands in
-    place of its name."""
+    """Return each condition's rows for the page's script, with attacks named by their index in `attacks`."""
     return [
         {
             "title": group[0].row.title,
@@ -116,8 +117,7 @@ def conditions(lines: Iterable[Line]) -> list[dict[str, Any]]:
 
 
 def _telling(rows: Sequence[Row]) -> str:
-    """The point at which defenses differ most, of equal ones the outermost: where a row's worst point leaks all behind
-    every defense, the others are what there is to see."""
+    """Return the point at which defenses differ most; at the worst point, every defense may leak all examples."""
     rates: dict[str, list[float]] = {}
     for row in rows:
         for point, at in row.points.items():
@@ -249,7 +249,6 @@ def _learning() -> dict[str, Any]:
 
 
 def _line(chart: alt.Chart, *, point: bool = False) -> alt.Chart:
-    """Lines of each row's own colour and dashes."""
     line: alt.Chart = chart.mark_line(strokeWidth=2, point=point).encode(
         detail="name:N", color=_own("colour"), strokeDash=alt.StrokeDash("dash:N", scale=None), opacity=_dimmed(1)
     )
@@ -257,12 +256,12 @@ def _line(chart: alt.Chart, *, point: bool = False) -> alt.Chart:
 
 
 def _own(field: str) -> alt.Color:
-    """The colour that stands in the row: one for all charts, and the page's own in dark and light."""
+    """Use the colour given in the row, equal in all charts and with separate values for dark and light pages."""
     return alt.Color(f"{field}:N", scale=None, legend=None)
 
 
 def _dimmed(full: float) -> Any:
-    """Full opacity but for what stands beside the defense in focus."""
+    """Dim every defense except the focused defense."""
     return alt.condition("focus == '' || datum.name == focus", alt.value(full), alt.value(0.1))
 
 

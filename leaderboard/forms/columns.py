@@ -1,4 +1,4 @@
-"""The columns of the board, one row of one list each: terminal, Markdown, CSV and page are made from it."""
+"""The board's columns, defined once for terminal, Markdown, CSV, LaTeX and HTML."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,49 +28,52 @@ _AT, _COST, _EVIDENCE, _BEST = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A row of the board with the short `name` of its defense, distinct within its condition; `attacks` full → short
-    name of every attack on the board."""
+    """A board row with its display names."""
 
     row: Row
     name: str
+    """The defense's short name, distinct within the condition."""
     attacks: Mapping[str, str]
+    """Map from full to short name, for every attack on the board."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """`value` is what CSV holds under `name`, and by which the page sorts; `text` what people read, by default
-    `show` of the value, a dash for None.
-
-    `heading` stands above it, `spoken` in full where the heading needs its `group`.  `terminal` is the terminal's
-    column in which it has a line, and what leads that line.  `cell` names the page's macro that draws it, `note`
-    is small below it there; `kind` is how the page sorts it.
-    """
+    """A board column: how to compute, format and place its values."""
 
     name: str
+    """The column's name in CSV."""
     heading: str
     value: Callable[[Row], Any]
+    """Computes the value from a row, as written to CSV and used for sorting on the page."""
     show: Callable[[Any], str] = str
+    """Formats a value for readers; None is shown as a dash."""
     words: Callable[[Line], str] | None = None
+    """Formats a whole line for readers, in place of `show`."""
     forms: tuple[Literal["csv", "markdown", "page"], ...] = ("csv", "markdown", "page")
     terminal: tuple[str, str] | None = None
+    """The terminal column that shows this value, and a prefix; None: not in the terminal."""
     group: str = ""
     kind: Literal["num", "text", "unsortable"] = "num"
+    """How the page sorts the column."""
     cell: str = "figure"
+    """The page's template macro that draws the cell."""
     point: str = ""
     note: Callable[[Row], str | None] = lambda row: None
+    """Returns the small text below the value on the page."""
 
     @property
     def spoken(self) -> str:
-        """The heading as it stands alone."""
+        """The heading in full, readable without its group."""
         return {"#": "Rank"}.get(self.heading, f"ASR at {self.point}" if self.cell == "rate" else self.heading)
 
     def known(self, row: Row) -> Any:
-        """The value; None for a number that is not finite."""
+        """Return the row's value; None for a non-finite number."""
         value = self.value(row)
         return None if isinstance(value, float) and not isfinite(value) else value
 
     def text(self, line: Line) -> str:
-        """What people read."""
+        """Return the line's value as text for readers."""
         if self.words is not None:
             return self.words(line)
         value = self.known(line.row)
@@ -78,7 +81,7 @@ class Column:
 
 
 def lines(rows: Sequence[Row]) -> list[Line]:
-    """The rows with their short names."""
+    """Give each board row short names for its defense and attacks."""
     by_key = grouped(rows, lambda row: row.key)
     names = {key: distinct(row.defense for row in group) for key, group in by_key.items()}
     points = [at for row in rows for at in row.points.values()]
@@ -88,7 +91,7 @@ def lines(rows: Sequence[Row]) -> list[Line]:
 
 
 def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
-    """The items of each key, in their order."""
+    """Group items by key, in their order."""
     groups: dict[_Key, list[_Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -96,7 +99,7 @@ def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, 
 
 
 def columns(rows: Iterable[Row]) -> list[Column]:
-    """The columns of a board with these rows."""
+    """Return the columns for a board with these rows; each interception point adds columns."""
     points = ordered(point for row in rows for point in row.points)
     return [
         *_IDENTITY,
@@ -109,17 +112,17 @@ def columns(rows: Iterable[Row]) -> list[Column]:
 
 
 def codes(row: Row) -> list[str]:
-    """The row's flags, each code once, what makes it incomplete first."""
+    """Return a row's flag codes without repeats; codes for an incomplete row come first."""
     return list(dict.fromkeys(flag.code for flag in row.flags))
 
 
 def unscored(at: AtPoint | None) -> str:
-    """Why a point has no rate."""
+    """Return why a point has no success rate: crashed, n/a, or a dash."""
     return "crashed" if at and at.crashed else "n/a" if at and at.absent else NONE
 
 
 def short_attack(attack: str) -> str:
-    """`cpl adaptive` of an attack's full name."""
+    """Shorten an attack's full name to its name and knowledge, such as `cpl adaptive`."""
     name, knowledge = attack.partition("(")[0].partition(" ·")[0], attack.rpartition(" · ")
     return f"{name} {knowledge[2]}" if knowledge[1] else name
 
@@ -137,7 +140,7 @@ def _rate(at: AtPoint | None) -> str:
 
 
 def _attacks(line: Line) -> str:
-    """How many attacks ran, and how many did not."""
+    """Count the attacks that ran, and those that did not, by reason."""
     points = line.row.points.values()
     words = {"by_attack": "run", "absent": "n/a", "missing": "missing", "crashed": "crashed"}
     counts = {field: len({name for at in points for name in getattr(at, field)}) for field in words}
@@ -150,7 +153,7 @@ def _best_attack(line: Line) -> str:
 
 
 def _at(point: str) -> list[Column]:
-    """The columns of one point; all but its ASR are in CSV alone."""
+    """Return a point's columns; only ASR is shown outside CSV."""
 
     def of(read: Callable[[AtPoint], Any]) -> Callable[[Row], Any]:
         return lambda row: read(row.points[point]) if point in row.points else None
@@ -194,7 +197,7 @@ def _at(point: str) -> list[Column]:
 
 
 def _bar(row: Row) -> str:
-    """What the best attack's PSNR stands beside: the prior, and the linear-Gaussian reference where it was wanted."""
+    """Return the baselines for the best attack's PSNR: the prior and, if computed, the linear-Gaussian reference."""
     worst = row.worst
     prior = figure(PSNR_DB, worst.prior_psnr_db if worst else None)
     if worst is None or worst.reference_db is None:
@@ -203,7 +206,7 @@ def _bar(row: Row) -> str:
 
 
 def recognised(rate: Rate) -> str:
-    """Measured, by chance, what is provable, a line each: 12 % [5–24 %], chance 1.0 %, ceiling 1.6 %, here 1.5 %."""
+    """Format a rate on three lines: `12 % [5–24 %]`, `chance 1.0 %`, `ceiling 1.6 %, here 1.5 %`."""
     provable = "no ceiling" if rate.ceiling is None else f"ceiling {fine(rate.ceiling)}"
     provable += "" if rate.here is None else f", here {fine(rate.here)}"
     return f"{share(rate.value)} [{interval(rate.interval)}],\nchance {fine(rate.chance)},\n{provable}"

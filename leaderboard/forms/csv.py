@@ -1,4 +1,4 @@
-"""The board as CSV: every figure, unrounded."""
+"""Write the board as CSV, with unrounded figures."""
 
 import csv
 import io
@@ -10,7 +10,7 @@ from bench.leaderboard.forms.columns import columns
 
 
 def board(rows: Sequence[Row]) -> str:
-    """All rows; text with a leading formula character gets an apostrophe."""
+    """Return all rows as CSV; a text that begins like a spreadsheet formula gets an apostrophe in front."""
     shown = [column for column in columns(rows) if "csv" in column.forms]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

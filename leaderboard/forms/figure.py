@@ -1,4 +1,4 @@
-"""Figure of a run: true examples, and the best attack's reconstructions under each defense."""
+"""Draw a run's figure: the true examples above each defense's best reconstructions."""
 
 import base64
 import io
@@ -25,20 +25,22 @@ _INK, _DIM, _PAPER = (20, 24, 31), (100, 108, 120), (255, 255, 255)
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A line of the figure."""
+    """A line in the figure: examples with a name and a caption."""
 
     name: str
     words: str
     examples: Floats
-    """(example, *shape) in [0, 1]."""
+    """Array (example, *shape) with values in [0, 1]."""
     kind: Kind
 
 
 def strips(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False) -> list[Strip]:
-    """True examples on top, then a line for each of `rows`: reconstructions of its best attack at `point`.
+    """Return the figure's lines: the true examples, then for each row the reconstructions of its best attack at
+    `point`.
 
-    `runs`: cell id → run folder.  Only rows with the first row's title and the same victims appear.  At most eight
-    victims, in their own order, never selected by success.  Private data only with `private`.  Empty without arrays.
+    `runs` maps cell id to run folder. Only rows with the first row's title and victims appear. At most eight victims
+    are shown, in their original order, never selected by success. Private data need `private`. Empty if no arrays are
+    found.
     """
     rows = [row for row in rows if row.title == rows[0].title and (private or not row.private)]
     names = distinct(row.defense for row in rows)
@@ -56,7 +58,7 @@ def strips(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False
 
 
 def _words(at: AtPoint) -> str:
-    """Success, and recognition of the rest: a blurred face is no zero."""
+    """Give the success rate and the identified rate: a blurred face may still be identified."""
     # the font has no sign for it
     reached = rate(at.asr, lower_bound=at.lower_bound).replace("≥", "at least")
     words = f"{reached} of {at.examples} reconstructed"
@@ -89,7 +91,7 @@ def png(lines: Sequence[Strip]) -> bytes:
 
 
 def svg(lines: Sequence[Strip]) -> bytes:
-    """The figure as SVG: text as text, each example as an image of its own pixels."""
+    """Draw the figure as SVG, with text as text and each example as an image with its original pixels."""
     width, height = _size(lines)
     root = Element(
         "svg",
@@ -147,7 +149,6 @@ def _colour(rgb: tuple[int, int, int]) -> str:
 
 
 def _fitted(ink: ImageDraw.ImageDraw, text: str, font: "ImageFont.FreeTypeFont | ImageFont.ImageFont") -> str:
-    """Text, cut before the examples."""
     while ink.textlength(text, font) > _LABEL - 3 * _GAP and len(text) > 4:
         text = text[:-2].rstrip("…") + "…"
     return text

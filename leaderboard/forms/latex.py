@@ -1,4 +1,4 @@
-"""The board as LaTeX tables, for the packages booktabs and amssymb."""
+"""Write the board as LaTeX tables for the packages booktabs and amssymb."""
 
 from collections.abc import Iterable, Sequence
 
@@ -44,7 +44,7 @@ _SPECIAL = str.maketrans(
 
 
 def board(rows: Sequence[Row], standings: Sequence[Standing] = ()) -> str:
-    """A `table` for each condition, after a table of the `standings`; 95 % intervals; ≥ marks lower bounds."""
+    """Return a `table` for each condition, after a table with the standings; 95 % intervals; ≥ marks lower bounds."""
     parts = [_standings(standings)] if standings else []
     for title, group in grouped(lines(rows), lambda line: line.row.title).items():
         shown = [
@@ -110,7 +110,7 @@ def _standings(standings: Sequence[Standing]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text for LaTeX, escaped, on a single line."""
+    """Escape a text for LaTeX and join its lines."""
     return " ".join(text.split()).translate(_SPECIAL)
 
 

@@ -1,4 +1,4 @@
-"""The board as Markdown, with untrusted text escaped."""
+"""Write the board as Markdown, with untrusted text escaped."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from bench.leaderboard.forms.notes import LEGEND, notes
 
 
 def board(rows: Sequence[Row]) -> str:
-    """A table for each title, followed by its flags."""
+    """Return a Markdown table for each title, followed by its flags."""
     parts = []
     for title, group in grouped(lines(rows), lambda line: line.row.title).items():
         shown = [column for column in columns(line.row for line in group) if "markdown" in column.forms]
@@ -22,13 +22,13 @@ def board(rows: Sequence[Row]) -> str:
 
 
 def table(lines: Iterable[Sequence[str]]) -> str:
-    """A table of these lines, the first as head; all text escaped."""
+    """Return a Markdown table with the first line as its head; all text is escaped."""
     head, *body = ([cell(text) for text in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *body)) + "\n"
 
 
 def cell(text: str) -> str:
-    """Escaped text for a table cell: no markup, link or column break."""
+    """Escape a text for a table cell: no markup, link or column break remains."""
     escaped = re.sub(r"([\\`*_{}\[\]<>|#~])", r"\\\1", " ".join(text.split()))
     # a backslash before < leaves some renderers' HTML alone, and not others'
     return escaped.replace(r"\<", "&lt;").replace(r"\>", "&gt;")

@@ -1,4 +1,4 @@
-"""Text below a board: meaning of its figures and flags."""
+"""Text below a board: the legend and the flags."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ LEGEND = (
 
 
 def notes(lines: Sequence[Line]) -> list[str]:
-    """Text of each flag with the defenses concerned, and the training behind the costs."""
+    """Return each flag's text with the defenses concerned, then the trainings behind the costs."""
     names: dict[str, dict[str, None]] = {}
     for line in lines:
         for flag in line.row.flags:

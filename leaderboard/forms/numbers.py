@@ -1,4 +1,4 @@
-"""Figures as text, equal in every form; a dash for None."""
+"""Format figures as text, equal in all output forms; None becomes a dash."""
 
 from math import inf, isfinite
 
@@ -9,7 +9,7 @@ ALL = 0.995  # of the examples: a ceiling of as much is none
 
 
 def share(value: float | None, places: int = 0) -> str:
-    """A share in percent: 68 %.  One decimal below 1 % and above 99 %, against rounding to 0 or 100."""
+    """Format a share in percent, such as 68 %; a decimal below 1 % and above 99 % avoids rounding to 0 or 100."""
     if value is None or not isfinite(value):
         return NONE
     percent = 100 * value
@@ -18,12 +18,12 @@ def share(value: float | None, places: int = 0) -> str:
 
 
 def fine(value: float | None) -> str:
-    """A possibly small share, such as chance: 13 %, 3.1 %, 0.04 %."""
+    """Format a possibly small share, such as chance: 13 %, 3.1 %, 0.04 %."""
     return share(value, 0 if value is None or value >= 0.1 else 1 if value >= 0.01 else 2)
 
 
 def interval(ends: tuple[float, float] | None) -> str:
-    """Ends of a share's 95 % interval: 52–81 %."""
+    """Format a share's 95 % interval: 52–81 %."""
     if ends is None:
         return NONE
     low, high = (share(end) for end in ends)
@@ -31,12 +31,12 @@ def interval(ends: tuple[float, float] | None) -> str:
 
 
 def rate(asr: float | None, *, lower_bound: bool) -> str:
-    """Attack success rate: ≥ 68 % if the true rate may be higher."""
+    """Format an attack success rate; ≥ 68 % if the true rate may be higher."""
     return ("≥ " if lower_bound and asr is not None else "") + share(asr)
 
 
 def figure(metric: Metric, value: float | None) -> str:
-    """A metric with its unit: 0.145, 31 dB, 92 %."""
+    """Format a metric's value with its unit: 0.145, 31 dB, 92 %."""
     if metric.percent:
         return share(value)
     unit = f" {metric.unit}" if metric.unit else ""
@@ -46,12 +46,12 @@ def figure(metric: Metric, value: float | None) -> str:
 
 
 def epsilon(value: float | None) -> str:
-    """ε with two digits; whole from 100; magnitude only from 1000: 0.97, 1.3, 423, 3e5."""
+    """Format ε with two digits, as a whole number from 100, and by magnitude from 1000: 0.97, 1.3, 423, 3e5."""
     if value is not None and 1000 <= value < inf:
         return f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
     return formatted(value, ".0f" if value is not None and value >= 100 else ".2g")
 
 
 def formatted(value: float | None, form: str = "g") -> str:
-    """Any other figure in the given format."""
+    """Format any other figure by a format specification."""
     return NONE if value is None or not isfinite(value) else format(value, form)

@@ -1,7 +1,7 @@
-"""Rows → one HTML file that opens offline: the board, its reconstructions, its charts.
+"""Write board rows as a single HTML file that opens offline, with the board, reconstructions and charts.
 
-Text of strangers enters through the template (`page.html`), which escapes it, and through its JSON blocks, out of
-which no script can break; the page's policy lets only its own scripts run, by their hashes, and nothing load.
+Untrusted text enters only through the template (`page.html`), which escapes it, and through JSON blocks that no script
+can leave. The page's security policy runs only its own scripts, by hash, and loads no file.
 """
 
 import gzip
@@ -44,10 +44,10 @@ def render(
     standings: Sequence[Standing] = (),
     strips: Mapping[str, bytes] | None = None,
 ) -> str:
-    """The page of these rows (in the order of `board`), which keep that order until a reader sorts them.
+    """Return the HTML page for rows in the order given by `board`; a reader can sort them.
 
-    `thumbnails` by (key, defense) as `reconstructions.thumbnails` gives them; `context` lines below `title`, such
-    as runs, protocol and commit; `standings` of a suite come first, with their `strips`, defense → WebP.
+    `thumbnails` is keyed by (condition key, defense), as from `reconstructions.thumbnails`. `context` lines, such as
+    runs, protocol and commit, stand below `title`. A suite's `standings` come first, with `strips`: defense → WebP.
     """
     shown = [column for column in columns(rows) if "page" in column.forms]
     named = lines(rows)
@@ -79,7 +79,7 @@ def render(
 
 
 def _titles(rows: Sequence[Row]) -> list[str]:
-    """Each condition's name, briefly where that tells it from the others."""
+    """Return each condition's title, shortened if the short title is unique."""
     full = {row.key: row.title for row in rows}
     short = {row.key: row.short for row in rows}
     counts = Counter(short.values())
@@ -89,13 +89,12 @@ def _titles(rows: Sequence[Row]) -> list[str]:
 def _standings(
     standings: Sequence[Standing], strips: Mapping[str, bytes]
 ) -> list[tuple[Standing, Figures, bytes | None]]:
-    """Each standing, in words, with its strip."""
     lines = figures(standings)
     return [(each, line, strips.get(each.defense)) for each, line in zip(standings, lines, strict=True)]
 
 
 def _data(named: Sequence[Line]) -> dict[str, Any]:
-    """JSON for the page's script, by the id of its block."""
+    """Return JSON data for the page's script, by HTML element id."""
     attacks = named[0].attacks
     shared = {
         "charts": [asdict(chart) for chart in charts()],
@@ -134,12 +133,12 @@ def _file(name: str) -> str:
 
 
 def _packed(source: str) -> str:
-    """A library at a third of its size, the same bytes each time."""
+    """Compress a library to a third, with reproducible bytes."""
     return b64encode(gzip.compress(source.encode(), mtime=0)).decode()
 
 
 def _policy(scripts: Iterable[str]) -> str:
-    """What the browser is to refuse: all but these scripts, the page's style and the images inside it."""
+    """Return the content security policy: only these scripts, the page's style and inline images are allowed."""
     hashes = [f"'sha256-{b64encode(hashlib.sha256(own.encode()).digest()).decode()}'" for own in scripts]
     allowed = " ".join([*hashes, "blob:"]) if hashes else "'none'"
     return (
@@ -149,7 +148,7 @@ def _policy(scripts: Iterable[str]) -> str:
 
 
 def _rates(row: Row) -> dict[str, str]:
-    """Attack → its own rate at each point."""
+    """Map each attack to its success rate at each point, as text."""
     rates: dict[str, list[str]] = {}
     for point, at in row.points.items():
         for attack, value in at.by_attack.items():
@@ -158,7 +157,7 @@ def _rates(row: Row) -> dict[str, str]:
 
 
 def _tap(row: Row, point: str) -> str:
-    """How many examples a point's rate is of, and ε there."""
+    """Describe a point: number of examples, recognition, and ε."""
     at = row.points[point]
     once = "" if at.at_least_once is None else f", {share(at.at_least_once)} on some draw of the noise"
     why = f" ({_cut(at.epsilon_absent)})" if at.epsilon is None and at.epsilon_absent else ""
@@ -170,7 +169,7 @@ def _tap(row: Row, point: str) -> str:
 
 
 def _breakable(name: str) -> Markup:
-    """A defense's name that breaks before its parameters alone, and after a comma."""
+    """Allow a line break in a defense's name only before its parameters."""
     return Markup("<wbr>(").join(escape(name).split("("))
 
 

@@ -1,4 +1,4 @@
-"""The standings as one picture: SVG, and from it PNG and PDF."""
+"""Draw the standings as a single picture: SVG, and PNG or PDF converted from it."""
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ _FOOT = (
 
 
 def svg(standings: Sequence[Standing], strips: Mapping[str, bytes], title: str) -> bytes:
-    """A line for each standing: what leaks at each point, what is named, accuracy and ε, and its strip."""
+    """Draw a line for each standing: leakage at each point, recognition, accuracy, ε and the reconstruction strip."""
     points = columns(standings)
     heads = [(point, POINTS[point].heading if point in POINTS else "") for point in points]
     heads += [("recognised", "at the server"), ("accuracy", "change"), ("ε", "neighbours")]
@@ -84,12 +84,12 @@ def svg(standings: Sequence[Standing], strips: Mapping[str, bytes], title: str) 
 
 
 def png(content: bytes) -> bytes:
-    """The picture in pixels, twice its size."""
+    """Convert the SVG to a PNG at twice its size."""
     return svg_to_png(content.decode(), scale=2.0)
 
 
 def pdf(content: bytes) -> bytes:
-    """The picture as a page of its size."""
+    """Convert the SVG to a PDF page with the same size."""
     return svg_to_pdf(content.decode())
 
 
@@ -98,7 +98,7 @@ FORMS: dict[str, Callable[[bytes], bytes]] = {".svg": bytes, ".png": png, ".pdf"
 
 
 def heat(leaked: float) -> str:
-    """From a pale green, where nothing leaks, by a pale yellow to a red."""
+    """Return a colour for a leaked share in [0, 1]: pale green at 0, pale yellow at 0.5, red at 1."""
     low, middle, high = (218, 239, 224), (252, 239, 200), (236, 140, 120)
     start, end, way = (low, middle, 2 * leaked) if leaked < 0.5 else (middle, high, 2 * leaked - 1)
     return "#" + "".join(f"{round(a + (b - a) * way):02x}" for a, b in zip(start, end, strict=True))
@@ -110,7 +110,7 @@ def _strip_width(strips: Mapping[str, bytes]) -> int:
 
 
 def _picture(root: Element, left: int, top: int, content: bytes) -> None:
-    """A strip as PNG, which every reader of SVG draws."""
+    """Draw a strip as PNG, because every SVG reader can show PNG."""
     image, buffer = Image.open(BytesIO(content)).convert("RGB"), BytesIO()
     image.save(buffer, "PNG")
     SubElement(

@@ -1,6 +1,6 @@
-"""Truth and reconstruction of a row's best attack, for the page and the figure.
+"""Truth and reconstruction from a row's best attack, for the HTML page and the figure.
 
-The row's order of cells chooses the cell, never the success on its examples.
+The row's cell order chooses the cell, never the success on its examples.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,10 @@ Runs = Mapping[str, Path]  # cell id → the run folder of its record
 
 
 def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats, Kind] | None:
-    """Truth, reconstruction, (reading, example, *shape), and kind of the best attack's first cell at a point.
+    """Return truth and reconstruction, both (reading, example, *shape), and data kind for a row's best attack at a
+    point.
 
-    None for missing or damaged records or arrays: the page then omits the image.
+    None for missing or damaged records or arrays; the page then omits the image.
     """
     at = row.points.get(point)
     best = at.best.attack if at and at.best else None
@@ -41,9 +42,10 @@ def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats, Kind] | N
 
 
 def thumbnails(rows: Sequence[Row], runs: Runs, *, private: bool = False) -> dict[tuple[str, str], Thumbnail]:
-    """(key, defense) → thumbnail of the best attack at the worst point; smaller for more rows.
+    """Map (condition key, defense) to a thumbnail of the best attack at the worst point; more rows mean smaller
+    images.
 
-    Private data only with `private`.
+    Private data are shown only with `private`.
     """
     limit = min(MOST, TOTAL // max(1, len(rows)))
     made = {}

@@ -1,4 +1,4 @@
-"""Standings as text: terminal, Markdown, CSV."""
+"""Write standings as text for the terminal, Markdown and CSV."""
 
 import csv
 import io
@@ -32,14 +32,14 @@ LEGEND = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """A standing as text."""
+    """A standing's figures as text."""
 
     rank: str
     name: str
     points: tuple[str, ...]
-    """Point → text, in order."""
+    """Leakage at each point."""
     intervals: tuple[str, ...]
-    """Point → text, in order."""
+    """95 % interval at each point."""
     recognised: str
     chance: str
     ceiling: str
@@ -51,7 +51,7 @@ class Figures:
 
 
 def figures(standings: Sequence[Standing]) -> list[Figures]:
-    """Each standing as text, with the shortest distinct names."""
+    """Format each standing as text, with the shortest distinct defense names."""
     names, points = distinct(each.defense for each in standings), columns(standings)
     return [
         Figures(
@@ -73,12 +73,12 @@ def figures(standings: Sequence[Standing]) -> list[Figures]:
 
 
 def columns(standings: Sequence[Standing]) -> tuple[str, ...]:
-    """Points with a counting condition."""
+    """Return the interception points with a counting condition."""
     return ordered(point for each in standings for point in each.points)
 
 
 def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
-    """Standings as a table of at most 80 columns."""
+    """Return the standings as a terminal table with at most 80 columns."""
     points = columns(standings)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("#", justify="right", no_wrap=True)
@@ -102,7 +102,7 @@ def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
 
 
 def markdown(standings: Sequence[Standing]) -> str:
-    """Standings as a Markdown table."""
+    """Return the standings as a Markdown table."""
     head = ["#", "defense", *columns(standings), "recognised", "chance", "ceiling", "accuracy", "change", "ε"]
     head += ["client time"]
     rows = [
@@ -124,7 +124,7 @@ def markdown(standings: Sequence[Standing]) -> str:
 
 
 def comma_separated(standings: Sequence[Standing]) -> str:
-    """Standings as CSV, unrounded."""
+    """Return the standings as CSV, unrounded."""
     points, out = columns(standings), io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     fields = ("leaked", "lower_bound", "most", "recognised", "chance", "ceiling", "conditions")
@@ -181,13 +181,13 @@ def _chance(place: Place | None) -> str:
 
 
 def _ceiling(place: Place | None) -> str:
-    """Ceiling if informative: an ε of some hundreds allows every rate."""
+    """Show the ceiling only if it is informative: an ε in the hundreds allows every rate."""
     trivial = place is None or place.ceiling is None or place.ceiling >= ALL
     return "" if trivial or place is None else f"≤ {fine(place.ceiling)}"
 
 
 def _change(standing: Standing) -> str:
-    """Change of accuracy in points, such as −17; diverged trainings by name."""
+    """Format the change in accuracy in points, such as −17, or count the diverged trainings."""
     if standing.diverged:
         return f"{len(standing.diverged)} of {len(standing.costs)} diverged"
     lost = standing.lost

@@ -1,6 +1,7 @@
-"""Reconstruction strip for each defense of a suite: the same victims, and the best result of any attack on each.
+"""Draw a strip for each defense on a suite: the nearest reconstruction by any attack for each of the same victims.
 
-In a cascade attacks saw different readings, so the nearest reconstruction of any attack shows a victim's leak.
+In a cascade, attacks saw different readings; therefore the nearest reconstruction over all attacks shows a victim's
+leak.
 """
 
 import io
@@ -25,10 +26,10 @@ _SHOWN = {"dataset": "mnist", "model": "dlg-lenet", "weights": "init", "batch": 
 
 
 def strips(records: Iterable[Record], runs: Mapping[str, Path]) -> dict[str, bytes]:
-    """Defense → strip as WebP, `victims` → truth; from the suite's easiest condition at the server.
+    """Map each defense to its strip as WebP, and `victims` to the true examples.
 
-    Easiest: a single MNIST image per client, an untrained sigmoid net.  `runs`: cell id → run folder.  Defenses without
-    arrays are left out.
+    Strips show the suite's easiest condition at the server: a single MNIST image per client and an untrained sigmoid
+    network. `runs` maps cell id to run folder. Defenses without arrays are left out.
     """
     best: dict[str, dict[int, tuple[float, Floats]]] = {}
     truths: dict[int, Floats] = {}

@@ -1,4 +1,4 @@
-"""Tables for the terminal, at most 80 columns wide."""
+"""Terminal tables with at most 80 columns."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -26,7 +26,7 @@ UNDESCRIBED = "plain: the defense describes nothing"
 
 
 def board(rows: Sequence[Row]) -> RenderableType:
-    """A table for each title, followed by its flags."""
+    """Return a board table for each title, followed by its flags."""
     parts: list[RenderableType] = []
     for title, group in grouped(lines(rows), lambda line: line.row.title).items():
         parts += [_board_table(title, group), *(Text(note, style="dim") for note in notes(group)), Text("")]
@@ -34,7 +34,7 @@ def board(rows: Sequence[Row]) -> RenderableType:
 
 
 def conditions(every: Iterable[Condition], *, detail: bool = True) -> RenderableType:
-    """Worst cases of a run, a table for each condition.
+    """Return a table with worst cases for each condition.
 
     `detail` adds the interval, the best single attack with its median PSNR, and the best prior-only baseline.
     """
@@ -42,7 +42,7 @@ def conditions(every: Iterable[Condition], *, detail: bool = True) -> Renderable
 
 
 def attacks(rows: Iterable[AttackRow]) -> RenderableType:
-    """A table for rows with differing data set, attack, defense and point; published figures dim below measured
+    """Return a table of attack figures for each shared configuration; published figures stand dim below measured
     figures.
     """
     groups = grouped(rows, lambda row: row.title)
@@ -50,7 +50,7 @@ def attacks(rows: Iterable[AttackRow]) -> RenderableType:
 
 
 def knowledge(rows: Iterable[KnowledgeRow]) -> RenderableType:
-    """Gain from knowledge of the defense, a table for each condition."""
+    """Return a table for each condition: how much attackers gain from knowing the defense."""
     groups = grouped(rows, lambda row: row.condition)
     return Group(*(_knowledge_table(title, group) for title, group in groups.items()))
 
@@ -58,7 +58,7 @@ def knowledge(rows: Iterable[KnowledgeRow]) -> RenderableType:
 def trainings(
     rows: Sequence[TrainingRow], published: Sequence[PublishedFigures] = (), *, caveats: bool = True
 ) -> RenderableType:
-    """A table for each data set and setting; published figures dim below measured figures; `caveats`: of ε."""
+    """Return a table for each data set and setting, with published figures; `caveats` adds the limits to ε."""
     groups = grouped(rows, lambda row: f"{row.dataset} · {row.model} · {row.setting}")
     words = [f"{row.defense}: {line}" for row in rows for line in bayesian(row.bayesian)]
     words += dict.fromkeys(f"ε: {caveat}" for row in rows for caveat in row.caveats if caveats)
@@ -72,7 +72,7 @@ def trainings(
 
 
 def bayesian(result: BayesianResult | None) -> list[str]:
-    """Bayesian ε of a training by level, with the moments accountant's ε on the same run."""
+    """Describe a training's Bayesian ε by level, next to the moments accountant's ε on the same run."""
     if result is None:
         return []
     words = []
@@ -86,7 +86,7 @@ def bayesian(result: BayesianResult | None) -> list[str]:
 
 
 def _board_table(title: str, group: Sequence[Line]) -> RenderableType:
-    """A table of at most 80 columns for three points: figures share terminal columns; empty columns are omitted."""
+    """Lay out three points in 80 columns: figures share terminal columns, and empty columns are omitted."""
     stacks = grouped(columns(line.row for line in group), lambda column: column.terminal and column.terminal[0])
     shown = {
         heading: stack
@@ -118,13 +118,13 @@ def _stacked(stack: Sequence[Column], line: Line) -> Text:
 
 
 def _narrow(recognised: str) -> str:
-    """A line for each part: 7 %, 3–15 %, chance 13 %, ceiling 20 %, here 16 %."""
+    """Break a recognition text into lines: 7 %, 3–15 %, chance 13 %, ceiling 20 %, here 16 %."""
     value, _, rest = recognised.replace("\n", " ").partition(" [")
     return "\n".join([value, *rest.replace("]", "").split(", ")]) if rest else recognised
 
 
 def _scored(worst: WorstCase | AtPoint, *, best: str = "", nothing: str = NONE) -> Text:
-    """Worst case in colour, then dim its interval and best attack, or the reason for its absence."""
+    """Format a worst case in colour, then dim its interval and best attack; without a figure, give the reason."""
     if worst.asr is None:
         if worst.crashed:
             return Text("crashed", style="red")
@@ -152,13 +152,12 @@ def _condition_cell(worst: WorstCase, detail: bool) -> Text:
 
 
 def _best(worst: WorstCase, attack: str, asr: float) -> str:
-    """Best single attack, with its rate if other attacks add to the worst case."""
+    """Name the best single attack, with its rate if other attacks leak further examples."""
     name = short_attack(attack)
     return name if asr == worst.asr else f"{name} {share(asr)}"
 
 
 def _attack_table(title: str, rows: list[AttackRow]) -> RenderableType:
-    """Shared configuration in the title; only names wrap."""
     varied = [name for name in ("defense", "point") if len({getattr(row, name) for row in rows}) > 1]
     constant = [getattr(rows[0], name) for name in ("defense", "point") if name not in varied]
     # Names in columns of their own would be squeezed to nothing beside seven figures: then they stand in one.
@@ -222,7 +221,7 @@ def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> RenderableType:
 
 
 def _black_box(worst: WorstCase | None) -> Text:
-    """Rate and median PSNR of the black-box attack, a different attack from its neighbours."""
+    """Format the black-box attack's rate and median PSNR; the columns next to it show other attacks."""
     if worst is None:
         return Text(NONE, style="dim")
     text = _informed(worst)
@@ -239,7 +238,7 @@ def _informed(worst: WorstCase) -> Text:
 
 
 def _change(change: tuple[float, float, float] | None) -> Text:
-    """Change with its interval, in colour if the interval excludes 0."""
+    """Format a change with its interval, coloured if the interval excludes 0."""
     if change is None:
         return Text(NONE, style="dim")
     difference, low, high = change
@@ -278,14 +277,13 @@ def _accuracy(row: TrainingRow, published: float | None) -> Text:
 
 
 def _titled(title: str, table: Table) -> RenderableType:
-    """A table below its title.  Rich's own titles lose a letter in tables as wide as the terminal."""
+    """Put a title above a table: rich's titles lose a letter in tables as wide as the terminal."""
     return Group(Text(title, style="bold"), table)
 
 
 def _table(
     headings: Iterable[str], *, folded: Sequence[str] = ("defense",), narrow: int = 16, bordered: bool = False
 ) -> Table:
-    """An empty table; only name columns wrap."""
     box = {} if bordered else {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0)}
     table = Table(**box)  # type: ignore[arg-type]
     for heading in headings:
@@ -301,12 +299,10 @@ def _published(row: AttackRow | TrainingRow) -> Mapping[str, float]:
 
 
 def _beside(measured: str, published: float | None, form: str = "g") -> Text:
-    """Measured figure with the published figure dim below."""
     return _below(measured, published is not None and f"paper {published:{form}}")
 
 
 def _below(text: str | Text, *lines: str | Literal[False]) -> Text:
-    """Text with nonempty lines dim below."""
     shown = Text(text) if isinstance(text, str) else text
     return shown.append("".join(f"\n{line}" for line in lines if line), style="dim")
 
