@@ -1,1 +1,1 @@
-"""A result as one file: written, checked as a stranger's, imported; docs/SUBMISSIONS.md."""
+"""Submissions: results as a single file, to export, check, import and verify (docs/SUBMISSIONS.md)."""

@@ -1,11 +1,11 @@
-"""The file of a submission: a plain zip, written the same each time, and read as a stranger's.
+"""The archive format for submissions: a plain zip with reproducible bytes, read as an untrusted file.
 
-    manifest.json               what is in it (`bench.submission.manifest`)
-    records/<cell id>.json      as in the run folder, bit for bit
-    arrays/<sha256>.npz         likewise, where their examples may leave
+    manifest.json               list of the files (`bench.submission.manifest`)
+    records/<cell id>.json      byte for byte as in the run folder
+    arrays/<sha256>.npz         the same, for examples which may be published
 
-Nothing else can be in it: the entries lie one behind the other with no byte between or around them, so that
-what a reviewer unpacks is all there is.
+No other entry is allowed.  Entries follow each other without a gap, so an unpacked submission shows a reviewer every
+byte in the file.
 """
 
 import io
@@ -25,10 +25,10 @@ from bench.sanitize import first_line, sanitize
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"manifest\.json|records/[0-9a-f]{64}\.json|arrays/[0-9a-f]{64}\.npz")
-_HEADER, _LISTED = 30, 46  # bytes of an entry before its name: where it lies, and in the directory
-_END = struct.Struct("<4s4H2LH")  # what follows the directory
+_HEADER, _LISTED = 30, 46  # bytes before an entry's name: in its own header, and in the directory
+_END = struct.Struct("<4s4H2LH")  # the end record after the directory
 _STEP = 2**20
-_REFUSED_FLAGS = 0x1 | 0x8 | 0x20 | 0x40 | 0x2000  # encrypted, length told afterwards, patched
+_REFUSED_FLAGS = 0x1 | 0x8 | 0x20 | 0x40 | 0x2000  # encrypted, length after the content, patched
 _DAMAGE = (
     OSError,
     ValueError,
@@ -45,10 +45,13 @@ _DAMAGE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bytes at most: of the file, of its directory, of one entry unpacked by kind, of all records and of all
-    entries; and how many entries."""
+    """The largest accepted sizes in bytes: submission file, zip directory, and unpacked contents.
 
-    file: int = 2**32 - 2**20  # what a zip without zip64 can hold
+    `manifest`, `record` and `array` limit a single file; `records` limits all records together, `unpacked` all files
+    together; `entries` limits their number.
+    """
+
+    file: int = 2**32 - 2**20  # limit of a zip without zip64
     directory: int = 2**24
     entries: int = 65_000
     manifest: int = 2**24
@@ -66,22 +69,22 @@ LIMITS = Limits()
 
 
 class ArchiveFault(RecordError):
-    """A file that is no submission; its text is one line without the file's name."""
+    """The error for a file which is not a valid submission; its text is a line without the file's name."""
 
 
 class Archive:
-    """An opened submission: its entries' names and, one at a time, their content."""
+    """An open submission: `names` lists its entries, and `read` returns an entry's content."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
         self.names = tuple(sorted(archive.namelist()))
 
     def read(self, name: str) -> bytes:
-        """One entry's bytes; raises `ArchiveFault` where they are damaged or not as long as declared."""
+        """Return an entry's content; raise `ArchiveFault` for damaged content or a wrong declared length."""
         content = bytearray()
         try:
             with self._archive.open(name) as file:
-                # In steps: one read of all would unpack as much as is there, whatever length is declared.
+                # In steps: a single read would unpack everything, whatever the declared length.
                 while step := file.read(_STEP):
                     content += step
         except _DAMAGE as error:
@@ -92,8 +95,7 @@ class Archive:
 
 
 class _Capped(io.BufferedReader):
-    """A file of which no more than `most` bytes are read at once: `zipfile` reads the directory in one piece,
-    whatever size it declares."""
+    """A file which refuses reads above `most` bytes, because `zipfile` reads a zip directory at once, however large."""
 
     most = 0
 
@@ -105,9 +107,9 @@ class _Capped(io.BufferedReader):
 
 @contextmanager
 def opened(path: Path, limits: Limits = LIMITS) -> Iterator[Archive]:
-    """Open a submission, its form and declared sizes checked before an entry is read.
+    """Open a submission; its form and declared sizes are checked before any entry is read.
 
-    Raises `RecordError` where there is no file, `ArchiveFault` for one that is no submission.
+    Raises `RecordError` for a missing or unreadable file, and `ArchiveFault` for an invalid submission.
     """
     if not path.is_file():
         raise RecordError(f"{path}: no such file; give a file of `bench leaderboard export`")
@@ -131,16 +133,16 @@ def opened(path: Path, limits: Limits = LIMITS) -> Iterator[Archive]:
 
 
 def write(path: Path, members: Mapping[str, Callable[[], bytes]]) -> None:
-    """Write the entries, by name, to a new file: the same bytes for the same content.
+    """Write a new archive from each entry's name and content function; equal content gives equal bytes.
 
-    Raises `BenchError` where they are more than a plain zip can hold.
+    Raises `BenchError` if a plain zip cannot hold the entries.
     """
     try:
         with zipfile.ZipFile(path, "w", allowZip64=False) as archive:
             for name, content in sorted(members.items()):
                 info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
                 info.create_system, info.external_attr = 3, (stat.S_IFREG | 0o644) << 16
-                packed = name.startswith("arrays/")  # an .npz is
+                packed = name.startswith("arrays/")  # an .npz is compressed already
                 info.compress_type = zipfile.ZIP_STORED if packed else zipfile.ZIP_DEFLATED
                 archive.writestr(info, content(), compresslevel=None if packed else 9)
     except zipfile.LargeZipFile:
@@ -150,7 +152,7 @@ def write(path: Path, members: Mapping[str, Callable[[], bytes]]) -> None:
 
 
 def _check_entries(infos: list[zipfile.ZipInfo], limits: Limits) -> None:
-    """Raises `ArchiveFault` for the first entry that is not what `write` writes, and for too much of all."""
+    """Raise `ArchiveFault` for the first entry which `write` cannot have written, and for sizes above the limits."""
     if len(infos) > limits.entries:
         raise ArchiveFault(f"{len(infos)} entries, at most {limits.entries} are read")
     names: set[str] = set()
@@ -178,7 +180,7 @@ def _check_entries(infos: list[zipfile.ZipInfo], limits: Limits) -> None:
 
 
 def _check_places(infos: list[zipfile.ZipInfo], directory: int, file: io.BufferedReader) -> None:
-    """Raises `ArchiveFault` where a byte of the file belongs to no entry, or to two."""
+    """Raise `ArchiveFault` if a byte in the file belongs to no entry, or to two entries."""
     end = 0
     for info in sorted(infos, key=lambda info: info.header_offset):
         if info.header_offset != end:

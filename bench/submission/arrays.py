@@ -1,4 +1,4 @@
-"""A record's arrays against the record: named by their content, of its shapes, and as far apart as it says."""
+"""A record's arrays against the record: shapes and types must fit, and distances must equal the recorded errors."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,15 +14,17 @@ from bench.record.schema import AttackResult
 from bench.sanitize import first_line
 from bench.scoring.metrics import MEASURES
 
-UNPACKED = 2**28  # bytes of one file's arrays
+UNPACKED = 2**28  # bytes of arrays in a file
 _NEEDED, _KNOWN = {"truth", "reconstruction"}, {"truth", "reconstruction", "trajectory"}
-_NEAR = 1e-4  # relative; absolute a tenth of it: arrays keep float32 of what was scored in float64
-_HUGE = 1e18  # where float32 has no squares any more
+_NEAR = 1e-4  # relative (absolute: a tenth): scores used float64, arrays keep float32
+_HUGE = 1e18  # squares above this overflow float32
 Arrays = Mapping[str, NDArray[Any]]
 
 
 def read(content: bytes) -> Arrays:
-    """The arrays of an `.npz` from elsewhere; raises `DataError` in one line: no numbers, damaged, too large."""
+    """Read untrusted `.npz` bytes; raise `DataError` with a one-line text for damaged, non-numeric or too large
+    arrays.
+    """
     try:
         return read_npz(Path("its arrays"), limit=UNPACKED, content=content)
     except DataError as error:
@@ -30,7 +32,9 @@ def read(content: bytes) -> Arrays:
 
 
 def findings(result: AttackResult, arrays: Arrays) -> Iterator[str]:
-    """What does not fit between a result whose readings have equally many examples and its arrays."""
+    """Yield the contradictions between an attack result and its arrays; every reading must have equally many
+    examples.
+    """
     if not set(arrays) >= _NEEDED or not set(arrays) <= _KNOWN:
         yield f"its arrays are {', '.join(sorted(arrays))[:80]}, not truth and reconstruction"
         return
@@ -62,7 +66,7 @@ def findings(result: AttackResult, arrays: Arrays) -> Iterator[str]:
                 stated, value = getattr(example, name), float(values[row, number])
                 if not _near(stated, value):
                     yield f"reading {row} example {number}: {name} is {stated}, its arrays give {value:.6g}"
-                    return  # the others of it are as wrong
+                    return  # the record's other distances are likely wrong too
 
 
 def _near(stated: float | None, measured: float) -> bool:
@@ -72,7 +76,7 @@ def _near(stated: float | None, measured: float) -> bool:
 
 
 def _trajectory(result: AttackResult, arrays: NDArray[Any], shape: tuple[int, ...]) -> Iterator[str]:
-    """`arrays` (mark, reading, example, *shape) of the first readings, at the marks that the result names."""
+    """Check the trajectory `arrays`: (mark, reading, example, *shape) for the first readings, at the result's marks."""
     count = len(result.trajectory.evaluations) if result.trajectory else 0
     if arrays.ndim != len(shape) + 1 or arrays.shape[0] != count or arrays.shape[2:] != shape[1:]:
         yield f"its trajectory has shape {arrays.shape}, for {count} marks of {shape}"

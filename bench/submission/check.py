@@ -1,4 +1,4 @@
-"""A submission from a stranger → its records, and every finding that speaks against it."""
+"""The check of a submission file: its records are read, and every contradiction in the file becomes a finding."""
 
 import hashlib
 import json
@@ -17,16 +17,17 @@ from bench.submission import arrays, figures
 from bench.submission.archive import LIMITS, MANIFEST, Archive, ArchiveFault, Limits, opened
 from bench.submission.manifest import Manifest, digest, parsed
 
-MOST = 100  # findings that are listed
-LONGEST = 4000  # characters of any text in a record
+MOST = 100  # listed findings
+LONGEST = 4000  # characters in any text in a record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a check found: `ok` without `findings`, one line each.
+    """The result of checking a submission file: `findings` has a line for each contradiction, and none if the check
+    passed.
 
-    `records` are those that are well formed, `arrays` the content hashes of the arrays in the file, `sha256` is the
-    whole file's.
+    `manifest` is None for an unreadable file, `records` are the well-formed records, `arrays` the content hashes of the
+    array files, `sha256` the hash of the submission file.
     """
 
     file: Path
@@ -41,7 +42,7 @@ class Report:
         return not self.findings
 
     def json(self) -> dict[str, Any]:
-        """The report as JSON types, the records by id alone."""
+        """Return the report as JSON types; records appear by their ids only."""
         manifest = self.manifest and self.manifest.model_dump(mode="json", exclude={"files"})
         return {
             "file": str(self.file),
@@ -55,7 +56,7 @@ class Report:
 
 
 class FailedCheck(RecordError):
-    """A submission that does not pass its check; `report` says why."""
+    """The error for a submission with findings; `report` holds the findings."""
 
     def __init__(self, report: Report) -> None:
         more = f" (and {len(report.findings) - 1} more)" if len(report.findings) > 1 else ""
@@ -65,7 +66,7 @@ class FailedCheck(RecordError):
 
 @dataclass(slots=True)
 class _Gathered:
-    """The records that can be read, findings, and which records name which arrays."""
+    """Records and findings so far; `named` maps an arrays hash to the records which name it."""
 
     records: list[Record] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
@@ -76,9 +77,10 @@ class _Gathered:
 
 
 def check(file: Path, limits: Limits = LIMITS) -> Report:
-    """Check form, hashes, records, and figures against one another; nothing is run and nothing written.
+    """Check a submission's form, its hashes, its records, and each record's figures against each other.
 
-    Raises `RecordError` where the file is not there or cannot be read; all else is a finding.
+    No cell runs, and no file is written.  Raises `RecordError` for a missing or unreadable file; every other fault
+    becomes a finding in the report.
     """
     try:
         with opened(file, limits) as archive:
@@ -88,7 +90,7 @@ def check(file: Path, limits: Limits = LIMITS) -> Report:
 
 
 def passed(file: Path) -> Report:
-    """`check`, for who goes on with the file; raises `FailedCheck` where it has findings."""
+    """Check a submission as `check` does, and return the report; raise `FailedCheck` if the report has findings."""
     report = check(file)
     if not report.ok:
         raise FailedCheck(report)
@@ -131,7 +133,7 @@ def _listing(manifest: Manifest, archive: Archive) -> Iterator[str]:
 
 
 def _content(name: str, archive: Archive, manifest: Manifest, gathered: _Gathered) -> bytes:
-    """An entry's bytes, compared with the manifest; empty where they cannot be read."""
+    """Read an archive entry and compare its hash with the manifest; return empty bytes for an unreadable entry."""
     try:
         content = archive.read(name)
     except ArchiveFault as error:
@@ -144,7 +146,6 @@ def _content(name: str, archive: Archive, manifest: Manifest, gathered: _Gathere
 
 
 def _record(name: str, content: bytes, manifest: Manifest, gathered: _Gathered) -> None:
-    """Read one record by the harness's own rules; what is well formed goes to `gathered.records`."""
     try:
         record = _parsed(name, content)
         if f"records/{record.id}.json" != name:
@@ -166,10 +167,10 @@ def _record(name: str, content: bytes, manifest: Manifest, gathered: _Gathered) 
 
 
 def _parsed(name: str, content: bytes) -> Record:
-    """The record of these bytes, which must be the ones that bench writes of it.
+    """Parse a record and require the exact bytes which bench writes for this record.
 
-    Else a key that is in them twice would show a reader one value and a program another.  Raises `RecordError`
-    also for a text that does not print.
+    Otherwise a repeated JSON key could show a reader one value and a program another.  Raises `RecordError`, also for a
+    text with unprintable characters.
     """
     try:
         text = content.decode()
@@ -184,7 +185,9 @@ def _parsed(name: str, content: bytes) -> Record:
 
 
 def _unprintable(value: Any) -> str | None:
-    """What the texts of a record must not hold, wherever they stand: control characters, or pages."""
+    """Return a finding for a text with control characters or more than `LONGEST` characters, at any depth; else
+    None.
+    """
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -218,7 +221,7 @@ def _arrays(sha256: str, content: bytes, gathered: _Gathered) -> None:
 
 
 def _left_out(manifest: Manifest, gathered: _Gathered, hashes: set[str]) -> Iterator[str]:
-    """Arrays that are neither there nor said to be left out, and private examples that should not have left."""
+    """Yield a finding for arrays neither included nor declared as left out, and for private examples in the file."""
     for record in gathered.records:
         name, inside = f"records/{record.id}.json", record.arrays in hashes
         if record.arrays is not None and inside == (record.id in manifest.left_out):
@@ -233,7 +236,7 @@ def _left_out(manifest: Manifest, gathered: _Gathered, hashes: set[str]) -> Iter
 
 
 def cascades(records: Iterable[Record]) -> Iterator[str]:
-    """Cells of a cascade that attacked other readings than those before them left."""
+    """Yield a finding for each cascade cell which attacked other readings than its earlier cells left."""
     yield from (f"records/{record.id}.json: {what}" for record, what in torn(records))
 
 

@@ -1,4 +1,4 @@
-"""The records of a submission in groups, and which of them, drawn at random, are run again."""
+"""Groups: a submission's records by setting, defense, point and attack; a random draw selects records to run again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,19 +13,20 @@ from bench.leaderboard.costs import UNDEFENDED
 from bench.record.names import attack_name, entry_text
 from bench.record.schema import Record
 
-SEEDS = 4  # fresh ones at least for each drawn group: fewer do not show how much seeds differ
+SEEDS = 4  # least fresh seeds for each drawn group: fewer do not show how much seeds differ
 
 
 @dataclass(slots=True)
 class RecordGroup:
-    """The records of one setting (a board's title), defense, point and attack; crashed ones left out.
-
-    `weight`: what a verification must not leave to chance: "reference" for no defense, "top" for a first rank.
-    """
+    """Records with the same setting, defense, interception point and attack; crashed records are excluded."""
 
     setting: str
+    """The setting's title on a board."""
     records: list[Record] = field(default_factory=list)
     weight: Literal["reference", "top", ""] = ""
+    """Why a verification should include such a group: "reference" (no defense), "top" (a first rank), "" (no
+    reason).
+    """
 
     @property
     def done(self) -> list[Record]:
@@ -34,7 +35,7 @@ class RecordGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """One group, the record of it that is run again, and the fresh seeds under which it is."""
+    """A drawn group: its record to run again, and the fresh seeds for the new runs."""
 
     group: RecordGroup
     record: Record
@@ -42,10 +43,10 @@ class Draw:
 
 
 def groups(records: Sequence[Record]) -> list[RecordGroup]:
-    """What can be drawn, in an order that the records alone decide.
+    """Group the records which a verification can draw, in an order determined by the records' content.
 
-    A crashed cell claims nothing: its row is incomplete on every board.  Cells that were not applicable are
-    claims, and can be drawn; those to which a cascade left nothing are none.
+    A crashed cell claims no result: its row is incomplete on every board.  A cell recorded as not applicable is a claim
+    and can be drawn.  A cascade cell without remaining readings cannot.
     """
     listed = of_one_series(records)
     titles = {condition.key: condition.title for condition in by_condition(listed)}
@@ -63,10 +64,11 @@ def groups(records: Sequence[Record]) -> list[RecordGroup]:
 
 
 def draw(among: Sequence[RecordGroup], cells: int, seed: int) -> list[Draw]:
-    """So many cells at random, `SEEDS` and more of a group; first a group without a defense and one of a first rank,
-    which all others are read against.
+    """Draw groups at random until `cells` attack cells are planned, with at least `SEEDS` fresh seeds for each
+    group.
 
-    All groups share the fresh seeds, none of which the records have, so that equal readings are attacked once.
+    The draw begins with a group without defense and a group with a first rank, because readers compare all other groups
+    with these two.  All groups share the fresh seeds, so equal readings are attacked once.  No record has a fresh seed.
     """
     if not among:
         return []

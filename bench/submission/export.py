@@ -1,4 +1,4 @@
-"""A run folder → one file that can be reviewed, imported elsewhere and verified."""
+"""The export of a run folder as a single submission file, for review, import and verification elsewhere."""
 
 import json
 from collections.abc import Callable, Collection, Mapping
@@ -34,12 +34,14 @@ def export(
     url: str = "",
     when: str = "",
 ) -> Report:
-    """Write the run's records to `file`, whole or not at all, and return its check.
+    """Write the run's records to a new submission file, atomically, and return the file's check report.
 
-    Examples of data marked private stay out unless `include_pictures`, all of them without `arrays`.
-    `defenses` (names) keeps theirs and the undefended ones, with the trainings they were attacked on.  The
-    same folder gives the same bytes.  Raises `BenchError` for a folder without records, an unknown defense,
-    records of several protocols, or records that would not pass their check elsewhere.
+    `include_pictures`: also export arrays with examples from private data.  `arrays`: False omits all arrays.
+    `defenses`: names of defenses to export, together with the undefended records and the trainings behind them (None:
+    all records). `name`, `url` and `when` are texts for the manifest.  Equal folders give equal bytes.
+
+    Raises `BenchError` for a folder without records, an unknown defense, records with several protocols, or records
+    which would not pass the check elsewhere.
     """
     paths = sorted((checked_run(run) / "records").glob("*.json"))
     records = _chosen([_read(path) for path in paths], defenses)
@@ -88,7 +90,7 @@ def _chosen(records: list[Record], defenses: Collection[str] | None) -> list[Rec
     names = sorted({record.cell.defense.name for record in records})
     if unknown := sorted({*defenses} - {*names}):
         raise BenchError(f"no record of defense {unknown[0]!r}; the run has {', '.join(names)}")
-    # The undefended cells go with every defense: without them nothing shows that the attacks work.
+    # Undefended cells go with every defense: only they show that the attacks work.
     kept = [record for record in records if record.cell.defense.name in {UNDEFENDED, *defenses}]
     cells = [record.cell for record in kept]
     ids = {cell.id for cell in cells} | {
@@ -100,7 +102,7 @@ def _chosen(records: list[Record], defenses: Collection[str] | None) -> list[Rec
 
 
 def _left_out(run: Path, records: list[Record], *, include_pictures: bool, arrays: bool) -> dict[str, Any]:
-    # By content: what a private record names stays, though another record names the same.
+    # By content: a private record's arrays stay out, although a public record names the same arrays.
     private = {record.arrays for record in records if record.private} if not include_pictures else set()
     reasons: dict[str, Any] = {}
     for record in records:
@@ -125,7 +127,7 @@ def _protocol(run: Path, records: list[Record]) -> int:
 
 
 def read_suite(path: Path) -> Suite:
-    """What a run says of a suite; raises `RecordError` for a damaged file."""
+    """Read RUN/suite-<name>.json, a run's statement about its suite; raise `RecordError` for a damaged file."""
     try:
         return Suite.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
@@ -134,5 +136,5 @@ def read_suite(path: Path) -> Suite:
 
 
 def suite_text(content: Mapping[str, Any]) -> bytes:
-    """The text of RUN/suite-<name>.json."""
+    """Return the text for RUN/suite-<name>.json."""
     return f"{json.dumps(content, indent=1)}\n".encode()

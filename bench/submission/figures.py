@@ -1,7 +1,8 @@
-"""A record's figures against one another: what its summary says, from the scores of its examples.
+"""The figures in a record against each other: example scores must give the reading's outcome and the record's
+summary.
 
-Whoever edits one of them has to edit all that depend on it.  That the scores themselves are true shows only when
-cells are run again (`bench.submission.verify`).
+An edited figure therefore contradicts every dependent figure.  Only a new run shows whether the scores themselves are
+true (`bench.submission.verify`).
 """
 
 import math
@@ -25,17 +26,17 @@ from bench.scoring.reading import SNR_CAP_DB
 from bench.scoring.summary import median, summarise
 
 _NEAR = 1e-9  # relative and absolute: sums of the same numbers on another machine
-_MOST = 3  # findings of one record
+_MOST = 3  # findings for a record
 _CLUSTERED = 3  # the protocol from which shares count a reading's examples together, and tables have a margin
 
 
 def findings(record: Record) -> list[str]:
-    """What does not fit in a record, a few lines of it at most."""
+    """Return the contradictions among a record's figures, as at most three lines."""
     cell, lines = record.cell, []
     earlier = (record.protocol or 1) < _CLUSTERED
     if isinstance(cell, AttackCell) and record.attack is not None:
         if cell.after and not record.attack.readings and record.attack.summary is None:
-            return []  # nothing was left to it
+            return []  # the earlier cells left no reading
         lines = [
             *_counts(record.attack, cell),
             *_undefended(record.attack, cell),
@@ -49,10 +50,10 @@ def findings(record: Record) -> list[str]:
 
 
 def consistent(result: AttackResult, *, earlier: bool = False) -> AttackResult:
-    """The result with the summary and the distortion that follow from its readings.
+    """Return the result with its summary and distortion computed from its readings.
 
-    Taken over is what does not follow: the gallery, and a prior's figures but for its median PSNR.  `earlier`: by the
-    rules before protocol 3.
+    Values which do not follow from the readings are kept: the gallery's size, and a prior's figures except its median
+    PSNR. `earlier`: compute by the rules before protocol 3.
     """
     stated = result.figures()
     examples = [example for reading in result.readings for example in reading.examples]
@@ -101,7 +102,7 @@ def _counts(result: AttackResult, cell: AttackCell) -> Iterator[str]:
 
 
 def _chances(result: AttackResult, cell: AttackCell, earlier: bool) -> Iterator[str]:
-    """Chances that do not follow: without granted labels they are the reading's guesses over the candidates."""
+    """Yield wrong chances: without granted labels, a chance is the reading's guesses divided by the candidates."""
     if earlier or cell.grants.labels or not result.readings:
         return
     stated, guesses = result.figures(), len(result.readings[0].examples)
@@ -115,7 +116,6 @@ def _chances(result: AttackResult, cell: AttackCell, earlier: bool) -> Iterator[
 
 
 def _undefended(result: AttackResult, cell: AttackCell) -> Iterator[str]:
-    """Readings that no defense touched are the undefended ones."""
     if cell.defense.name == UNDEFENDED:
         for row, reading in result.numbered():
             if reading.snr_db is not None and reading.snr_db < SNR_CAP_DB:
@@ -123,7 +123,6 @@ def _undefended(result: AttackResult, cell: AttackCell) -> Iterator[str]:
 
 
 def _scores(result: AttackResult, earlier: bool) -> Iterator[str]:
-    """Scores that do not follow from the example's other figures."""
     for row, reading in enumerate(result.readings):
         if reading.leaked != any(example.success for example in reading.examples):
             yield f"reading {row}: leaked is {reading.leaked}, its examples say otherwise"
@@ -134,7 +133,10 @@ def _scores(result: AttackResult, earlier: bool) -> Iterator[str]:
 
 
 def _judged(example: ExampleScore, kind: Kind, earlier: bool) -> ExampleScore:
-    """The score with what follows from its figures; `earlier`: rows of a table had no margin over the prior."""
+    """Return the score with its derived fields computed again.
+
+    `earlier`: by the rules before protocol 3, which gave table rows no margin over the prior.
+    """
     priors = [value for value in (example.priors_db or {}).values() if value is not None]
     best, psnr = max(priors, default=None), None
     if example.rmse is not None:

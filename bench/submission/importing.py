@@ -1,4 +1,6 @@
-"""A checked submission → records of a run folder, which `bench leaderboard` then ranks with those there."""
+"""The import of a checked submission into a run folder; `bench leaderboard` then ranks its records with the run's
+records.
+"""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,8 +19,12 @@ from bench.submission.manifest import Manifest, Suite, digest
 
 @dataclass(slots=True, kw_only=True)
 class Import:
-    """What came of an import, in ids: `new` records, the `same` ones that were there before, and those `aside`
-    that differ from the run's own record, which stays; `suites` one line for each."""
+    """The result of an import, as record ids.
+
+    `new` records were imported, `same` records were in the run folder before, and `aside` records differ from the
+    folder's record, which stays in use.  `suites` has a line of text for each suite; `sha256` is the submission file's
+    hash.
+    """
 
     run: Path
     sha256: str
@@ -32,18 +38,20 @@ class Import:
 
 
 def import_(file: Path, run: Path) -> Import:
-    """Check `file` and bring its records, with the arrays they name, into `run`, which is made if need be.
+    """Check a submission and copy its records and arrays into the run folder, which is created if necessary.
 
-    Each file is written whole, arrays before the records that name them, so that an import that is cut off
-    can be done again.  A record there is never replaced: one that differs from it goes to RUN/kept/.
-    RUN/submissions/<sha256>.json says where the records came from.  Raises `FailedCheck`, or `BenchError`
-    where the folder cannot be written or the file changed meanwhile.
+    Arrays are written before the records which name them, each file atomically, so an interrupted import can be
+    repeated. Existing records are never replaced: a record which differs from the folder's goes to RUN/kept/.
+    RUN/submissions/<sha256>.json keeps the submission's manifest.  Raises `FailedCheck`, or `BenchError` for an
+    unwritable folder or a submission file changed since the check.
     """
     report = passed(file)
     manifest = report.manifest
     assert manifest is not None
     result = Import(run=run, sha256=report.sha256)
-    suites = [_agreed(run, suite) for suite in manifest.suites]  # reads: a damaged file stops it here
+    suites = [
+        _agreed(run, suite) for suite in manifest.suites
+    ]  # reads first: a damaged file stops the import before any write
     try:
         with opened(file) as archive:
             for sha256 in report.arrays:
@@ -85,7 +93,7 @@ def _same(path: Path, record: Record) -> bool:
 
 
 def _unchanged(archive: Archive, name: str, manifest: Manifest) -> bytes:
-    """An entry that is still what was checked."""
+    """Read an archive entry; raise `RecordError` if its content changed since the check."""
     content = archive.read(name)
     if digest(content) != manifest.files[name]:
         raise RecordError(f"{name}: changed since it was checked; import the file again")
@@ -93,7 +101,7 @@ def _unchanged(archive: Archive, name: str, manifest: Manifest) -> bytes:
 
 
 def _agreed(run: Path, new: Suite) -> Suite:
-    """What the folder may say of a suite once these records are in it: ranked only if both were."""
+    """The folder's statement about a suite after the import: ranked only if old and new records both were."""
     path = run / f"suite-{new.suite}.json"
     if not path.exists():
         return new

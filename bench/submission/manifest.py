@@ -1,4 +1,4 @@
-"""The manifest of a submission: what is in the file, from whom, and what was left out."""
+"""The manifest in a submission: the list of its files, the submitter, and the omitted arrays."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from bench.sanitize import first_error, first_line
 from bench.submission.archive import MANIFEST, ArchiveFault
 
 PRIVATE, EXCLUDED, ABSENT = "private", "not asked for", "not in the run folder"
-LONGEST = 300  # characters of a free text
+LONGEST = 300  # characters in a free text
 
 
 def _printable(text: str) -> str:
@@ -31,21 +31,21 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class FileDigest(Frozen):
-    """One file: its content's hash and size."""
+    """SHA-256 and size (bytes) of a file."""
 
     sha256: Sha256
     bytes: Count
 
 
 def digest(content: bytes) -> FileDigest:
-    """Of a file with this content."""
+    """Return the SHA-256 and the size of this content."""
     return FileDigest(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
 
 
 class Suite(Frozen):
-    """What the run says of a suite (`bench.matrix.suites.ranking`): its word, not checked."""
+    """A run's statement about its suite (`bench.matrix.suites.ranking`); a check does not test it."""
 
-    suite: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]  # it names a file
+    suite: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]  # part of a file name
     protocol: Count
     bench: Text
     ranked: bool
@@ -53,12 +53,7 @@ class Suite(Frozen):
 
 
 class Manifest(Frozen):
-    """What is in the file, from whom, and what is not.
-
-    `record_schema` is the schema of its records; `name`, `url` and `when` are free texts; `pictures` says that
-    examples of private data were let out; `left_out` maps a record's id to why its arrays are not in the file;
-    `files` are all others in it, by name.
-    """
+    """The list of a submission's files, with its submitter and its omitted arrays."""
 
     format: Literal["gradient-leakage-bench submission"] = "gradient-leakage-bench submission"
     version: Literal[1] = 1
@@ -66,27 +61,32 @@ class Manifest(Frozen):
     protocol: Count
     bench: Text
     name: Text = ""
+    """Submitter's name as free text."""
     url: Annotated[Text, AfterValidator(_web)] = ""
     when: Text = ""
+    """Date as free text."""
     suites: tuple[Suite, ...] = ()
     pictures: bool = False
+    """Whether examples from private data were included on request."""
     left_out: dict[Sha256, Literal["private", "not asked for", "not in the run folder"]] = {}
+    """Record id → reason why its arrays are not included."""
     files: dict[str, FileDigest]
+    """File name → digest, for every file except the manifest."""
 
     def text(self) -> str:
-        """The file's text."""
+        """Return the manifest as JSON text."""
         return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
 
 
 def parsed(content: bytes) -> Manifest:
-    """The manifest of these bytes; raises `ArchiveFault` in one line for anything that it should not be."""
+    """Parse a manifest; raise `ArchiveFault` with a one-line text for any invalid content."""
     try:
         manifest = Manifest.model_validate_json(content)
     except ValidationError as error:
         raise ArchiveFault(f"{MANIFEST}: {first_error(error)}") from None
     except (ValueError, RecursionError) as error:
         raise ArchiveFault(f"{MANIFEST}: {first_line(error)}") from None
-    # Else a key that is in it twice would show a reader one value and a program another.
+    # Otherwise a repeated key could show a reader one value and a program another.
     if manifest.text().encode() != content:
         raise ArchiveFault(f"{MANIFEST}: not as `bench leaderboard export` writes it")
     return manifest

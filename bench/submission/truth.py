@@ -1,7 +1,6 @@
-"""A submission against the data sets that are here: whose examples its records are of, what its arrays call the truth,
-and what a blind guess gets.
+"""A submission against this machine's data sets: each record's victims, true examples and blind-guess chances.
 
-All three follow from the cell and the data, whatever defense and attack ran.
+All three follow from the cell and its data, whichever defense and attack ran.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,12 +30,15 @@ from bench.submission import arrays
 from bench.submission.archive import opened
 
 _NEAR = 1e-9
-_ROUNDING = 1e-4  # relative: arrays keep float32 of what was scored in float64
+_ROUNDING = 1e-4  # relative: scores used float64, arrays keep float32
 
 
 def findings(file: Path, records: Iterable[Record], data_dir: Path | None) -> Iterator[str]:
-    """What speaks against a submission that has passed its check, a line each: of records whose data are bench's own
-    and here; `verify` says of others that they are not."""
+    """Yield a line for each contradiction between a checked submission and the data sets on this machine.
+
+    Only records on built-in, unchanged and locally available data sets are compared; `verify` reports the other records
+    as not verifiable.
+    """
     loaded: dict[str, Data | None] = {}
     with opened(file) as archive:
         inside = set(archive.names)
@@ -57,7 +59,9 @@ def findings(file: Path, records: Iterable[Record], data_dir: Path | None) -> It
 
 
 def _data(cell: AttackCell, data_dir: Path | None, loaded: dict[str, Data | None]) -> Data | None:
-    """The cell's data; None where they are not bench's own, not here, or of other content."""
+    """Load the cell's data set, at most once; None if it is not built-in, missing on this machine, or has other
+    content.
+    """
     key = cell.dataset.model_dump_json()
     if key not in loaded:
         try:
@@ -72,7 +76,7 @@ def _data(cell: AttackCell, data_dir: Path | None, loaded: dict[str, Data | None
 def _findings(cell: AttackCell, result: AttackResult, data: Data, content: arrays.Arrays | None) -> Iterator[str]:
     round_ = cell.weights.round if isinstance(cell.weights, CheckpointWeights) else 0
     source = Source(data=data, clients=clients_of(cell, data), round=round_)
-    if not result.readings:  # of a cascade, which `check` holds against the cells before it
+    if not result.readings:  # a cascade's cell: `check` compares it with the earlier cells
         return
     rows = tuple(number for number, _ in result.numbered())
     drawn = truth_from(cell, source, rows)
@@ -97,8 +101,11 @@ def _findings(cell: AttackCell, result: AttackResult, data: Data, content: array
 
 
 def _of_truth(result: AttackResult, content: arrays.Arrays, originals: list[NDArray[np.float32]]) -> Iterator[str]:
-    """What does not fit between the arrays and the examples of the data set: each reading is scored against the first
-    of `originals` or, of a mixed example, against the one that leaked, else the nearer."""
+    """Yield a line for each contradiction between the arrays and the data set's examples.
+
+    A reading is scored against the first entry in `originals`.  A mixed example is scored against its leaked original,
+    else against the nearer original.
+    """
     stated, guess = content["truth"], content["reconstruction"]
     if stated.shape != originals[0].shape or guess.shape != stated.shape:
         yield "what its arrays call the truth is not in the data set at its indices"
@@ -117,7 +124,7 @@ def _of_truth(result: AttackResult, content: arrays.Arrays, originals: list[NDAr
 
 
 def _identification(cell: AttackCell, truth: Truth, data: Data) -> float:
-    """A blind guess's chance to be nearer than every stranger."""
+    """The chance for a blind guess to be nearer to the truth than every stranger's example."""
     crowd = data.gallery.labels[:GALLERY]
     labels = (truth.labels.numpy(), crowd) if cell.grants.labels else None
     return chance_of(truth.labels.shape[1], len(crowd), labels)

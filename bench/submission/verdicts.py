@@ -1,11 +1,12 @@
-"""What was submitted against what came out here, group by group.
+"""Verdicts: each group's submitted success rate against the rate measured here.
 
-The two rates of success are compared by an interval of their difference: Newcombe's square-and-add (1998, method 10)
-on each side's own interval, which is Wilson's, or where examples belong together (weight seeds, batches) the cluster
-bootstrap's united with it; and never inside Student's interval from the rates of the seeds, their variance pooled
-over both sides, as few seeds are what is drawn anew.  All differences hold together at 95 % (Bonferroni).  Share of
-honest groups that are called different, simulated with 16 readings of 3 examples, 4 fresh seeds and a deviation of 0,
-.1, .2 between seeds around .05, .5, .8: at most .045 for 4 submitted seeds and .11 for one.
+The difference between the two rates gets an interval by Newcombe's square-and-add method (1998, method 10).  The method
+needs an interval for each rate: Wilson's interval, united with the cluster bootstrap's if examples belong together
+(same weight seed, same batch).  The result is never narrower than Student's interval from the seeds' rates with pooled
+variance, because only few seeds are drawn.  All differences hold together at 95 % (Bonferroni).
+
+A simulation (16 readings with 3 examples, 4 fresh seeds, rates .05, .5, .8, deviation 0, .1, .2 between seeds) called
+at most .045 of honest groups different with 4 submitted seeds, and at most .11 with a single submitted seed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +33,9 @@ _EPSILON = 1e-6  # relative: the same formula on another machine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """So many examples leaked, of how many; the interval at the level of the comparison; each seed's rate."""
+    """A success rate: `leaked` of `examples` examples, an interval at the comparison's level, and the rate for each
+    seed.
+    """
 
     leaked: int
     examples: int
@@ -46,11 +49,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupVerdict:
-    """One group: what was submitted, what came out here, and whether they differ.
-
-    `interval` is of submitted less here; `reason` says what the verdict rests on where that is not it; `cell`
-    is the submitted record that was run again, `cells` are the cells that were run.
-    """
+    """The verdict on a group: its submitted rate, its rate measured here, and whether the two differ."""
 
     setting: str
     defense: str
@@ -58,36 +57,44 @@ class GroupVerdict:
     attack: str
     outcome: Outcome
     reason: str
+    """Reason for the outcome, if the interval did not decide; else ""."""
     submitted: Rate | None
     here: Rate | None
+    """None if no example was scored; likewise `submitted`."""
     interval: Interval | None
+    """Interval of the submitted rate minus the rate here; None if a rate is missing."""
     cell: str
+    """Id of the submitted record that was run again."""
     cells: tuple[str, ...]
+    """Ids of the cells run here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """The verdicts on the groups that were drawn.
-
-    `seed` draws everything again; `seeds` are the fresh ones; `level` is each interval's; `groups` is how many
-    there were to draw from; `changes` what code differs here, `notes` what could not be drawn anew; `findings` what
-    the data sets that are here speak against it.
-    """
+    """The verdicts on all drawn groups."""
 
     file: Path
     sha256: str
     seed: int
+    """Seed of the draw, which also determines the fresh `seeds`."""
     seeds: tuple[int, ...]
     level: float
+    """Confidence level of each group's interval."""
     groups: int
+    """Number of groups in the submission, drawn or not."""
     verdicts: tuple[GroupVerdict, ...]
     changes: tuple[str, ...] = ()
+    """Differences between the submission's code and the code here."""
     notes: tuple[str, ...] = ()
+    """Remarks, such as weights which could not be drawn again."""
     findings: tuple[str, ...] = ()
+    """Contradictions between the submission and the data sets on this machine."""
 
     @property
     def outcome(self) -> Outcome:
-        """One group that differs is enough, or one finding; without, every drawn group must agree."""
+        """ "differs" if any group differs or `findings` is not empty; "agrees" if every drawn group agrees; else
+        "inconclusive".
+        """
         outcomes = {verdict.outcome for verdict in self.verdicts} | ({"differs"} if self.findings else set())
         return "differs" if "differs" in outcomes else "agrees" if outcomes == {"agrees"} else "inconclusive"
 
@@ -99,7 +106,7 @@ class Verification:
         return {**asdict(self), "file": str(self.file), "outcome": self.outcome}
 
     def lines(self) -> Iterator[str]:
-        """The findings and the verdicts in words, one line each."""
+        """Yield the findings and the verdicts as text, a line each."""
         yield from (f"differs  {finding}" for finding in self.findings)
         for verdict in self.verdicts:
             where = " · ".join((verdict.setting, f"{verdict.defense} @ {verdict.point}", sanitize(verdict.attack, 60)))
@@ -115,7 +122,10 @@ class Verification:
 
 
 def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) -> GroupVerdict:
-    """The verdict on a group from the `records` of the cells run here; `obstacle` says why it is inconclusive."""
+    """Compare a drawn group's submitted records with `records`, the results from the cells run here, at `level`.
+
+    A non-empty `obstacle` is the reason for an inconclusive verdict.
+    """
     submitted = rate(draw.group.done, level)
     here = rate([record for record in records if record.status == "done"], level)
     interval = difference(submitted, here, level) if submitted and here else None
@@ -142,7 +152,9 @@ def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) 
 
 
 def rate(records: Sequence[Record], level: float) -> Rate | None:
-    """The rate over the examples of these records; None where there is none."""
+    """Return the success rate over all examples in these records, with its interval at `level`; None without
+    examples.
+    """
     hits: dict[ExampleKey, bool] = {}
     for record in records:
         hits |= {key: example.success for key, example in example_scores(record)}
@@ -157,8 +169,11 @@ def rate(records: Sequence[Record], level: float) -> Rate | None:
 
 
 def difference(submitted: Rate, here: Rate, level: float) -> Interval:
-    """The interval of the one rate less the other, from each one's own (Newcombe 1998, method 10; Zou, Donner
-    2008 for other intervals than Wilson's), at least as wide as that from the rates of their seeds."""
+    """Return the interval for the submitted rate minus the rate here, within [-1, 1].
+
+    Newcombe's method 10 (1998) combines the two rates' intervals; Zou and Donner (2008) extend the method to intervals
+    other than Wilson's.  The interval is at least as wide as Student's interval from the seeds' rates.
+    """
     (low, high), (its_low, its_high) = submitted.interval, here.interval
     centre = submitted.value - here.value
     below = sqrt((submitted.value - low) ** 2 + (its_high - here.value) ** 2)
@@ -168,8 +183,10 @@ def difference(submitted: Rate, here: Rate, level: float) -> Interval:
 
 
 def _half_width(submitted: Sequence[float], here: Sequence[float], level: float) -> float:
-    """Of Student's interval for the difference of two means, their variance pooled; 0 for a seed each, which
-    say nothing of how seeds differ."""
+    """Return half the width of Student's interval for the difference between two means, with pooled variance.
+
+    Returns 0 for a single seed on each side, because two seeds do not show how seeds differ.
+    """
     freedom = len(submitted) + len(here) - 2
     if freedom < 1:
         return 0.0
@@ -200,7 +217,10 @@ def _judged(draw: Draw, records: Sequence[Record], interval: Interval | None) ->
 
 
 def _epsilon(done: Sequence[Record], here: Record) -> tuple[Outcome, str] | None:
-    """ε at the tap depends on the defense and the setting alone: it must come out the same under any seed."""
+    """Compare the submitted ε at the interception point with the ε here; None if they agree.
+
+    This ε depends only on the defense and the setting, so every seed must give the same value.
+    """
     privacy = here.attack.privacy if here.attack else Privacy()
     for record in done:
         stated = record.attack.privacy.epsilon if record.attack else None

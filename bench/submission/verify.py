@@ -1,7 +1,7 @@
-"""A submission, verified: cells drawn after it was handed in, run here under seeds that nobody chose.
+"""Verification of a submission: random cells run again on this machine, under fresh seeds which nobody could choose.
 
-Another seed means other victims, and where weights are an initialisation other weights.  No path that the
-file names is opened: weights files are found by content, trainings are run again, data come from here.
+Another seed draws other victims and, for untrained weights, other weights.  Paths named in the submission are never
+opened: weights files are found by content, trainings run again, and data come from this machine.
 """
 
 import os
@@ -36,14 +36,14 @@ from bench.sweep.plan import Resolver, schedule
 from bench.sweep.processes import ProcessPool
 from bench.sweep.session import run_schedule
 
-_SUFFIXES = ("*.safetensors", "*.npz", "*.pt", "*.pth")  # of weights files
+_SUFFIXES = ("*.safetensors", "*.npz", "*.pt", "*.pth")  # weights files
 
 
 @dataclass(slots=True, kw_only=True)
 class _Rerun:
-    """What is to be run, and what it is made from; `notes` and `changes` in the order in which they came up.
+    """The cells to run (`cells`, by id), with the submission's records by cell id (`trainings`, `attacks`).
 
-    `trainings` and `attacks` are the submission's, by the id of their cell.
+    The keys of `notes` and `changes` are lines for the report, in order of discovery.
     """
 
     resolver: Resolver
@@ -68,14 +68,15 @@ def verify(
     weights: Path | None = None,
     on_line: Callable[[str], None] = lambda line: None,
 ) -> Verification:
-    """Run `cells` of the submission's cells again under fresh seeds and compare; all is drawn from `seed`.
+    """Run cells of a submission again under fresh seeds, and compare the success rates with the submitted rates.
 
-    `plugins` are the entries that the submission was made with, `weights` a folder in which its weights files
-    are looked for; `out` keeps the new records (those there are not run again).  `on_line` hears what is going
-    on, a line at a time.
+    `cells` is the number of attack cells to run.  `seed` determines the whole draw (None: random).  `plugins` are the
+    entries used for the submission.  `weights` is a folder with the submission's weights files.  `out` is a run folder
+    for the new records (None: a temporary folder); records already in `out` do not run again.  `on_line` receives
+    progress, a line at a time.
 
-    Raises `FailedCheck` where the file does not pass its check, `BenchError` for a plug-in that cannot be
-    loaded or a folder that cannot be written.
+    Raises `FailedCheck` if the submission does not pass its check, and `BenchError` for an unloadable plug-in or an
+    unwritable folder.
     """
     if cells < 1:
         raise BenchError(f"cells: at least 1, got {cells}")
@@ -124,7 +125,7 @@ def verify(
 
 
 def _prepared(draw: Draw, rerun: _Rerun) -> tuple[list[AttackCell], str]:
-    """The cells of a group that are to be run, added to the rerun; and why its verdict stays open, or ""."""
+    """Add a group's cells to the rerun; return the attack cells, and why the verdict must stay open ("": no reason)."""
     try:
         chains = [_with_seed(draw.record, seed, rerun) for seed in draw.seeds]
         cells = [chain[-1] for chain in chains]
@@ -138,9 +139,9 @@ def _prepared(draw: Draw, rerun: _Rerun) -> tuple[list[AttackCell], str]:
 
 
 def _with_seed(record: Record, seed: int, rerun: _Rerun) -> list[AttackCell]:
-    """The record's cell under another seed, the last, and those before it in its cascade.
+    """Return the record's cascade under another seed, ending with the record's cell.
 
-    Raises `BenchError` for what cannot be run here.
+    Raises `BenchError` for a cell which cannot run on this machine.
     """
     chain: list[AttackCell] = []
     for before in record.cell.after if isinstance(record.cell, AttackCell) else ():
@@ -167,12 +168,11 @@ def _alone(record: Record, seed: int, rerun: _Rerun, before: Sequence[AttackCell
 
 
 def _may_be_path(value: Any) -> bool:
-    """Whether a data set's parameter could name a file."""
     return isinstance(value, str) and ("/" in value or "\\" in value or value.startswith(("~", ".")))
 
 
 def _trainings(cells: Sequence[AttackCell], rerun: _Rerun) -> Iterator[TrainingCell]:
-    """The trainings whose checkpoints the cells attack, to be run again: weights do not travel."""
+    """Yield the trainings whose checkpoints the cells attack; these run again, because submissions hold no weights."""
     for cell in cells:
         if not isinstance(cell.weights, CheckpointWeights):
             continue
@@ -183,7 +183,9 @@ def _trainings(cells: Sequence[AttackCell], rerun: _Rerun) -> Iterator[TrainingC
 
 
 def _impossible(cell: AnyCell, resolver: Resolver) -> str | None:
-    """Why the cell cannot run anywhere; raises `BenchError` where it cannot be run here."""
+    """Return why the cell is impossible (None: possible); raise `BenchError` if only this machine cannot run the
+    cell.
+    """
     entries = [("defenses", cell.defense), ("datasets", cell.dataset), ("models", cell.model)]
     entries += [("attacks", cell.attack)] if isinstance(cell, AttackCell) else []
     for kind, entry in entries:
@@ -196,7 +198,7 @@ def _impossible(cell: AnyCell, resolver: Resolver) -> str | None:
 
 
 def _merged(there: PlannedCell | None, item: PlannedCell) -> PlannedCell:
-    """A training that several cells need keeps the rounds of all of them."""
+    """Return `item`; a training already planned (`there`) also keeps its checkpoint rounds."""
     if there is None or not (isinstance(item.cell, TrainingCell) and isinstance(there.cell, TrainingCell)):
         return item
     kept = tuple(sorted({*there.cell.checkpoints, *item.cell.checkpoints}))
@@ -204,7 +206,10 @@ def _merged(there: PlannedCell | None, item: PlannedCell) -> PlannedCell:
 
 
 def _other_code(record: Record, cell: AttackCell, rerun: _Rerun) -> str:
-    """Other code behind the cell here is noted; where it is an entry's, the verdict stays open, for this reason."""
+    """Note every difference between the submission's code and the code here.
+
+    Returns why the verdict must stay open, if the code behind an entry differs; else "".
+    """
     old, new = (
         replace(record.provenance, weights=None, left=None),
         fingerprint.of_cell(cell),
@@ -230,8 +235,6 @@ def _compare_trainings(rerun: _Rerun, here: Mapping[str, Record]) -> None:
 
 
 class _Lines(Observer):
-    """Says a line of each record."""
-
     def __init__(self, on_line: Callable[[str], None]) -> None:
         self._on_line = on_line
 
@@ -240,7 +243,7 @@ class _Lines(Observer):
 
 
 class _WeightsFiles:
-    """Weights files by content: those that ship with bench and a folder's, looked through at the first search."""
+    """Weights files by content hash: bench's weights files and a folder's.  The first search reads the folders."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folders = [PRESETS, *([folder] if folder is not None else [])]
@@ -251,7 +254,7 @@ class _WeightsFiles:
         return {file_sha256(path): path for path in paths if path.is_file()}
 
     def find(self, sha256: str) -> Path:
-        """Raises `BenchError` where no file has this content."""
+        """Return a file with this content; raise `BenchError` if no file has it."""
         if sha256 not in self._by_hash:
             raise BenchError(f"its weights file {sha256[:8]} is not here; name a folder that has it by --weights")
         return self._by_hash[sha256]
