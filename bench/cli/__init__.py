@@ -1,1 +1,1 @@
-"""The command line: one file a command."""
+"""The command line, with a file for each command."""

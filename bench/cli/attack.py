@@ -104,7 +104,6 @@ def command(
 
 
 def _examples(path: Path, *names: str) -> Arrays:
-    """Named arrays of an .npz file; raises if an array is missing."""
     arrays = files.load_arrays(path)
     for name in names:
         if name not in arrays:

@@ -1,4 +1,4 @@
-"""Cells as distinct list lines, without shared settings."""
+"""Describe cells in a list, a line for each cell, without the settings shared by all."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ _ALWAYS = ("dataset", "model", "defense", "point", "attack", "knowledge", "train
 
 
 def cell_lines(cells: Sequence[AnyCell]) -> list[str]:
-    """A line for each cell, in order."""
+    """Return a line for each cell, in the given order; settings equal in all cells are left out."""
     fields = [_fields(cell) for cell in cells]
     short = {name: distinct(each[name] for each in fields if name in each) for name in _ENTRIES}
     values: dict[tuple[str, str], set[str]] = {}
@@ -28,7 +28,7 @@ def cell_lines(cells: Sequence[AnyCell]) -> list[str]:
 
 
 def _fields(cell: AnyCell) -> dict[str, str]:
-    """Name → text of a cell's settings, usual settings first."""
+    """Return a cell's settings as a map from name to text; settings that readers expect first come first."""
     shared = {"dataset": entry_text(cell.dataset), "model": entry_text(cell.model), "defense": entry_text(cell.defense)}
     after = {"federated": setting_text(cell.federated), "seed": f"seed {cell.seed}"}
     if not isinstance(cell, AttackCell):

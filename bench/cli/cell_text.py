@@ -1,4 +1,4 @@
-"""One record as text: who attacked what, where, knowing what, and what came of it."""
+"""Describe a record as text: attack, defense, interception point, the attacker's knowledge and the outcome."""
 
 from collections.abc import Iterator, Sequence
 
@@ -22,31 +22,31 @@ _KNOWLEDGE = {
 
 
 def lines(record: schema.Record) -> list[Line]:
-    """A record as headed lines."""
+    """Return a record as (heading, text) lines."""
     cell = record.cell
     text = _training(cell, record) if isinstance(cell, TrainingCell) else _attack(cell, record)
     return [*text, *_answered(record)]
 
 
 def interval(value: schema.Share | None) -> str:
-    """A share with its interval, as boards write it: 67 % [21–94 %]."""
+    """Format a share with its interval, as on the board: 67 % [21–94 %]."""
     if value is None:
         return NONE
     return f"{share(value.value)} [{numbers.interval((value.low, value.high))}]"
 
 
 def asr(summary: schema.Summary) -> str:
-    """The attack success rate with its interval, "≥" where it is a lower bound."""
+    """Format the attack success rate with its interval; "≥" marks a lower bound."""
     return ("≥ " if summary.lower_bound else "") + interval(summary.asr)
 
 
 def sparkline(shares: Sequence[float]) -> str:
-    """Shares from 0 to 1 as bars of text, one each."""
+    """Draw shares in [0, 1] as text, with a bar for each share."""
     return "".join(_BARS[round(min(max(value, 0), 1) * (len(_BARS) - 1))] for value in shares)
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """A number to three digits with its unit; a dash where there is none."""
+    """Format a number with three digits and its unit; None becomes a dash."""
     return NONE if value is None else f"{value:.3g}{unit}"
 
 
@@ -99,7 +99,6 @@ def _training(cell: TrainingCell, record: schema.Record) -> Iterator[Line]:
 
 
 def _epsilon(privacy: schema.Privacy) -> Iterator[Line]:
-    """Every figure for ε with what it means, or why there is none."""
     if not privacy.figures:
         yield "ε", f"absent: {privacy.absent}"
     yield from (line for item in privacy.figures for line in _one_epsilon(item))
@@ -240,7 +239,7 @@ def _federated(federated: Federated, client_examples: int | None) -> str:
 
 
 def headline(record: schema.Record) -> str:
-    """What a list says of a cell: its ASR or accuracy."""
+    """Return a cell's main figure for a list: its ASR or accuracy; empty without a result."""
     if record.attack is not None:
         return asr(record.attack.summary) if record.attack.summary else "nothing left"
     return share(record.training.accuracy, 1) if record.training is not None else ""

@@ -1,4 +1,4 @@
-"""`bench check NAME`: contracts of a registered entry or plug-in; exit code 1 for a broken contract."""
+"""`bench check NAME`: check that a registered entry or plug-in keeps its contracts; exit code 1 if any is broken."""
 
 import sys
 from pathlib import Path

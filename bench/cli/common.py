@@ -1,4 +1,4 @@
-"""Options and printing shared by several commands."""
+"""Options and printing functions shared by several commands."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def _add(context: click.Context, option: click.Parameter, plugins: tuple[str, ..
 
 
 def _params(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
-    """Parse JSON literals (`restarts=2`); keep other values as text (`activation=relu`)."""
+    """Parse KEY=VALUE: JSON literals become values (`restarts=2`), other texts stay text (`activation=relu`)."""
     params: dict[str, Any] = {}
     for text in texts:
         key, sign, value = text.partition("=")
@@ -37,7 +37,7 @@ def _params(context: click.Context, option: click.Parameter, texts: tuple[str, .
 
 
 def params_option(flag: str, name: str, text: str) -> Callable[..., Any]:
-    """A repeatable KEY=VALUE option for an entry's parameters."""
+    """Create a repeatable KEY=VALUE option for an entry's parameters; `name` is the argument, `text` the help."""
     return click.option(flag, name, multiple=True, metavar="KEY=VALUE", callback=_params, help=text)
 
 
@@ -62,13 +62,13 @@ def print_json(content: Any) -> None:
 
 
 def console(least: int = 80) -> Console:
-    """Standard output, `least` to 140 columns wide; 100 columns without a terminal."""
+    """Create a console for standard output, `least` to 140 columns wide; 100 columns without a terminal."""
     width = shutil.get_terminal_size((100, 24)).columns
     return Console(width=min(max(width, least), 140), highlight=False)
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
-    """Rows below bold heads; columns wrap to the terminal's width, empty columns are left out."""
+    """Print rows below bold heads; columns wrap to the terminal's width, and empty columns are left out."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=any(heads))
     filled = [column for column in range(len(heads)) if any(row[column] for row in rows)]
     for column in filled:

@@ -1,4 +1,4 @@
-"""`bench compare A B`: differences between two cells, with a paired difference if the examples match."""
+"""`bench compare A B`: show how two cells differ, with a paired difference if their examples match."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -72,7 +72,6 @@ def _text(a: Record, b: Record, comparison: Comparison) -> list[str]:
 
 
 def _result(record: Record) -> str:
-    """Figures of a single cell."""
     if record.attack is not None:
         if record.attack.summary is None:
             return "; ".join(record.attack.notes)
@@ -103,7 +102,6 @@ def _difference(paired: PairedDifference) -> list[str]:
 
 
 def _places(places: tuple[tuple[int, int], ...]) -> str:
-    """Examples as reading.example, limited to a line."""
     shown = [f"{reading}.{example}" for reading, example in places[:16]]
     more = f" … ({len(places)})" if len(places) > 16 else ""
     return f"reading.example {', '.join(shown)}{more}" if shown else "no example"

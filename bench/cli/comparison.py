@@ -1,4 +1,4 @@
-"""Two cells side by side: differing configuration, and the paired difference on common examples."""
+"""Compare two cells: their configurations, and the paired difference in leakage on common examples."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ Place = tuple[int, int]  # reading, example
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A field of the two configurations; "absent" for a missing field."""
+    """A setting with different values in cells A and B; a value missing from a cell is "absent"."""
 
     field: str
     a: Any
@@ -31,33 +31,33 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedDifference:
-    """A minus B on the same examples."""
+    """Figures for cell A minus figures for cell B, on the same examples."""
 
     examples: int
     difference: float
     interval: tuple[float, float]
-    """95 % interval of the difference in ASR."""
+    """95 % interval for the difference in ASR."""
     p_value: float
-    """McNemar's test."""
+    """p-value from McNemar's test."""
     different: bool
     rmse: float | None
-    """Median over examples."""
+    """Median difference in RMSE over examples."""
     psnr_db: float | None
-    """Median over examples."""
+    """Median difference in PSNR over examples, in dB."""
     only_a: tuple[Place, ...]
-    """Examples (reading, example) leaked to A only."""
+    """Examples, as (reading, example), that leaked in cell A only."""
     only_b: tuple[Place, ...]
-    """Examples (reading, example) leaked to B only."""
+    """Examples, as (reading, example), that leaked in cell B only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Content of `bench compare`."""
+    """The result that `bench compare` prints."""
 
     configuration: tuple[Difference, ...]
     provenance: tuple[str, ...]
     unpaired: str | None
-    """Reason for a missing paired difference."""
+    """Reason why no paired difference exists; None if `paired` is given."""
     paired: PairedDifference | None
 
 
@@ -73,14 +73,14 @@ def compare(a: Record, b: Record) -> Comparison:
 
 
 def _of_same_entries(a: Record, b: Record) -> Provenance:
-    """B's provenance, with A's code for entries with differing configurations: no difference of code."""
+    """Return B's provenance with A's code for entries that differ by name: another entry is no code change."""
     names = ([getattr(getattr(record.cell, part, None), "name", "") for part in _ENTRIES] for record in (a, b))
     others = [part for part, mine, other in zip(_ENTRIES, *names, strict=True) if mine != other]
     return replace(b.provenance, **{part: getattr(a.provenance, part) for part in others})
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
-    """Differing fields of two configurations; a different entry name is a single difference."""
+    """Yield the differing settings in two configurations; for a different entry name, only the entry as a whole."""
     for key in sorted({*a, *b}):
         first, second = a.get(key, "absent"), b.get(key, "absent")
         if first == second:
@@ -97,7 +97,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Differen
 
 
 def unpaired(a: Record, b: Record) -> str | None:
-    """Reason against a comparison by example, or None: same victims and weights are required."""
+    """Return why two cells cannot be compared example by example; None if victims and weights are the same."""
     for name, record in (("A", a), ("B", b)):
         if record.cell.kind != "attack":
             return f"{name} is a training, which has no victims"
@@ -125,7 +125,7 @@ def unpaired(a: Record, b: Record) -> str | None:
 
 
 def _weights(cell: AttackCell) -> tuple[Any, ...]:
-    """Origin of the weights: the model, with its seed, file or training round."""
+    """Return the origin of the attacked weights: the model, with its seed, file or training round."""
     weights = cell.weights.configuration()
     return cell.model, weights, cell.seed if isinstance(cell.weights, InitialWeights) else None
 
@@ -152,7 +152,7 @@ def _paired(a: AttackResult, b: AttackResult) -> PairedDifference:
 
 
 def _median(a: Sequence[ExampleScore], b: Sequence[ExampleScore], metric: Metric) -> float | None:
-    """Median of the differences; a failed example is worse than any number, two failed examples are equal."""
+    """Return the median of A minus B; a failed example is worse than any number, and two failed examples are equal."""
     columns = (np.array([example.value(metric) for example in examples], np.float64) for examples in (a, b))
     first, second = (np.where(np.isnan(column), metric.failed, column) for column in columns)
     with np.errstate(invalid="ignore"):

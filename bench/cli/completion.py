@@ -1,4 +1,4 @@
-"""Shell completion: names of entries, presets, points, and cell ids, without heavy imports."""
+"""Shell completion for entry names, presets, interception points and cell ids, without heavy imports."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,7 +10,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def entries(kind: str, *, several: bool = False) -> Completer:
-    """Entry names of a kind; `several`: separated by commas."""
+    """Create a completer for an entry kind's names; with `several`, for a comma-separated list."""
 
     def complete(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
         del context, option
@@ -22,7 +22,7 @@ def entries(kind: str, *, several: bool = False) -> Completer:
 
 
 def every_entry(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Entry names of all kinds."""
+    """Complete entry names of all kinds."""
     del context, option
     from bench.registry import entries as registry
 
@@ -30,7 +30,7 @@ def every_entry(context: click.Context, option: click.Parameter, typed: str) -> 
 
 
 def points(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Interception points, separated by commas."""
+    """Complete a comma-separated list of interception points."""
     del context, option
     from bench.points import POINTS
 
@@ -38,7 +38,7 @@ def points(context: click.Context, option: click.Parameter, typed: str) -> list[
 
 
 def matrices(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Presets, and TOML files in the current folder."""
+    """Complete presets, and TOML files in the current folder."""
     del context, option
     from bench.matrix.document import preset_names
 
@@ -47,7 +47,7 @@ def matrices(context: click.Context, option: click.Parameter, typed: str) -> lis
 
 
 def cells(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """First eight digits of all cell ids below `runs/`."""
+    """Complete cell ids below `runs/` by their first eight digits."""
     del context, option
     return _starting(sorted({path.stem[:8] for path in Path("runs").glob("*/records/*.json")}), typed)
 

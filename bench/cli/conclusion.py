@@ -1,4 +1,4 @@
-"""A run's first lines, and its last: tables, failures, leakage, evidence, next steps."""
+"""Print a run's first and last lines: cells to run; then tables, failures, leakage, evidence and next steps."""
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,7 +44,7 @@ _INDENT = 13  # columns
 def announce(
     console: Console, title: str, schedule: RunSchedule, pool: PoolSpec, span: tuple[float, float] | None = None
 ) -> None:
-    """Print the cells to run, the workers and the estimated time; `span`: see `running.PreparedRun`."""
+    """Print the cells to run, the workers and the estimated time; `span` is described in `running.PreparedRun`."""
     console.print(Text(sanitize(title), style="bold"))
     about = estimate(schedule.seconds, span, pool.jobs or 1) + ("" if pool.jobs else " of one core")
     others = f"{len(schedule.done)} done before, {len(schedule.impossible)} n/a"
@@ -59,26 +59,26 @@ def announce(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """A run that is over, as its last lines tell it."""
+    """A finished run, as needed for its last lines."""
 
     records: Sequence[Record]
     run: Path
     request: Request
     published: Sequence[PublishedFigures]
-    """Figures of papers, beside which trainings stand."""
+    """Figures from papers, printed next to the trainings."""
     mlflow: str
-    """A line on the upload."""
+    """A line about the upload to MLflow."""
     verbose: bool = False
-    """Adds the gain from knowing the defense, the caveats of ε and the legend."""
+    """Whether to print the gain from knowing the defense, the caveats for ε and the legend."""
     joined: Joined | None = None
-    """Of a suite, the records beside the reference."""
+    """For a suite, the run's records together with the reference; None otherwise."""
 
 
 def conclude(console: Console, ending: Ending) -> None:
-    """The tables of a run's records, its failures, and lines on leakage, evidence and next steps.
+    """Print the tables for a run's records, its failures, and lines about leakage, evidence and next steps.
 
-    Of a suite the standings take the place of the tables, and the place of each new defense that of the lines; without
-    a new defense a line says how far published records came out the same.
+    For a suite, standings replace the tables, and each new defense's standing replaces the lines. Without a new
+    defense, a line compares repeated cells with the published records.
     """
     conditions = by_condition(ending.records)
     console.print()
@@ -158,7 +158,7 @@ def _say_lines(console: Console, lines: Iterable[tuple[str, str]]) -> None:
 
 
 def _leaks(conditions: Sequence[Condition]) -> Iterator[str]:
-    """For each condition the defenses by their leakage, at the point that leaks most."""
+    """Describe, for each condition, the defenses by leakage at the point with the highest leakage."""
     for condition, title in zip(conditions[:_SUMMARISED], _titles(conditions), strict=False):
         most: dict[str, list[str]] = {}
         names = distinct(condition.rows)
@@ -176,7 +176,7 @@ def _leaks(conditions: Sequence[Condition]) -> Iterator[str]:
 
 
 def _titles(conditions: Sequence[Condition]) -> Iterator[str]:
-    """A condition's data set; where several share the data set, the parts of the title that differ, too."""
+    """Return each condition's data set; conditions with the same data set also get the differing title parts."""
     parts = [condition.title.split(" · ") for condition in conditions]
     for dataset, *rest in parts:
         alike = [other for other in parts if other[0] == dataset]
@@ -184,7 +184,7 @@ def _titles(conditions: Sequence[Condition]) -> Iterator[str]:
 
 
 def _evidence(conditions: Sequence[Condition], records: Sequence[Record]) -> Iterator[str]:
-    """Reasons to trust the figures, the success rule of each kind of data, and the limits."""
+    """Give the reasons to trust the figures, the success rule for each kind of data, and the limits."""
     for condition in conditions:
         if points := without_evidence(condition):
             nothing = f"at {', '.join(points)} no attack got anything back even without a defense"
@@ -196,7 +196,7 @@ def _evidence(conditions: Sequence[Condition], records: Sequence[Record]) -> Ite
 
 
 def upload_line(run: Path, tracking_uri: str | None, uploaded: UploadResult | None, waiting: str | None) -> str:
-    """The upload to MLflow in a line; `waiting`: the reason why records are left."""
+    """Describe the upload to MLflow in a line; `waiting` is the reason why records are left, or None."""
     if uploaded is None:
         return f"not requested; `bench sync {run}` uploads"
     if waiting:

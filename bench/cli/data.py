@@ -1,4 +1,4 @@
-"""`bench data status` and `bench data fetch`: available and missing data sets, with the searched folders."""
+"""`bench data status` and `bench data fetch`: show available and missing data sets, and fetch missing ones."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ _folder = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataState:
-    """State of a data set; counts before the five splits."""
+    """A data set's state on this machine; example counts are taken before the split into five parts."""
 
     name: str
     state: Literal["there", "subset", "missing", "damaged", "yours"]
@@ -90,7 +90,7 @@ def fetch(name: str, data_dir: Path | None, mirror: str | None) -> None:
 
 
 def examine(name: str, data_dir: Path | None) -> DataState:
-    """Load a data set with default parameters and report its state."""
+    """Load a data set with default parameters and return its state."""
     fetching = ""
     try:
         dataset = registry.instance("datasets", name, {})

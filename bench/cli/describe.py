@@ -1,4 +1,4 @@
-"""`bench describe NAME`: parameters of an entry with defaults, units, bounds and sources."""
+"""`bench describe NAME`: show an entry's parameters with defaults, units, bounds and sources."""
 
 import dataclasses
 import inspect
@@ -45,7 +45,7 @@ def command(name: str, kind: str | None, as_json: bool) -> None:
 
 
 def _kind(name: str) -> str:
-    """Kind of the named entry; raises `UnknownName`, or `BenchError` for a name in two kinds."""
+    """Return the named entry's kind; raises `UnknownName`, or `BenchError` if two kinds share the name."""
     kinds = [kind for kind in registry.KINDS if name in registry.names(kind)]
     if len(kinds) > 1:
         raise BenchError(f"{name!r} is the name of several: say --kind {' or --kind '.join(kinds)}")
@@ -58,7 +58,7 @@ def _kind(name: str) -> str:
 
 
 def _doc(entry: type) -> str:
-    """Docstring of the class, without the generated signature of a dataclass."""
+    """Return the class docstring, without the signature that dataclasses generate."""
     doc = inspect.cleandoc(vars(entry).get("__doc__") or "")
     return "" if doc.startswith(f"{entry.__name__}(") else doc
 

@@ -1,4 +1,4 @@
-"""`bench doctor`: versions, machine, storage and names, each with a remedy; exit code 1 for a failure."""
+"""`bench doctor`: check versions, machine, storage and names, with remedies; exit code 1 for a failure."""
 
 import dataclasses
 import sys
@@ -38,7 +38,7 @@ def command(data_dir: Path | None, run: Path, as_json: bool) -> None:
 
 
 def findings(data_dir: Path | None, run: Path) -> list[Finding]:
-    """All checks, in the order of repair."""
+    """Run all checks and return their findings, in the order in which a user should repair faults."""
     from bench.health import machine, names, storage, versions
 
     probe = machine.probe()

@@ -1,4 +1,4 @@
-"""`bench gate`: regression gate on defense strength, for people and CI."""
+"""`bench gate`: check, interactively or in CI, that no defense has become weaker than in a baseline."""
 
 import os
 import sys
@@ -100,7 +100,6 @@ def _write(run: Path | None, path: Path, margins: dict[str, float]) -> None:
 
 
 def _run(before: Baseline, path: Path, out: Path | None, data_dir: Path | None, device: str, jobs: int | None) -> Path:
-    """Run the baseline's matrix; returns the run folder."""
     from bench.cli import running
 
     if before.request is None:

@@ -1,4 +1,4 @@
-"""`bench leaderboard`: the board of runs, and submissions to export, check, import and verify."""
+"""`bench leaderboard`: show the board for runs, and export, check, import or verify submissions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from bench.reference.pictures import strips_of
 
 
 class _Board(click.Group):
-    """`bench leaderboard RUN` means `bench leaderboard show RUN`."""
+    """Let `bench leaderboard RUN` mean `bench leaderboard show RUN`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         named = args and (args[0] in self.list_commands(ctx) or args[0] in ("-h", "--help"))
@@ -103,7 +103,7 @@ def show(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Files:
-    """The files to write, and the examples in them."""
+    """The files to write, and the examples shown in them."""
 
     html: Path | None
     markdown: Path | None
@@ -111,9 +111,9 @@ class _Files:
     latex: Path | None
     picture: Path | None
     point: str
-    """The interception point of a picture without standings."""
+    """Interception point for a picture without standings."""
     include_pictures: bool
-    """Shows examples of private data, too."""
+    """Whether to show examples from private data."""
 
     def __post_init__(self) -> None:
         if self.picture is not None and self.picture.suffix.lower() not in figure.FORMS:
@@ -126,19 +126,18 @@ class _Files:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shown:
-    """The board of some runs, beside the reference where a suite has it."""
+    """The board for some runs, together with the reference if the runs belong to a suite."""
 
     runs: tuple[Path, ...]
     version: str | None
-    """The suite of the reference results."""
+    """The reference results' suite version; None without a reference."""
     records: Sequence[Record]
     folders: Mapping[str, Path]
-    """Record id → run."""
+    """Map from record id to run folder."""
     rows: list[Row]
     standings: list[Standing]
 
     def only(self, texts: Sequence[str]) -> "_Shown":
-        """The rows and standings whose defense holds a text; all without texts."""
         if not texts:
             return self
         rows = [row for row in self.rows if any(text in row.defense for text in texts)]
@@ -202,7 +201,6 @@ def _page(shown: _Shown, *, private: bool) -> str:
 
 
 def _picture(shown: _Shown, files: _Files, form: str) -> bytes:
-    """The standings of a suite, or victims above their reconstructions, in a form of `figure.FORMS`."""
     if shown.standings:
         return poster.FORMS[form](poster.svg(shown.standings, shown.strips(), f"Gradient leakage, {shown.version}"))
     lines = figure.strips(shown.rows, shown.folders, point=files.point, private=files.include_pictures)
@@ -222,13 +220,11 @@ def _print(shown: _Shown, *, conditions: bool) -> None:
 
 
 def _records(runs: tuple[Path, ...]) -> dict[Path, list[Record]]:
-    """The records of each run folder."""
     folders = [checked_run(run) for run in runs] or [checked_run(None)]
     return {folder: lookup.compact_records(folder) for folder in folders}
 
 
 def _version() -> str:
-    """The newest suite that has reference results."""
     there = reference_store.versions()
     if not there:
         raise BenchError("no reference results ship with this bench; leave --reference out")

@@ -1,4 +1,4 @@
-"""`bench list`: registered entries, from metadata and source text, without importing entries or torch."""
+"""`bench list`: list registered entries from metadata and source text, without importing entries or torch."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ _SHOWN = {
 
 
 def _known(context: click.Context, argument: click.Parameter, kinds: tuple[str, ...]) -> tuple[str, ...]:
-    """The kind; raises `UsageError` with the nearest kind."""
+    """Return the typed kinds; raises `UsageError` that suggests the nearest kind."""
     for kind in kinds:
         if kind not in registry.KINDS:
             remedy = meant(kind, registry.KINDS, f"there are {', '.join(registry.KINDS)}")
@@ -47,7 +47,7 @@ def command(kinds: tuple[str, ...], as_json: bool) -> None:
 
 
 def _entry(kind: str, name: str) -> dict[str, Any]:
-    """An entry as JSON; an unreadable entry has an `error` and leaves the other entries intact."""
+    """Return an entry as JSON; an unreadable entry gets an `error`, so the list's other entries still show."""
     attribute = _SHOWN[kind][1]
     try:
         origin, literals = registry.origin(kind, name), registry.literals(kind, name)
@@ -84,7 +84,7 @@ def _print(kind: str, entries: list[dict[str, Any]]) -> None:
 
 
 def words(value: object) -> str:
-    """A literal of an entry, lists without brackets."""
+    """Format an entry's literal as text, with lists without brackets."""
     return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 

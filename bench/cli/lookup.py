@@ -1,4 +1,4 @@
-"""Records for the commands: by id prefix, by path, or a whole run."""
+"""Find records for the commands: by id prefix, by file path, or all records in a run."""
 
 import gc
 from pathlib import Path
@@ -14,7 +14,7 @@ from bench.sanitize import LONG, sanitize
 
 
 def by_reference(text: str, run: Path | None) -> Record:
-    """A record by file path, or by id prefix in `run` (None: any run below `runs/`)."""
+    """Return a record by its file path, or by id prefix in `run` (None: in any run below `runs/`)."""
     path = Path(text)
     if path.suffix == ".json" or path.is_file():
         return records.read(path)
@@ -22,9 +22,9 @@ def by_reference(text: str, run: Path | None) -> Record:
 
 
 def by_prefix(prefix: str, run: Path | None) -> tuple[Path, Record]:
-    """The record with this id prefix, and its run: `run`, or the newest run with a match.
+    """Return the run and the record with this id prefix, from `run` or (None) from the newest run with a match.
 
-    Raises `BenchError` for no match, or several matches in a run.
+    Raises `BenchError` if no record matches, or several in a run.
     """
     if run is not None:
         return run, records.find(checked_run(run), prefix)
@@ -38,7 +38,7 @@ def by_prefix(prefix: str, run: Path | None) -> tuple[Path, Record]:
 
 
 def shown_records(run: Path) -> list[Record]:
-    """Readable records of a run; unreadable records are named and counted on standard error."""
+    """Return a run's readable records; unreadable records are named and counted on standard error."""
     found, faults = records.readable(run)
     for fault in faults:
         click.echo(sanitize(f"passed over: {fault}", LONG), err=True)
@@ -48,7 +48,7 @@ def shown_records(run: Path) -> list[Record]:
 
 
 def compact_records(run: Path, *, whole: bool = False) -> list[Record]:
-    """All records of a run in compact form; `whole`: raise for an unreadable record."""
+    """Return a run's records in compact form; `whole` raises for an unreadable record instead of skipping it."""
     gc.disable()  # none of what is read is garbage, and looking for it takes a quarter of the time
     try:
         return list(map(Interner(), records.records(run) if whole else shown_records(run)))

@@ -1,4 +1,4 @@
-"""The `bench` command.  Subcommands load on call, so `--help` imports nothing."""
+"""The `bench` command; subcommands load on call, so `--help` needs no heavy import."""
 
 import importlib
 import sys
@@ -67,7 +67,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Console script: a user's mistake is a line on standard error and exit code 2, never a traceback."""
+    """Run the console script; a user's mistake prints a line and exits with code 2, never a traceback."""
     try:
         cli(prog_name="bench")
     except BenchError as error:

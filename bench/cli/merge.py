@@ -1,4 +1,4 @@
-"""`bench merge`: records of several run folders, such as shards of a matrix, in a single folder."""
+"""`bench merge`: copy records from several run folders, such as shards of a matrix, into a single folder."""
 
 import sys
 from dataclasses import asdict

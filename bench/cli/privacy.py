@@ -1,4 +1,4 @@
-"""`bench privacy`: ε of a Gaussian mechanism by every convention, with its neighbours."""
+"""`bench privacy`: compute ε for a Gaussian mechanism under every accounting convention, with its neighbours."""
 
 import textwrap
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from bench.cli import common
 
 
 class _Number(click.FloatRange):
-    """A range that excludes NaN."""
+    """A click range that also excludes NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)

@@ -1,4 +1,4 @@
-"""`bench run`: a matrix to records, with a live table."""
+"""`bench run`: run a matrix and write its records, with a live table."""
 
 import sys
 from collections.abc import Collection, Mapping
@@ -69,8 +69,6 @@ def _shard(context: click.Context, option: click.Parameter, value: str | None) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Options:
-    """The options, as click parsed them."""
-
     matrix_name: str | None
     suite_name: str | None
     cell_file: Path | None
@@ -103,7 +101,7 @@ class _Options:
 
     @property
     def matrix(self) -> str | None:
-        """Matrix file, preset or suite; None: typed axes, or a cell."""
+        """Matrix file, preset or suite; None for axes given as options, or for a cell."""
         return self.matrix_name or self.suite_name
 
 
@@ -193,7 +191,7 @@ def command(**values: Any) -> None:
 
 
 def _refuse_contradictions(options: _Options) -> None:
-    """Raises `UsageError` for contradictory options, and for a run without a source."""
+    """Raise `UsageError` for contradictory options, or if neither matrix, cell nor axes are given."""
     if options.matrix_name is not None and options.suite_name is not None:
         raise click.UsageError("give --matrix FILE|PRESET or --suite NAME, not both")
     if options.matrix is not None and options.cell_file is not None:
@@ -224,7 +222,7 @@ def _of_matrix(options: _Options, matrix: str) -> "PreparedRun":
 
 
 def _of_axes(options: _Options) -> "PreparedRun | None":
-    """The run for typed axes, with the matrix in the run folder; None after `--print-matrix`."""
+    """Prepare a run for axes given as options, and save their matrix; None after `--print-matrix`."""
     from bench.cli import running
     from bench.matrix.read import of_document
     from bench.record.request import Request
@@ -248,7 +246,6 @@ def _of_axes(options: _Options) -> "PreparedRun | None":
 
 
 def _execute(prepared: "PreparedRun", options: _Options) -> int:
-    """Run the cells; returns the exit code."""
     from bench.cli import running
     from bench.matrix.suites import ranking_line
 
@@ -277,7 +274,6 @@ def overrides() -> list[str]:
 
 
 def _options(*, but: Collection[str]) -> list[str]:
-    """The typed options other than `but`."""
     context = click.get_current_context()
     return [
         option.opts[0]

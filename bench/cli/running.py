@@ -1,4 +1,4 @@
-"""A matrix from what was typed to records: the part that `bench run` and `bench gate` share."""
+"""Run a requested matrix until its records are written; `bench run` and `bench gate` share this code."""
 
 import json
 import sys
@@ -49,17 +49,14 @@ from bench.tracking.following import Follower
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedRun:
-    """What a matrix requests, and what of it is left to do in the run's `folder`.
-
-    `span`: CPU seconds that published settings took for the cells that are left, the least and the most; None where
-    none has them.
-    """
+    """A matrix ready to run, with the schedule of cells that are left to do."""
 
     request: Request
     matrix: Matrix
     cells: tuple[PlannedCell, ...]
     schedule: RunSchedule
     span: tuple[float, float] | None
+    """Least and most CPU seconds that published settings took for the open cells; None if no setting has all."""
     folder: Path
     data_dir: Path | None
     jobs: int | None
@@ -74,7 +71,7 @@ def prepare(
     jobs: int | None,
     shard: tuple[int, int] | None = None,
 ) -> PreparedRun:
-    """Read the requested matrix, if not given, and plan its open cells, or those of a `shard` (number, count).
+    """Plan a request's open cells, or those in a `shard` (number, count); `matrix` None: read the requested matrix.
 
     Raises `BenchError` for a mistake in the matrix.
     """
@@ -120,11 +117,11 @@ def execute(
     rows: int | None = None,
     verbose: bool = False,
 ) -> dict[str, Any]:
-    """Run what is left with live display; returns the result as JSON types.
+    """Run the open cells with a live display and return the result as JSON types.
 
-    `tracking_uri` None: no MLflow; "": the default store.  `overrides` are options that make a suite unranked;
-    `time_limit` are the seconds that a cell may take; `executor` is a cluster's address; `rows`: see `RunContext`,
-    `verbose`: `conclusion.Ending`.  Raises what `record.folder.locked` and `sweep.session.run_schedule` raise.
+    `tracking_uri`: None disables MLflow, "" means the default store. `overrides`: options that make a suite unranked.
+    `time_limit`: seconds allowed for a cell. `executor`: a cluster's address. `rows`: see `RunContext`; `verbose`: see
+    `conclusion.Ending`. Raises as `record.folder.locked` and `sweep.session.run_schedule` do.
     """
     began = time.monotonic()
     console = Console(stderr=quiet, highlight=False)
@@ -180,7 +177,7 @@ def execute(
 
 
 class _Grids(Observer):
-    """Draws each attack's truth above its reconstruction; without the picture the record stands all the same."""
+    """Draws each attack's true examples above their reconstructions; a failed drawing does not affect the record."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -204,7 +201,7 @@ def _pool(
 
 
 def _save_request(run: PreparedRun, overrides: Sequence[str]) -> dict[str, Any] | None:
-    """Note in the run folder what it was made of; returns whether and why its suite is ranked."""
+    """Save the request in the run's folder; return whether and why its suite is ranked (None: no suite)."""
     published.save(run.folder, run.matrix.published)
     requests.save(run.folder, run.request)
     name = run.matrix.suite
@@ -216,7 +213,6 @@ def _save_request(run: PreparedRun, overrides: Sequence[str]) -> dict[str, Any] 
 
 
 def _result(finished: Sequence[Record]) -> dict[str, Any]:
-    """The records as JSON types: counts by status, and the tables."""
     table = [
         {
             "condition": condition.title,

@@ -1,4 +1,4 @@
-"""`bench show`: cells of a run as a list, or a single cell as text with its images."""
+"""`bench show`: list a run's cells, or show a single cell as text with its images."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ _SORTED: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """Filter for listed cells: alternatives for each field, empty for all."""
+    """Filter for the cell list: alternatives for each field; an empty field accepts all cells."""
 
     defense: tuple[str, ...]
     attack: tuple[str, ...]
@@ -124,7 +124,6 @@ def _print(record: Record, picture: str | None, iterations: str | None) -> None:
 
 
 def _table(run: Path, table: str, as_json: bool) -> None:
-    """Print the run's table of attacks, trainings, or gain from knowledge."""
     cells, papers = lookup.shown_records(run), published.saved(run)
     rows: Sequence[Any]
     if table == "attacks":

@@ -1,4 +1,4 @@
-"""`bench status`: progress of a run, from another terminal or machine."""
+"""`bench status`: show a run's progress, also from another terminal or machine."""
 
 import json
 import time
@@ -75,5 +75,5 @@ def _state(known: progress.RunProgress, under_way: bool, where: str) -> str:
 
 
 def _between(then: float, now: float) -> str:
-    """Duration between times of two clocks, which may disagree."""
+    """Format the time between two clock readings; never negative, because two machines' clocks may disagree."""
     return duration(max(0.0, now - then))

@@ -1,4 +1,4 @@
-"""`bench sync`: upload missing records to the store; repeated calls add no duplicates."""
+"""`bench sync`: upload records missing from the MLflow store; repeated calls add no duplicates."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""`bench ui`: MLflow's UI on a run's store, on loopback, until Ctrl-C."""
+"""`bench ui`: show a run's store in MLflow's web interface on this machine, until Ctrl-C."""
 
 import signal
 import webbrowser
@@ -55,7 +55,7 @@ def command(run: Path, port: int, no_browser: bool) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """The first signal unwinds and ends the server; later signals must not interrupt."""
+    """End the server on the first signal; ignore later signals, which would interrupt its shutdown."""
     del number, frame
     for further in _ENDS:
         signal.signal(further, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Live display of a run: a progress bar, a growing table, and a line for each training."""
+"""Live display for a run: a progress bar, a growing table, and a line for each training."""
 
 import time
 from collections.abc import Callable
@@ -20,9 +20,9 @@ from bench.sweep.observer import Observer
 
 
 class Screen(Observer):
-    """The display within its context; `records`: new records after the earlier records.
+    """Context manager that shows a run's progress; `records` collects earlier and new records.
 
-    Without a terminal: an occasional line.  `quiet`: no output.
+    Without a terminal, a line is printed occasionally; with `quiet`, no output.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Screen(Observer):
         self._draw()
 
     def _draw(self) -> None:
-        """Draw the display, less often if slow, so the run is not delayed."""
+        """Draw the display; slow drawing makes it less frequent, so that the run is not delayed."""
         now = time.monotonic()
         if not self._drawn or now - self._drawn_at < max(0.5, 20 * self._cost):
             return
@@ -90,7 +90,7 @@ class Screen(Observer):
 
 
 def training_line(cell: AnyCell, progress: TrainingProgress) -> str:
-    """Progress of a training on a line."""
+    """Describe a training's progress in a line."""
     spent = "" if progress.epsilon is None else f" · ε {progress.epsilon:.2f} (paper)"
     return (
         f"{cell.dataset.name} · {cell.defense.name} · round {progress.round}/{progress.rounds} · "
@@ -99,5 +99,5 @@ def training_line(cell: AnyCell, progress: TrainingProgress) -> str:
 
 
 def say(console: Console, line: str, style: str = "") -> None:
-    """A line of untrusted text, shown without markup."""
+    """Print a line of untrusted text without interpreting markup."""
     console.print(sanitize(line, LONGEST), markup=False, style=style)

@@ -1,4 +1,4 @@
-"""`bench run` without a matrix file: typed axes as a matrix document."""
+"""`bench run` without a matrix file: turn axes given as options into a matrix document."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -20,7 +20,7 @@ _READINGS, _EVALUATIONS = 32, 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypedAxes:
-    """Options of a run without a matrix file; each text may hold several values."""
+    """Axes given as options; each text may hold several comma-separated values."""
 
     dataset: tuple[str, ...] = ()
     model: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class TypedAxes:
     grant: tuple[str, ...] = ()
     seed: tuple[str, ...] = ()
     batch: int | None = None
-    """Examples per local step; None: the default of the federated setting."""
+    """Examples in a client's local step; None: the federated setting's default."""
     readings: int | None = None
     evaluations: int | None = None
 
@@ -39,7 +39,7 @@ class TypedAxes:
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options of a run without a matrix file."""
+    """Add the options for a run without a matrix file to a click command."""
     added = (
         *(
             click.option(f"--{axis}", multiple=True, metavar="NAMES", help=words, shell_complete=complete)
@@ -64,7 +64,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def document(given: TypedAxes, defenses: tuple[str, ...]) -> dict[str, Any]:
-    """The matrix document; `none` joins the defenses, as their baseline.  Raises `BenchError` with the option."""
+    """Return the matrix document, with the baseline `none`; raises `BenchError` that names the wrong option."""
     datasets = _entries("dataset", given.dataset or ("digits",))
     attacks = _entries("attack", given.attack or ("cpl", "gradinv", "map"))
     values = {
@@ -88,7 +88,7 @@ def document(given: TypedAxes, defenses: tuple[str, ...]) -> dict[str, Any]:
 
 
 def name(document: dict[str, Any]) -> str:
-    """The run's name: the compared entries."""
+    """Return the run's name, built from the compared entries in the document's title."""
     return "-".join(document["title"].replace(",", "").replace(" on ", " ").split())[:80]
 
 
@@ -111,7 +111,7 @@ def _entries(axis: str, texts: tuple[str, ...]) -> list[Any]:
 
 
 def _model(datasets: list[Any]) -> str:
-    """The default model of the data.  Raises `BenchError` for data of several kinds."""
+    """Return the default model for the data sets; raises `BenchError` if they are of several kinds."""
     kinds = [named(str(registry.literals("datasets", _name(value)).get("kind"))) for value in datasets]
     if len(set(kinds)) > 1:
         several = " and ".join(kind.plural for kind in KINDS.values() if kind in kinds)

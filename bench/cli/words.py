@@ -1,24 +1,24 @@
-"""Figures and hints as text."""
+"""Format durations and hints as text."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 def meant(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Remedy for an unknown name: the nearest known name, or `otherwise`."""
+    """Suggest the known name nearest to an unknown `name`; without a near name, return `otherwise`."""
     near = get_close_matches(name[:100], list(known), n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else otherwise
 
 
 def duration(seconds: float) -> str:
-    """A duration: 40 s, 12 min, 3.5 h."""
+    """Format a duration: 40 s, 12 min, 3.5 h."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def estimate(seconds: float, span: tuple[float, float] | None, jobs: int) -> str:
-    """Wall time for CPU seconds on so many workers, with the range of published settings."""
+    """Format the wall time for CPU seconds on `jobs` workers, with the range (`span`) over published defenses."""
     if span is None:
         return duration(seconds / jobs)
     least, most = (duration(end / jobs) for end in span)
@@ -26,7 +26,7 @@ def estimate(seconds: float, span: tuple[float, float] | None, jobs: int) -> str
 
 
 def seconds(text: str) -> float:
-    """Parse `90`, `90s`, `30m`, `2h`; raises `ValueError` otherwise."""
+    """Parse `90`, `90s`, `30m` or `2h` as seconds; raises `ValueError` for other text."""
     number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
     time = float(number) * _UNITS[unit]
     if not 0 < time < float("inf"):

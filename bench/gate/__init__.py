@@ -1,1 +1,1 @@
-"""Regression gate on defense strength."""
+"""The regression gate: has a defense become weaker than in an earlier run?"""

@@ -1,7 +1,7 @@
-"""Baseline file of the gate: compact records of a run, margins, and the request behind the run.
+"""The gate's baseline file: a run's compact records, the margins, and the request behind the run.
 
-A JSON object with a record per line, so a change can be reviewed.  A rewritten baseline keeps the oldest records too,
-so small steps add up.
+The file is a JSON object with a record in each line, so a change can be reviewed. A rewritten baseline also keeps the
+oldest records, because small weakenings, each within the margin, add up.
 """
 
 import json
@@ -32,19 +32,19 @@ _AGAIN = "write it again: bench gate RUN --write-baseline FILE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """Content of a baseline file."""
+    """A baseline file's content."""
 
     margins: Mapping[str, float]
-    """Metric → margin, for all of `GATE_METRICS`."""
+    """Map from metric to margin, for all `GATE_METRICS`."""
     request: Request | None
-    """Request behind the run; None if unknown."""
+    """The request behind the run; None if unknown."""
     records: tuple[Record, ...]
     oldest: tuple[Record, ...] = ()
-    """Records of the first baseline in the chain of replacements."""
+    """Records from the first baseline in a chain of replaced baselines."""
 
 
 class _File(Frozen):
-    """The file's JSON; records are taken out first and parsed one by one."""
+    """The baseline file's JSON; its records are cut out first and parsed one by one."""
 
     baseline: Literal[3]
     margins: dict[str, float]
@@ -54,7 +54,7 @@ class _File(Frozen):
 
 
 def of_run(records: Iterable[Record], request: Request | None, margins: Mapping[str, float]) -> Baseline:
-    """Baseline of a run's records; `margins` replace defaults.  Raises `BenchError` without a finished cell."""
+    """Make a baseline from a run's records; `margins` replace defaults. Raises `BenchError` without a finished cell."""
     kept = tuple(map(for_baseline, records))
     if not any(record.status == "done" for record in kept):
         raise BenchError("the run has no finished cell: nothing to compare with later")
@@ -63,7 +63,7 @@ def of_run(records: Iterable[Record], request: Request | None, margins: Mapping[
 
 
 def write(path: Path, baseline: Baseline) -> None:
-    """Write the file atomically; raises `StorageError` on failure."""
+    """Write a baseline file atomically; raises `StorageError` on failure."""
     request = baseline.request and asdict(baseline.request)
     head = {"baseline": FORMAT, "margins": dict(baseline.margins), "request": request}
     text = json.dumps(head, indent=1)[:-2]
@@ -74,14 +74,14 @@ def write(path: Path, baseline: Baseline) -> None:
 
 
 def replacing(made: Baseline, earlier: Baseline) -> Baseline:
-    """The new baseline with the oldest records of its predecessor, if of equal protocol."""
+    """Return the new baseline `made` with the oldest records kept by `earlier`, if both have the same protocol."""
     oldest = earlier.oldest or earlier.records
     protocols = {record.protocol for record in (*made.records, *oldest)}
     return replace(made, oldest=oldest if len(protocols) == 1 and oldest != made.records else ())
 
 
 def read(path: Path) -> Baseline:
-    """Read a baseline; raises `BenchError` with fault and remedy."""
+    """Read a baseline file; raises `BenchError` with fault and remedy."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise BenchError(f"{path}: larger than {_MOST_BYTES >> 20} MiB, which no baseline is; {_AGAIN}")
@@ -106,10 +106,10 @@ def read(path: Path) -> Baseline:
 
 
 def _taken_out(text: str, name: str, intern: Interner) -> tuple[list[Record], str]:
-    """Records of a file's list, and its text without them; one at a time, because JSON of 10⁵ records takes
-    gigabytes.
+    """Parse the records in the list `name`, and return them with the remaining text.
 
-    Raises `RecordError` for an invalid record, `ValueError` for an invalid list of JSON objects.
+    Records are parsed one by one, because 10⁵ records as a single JSON object take gigabytes. Raises `RecordError` for
+    an invalid record, `ValueError` for an invalid list.
     """
     records: list[Record] = []
     start = _LISTS[name].search(text)

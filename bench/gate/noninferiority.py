@@ -1,7 +1,7 @@
-"""Non-inferiority of a figure between two runs of the same configurations, by one-sided bounds.
+"""Test whether a figure has become worse between two runs with the same configurations, by one-sided bounds.
 
-Pairs of a weight seed form a cluster.  The variation between clusters sets the width, with Student's t for few
-clusters.  A share is never more certain than its count allows.
+Pairs with the same weight seed form a cluster. The variation between clusters sets a bound's width, with Student's t
+for few clusters. A share's bound is never narrower than its number of pairs allows.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ LEVEL = 0.95  # of a one-sided bound
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Increase:
-    """Mean of after - before over paired figures, with its uncertainty.
+    """Mean of after − before over paired figures, with its uncertainty.
 
-    With fewer than two clusters the variation is unknown and the bounds are infinite.
+    With fewer than two clusters, the variation is unknown and the bounds are infinite.
     """
 
     estimate: float
@@ -31,21 +31,21 @@ class Increase:
     freedom: int
     """Degrees of freedom."""
     centre: float | None = None
-    """Centre of the paired-count interval for successes; None for other figures."""
+    """Centre of the paired-count interval for a share of successes; None for other figures."""
     spread: float | None = None
-    """Spread of the paired-count interval for successes; None for other figures."""
+    """Standard error in the paired-count interval for a share of successes; None for other figures."""
 
     def lower(self, level: float = LEVEL) -> float:
-        """Lower bound of the increase at this confidence."""
+        """Return the increase's one-sided lower bound at this confidence level."""
         return -_upper(-self.estimate, None if self.centre is None else -self.centre, self, level)
 
     def upper(self, level: float = LEVEL) -> float:
-        """Upper bound of the increase at this confidence."""
+        """Return the increase's one-sided upper bound at this confidence level."""
         return _upper(self.estimate, self.centre, self, level)
 
     @property
     def p(self) -> float:
-        """One-sided p-value of no increase: 1 - the confidence with `lower` = 0."""
+        """One-sided p-value for the hypothesis of no increase: 1 − the confidence level with `lower` = 0."""
         if self.freedom < 1:
             return 1.0
         if self.error:
@@ -58,10 +58,10 @@ class Increase:
 
 
 def of_numbers(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Increase:
-    """Increase of a figure (pair,) in `clusters` (pair,).
+    """Return a figure's mean increase from `before` to `after`; all arguments have shape (pair,).
 
-    Mean of all pairs; variance of a ratio of cluster sums, linearised, times G/(G - 1) (Cochran 1977, §9A.2), with G -
-    1 degrees of freedom.  Raises `ValueError` for no pairs or non-finite figures.
+    The variance is linearised for a ratio of cluster sums, times G/(G − 1) for G clusters (Cochran 1977, §9A.2), with G
+    − 1 degrees of freedom. Raises `ValueError` for no pairs or non-finite figures.
     """
     increases = np.asarray(after, np.float64) - np.asarray(before, np.float64)
     if increases.ndim != 1 or not len(increases) or not np.isfinite(increases).all():
@@ -83,10 +83,11 @@ def of_numbers(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Incr
 
 
 def of_shares(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Increase:
-    """Increase of a share of successes (pair,) as booleans.
+    """Return the increase in a share of successes, from booleans (pair,) before and after, in `clusters` (pair,).
 
-    Bounds: the wider of the cluster bounds and the paired-count bounds with half a pair more in each of the four fields
-    (Agresti & Min 2005, "Wald+2"), because a few agreeing pairs have no spread between clusters.
+    Each bound is the wider of the cluster bound and the paired-count bound, because a few agreeing pairs show no
+    variation between clusters. The paired-count bound adds half a pair to each field in the 2 × 2 table (Agresti & Min
+    2005, "Wald+2").
     """
     now, then = np.asarray(after), np.asarray(before)
     if now.dtype != np.bool_ or then.dtype != np.bool_:
@@ -96,11 +97,12 @@ def of_shares(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Incre
 
 
 def holm(p_values: Sequence[float], level: float = LEVEL) -> list[tuple[float, float]]:
-    """Holm's step-down (1979): adjusted p-value and bound level for each test.
+    """Return each test's adjusted p-value and the confidence level for its bound, by Holm's step-down method (1979).
 
-    The k-th smallest p of m is adjusted by m - k + 1, and adjusted p-values never decrease.  A test is rejected for an
-    adjusted p of at most 1 - level, exactly if its bound excludes no increase.  After the first accepted test, later
-    tests keep its level (smaller factors would be Hochberg's step-up, 1988, invalid under strong dependence).
+    The k-th smallest p-value among m is multiplied by m − k + 1, and adjusted p-values never decrease. A test is
+    rejected if its adjusted p-value is at most 1 − level, exactly if its bound excludes no increase. After the first
+    accepted test, later tests keep its level (smaller factors would be Hochberg's step-up, 1988, invalid under strong
+    dependence).
     """
     order = np.argsort(p_values, kind="stable")
     adjusted: list[tuple[float, float]] = [(1.0, level)] * len(p_values)

@@ -1,4 +1,4 @@
-"""A gate's verdict as text, Markdown and JUnit XML, with equal figures."""
+"""Write a gate's verdict as text, Markdown and JUnit XML, with equal figures."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -27,13 +27,13 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def headline(verdict: Verdict) -> str:
-    """A line: the outcome, and the number of comparisons."""
+    """Return the verdict's outcome and number of comparisons in a line."""
     count = f"{len(verdict.comparisons)} comparisons over {verdict.cells} cells"
     return f"gate {_HEADLINE[verdict.outcome]}  ({count})"
 
 
 def render(verdict: Verdict) -> RenderableType:
-    """Terminal text: failures in detail, then passes in short."""
+    """Return terminal output: failures in detail, then a count of passed comparisons."""
     parts: list[RenderableType] = []
     short = distinct(row.defense for row in (*verdict.comparisons, *verdict.since_oldest))
     for outcome in ("weaker", "inconclusive"):
@@ -61,7 +61,7 @@ def render(verdict: Verdict) -> RenderableType:
 
 
 def markdown(verdict: Verdict) -> str:
-    """For a pull request or `GITHUB_STEP_SUMMARY`: headline and failures."""
+    """Return headline and failures as Markdown for a pull request or `GITHUB_STEP_SUMMARY`."""
     lines = [f"### {cell(headline(verdict))}", ""]
     rows = [row for row in verdict.comparisons if row.outcome != "pass"]
     rows.sort(key=lambda row: row.outcome != "weaker")
@@ -99,7 +99,7 @@ def _wider(verdict: Verdict) -> Iterator[str]:
 
 
 def junit(verdict: Verdict) -> str:
-    """JUnit XML: a case for each comparison and each unpaired subject.
+    """Return JUnit XML with a case for each comparison, and for each subject without a comparison.
 
     Weaker is a failure; inconclusive is an error, never a pass.
     """
@@ -144,7 +144,7 @@ def _place(row: Comparison) -> str:
 
 
 def sentence(row: Comparison) -> str:
-    """A comparison on a line: `asr .10 → .45, worse by .35 [≥ .20], margin .10`."""
+    """Describe a comparison in a line: `asr .10 → .45, worse by .35 [≥ .20], margin .10`."""
     text = (
         f"{GATE_METRICS[row.metric].words}: {_figure(row, row.before)} → {_figure(row, row.after)}, "
         f"worse by {_worse(row)}, margin {_figure(row, row.margin)}"
@@ -181,13 +181,12 @@ def _table(outcome: str, rows: Iterable[Comparison], short: dict[str, str]) -> T
 
 
 def _worse(row: Comparison) -> str:
-    """Worsening with the deciding bound: lower if weaker, otherwise upper."""
+    """Format the worsening with the bound that decided: the lower bound if weaker, otherwise the upper bound."""
     mark, bound = ("≥", row.lower) if row.outcome == "weaker" else ("≤", row.upper)
     return f"{_figure(row, row.worse)} [{mark} {_figure(row, bound)}]"
 
 
 def _reason(row: Comparison) -> str:
-    """Reason for an inconclusive comparison, with the required number of pairs."""
     count = f": {row.needed} {GATE_METRICS[row.metric].of} needed, {row.pairs} here" if row.needed else ""
     return f"{row.reason}{count}"
 
@@ -200,5 +199,5 @@ def _figure(row: Comparison, value: float) -> str:
 
 
 def _xml(text: str) -> str:
-    """Text without characters forbidden in XML (ElementTree does not remove them)."""
+    """Remove characters forbidden in XML, which ElementTree does not remove."""
     return _NOT_XML.sub("?", text)

@@ -1,10 +1,10 @@
-"""Verdict on two runs of the same configurations: a defense passes, is weaker, or the evidence is inconclusive.
+"""Compare two runs with the same configurations: a defense passes, is weaker, or the evidence is inconclusive.
 
-Records pair by cell id: the same victims, weights, starts and underlying draws, under two versions of the code.  Each
-metric has a margin per defense, point and data.  *Passes*: the 95 % upper bound of the worsening is below the margin
-(everywhere: an intersection needs no correction).  *Weaker*: the worsening reaches the margin, and its lower bound,
-corrected by Holm over all metrics and subjects, is above zero.  Otherwise *inconclusive*, with the required number of
-examples.
+Records are paired by cell id, so both have the same victims, weights, starts and noise draws, under two versions of the
+code. Each metric has a margin, applied for each defense, point and data set. *Pass*: the 95 % upper bound of the
+worsening is below the margin (passing requires this for all metrics, so no correction is needed). *Weaker*: the
+worsening reaches the margin, and its lower bound, corrected by Holm's method over all metrics and subjects, is above
+zero. Otherwise *inconclusive*, with the required number of examples.
 """
 
 from collections import Counter
@@ -34,16 +34,16 @@ _FEWEST_TIMED = 3  # trainings: with fewer, how much timings vary is not known
 
 @dataclass(frozen=True, slots=True)
 class GateMetric:
-    """A metric of the gate."""
+    """A metric that the gate compares."""
 
     name: str
     sign: int
-    """+1 if a rise is worse, -1 if a fall is worse."""
+    """+1 if a rise is worse, −1 if a fall is worse."""
     margin: float
-    """Default tolerance."""
+    """Default tolerance for a worsening."""
     words: str
     of: str = "examples"
-    """Counted unit."""
+    """The unit that is counted as a pair."""
     unit: str = ""
 
 
@@ -66,7 +66,7 @@ GATE_METRICS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A metric of a subject: a defense under a condition at a point, or its trainings."""
+    """A metric compared for a subject: a defense under a condition at a point, or a defense's trainings."""
 
     metric: str
     title: str
@@ -74,13 +74,13 @@ class Comparison:
     point: str
     outcome: Outcome
     before: float
-    """Mean over the pairs."""
+    """Mean over the pairs in the earlier run."""
     after: float
-    """Mean over the pairs."""
+    """Mean over the pairs in the later run."""
     worse: float
-    """Worsening: after - before if a rise is worse, otherwise before - after."""
+    """Worsening: after − before if a rise is worse, otherwise before − after."""
     lower: float
-    """Lower bound of the worsening by Holm."""
+    """Lower bound of the worsening, corrected by Holm's method."""
     upper: float
     """One-sided 95 % upper bound of the worsening."""
     margin: float
@@ -89,43 +89,43 @@ class Comparison:
     pairs: int
     clusters: int
     needed: int | None = None
-    """Pairs required for a decision."""
+    """Number of pairs required for a decision; None if decided or unknown."""
     reason: str | None = None
     """Reason for an inconclusive comparison."""
     attacks: tuple[str, ...] = ()
-    """Attacks with new successes."""
+    """Attacks that reconstruct examples which did not leak before."""
     drifted: bool = False
-    """Passes, yet certainly weaker within the margin."""
+    """Whether the comparison passes although the defense is significantly weaker (within the margin)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Comparisons of all metrics and subjects."""
+    """The gate's result: an outcome and the comparisons for all metrics and subjects."""
 
     outcome: Outcome
     comparisons: tuple[Comparison, ...]
     unpaired: tuple[tuple[str, str], ...]
-    """Subject → reason against a comparison."""
+    """Pairs (subject, reason why it was not compared)."""
     changes: tuple[str, ...]
     """Code changes between the two runs, in words."""
     cells: int
     faults: tuple[tuple[str, str, str], ...] = ()
-    """(code, subject, text) of a defense in conflict with its statements."""
+    """(code, subject, text) for each defense that contradicts its own statements."""
     since_oldest: tuple[Comparison, ...] = ()
 
     @property
     def wider(self) -> dict[str, float]:
-        """Metrics with a margin above the default, with the margin: a choice by the user."""
+        """Map from metric to margin, for metrics with a margin above the default, which only a user can choose."""
         margins = {row.metric: row.margin for row in self.comparisons}
         return {name: margin for name, margin in margins.items() if margin > GATE_METRICS[name].margin}
 
     @property
     def exit_code(self) -> int:
-        """0 passes, 1 weaker, 3 inconclusive."""
+        """0 for pass, 1 for weaker, 3 for inconclusive."""
         return {"pass": 0, "weaker": 1, "inconclusive": 3}[self.outcome]
 
     def json(self) -> dict[str, Any]:
-        """The verdict as JSON types; infinite bounds as None."""
+        """Return the verdict as JSON types; infinite bounds become None."""
         content = asdict(self) | {"exit_code": self.exit_code}
         content["unpaired"] = [{"place": subject, "reason": reason} for subject, reason in self.unpaired]
         content["faults"] = [
@@ -138,7 +138,7 @@ class Verdict:
 
 
 def with_oldest(result: Verdict, oldest: Verdict) -> Verdict:
-    """The verdict, plus worsening since the oldest baseline: small steps, each within the margin."""
+    """Add to `result` each worsening since the oldest baseline: small steps within the margin add up."""
     weaker = tuple(row for row in oldest.comparisons if row.outcome == "weaker")
     return replace(result, since_oldest=weaker, outcome="weaker" if weaker else result.outcome)
 
@@ -149,10 +149,10 @@ def verdict(
     margins: Mapping[str, float] | None = None,
     changes: Sequence[str] = (),
 ) -> Verdict:
-    """Compare every record of `before` with the same cell's record in `after`.
+    """Compare every record in `before` with the same cell's record in `after`.
 
-    `margins` by metric replace defaults; `changes` is passed on.  Raises `BenchError` for an unknown metric, a margin
-    not above zero, and differing protocols.
+    `margins` (metric → margin) replace defaults; `changes` are passed on to the verdict. Raises `BenchError` for an
+    unknown metric, a margin not above zero, and differing protocols.
     """
     allowed = {name: metric.margin for name, metric in GATE_METRICS.items()} | dict(margins or {})
     for name, margin in allowed.items():
@@ -188,7 +188,7 @@ _Subject = tuple[str, str, str]  # what a metric is of: the condition's title, d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Measurement:
-    """A metric of a subject before judgement; `increase`: of the worsening."""
+    """A metric's values for a subject, before judgement; `increase` is the worsening."""
 
     metric: GateMetric
     subject: _Subject
@@ -203,7 +203,7 @@ _Figures = dict[ExampleKey, tuple[float, float]]  # before and after
 
 
 def _pair_up(old: Mapping[str, Record], new: Mapping[str, Record]) -> tuple[_Pairs, tuple[tuple[str, str], ...]]:
-    """Comparable pairs, and subject → reason for the rest."""
+    """Return the comparable pairs, and (subject, reason) for each subject that cannot be compared."""
     pairs: _Pairs = []
     counts: Counter[tuple[str, str]] = Counter()
     for id_, before in old.items():
@@ -221,7 +221,7 @@ def _pair_up(old: Mapping[str, Record], new: Mapping[str, Record]) -> tuple[_Pai
 
 
 def _obstacle(before: Record, after: Record | None) -> str | None:
-    """Reason against a comparison of two records."""
+    """Return why two records cannot be compared; None if they can."""
     if before.status != "done":
         return f"{before.status} in the baseline"
     if after is None:
@@ -241,13 +241,12 @@ def _obstacle(before: Record, after: Record | None) -> str | None:
 
 
 def _victims(record: Record) -> dict[int, Any]:
-    """Owner of each reading's examples."""
+    """Map each reading to its clients, example indices and number of examples."""
     readings = record.attack.numbered() if record.attack else ()
     return {n: (reading.clients, reading.indices, len(reading.examples)) for n, reading in readings}
 
 
 def _in_cascade(record: Record) -> bool:
-    """Whether earlier cells selected the attacked readings."""
     return isinstance(record.cell, AttackCell) and bool(record.cell.after)
 
 
@@ -258,7 +257,6 @@ def _subject_text(record: Record) -> str:
 
 
 def _of_attacks(pairs: _Pairs) -> Iterable[_Measurement]:
-    """Metrics of attack cells, per condition, defense and point."""
     then = {condition.key: condition for condition in by_condition(before for before, _ in pairs)}
     now = {condition.key: condition for condition in by_condition(after for _, after in pairs)}
     readings = _readings(pairs)
@@ -282,7 +280,7 @@ def _of_attacks(pairs: _Pairs) -> Iterable[_Measurement]:
 
 
 def _readings(pairs: _Pairs) -> dict[tuple[str, ...], _Figures]:
-    """(condition, defense, point, metric) → reading → figure before and after; equal readings for all attacks."""
+    """Map (condition, defense, point, metric) to each reading's (before, after); all attacks share readings."""
     figures: dict[tuple[str, ...], _Figures] = {}
     for before, after in pairs:
         cell = before.cell
@@ -305,7 +303,7 @@ def _readings(pairs: _Pairs) -> dict[tuple[str, ...], _Figures]:
 
 
 def _of_trainings(pairs: _Pairs) -> Iterable[_Measurement]:
-    """Metrics of training cells, per data, model, setting and defense; each seed is a cluster."""
+    """Yield the metrics for training cells; each seed is a cluster."""
     by_subject: dict[_Subject, dict[str, _Figures]] = {}
     for number, (before, after) in enumerate(pairs):
         cell = before.cell
@@ -329,7 +327,7 @@ def _training_figure(record: Record, name: str) -> float | None:
 
 
 def _nearest(worst: WorstCase) -> dict[ExampleKey, float]:
-    """Least RMSE of each example over the attacks; 1, the maximum, without a finite value."""
+    """Map each example to its smallest RMSE over the attacks; 1, the maximum, without a finite value."""
     least = dict.fromkeys(worst.leaked, 1.0)
     for attack, scores in worst.scores.items():
         if not attack.startswith(GRADIENT_FREE):
@@ -359,12 +357,12 @@ def _of_shares(name: str, before: WorstCase, after: WorstCase, subject: _Subject
 
 
 def _hits(worst: WorstCase, name: str) -> Mapping[ExampleKey, bool]:
-    """For a metric of shares: example → success of some attack."""
+    """Return the successes behind a share metric: example → whether any attack succeeded."""
     return {"identified": worst.identified, "named": worst.named}.get(name, worst.leaked)
 
 
 def _of_epsilon(pairs: _Pairs, margin: float) -> Iterable[Comparison]:
-    """ε at each point: no sample, so the verdict is certain; a missing ε counts as infinite."""
+    """Compare ε at each point: ε is not sampled, so the verdict is certain; a missing ε counts as infinite."""
     spending = [(old, new) for old, new in pairs if old.attack and old.attack.privacy.epsilon is not None]
     now = {condition.key: condition for condition in by_condition(new for _, new in spending)}
     for condition in by_condition(old for old, _ in spending):
@@ -397,7 +395,7 @@ def _epsilon(worst: WorstCase) -> float:
 
 
 def _faults(records: Collection[Record]) -> Iterable[tuple[str, str, str]]:
-    """Broken contracts, and measurements against the ε at the point."""
+    """Yield broken contracts, unexplained readings, and measurements that contradict the ε at their point."""
     broken = {(entry_text(record.cell.defense), each): None for record in records for each in record.broken}
     yield from ((BROKEN, defense, each) for defense, each in broken)
     others = {
@@ -466,7 +464,7 @@ def _judged(measurements: Sequence[_Measurement], margins: Mapping[str, float]) 
 
 
 def _needed(increase: Increase, margin: float, lower: float, upper: float, least: int) -> int | None:
-    """Pairs required for a decision, if bounds narrow with the square root of the number; None if unknown."""
+    """Estimate the pairs required for a decision, as bounds narrow with the square root of their number."""
     if increase.freedom < 1:
         return max(least, 2 * increase.pairs) if increase.pairs > 1 else None
     if increase.estimate < margin:

@@ -1,1 +1,1 @@
-"""Health: what `bench doctor` looks at, each check a plain function that returns findings."""
+"""The checks behind `bench doctor`: plain functions that return findings."""

@@ -1,4 +1,4 @@
-"""A finding: what a check saw, and the remedy where it is not well."""
+"""A finding: a check's result, with a remedy for a fault."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,7 @@ State = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of `bench doctor`.  `warn`: something is missing that a run can do without."""
+    """A line printed by `bench doctor`; `warn` means that runs work without the missing part."""
 
     name: str
     state: State

@@ -1,7 +1,7 @@
-"""The machine: torch beside torchvision, GPU, cores and threads, asked of a process of its own.
+"""Check the machine: torch with torchvision, GPU, cores and threads, as seen from a separate process.
 
-A broken torchvision takes down whoever imports it, so nothing is imported here; the rest of `bench doctor` answers
-even where torch does not.
+Importing a broken torchvision can crash the process, so this module imports neither; `bench doctor`'s other checks work
+even if torch does not.
 """
 
 import json
@@ -37,7 +37,7 @@ _SAME = "install both from one index in one command: both CPU-only, or both for 
 
 
 def probe(timeout: float = 120) -> dict[str, Any]:
-    """What a fresh interpreter says of torch and torchvision within `timeout` seconds; else `torch error` says why."""
+    """Return what a fresh interpreter reports on torch within `timeout` s; `torch error` holds a failure's reason."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", _PROBE], capture_output=True, text=True, timeout=timeout, check=False
@@ -52,7 +52,7 @@ def probe(timeout: float = 120) -> dict[str, Any]:
 
 
 def pair(versions: dict[str, Any]) -> Finding:
-    """Whether torch and torchvision can be imported together."""
+    """Check that torch and torchvision can be imported together; `versions` comes from `probe`."""
     name = "torch + torchvision"
     if "torch error" in versions:
         return Finding(name, "fail", _line(versions["torch error"]), "install torch again, from its own index")
@@ -66,7 +66,7 @@ def pair(versions: dict[str, Any]) -> Finding:
 
 
 def gpu(versions: dict[str, Any]) -> Finding:
-    """The GPUs that torch can use; having none is no error."""
+    """List the GPUs that torch can use; a machine without a GPU is no error."""
     detail = "none: torch is built for the CPU alone"
     if versions.get("cuda"):
         detail = f"none visible (torch is built for CUDA {versions['cuda']}); runs use the CPU"
@@ -74,7 +74,7 @@ def gpu(versions: dict[str, Any]) -> Finding:
 
 
 def cores(versions: dict[str, Any]) -> Finding:
-    """CPU cores this process may use, and torch's threads: more threads than cores cost time."""
+    """Compare the CPU cores available to this process with torch's threads: more threads than cores cost time."""
     # sched_getaffinity is there on Linux alone; elsewhere every core is ours
     usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     threads = int(versions.get("threads", usable))

@@ -1,4 +1,4 @@
-"""Names: other software called `bench`, a shadowed `datasets`, entries taken twice, broken plug-ins."""
+"""Check names: other software called `bench`, a hidden module `datasets`, entries claimed twice, broken plug-ins."""
 
 import shutil
 import sys
@@ -13,7 +13,7 @@ from bench.registry import static
 
 
 def packages() -> Finding:
-    """Whether another distribution installs a top-level module `bench` (frappe-bench does)."""
+    """Check that no other distribution installs a top-level module `bench` (frappe-bench does)."""
     others = sorted(set(metadata.packages_distributions().get("bench", ())) - {registry.DISTRIBUTION})
     if others:
         detail = f"{', '.join(others)} installs a module `bench` too, and one overwrites the other"
@@ -23,7 +23,7 @@ def packages() -> Finding:
 
 
 def command() -> Finding:
-    """Whether the shell's `bench` is this environment's."""
+    """Check that the shell's command `bench` belongs to this environment."""
     first = shutil.which("bench")
     here = Path(sys.executable).parent
     if first is None or Path(first).parent.resolve() == here.resolve():
@@ -33,7 +33,7 @@ def command() -> Finding:
 
 
 def shadows() -> Finding:
-    """Whether our folder `datasets/` hides Hugging Face's `datasets` because the checkout is on sys.path."""
+    """Check that the folder `datasets/` does not hide Hugging Face's `datasets` because the checkout is on sys.path."""
     ours = static.file_of("bench.datasets")
     importable = static.file_of("datasets")
     if ours is not None and importable is not None and importable.resolve() == ours.resolve():
@@ -44,7 +44,7 @@ def shadows() -> Finding:
 
 
 def entries(load: bool) -> list[Finding]:
-    """Every entry that cannot be used, third-party ones imported too where `load`; else one line."""
+    """Return a finding for each unusable entry, or else a single summary; `load` also imports third-party entries."""
     titles = {kind: "data sets" if kind == "datasets" else kind for kind in registry.KINDS}
     counts = ", ".join(f"{len(registry.names(kind))} {title}" for kind, title in titles.items())
     return list(_unusable(load)) or [Finding("entries", "ok", counts)]

@@ -1,4 +1,4 @@
-"""Storage: data folders, free disk, a place for MLflow's store, and its telemetry."""
+"""Check storage: data folders, free disk space, MLflow's store and its telemetry."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ _LEAST_FREE = 2 * 1024**3  # bytes; a standard suite's records and arrays stay b
 
 
 def data(data_dir: Path | None) -> list[Finding]:
-    """The folders where data sets are looked for, in order."""
+    """Return a finding for each existing data folder, in search order; a warning if no data folder exists."""
     try:
         from bench.datasets.loading import folders  # numpy and pandas, which may be what is broken
     except ImportError as error:
@@ -25,7 +25,7 @@ def data(data_dir: Path | None) -> list[Finding]:
 
 
 def disk(folder: Path) -> Finding:
-    """Free space where runs are written."""
+    """Check the free space on the disk to which runs are written."""
     free = shutil.disk_usage(folder).free
     detail = f"{free / 1024**3:.1f} GiB free in {folder}"
     if free < _LEAST_FREE:
@@ -34,7 +34,7 @@ def disk(folder: Path) -> Finding:
 
 
 def store(folder: Path) -> Finding:
-    """Whether SQLite, which holds MLflow's store, can write and lock files in the folder of the run."""
+    """Check that SQLite, which holds MLflow's store, can write and lock files in the run's folder."""
     try:
         with (
             tempfile.TemporaryDirectory(dir=folder, prefix=".bench-doctor-") as place,
@@ -52,7 +52,7 @@ def store(folder: Path) -> Finding:
 
 
 def telemetry() -> Finding:
-    """MLflow reports home unless told not to; only the word `true` counts, DO_NOT_TRACK=1 does not."""
+    """Check MLflow's telemetry, which only MLFLOW_DISABLE_TELEMETRY=true turns off; DO_NOT_TRACK=1 has no effect."""
     setting = os.environ.get("MLFLOW_DISABLE_TELEMETRY")
     if setting is not None and setting.lower() != "true":
         detail = f"MLFLOW_DISABLE_TELEMETRY={setting} leaves it on"

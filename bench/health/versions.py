@@ -1,4 +1,4 @@
-"""Versions: Python and every dependency against the ranges that the installed metadata declares."""
+"""Check Python and every dependency against the version ranges in the installed metadata."""
 
 import platform
 import re
@@ -15,7 +15,7 @@ _SPARED = ("mlflow", "torchvision", "lpips", "pooch")
 
 
 def python() -> Finding:
-    """The interpreter against `requires-python`."""
+    """Check the interpreter's version against `requires-python`."""
     required = str(metadata.metadata(DISTRIBUTION)["Requires-Python"] or "")
     version = platform.python_version()
     if SpecifierSet(required).contains(version, prereleases=True):
@@ -25,13 +25,13 @@ def python() -> Finding:
 
 
 def dependencies() -> list[Finding]:
-    """One finding per declared dependency, extras left out."""
+    """Return a finding for each declared dependency, except extras."""
     items = map(Requirement, metadata.requires(DISTRIBUTION) or ())
     return [dependency(item) for item in items if item.marker is None or item.marker.evaluate({"extra": ""})]
 
 
 def dependency(requirement: Requirement) -> Finding:
-    """What is installed of one requirement; a wrong version fails, a missing one fails unless spared."""
+    """Check an installed version: a wrong version fails, a missing package fails unless in `_SPARED`."""
     name = re.sub(r"[-_.]+", "-", requirement.name).lower()
     remedy = f"pip install '{requirement.name}{requirement.specifier}'"
     try:

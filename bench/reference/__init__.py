@@ -1,1 +1,1 @@
-"""Shipped reference results: published defenses on the standard suite, as compact records."""
+"""Reference results shipped with bench: published defenses on the standard suite, as compact records."""

@@ -1,6 +1,6 @@
-"""Repeated published records against the shipped records: bitwise equality, and examples leaked in only one run.
+"""Compare repeated cells with the shipped records: bitwise equality, and examples leaked in only one run.
 
-Another processor rounds sums in another order, so a search of a thousand steps ends elsewhere.
+Another processor rounds sums in another order, so a search with a thousand steps ends elsewhere.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,21 +12,24 @@ from bench.record.schema import Record
 
 @dataclass(slots=True)
 class Again:
-    """Agreement of a defense's records: equality in status, leaks and array hashes.
-
-    Also the ids of differing records, their `examples`, the counts leaked only now and only before, and both machines.
-    """
+    """Agreement between a defense's repeated and shipped records."""
 
     equal: int = 0
+    """Number of records with equal status, leaks and array hashes."""
     differ: list[str] = field(default_factory=list)
+    """Shortened ids of the differing records."""
     examples: int = 0
+    """Number of examples in the differing records."""
     only_now: int = 0
+    """Number of examples leaked only in the repeated records."""
     only_before: int = 0
+    """Number of examples leaked only in the shipped records."""
     machines: set[tuple[str, str]] = field(default_factory=set)
+    """Pairs (device name now, device name before) for differing records."""
 
 
 def compared(now: Iterable[Record], before: Iterable[Record]) -> dict[str, Again]:
-    """Agreement on common records, by defense."""
+    """Return, for each defense, the agreement between new and earlier records with the same id."""
     old = {record.id: record for record in before}
     rows: dict[str, Again] = {}
     for record in now:
@@ -47,7 +50,7 @@ def compared(now: Iterable[Record], before: Iterable[Record]) -> dict[str, Again
 
 
 def lines(rows: Mapping[str, Again]) -> Iterator[str]:
-    """Agreement as text, by defense."""
+    """Describe each defense's agreement as text."""
     for name, row in rows.items():
         yield f"{name}: {row.equal} of {row.equal + len(row.differ)} records are equal, arrays bit for bit"
         if row.differ:
@@ -60,7 +63,7 @@ def lines(rows: Mapping[str, Again]) -> Iterator[str]:
 
 
 def _outcome(record: Record) -> object:
-    """A record without cost, machine and digits beyond the shipped precision."""
+    """Return a record's outcome without cost, machine, and digits beyond the shipped precision."""
     if record.attack is not None:
         return record.status, record.attack.arrays, _leaked(record)
     training = record.training
@@ -68,7 +71,7 @@ def _outcome(record: Record) -> object:
 
 
 def _leaked(record: Record) -> dict[tuple[int, int], bool]:
-    """(reading, example) → reconstructed or not."""
+    """Map (reading, example) to whether the example was reconstructed."""
     if record.attack is None:
         return {}
     return {

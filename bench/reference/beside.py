@@ -1,7 +1,7 @@
-"""A run's records and the reference on a single board.
+"""Put a run's records and the reference results on a single board.
 
-The reference defines a complete row.  A run's record counts if its cell, defense aside, is in the reference and its
-defense is not: cascade cells depend on earlier cells, so cells of a setting are never mixed.
+The reference defines a complete row. A run's record counts if the reference has its cell (apart from the defense) but
+not its defense. Cascade cells depend on earlier cells, so a defense's cells are never mixed from two sources.
 """
 
 import json
@@ -21,18 +21,18 @@ from bench.reference.costs import same
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """Records of run and reference, their board, and the suite's standings."""
+    """Records from a run and the reference, with their board and the suite's standings."""
 
     version: str
     records: tuple[Record, ...]
     rows: tuple[Row, ...]
     standings: tuple[Standing, ...]
     own: tuple[str, ...]
-    """Defenses outside the reference."""
+    """Defenses that only the run has."""
 
 
 def joined(version: str, mine: Iterable[Record] = ()) -> Joined:
-    """The reference of this version together with these records."""
+    """Read the reference results for a suite version and add the records in `mine` that the reference lacks."""
     shipped = store.read(version)
     cells = {same(record.cell) for record in shipped}
     known = {entry_text(record.cell.defense) for record in shipped}
@@ -49,7 +49,7 @@ def joined(version: str, mine: Iterable[Record] = ()) -> Joined:
 
 
 def suite_of(folders: Iterable[Path]) -> str | None:
-    """Version of the suite behind any of these run folders, if unchanged and with reference results."""
+    """Return the version of the first folder's suite that is unchanged and has a reference; None without a suite."""
     for folder in folders:
         for path in sorted(folder.glob("suite-*.json")):
             try:
@@ -62,6 +62,6 @@ def suite_of(folders: Iterable[Path]) -> str | None:
 
 
 def version_of(about: Mapping[str, Any]) -> str | None:
-    """Version of the reference for a run, from `bench.matrix.suites.ranking`; None without a reference."""
+    """Return the reference version for a run described by `bench.matrix.suites.ranking`; None without it."""
     there = about.get("ranked") is True and about.get("suite") in store.versions()
     return str(about["suite"]) if there else None

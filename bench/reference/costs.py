@@ -1,4 +1,4 @@
-"""Run-time estimates of suite cells, from the published defenses."""
+"""Estimate run times for suite cells from the published defenses' records."""
 
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -11,14 +11,14 @@ _ANY = Entry(name="any")
 
 
 def expected(records: Iterable[Record], *, alone: bool = False) -> Callable[[AnyCell], float | None]:
-    """CPU seconds of a cell under its defense; None for a cell unknown to the reference.
+    """Return a function that estimates a cell's CPU seconds under its defense; None for a cell unknown to the
+    reference.
 
-    A published setting has its measured time.  Any other setting has the median over published settings of the same
-    class (with or without a change of single-example gradients), scaled to the median of their suite totals; over all
-    settings if the class is empty.  Counted as well: cells with a shared reconstruction, and cascade cells without
-    remaining readings.
+    A published setting has its measured time. Another setting gets the median over published settings in its class
+    (defenses that change single-example gradients, or not), scaled to the median suite total; over all settings if the
+    class is empty. Cells with a shared reconstruction, and cascade cells without readings left, are included.
 
-    `alone`: for a run without the undefended rows, so no reconstruction is shared with another defense.
+    `alone`: the run omits the undefended rows, so it shares no reconstruction with another defense.
     """
     taken: dict[str, dict[str, float]] = {}
     kinds: dict[bool, dict[str, dict[str, float]]] = {False: {}, True: {}}
@@ -39,9 +39,9 @@ def expected(records: Iterable[Record], *, alone: bool = False) -> Callable[[Any
 
 
 def _typical(settings: Collection[Mapping[str, float]]) -> dict[str, float]:
-    """Time of each cell under the median setting.
+    """Return each cell's median time over the settings, scaled so that the sum equals the settings' median sum.
 
-    A sum of medians is less than the median of sums, so each cell is scaled to the median sum.
+    Without scaling, the sum of medians would be less than the median of sums.
     """
     of_cell: dict[str, list[float]] = {}
     for each in settings:
@@ -55,15 +55,14 @@ def _typical(settings: Collection[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _changes_examples(defense: Entry) -> bool:
-    """Whether a defense changes a single example's gradient, by its parameter `at` or its claimed stages."""
+    """Return whether a defense changes single-example gradients, by its parameter `at` or its claimed stages."""
     return "example" in ((at,) if (at := defense.params.get("at")) else stages(defense.name))
 
 
 def span(records: Iterable[Record], cells: Iterable[AnyCell], *, alone: bool = False) -> tuple[float, float] | None:
-    """Least and most expected CPU seconds of these cells: for each defense, the range over published settings with
-    all cells.
+    """Return the least and most CPU seconds expected for these cells, over published settings that have all cells.
 
-    None if no published setting has all cells.  `alone`: see `expected`.
+    None if no published setting has all cells. `alone`: see `expected`.
     """
     wanted: dict[str, dict[str, None]] = {}  # defense → its cells, in their order
     for cell in cells:
@@ -91,7 +90,7 @@ def _taken(records: Iterable[Record], *, alone: bool) -> Iterator[tuple[Record, 
 
 
 def same(cell: AnyCell) -> str:
-    """The cell without its defense and without earlier cascade cells, whose ids contain the defense."""
+    """Return a cell's text without its defense and earlier cascade cells, whose ids include the defense."""
     changes: dict[str, object] = {"defense": _ANY}
     if isinstance(cell, AttackCell):
         changes["after"] = ()

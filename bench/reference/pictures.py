@@ -1,4 +1,4 @@
-"""Reconstruction strips of a board: shipped strips, and strips of other runs."""
+"""Collect a board's reconstruction strips: shipped strips, and strips drawn from other runs."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from bench.reference import store
 
 
 def strips_of(records: Iterable[Record], folders: Mapping[str, Path], version: str | None) -> dict[str, bytes]:
-    """Defense → strip, and `victims`: from the reference, if any, and from records with a run folder by id."""
+    """Map each defense, and `victims`, to its strip, from the reference `version` (or None) and from run `folders`."""
     records = tuple(records)
     names = (VICTIMS_NAME, *dict.fromkeys(entry_text(record.cell.defense) for record in records))
     return {**(store.strips(version, names) if version else {}), **strips(records, folders)}

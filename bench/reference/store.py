@@ -1,7 +1,7 @@
-"""Files of reference results: records of a defense setting, small enough to ship.
+"""Files with reference results: a defense setting's records, small enough to ship.
 
-A file is xz-compressed JSON with a record per line (`bench.record.compact`), numbers to five digits.  Image data add a
-strip with the best attack's reconstructions.
+A file is xz-compressed JSON with a record in each line (`bench.record.compact`); numbers keep five digits. For image
+data, a strip with the best attack's reconstructions is added.
 """
 
 import lzma
@@ -27,12 +27,12 @@ _EXACT = ("cell", "privacy", "provenance")  # their numbers stay as they are
 
 
 def versions(folder: Path = FOLDER) -> tuple[str, ...]:
-    """Suite versions with reference results."""
+    """Return the suite versions with reference results."""
     return tuple(sorted(path.name for path in folder.iterdir() if any(path.glob("*.json.xz"))))
 
 
 def read(version: str, folder: Path = FOLDER) -> list[Record]:
-    """Records of a version; raises `BenchError` for a missing or damaged file."""
+    """Read a suite version's records; raises `BenchError` for a missing or damaged file."""
     paths = sorted((folder / version).glob("*.json.xz"))
     if not paths:
         raise BenchError(f"no reference results of {version}; there are {', '.join(versions(folder)) or 'none'}")
@@ -41,7 +41,7 @@ def read(version: str, folder: Path = FOLDER) -> list[Record]:
 
 
 def strips(version: str, names: Iterable[str], folder: Path = FOLDER) -> dict[str, bytes]:
-    """The shipped strips with these names, as WebP."""
+    """Return the shipped strips with these names, as WebP."""
     paths = {name: folder / version / f"{slug(name)}.webp" for name in names}
     return {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
 
@@ -49,7 +49,7 @@ def strips(version: str, names: Iterable[str], folder: Path = FOLDER) -> dict[st
 def write(
     version: str, records: Iterable[Record], strips: Mapping[str, bytes] | None = None, folder: Path = FOLDER
 ) -> tuple[Path, ...]:
-    """Write the records, a file for each defense setting, and the strips, over earlier files; returns the files."""
+    """Write records (a file for each defense setting) and strips, replacing earlier files; return the paths."""
     settings: dict[str, list[Record]] = {}
     for record in records:
         settings.setdefault(entry_text(record.cell.defense), []).append(record)
@@ -66,12 +66,12 @@ def write(
 
 
 def slug(setting: str) -> str:
-    """File name of a defense setting: `prune(at=example, share=0.9)` → `prune-at-example-share-0.9`."""
+    """Return the file name for a defense setting: `prune(at=example, share=0.9)` → `prune-at-example-share-0.9`."""
     return re.sub(r"[^a-z0-9.]+", "-", setting.lower()).strip("-.")
 
 
 def lines(records: Iterable[Record]) -> list[str]:
-    """Records as compact JSON lines, sorted by id."""
+    """Return records as compact JSON lines, sorted by id."""
     return [
         dumps(_rounded(short_json(record)), sort_keys=True, allow_nan=False, separators=(",", ":"))
         for record in sorted(records, key=lambda record: record.id)
@@ -79,7 +79,7 @@ def lines(records: Iterable[Record]) -> list[str]:
 
 
 def parsed(path: Path, lines: Iterable[str]) -> Iterator[Record]:
-    """Records from a file's lines; raises `BenchError` for a damaged line."""
+    """Parse a file's lines into records; raises `BenchError` for a damaged line."""
     try:
         for line in lines:
             yield store.parse(line, str(path), AGAIN)
@@ -95,7 +95,7 @@ def pack(path: Path, lines: Iterable[str]) -> None:
 
 
 def unpack(path: Path) -> list[str]:
-    """Lines of a `pack` file; raises `BenchError` for a damaged file."""
+    """Return the lines in a file written by `pack`; raises `BenchError` for a damaged file."""
     try:
         with lzma.open(path) as file:
             content = file.read(_MOST_BYTES + 1)
@@ -107,7 +107,7 @@ def unpack(path: Path) -> list[str]:
 
 
 def _compact(record: Record) -> Record:
-    """Fields read by a board, with both ends of a trajectory."""
+    """Keep only the fields that a board reads, and a trajectory's first and last values."""
     kept = for_board(record)
     result = kept.result
     if not isinstance(result, AttackResult) or result.trajectory is None:
@@ -119,7 +119,7 @@ def _compact(record: Record) -> Record:
 
 
 def _rounded(value: Any, exact: bool = False) -> Any:
-    """JSON with numbers to `DIGITS` digits."""
+    """Round all numbers in JSON data to `DIGITS` digits, except in the fields `_EXACT`."""
     if isinstance(value, dict):
         return {name: _rounded(each, exact or name in _EXACT) for name, each in value.items()}
     if isinstance(value, list):

@@ -1,1 +1,1 @@
-"""Names → classes, loaded lazily."""
+"""Find registered classes by name and load them on request."""

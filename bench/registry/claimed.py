@@ -1,11 +1,11 @@
-"""Claimed stages of a defense: the class literal `stages`, read without importing code."""
+"""A defense's claimed stages: the class literal `stages`, read without importing the class."""
 
 from bench.errors import BenchError
 from bench.registry import entries as registry
 
 
 def stages(defense: str) -> tuple[object, ...]:
-    """Claimed stages; empty for an absent defense."""
+    """Return the stages that a defense claims; empty for an unknown defense."""
     try:
         claimed = registry.literals("defenses", defense).get("stages")
     except BenchError:

@@ -1,8 +1,8 @@
 """Registered attacks, defenses, data sets and models by name, loaded on request.
 
 An entry is a line in a distribution's entry-point table (groups `bench.attacks` and so on), or a class in a `--plugin`
-file.  Names and origins come from installed metadata, literal attributes from `ast`; only `load` and `add_plugin`
-import an entry.
+file. Names and origins come from installed metadata, literal attributes from `ast`; only `load` and `add_plugin` import
+an entry.
 """
 
 import difflib
@@ -32,7 +32,7 @@ _BASES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Source of an entry: a distribution with its version, or a plug-in file."""
+    """An entry's source: a distribution with its version, or a plug-in file."""
 
     kind: str
     name: str
@@ -57,14 +57,14 @@ _added: dict[tuple[str, str], tuple[Origin, type | None]] = {}
 
 
 def names(kind: str) -> tuple[str, ...]:
-    """Registered names of a kind, sorted, without repeats."""
+    """Return a kind's registered names, sorted, without repeats."""
     return tuple(sorted({*_claims(kind), *(name for plugin_kind, name in _added if plugin_kind == kind)}))
 
 
 def origin(kind: str, name: str) -> Origin:
-    """Source of an entry.
+    """Return an entry's source.
 
-    Raises `UnknownName` with the nearest names, and `PluginError` for a name with two claims.
+    Raises `UnknownName` with the nearest names, and `PluginError` for a name claimed twice.
     """
     if (kind, name) in _added:
         return _added[kind, name][0]
@@ -77,9 +77,9 @@ def origin(kind: str, name: str) -> Origin:
 
 
 def literals(kind: str, name: str) -> dict[str, object]:
-    """Literal class attributes (reference, stages, knowledge, …) and `__doc__`, without importing.
+    """Return an entry's literal class attributes (reference, stages, …) and `__doc__`, without importing it.
 
-    Raises as `origin`, and `PluginError` for a dangling entry point.
+    Raises as `origin`, and `PluginError` for an entry point without a class.
     """
     source = origin(kind, name)
     module, _, attribute = source.target.partition(":")
@@ -92,8 +92,8 @@ def literals(kind: str, name: str) -> dict[str, object]:
 def load(kind: str, name: str) -> type:
     """Import the entry's class.
 
-    Raises as `origin`, and `PluginError` with the distribution's name for an entry with a failed import, a wrong kind
-    or an abstract class.
+    Raises as `origin`. Raises `PluginError` with the distribution's name if the import fails, or if the class is
+    abstract or of the wrong kind.
     """
     if (kind, name) not in _added:
         return _loaded(kind, name, origin(kind, name))
@@ -119,19 +119,19 @@ def _loaded(kind: str, name: str, source: Origin) -> type:
 
 
 def instance(kind: str, name: str, params: Mapping[str, Any], *, where: str | None = None) -> Any:
-    """An instance with checked parameters; `where` starts the message of a `BenchError`."""
+    """Create an entry's instance with checked parameters; `where` replaces the name that starts an error message."""
     return build(load(kind, name), params, where=where or f"{SINGULAR[kind]} {name!r}")
 
 
 def of(kind: str, entry: Any) -> Any:
-    """The instance of a `bench.cell.Entry`; raises as `load` and `instance`."""
+    """Create the instance described by a `bench.cell.Entry`; raises as `load` and `instance`."""
     return instance(kind, entry.name, entry.params)
 
 
 def add_plugin(spec: str) -> tuple[Origin, ...]:
-    """Register all entries of a `.py` file or module, or none of them.  Repeated calls change nothing.
+    """Register all entries in a `.py` file or module, or none of them on error; repeated calls change nothing.
 
-    Raises `PluginError` for a failed import, an empty module, or a name already registered.
+    Raises `PluginError` for a failed import, a module without entries, or a name already registered.
     """
     module = plugins.module(spec)
     defined: dict[tuple[str, str], tuple[Origin, type | None]] = {}
@@ -162,13 +162,13 @@ def add_plugin(spec: str) -> tuple[Origin, ...]:
 def declare(origins: Iterable[Origin]) -> None:
     """Register plug-in names without code: `load` refuses such names in this process.
 
-    For a process that needs an entry's origin and must not run its code (`bench.isolation`).
+    A process that needs an entry's origin, but must not run its code, uses this (`bench.isolation`).
     """
     _added.update({(origin.kind, origin.name): (origin, None) for origin in origins})
 
 
 def drop_plugins() -> None:
-    """Unregister the entries of `add_plugin`."""
+    """Unregister the entries added by `add_plugin` and `declare`."""
     _added.clear()
 
 
@@ -180,7 +180,7 @@ def _claims(kind: str) -> dict[str, tuple[Origin, ...]]:
 
 @cache
 def _installed() -> dict[str, dict[str, tuple[Origin, ...]]]:
-    """kind → name → claims, read from the metadata once a process."""
+    """Map kind to name to claims, read from the metadata only once in a process."""
     claims: dict[str, dict[str, tuple[Origin, ...]]] = {kind: {} for kind in KINDS}
     points = metadata.entry_points()
     known: dict[int, tuple[str, str]] = {}  # parsing a distribution's metadata anew for each entry is slow

@@ -1,6 +1,6 @@
 """Cells with mixed examples: the defense claims stage `input`, and a batch has at least two examples.
 
-Read from the class literal `stages`, so scoring and checking load no plug-in.
+The claim is read from the class literal `stages`, so scoring and checking load no plug-in.
 """
 
 from bench.cell import AttackCell
@@ -9,19 +9,19 @@ from bench.registry.claimed import stages
 
 
 def mixes(cell: AttackCell) -> bool:
-    """Whether an example may be mixed with the next example in its batch; False for an unknown defense."""
+    """Return whether an example may be mixed with the next in its batch; False for an unknown defense."""
     return cell.federated.batch > 1 and "input" in stages(cell.defense.name)
 
 
 def mixes_alone(cell: AttackCell) -> bool:
-    """Whether mixing is the defense's only effect on examples and gradients."""
+    """Return whether mixing is the defense's only effect on examples and gradients."""
     return mixes(cell) and set(stages(cell.defense.name)) == {"input"}
 
 
 def originals(cell: AttackCell) -> int:
-    """Originals behind a single-example reading: 2 with mixing, else 1.
+    """Return the number of original examples mixed into a single-example reading: 2 with mixing, else 1.
 
-    Readings with whole batches contain all their originals: 1.
+    Readings with whole batches already contain all their originals, so they count 1.
     """
     known = POINTS.get(cell.point)
     return 2 if known is not None and known.scope is Scope.EXAMPLE and mixes(cell) else 1

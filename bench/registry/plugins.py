@@ -1,7 +1,7 @@
-"""Plug-ins under trial: the module of `--plugin FILE_OR_MODULE` and its entries.
+"""Import the module given by `--plugin FILE_OR_MODULE` and find its entries.
 
-A spec gives the same module under the same name in every process, so workers receive the spec, and instances travel
-between processes.
+A spec (file path or module name) gives the same module under the same name in every process, so workers receive the
+spec, and instances can be pickled between processes.
 """
 
 import dataclasses
@@ -21,9 +21,9 @@ from bench.errors import PluginError
 
 
 def module(spec: str) -> ModuleType:
-    """Import the plug-in: a path ending in `.py`, or the name of an importable module.
+    """Import a plug-in, given as a path ending in `.py` or as an importable module's name.
 
-    Raises `PluginError` with file and line for any exception inside.
+    Raises `PluginError` with file and line for any exception inside the plug-in.
     """
     if not spec.endswith(".py"):
         return _named(spec)
@@ -47,10 +47,11 @@ def module(spec: str) -> ModuleType:
 
 
 def entries(loaded: ModuleType, bases: Mapping[str, type]) -> Iterator[tuple[str, str, type]]:
-    """(kind, name, class) of each concrete class of a known kind defined in the plug-in.
+    """Yield (kind, name, class) for each concrete subclass of a base in `bases` (kind → class) defined in the
+    plug-in.
 
-    Name: the class attribute `name`, or the class name in kebab case.  A class with a leading underscore is a part, not
-    an entry.
+    The name is the class attribute `name`, or else the class name in kebab case. A class with a leading underscore is a
+    helper, not an entry.
     """
     for attribute, entry in vars(loaded).items():
         if not isinstance(entry, type) or inspect.isabstract(entry) or attribute.startswith("_"):
@@ -63,7 +64,7 @@ def entries(loaded: ModuleType, bases: Mapping[str, type]) -> Iterator[tuple[str
 
 
 def error_line(error: BaseException, path: Path | None = None) -> str:
-    """An exception on a line, with the last line of `path` (or of any file) in its traceback."""
+    """Describe an exception in a line, with the last traceback line in `path` (None: in any file)."""
     kind, text = type(error).__name__, (str(error).strip() or "no message").splitlines()[0]
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: {kind}: {error.msg}"

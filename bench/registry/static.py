@@ -1,7 +1,7 @@
-"""Literal class attributes, read with `ast`, without importing the class.
+"""Read literal class attributes with `ast`, without importing the class.
 
 `bench list` must be fast and must not run plug-in code, so parent packages are not imported either: the import system's
-finders resolve a dotted name step by step.  Wheels and editable installs both work.
+finders resolve a dotted name step by step. Wheels and editable installs both work.
 """
 
 import ast
@@ -17,14 +17,14 @@ from bench.errors import PluginError
 
 
 def file_of(module: str) -> Path | None:
-    """Source file of a module; None if missing, built in, or a bare folder."""
+    """Return a module's source file; None if it is missing, built in, or a folder without `__init__.py`."""
     return dict(_steps(module)).get(module)
 
 
 def package_of(module: str) -> Path | None:
-    """Folder of a module's topmost package, or the module's file; None if missing.
+    """Return the folder that holds a module's topmost package, or a single-file module's path; None if missing.
 
-    A module in a bare folder (no `__init__.py`) belongs to the folder.
+    A module in a folder without `__init__.py` belongs to the folder.
     """
     for prefix, file in _steps(module):
         if file is not None:
@@ -33,11 +33,11 @@ def package_of(module: str) -> Path | None:
 
 
 def read(module: str, name: str, file: Path | None = None) -> dict[str, object]:
-    """Literal class attributes of `module:name`, including inherited attributes, and `__doc__`.
+    """Return the literal class attributes for `module:name`, including inherited attributes, and `__doc__`.
 
-    A literal is an unannotated or `ClassVar` assignment of a constant; a dataclass field does not count.  Bases are
-    followed through the file and through `from … import`; other bases are ignored.  `file` is for modules outside all
-    finders (`--plugin FILE`).  Raises `PluginError` for a missing class or an unreadable file.
+    A literal is an unannotated or `ClassVar` assignment of a constant; a dataclass field does not count. Bases are
+    followed through the file and through `from … import`; other bases are ignored. `file` gives a module that no finder
+    knows (`--plugin FILE`). Raises `PluginError` for a missing class or an unreadable file.
     """
     path = file or file_of(module)
     if path is None:
@@ -52,7 +52,7 @@ def read(module: str, name: str, file: Path | None = None) -> dict[str, object]:
 
 
 def _steps(module: str) -> Iterator[tuple[str, Path | None]]:
-    """Each resolvable prefix of a dotted name, with its source file."""
+    """Yield each resolvable prefix in a dotted module name with its source file, or None."""
     locations: list[str] | None = None
     parts = module.split(".")
     for depth in range(1, len(parts) + 1):
@@ -89,7 +89,7 @@ def _bare(name: str, locations: list[str]) -> ModuleSpec | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scope:
-    """Classes of a file, and origins of imported names."""
+    """A file's classes, and the origins of its imported names."""
 
     classes: dict[str, ast.ClassDef]
     imported: dict[str, tuple[str, str]]
@@ -132,7 +132,7 @@ def _imported(scope: _Scope, name: str, depth: int = 0) -> tuple[_Scope, ast.Cla
 
 
 def _inherited(scope: _Scope, node: ast.ClassDef, depth: int = 0) -> Iterator[tuple[str, object]]:
-    """Attributes from the farthest base to the class, so the nearest definition wins."""
+    """Yield attributes from the farthest base to the class, so that the nearest definition wins."""
     for base in reversed(node.bases):
         name = base.id if isinstance(base, ast.Name) else ""
         if name in scope.classes and depth < 16 and scope.classes[name] is not node:
