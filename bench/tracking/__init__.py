@@ -1,1 +1,1 @@
-"""Tracking: views of records in MLflow, written by one process beside the run."""
+"""Tracking: records as MLflow runs, uploaded by a separate process during or after a bench run."""

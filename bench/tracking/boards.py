@@ -1,5 +1,8 @@
-"""A suite's board as MLflow shows it: one run that has the page, the picture, and in words where each new defense
-stands among the published ones.  No mlflow here."""
+"""A suite's board as a single MLflow run: the page, the picture, and each new defense's place among the published
+defenses.
+
+This module does not import mlflow.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,12 +21,12 @@ from bench.tracking.rows import RowView
 from bench.tracking.store import digest
 from bench.tracking.view import RunView
 
-KIND = "board"  # tag bench.kind, where rows have "row"
-_LINE = 1000  # characters of a line of the description
+KIND = "board"  # value of the tag bench.kind; rows have "row"
+_LINE = 1000  # characters in a line of the description
 
 
 def of_run(run: Path) -> list[RowView]:
-    """The board of a run of a suite with reference results, if it has a defense that they lack; else none."""
+    """Return the board, if the run belongs to a suite with reference results and adds a defense; else an empty list."""
     version = suite_of([run])
     if version is None:
         return []
@@ -69,7 +72,7 @@ def _words(suite: Joined, own: Sequence[Standing]) -> list[str]:
 
 
 def _metrics(standing: Standing) -> list[tuple[str, float, int]]:
-    """(name, value, step) of what there is and is finite."""
+    """Return (name, value, step) for each available finite figure."""
     figures: dict[str, float | None] = {
         "board/rank": None if standing.missing or standing.faults else standing.rank,
         "board/accuracy": standing.accuracy,
@@ -81,7 +84,6 @@ def _metrics(standing: Standing) -> list[tuple[str, float, int]]:
 
 
 def _files(suite: Joined, run: Path) -> Mapping[str, bytes]:
-    """The page and the picture, as `bench leaderboard` writes them."""
     own = {record.id: run for record in suite.records if entry_text(record.cell.defense) in suite.own}
     shown = strips_of(suite.records, own, suite.version)
     title = f"Gradient leakage, {suite.version}"

@@ -1,7 +1,7 @@
-"""Uploading beside a run: `bench sync --follow` as a process of its own.
+"""The upload process beside a run: `bench sync --follow`.
 
-No cell waits for it and nothing it does can stop a run: one that fails, hangs or is killed leaves records for
-`bench sync`, and `Follower.finish` says why.  No mlflow here.
+No cell waits for this process, and its failure cannot stop a run: after a failure, records wait for `bench sync`, and
+`Follower.finish` gives the reason.  This module does not import mlflow.
 """
 
 import contextlib
@@ -20,9 +20,11 @@ PATIENCE_SECONDS = 60.0  # without any progress; a request to a server that hang
 
 
 class Follower:
-    """Uploads a run's records while it is under way; `uploaded` is set when the process has ended.
+    """A process which uploads a run's records during the run; `uploaded` holds the result after the process has
+    ended.
 
-    Raises `BenchError` at once for an address that cannot be a store's, and nothing later.
+    `run` is the run folder, `tracking_uri` the store's address (None: the default store).  Only the constructor raises
+    an error: `BenchError` for an invalid address.
     """
 
     def __init__(self, run: Path, tracking_uri: str | None = None, *, include_pictures: bool = False) -> None:
@@ -37,11 +39,11 @@ class Follower:
 
     @property
     def log(self) -> Path:
-        """What the process and mlflow had to say."""
+        """The log file with output from the process and from mlflow."""
         return self.run / "synced" / "follow.log"
 
     def start(self) -> None:
-        """Start the process; where that fails, `finish` says so."""
+        """Start the process; `finish` reports a failed start."""
         self._reason = None
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -52,15 +54,16 @@ class Follower:
                     stdout=subprocess.PIPE,
                     stderr=log,
                     env=os.environ | store.ENVIRONMENT,
-                    start_new_session=True,  # a Ctrl-C is the run's; this one ends when its input does
+                    start_new_session=True,  # Ctrl-C reaches only the run; this process ends with its input
                 )
         except OSError as error:
             self._reason = f"`bench sync --follow` did not start: {error}"
 
     def finish(self, patience: float = PATIENCE_SECONDS) -> str | None:
-        """Wait until every record is uploaded, or `patience` seconds without progress; why some are not.
+        """Wait until every record is uploaded, or until `patience` seconds pass without progress.
 
-        In one line, None where all are in the store.  Asked twice, it says the same.
+        Returns a line with the reason for missing records, or None if the store has all.  A second call returns the
+        same.
         """
         if self._process and self._process.stdin and self.uploaded is None:
             with contextlib.suppress(OSError):
@@ -76,13 +79,12 @@ class Follower:
         return f"{left} records wait ({reason}); `bench sync {self.run}` tries again" if left else reason
 
     def close(self) -> None:
-        """End the process at once where it was not finished: its run was interrupted."""
+        """End an unfinished process at once, after the run was interrupted."""
         if self.uploaded is None:
             self._reason = self._reason or "the run was interrupted"
             self._end(seconds=6)
 
     def _wait(self, process: "subprocess.Popen[bytes]", patience: float) -> None:
-        """Until it has ended, or has not shown a sign of progress for so many seconds."""
         heartbeat, since = 0, time.monotonic()
         while process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -94,7 +96,7 @@ class Follower:
                 return
 
     def _end(self, *, seconds: float) -> None:
-        """Close its input, wait so long, kill it, and collect it: no process is left behind."""
+        """Close the process's input, wait for `seconds`, then kill the process and collect its output."""
         if self.uploaded is not None:
             return
         result = None
@@ -116,7 +118,6 @@ class Follower:
 
 
 def _result(output: bytes) -> UploadResult | None:
-    """What `bench sync --json` printed; None for anything else."""
     try:
         content = json.loads(output)
         return UploadResult(**{field.name: content[field.name] for field in fields(UploadResult)})

@@ -1,7 +1,7 @@
-"""The addresses of a running MLflow server's pages on which `bench ui` begins: a search and an order of runs, and the
-runs to compare.  The store keeps no view: the names, metrics, parameters and tags of the runs make the pages readable.
+"""Addresses of MLflow pages on which `bench ui` opens: a search with an order, or a comparison of runs.
 
-MLflow does not document its addresses.  A version that reads them otherwise still shows a page of its own.
+MLflow stores no views, so the runs' names, metrics, parameters and tags must make its pages readable.  MLflow does not
+document these addresses; a version with other addresses still shows a page.
 """
 
 import json
@@ -14,16 +14,17 @@ from bench.sanitize import first_line
 from bench.tracking import rows
 from bench.tracking.server import HOST, direct
 
-_COMPARED = 12  # runs that the compare page was seen to draw well
+_COMPARED = 12  # runs which the compare page draws well, by observation
 _IS_ROW = f"tags.`bench.kind` = '{rows.KIND}'"
 _BEST_FIRST = f"metrics.`{rows.ASR}`"  # ascending
 
 
 def pages(port: int, experiment: str) -> tuple[dict[str, str], str | None]:
-    """Addresses by name, the most telling first, and in a line the answers that were not as expected.
+    """Return the addresses by name, most informative first, and a line about unexpected server answers (None: no
+    such answer).
 
-    `charts`: the board's rows with a chart for each metric; `compare`: rows, or cells, side by side; `runs`: the table
-    of cells, or MLflow's first page.  The first two need two runs.
+    `charts` shows the board's rows with a chart per metric, `compare` shows rows or cells side by side, and `runs`
+    shows the table of cells, or MLflow's first page.  `charts` and `compare` need at least two runs.
     """
     addresses, problems = {}, []
     for name, page in (("charts", _charts), ("compare", _compare), ("runs", _runs)):
@@ -49,8 +50,10 @@ def _charts(port: int, number: str) -> str | None:
 
 
 def _compare(port: int, number: str) -> str | None:
-    """The rows of one condition, the first with ranked ones; without rows finished cells, and of these, for each
-    defense at each point, first the attack that leaked most."""
+    """Compare the rows from the condition with most ranked rows; without rows, compare finished cells.
+
+    Cells start with the attack which leaked most, for each defense and point.
+    """
     of_board = _search(port, number, f"{_IS_ROW} and attributes.status = 'FINISHED'", _BEST_FIRST)
     conditions = [_tag(run, "bench.condition") for run in of_board]
     ranked = [_tag(run, "bench.condition") for run in of_board if _tag(run, "bench.complete") == "true"]
@@ -64,7 +67,7 @@ def _compare(port: int, number: str) -> str | None:
     cells = f"attributes.status = 'FINISHED' and tags.`bench.kind` != '{rows.KIND}'"
     runs = _search(port, number, cells, "metrics.`leak/asr` DESC", "attributes.start_time DESC")
     current = [run["info"] for run in runs if _tag(run, "bench.superseded") is None]
-    worst: dict[str, str] = {}  # the part of a run's name after the attack → its id
+    worst: dict[str, str] = {}  # rest of a run's name after the attack → run id
     for info in current:
         worst.setdefault(info.get("run_name", "").partition(" × ")[2], info["run_id"])
     chosen = list(dict.fromkeys([*worst.values(), *(info["run_id"] for info in current)]))[:_COMPARED]

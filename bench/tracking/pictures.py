@@ -1,4 +1,4 @@
-"""The figures of one record as files for MLflow: drawn, encoded, or withheld.  No mlflow here."""
+"""A record's pictures as files for MLflow: drawn, encoded or withheld.  This module does not import mlflow."""
 
 import io
 from collections.abc import Iterable
@@ -25,7 +25,11 @@ _REASON = 1000  # characters
 
 
 def of_record(run: Path, record: Record, *, include_private: bool) -> tuple[dict[str, bytes], str | None]:
-    """The record's reconstruction grid and its trajectory by file name, or why there is no grid."""
+    """Return the record's reconstruction grid and trajectory as PNG files by name, and why the grid is missing
+    (None: present).
+
+    `include_private`: also draw pictures from private data.
+    """
     if record.private and not include_private:
         return {}, WITHHELD
     if record.arrays is None:
@@ -40,7 +44,10 @@ def of_record(run: Path, record: Record, *, include_private: bool) -> tuple[dict
 
 
 def png(image: Image.Image) -> bytes:
-    """The image as PNG, grey as grey: a third of the time of RGB at full compression, lossless too."""
+    """Encode the image as PNG without loss; a grey image uses a single channel.
+
+    Low compression takes a third of the time for RGB at full compression.
+    """
     bands = image.split()
     if len({band.tobytes() for band in bands}) == 1:
         image = bands[0]
@@ -50,8 +57,8 @@ def png(image: Image.Image) -> bytes:
 
 
 def description(run_id: str, names: Iterable[str]) -> str:
-    """Markdown that shows these files of an MLflow run in its description, and names a page."""
-    # Relative to MLflow's page, wherever that is served.
+    """Return Markdown for a run's description which shows the named pictures and links to a page file."""
+    # Relative to MLflow's page, so valid for any server address.
     return "\n\n".join(
         f"{'' if name == PAGE else '!'}[{_CAPTIONS[name]}](get-artifact?path={name}&run_uuid={run_id})"
         for name in names

@@ -1,8 +1,7 @@
-"""A run's rows, and of a suite its board → the store, beside its cells: what is there already stays, what is out of
-date goes.
+"""The upload of a run's board rows, and of a suite's board, to the store; unchanged rows stay, outdated rows go.
 
-A row that changed is made anew and the older run deleted, so that no chart shows both; in MLflow's trash it
-stays, with the tag `bench.superseded`.
+A changed row becomes a new MLflow run.  The older run is deleted, so no chart shows both; MLflow's trash keeps it with
+the tag `bench.superseded`.
 """
 
 import socket
@@ -25,9 +24,9 @@ from bench.tracking.upload import Target
 def send(
     target: Target, run: Path, *, progress: Callable[[], None] = lambda: None, stop: Callable[[], bool] = lambda: False
 ) -> int:
-    """Make the store's rows of this run those of its records; how many were written.
+    """Make the store's rows for this run equal to the board of its records; return the number of written rows.
 
-    `progress` is called after each; `stop()` ends it between two.  Raises `upload.StoreError`.
+    `progress` is called after each row; `stop()` ends the upload between two rows.  Raises `upload.StoreError`.
     """
     wanted = {row.key: row for row in (*rows.of_run(run), *boards.of_run(run))}
     ended = _last_change(run)
@@ -44,17 +43,19 @@ def send(
 
 
 def _reconcile(target: Target, run: Path, wanted: dict[str, RowView], stored: Any) -> None:
-    """Take a row off the wanted ones if this run in the store is it; delete one that is out of date."""
+    """Compare a stored row with the wanted rows: drop an unchanged row from `wanted`, delete an outdated run in the
+    store.
+    """
     tags = stored.data.tags
     row = wanted.get(tags.get("bench.row", ""))
     same = row is not None and tags.get("bench.content") == row.shown.sha256
     if stored.info.lifecycle_stage == "deleted":
-        # What was deleted in the UI stays deleted.
+        # A row deleted in MLflow's pages stays deleted.
         if row and same and "bench.superseded" not in tags:
             del wanted[row.key]
         return
     if row is None and tags.get("bench.folder") != _folder(run):
-        return  # of another folder, whose runs share this experiment
+        return  # a row from another folder in the same experiment
     withheld = target.include_pictures and tags.get("bench.picture") == WITHHELD
     if row and same and not withheld and stored.info.status != "RUNNING":
         del wanted[row.key]
@@ -80,7 +81,6 @@ def _create(target: Target, run: Path, row: RowView, ended: int) -> None:
 
 
 def _picture(run: Path, row: RowView) -> Image.Image | None:
-    """The reconstruction grid of the first of the row's cells that can be drawn."""
     for cell_id in row.cells:
         try:
             if image := grid.of_record(run, records.read(records.record_path(run, cell_id))):
@@ -91,11 +91,11 @@ def _picture(run: Path, row: RowView) -> Image.Image | None:
 
 
 def _folded(image: Image.Image) -> Image.Image:
-    """The right half of a long grid below its left half: MLflow's tiles are square, and small."""
+    """Place a long grid's right half below its left half, because MLflow's tiles are square and small."""
     width, height = image.size
     if width < 2 * height:
         return image
-    half = (width + grid.GAP) // 2  # both with the gap at their edges
+    half = (width + grid.GAP) // 2  # each half with the gap at its edges
     page = Image.new("RGB", (half, 2 * height), (int(grid.PAPER),) * 3)
     page.paste(image.crop((0, 0, half, height)), (0, 0))
     page.paste(image.crop((width - half, 0, width, height)), (0, height))
@@ -103,10 +103,10 @@ def _folded(image: Image.Image) -> Image.Image:
 
 
 def _last_change(run: Path) -> int:
-    """When the newest record was written, in milliseconds."""
+    """Return the newest record's time in milliseconds."""
     return int(max((path.stat().st_mtime for path in (run / "records").glob("*.json")), default=0.0) * 1000)
 
 
 def _folder(run: Path) -> str:
-    """Tells this folder from one of the same name elsewhere, without giving its path away."""
+    """Return a hash which distinguishes equally named folders without revealing their paths."""
     return store.digest(f"{socket.gethostname()}:{run.resolve()}".encode())[:16]

@@ -1,7 +1,7 @@
-"""The rows of a run's board as MLflow shows them: one run each, with leakage, ε and accuracy side by side.
+"""The rows of a run's board as MLflow runs, with leakage, ε and accuracy side by side.
 
-A cell has either an attack's figures or a training's; only a row has both, which is what charts over several
-figures need.  No mlflow here.
+A cell's record has the figures from an attack or from a training, but charts over several figures need both.  This
+module does not import mlflow.
 """
 
 import json
@@ -19,20 +19,20 @@ from bench.tracking import view
 from bench.tracking.store import digest
 from bench.tracking.view import RunView
 
-KIND = "row"  # tag bench.kind, where cells have attack or training
-# Metrics that charts name, short, as MLflow cuts what stands above a chart or an axis.
+KIND = "row"  # value of the tag bench.kind; cells have attack or training
+# Names of charted metrics: short, because MLflow cuts titles of charts and axes.
 ASR, ACCURACY, EPSILON, CURVE = "asr/worst", "accuracy/final", "epsilon/training", "accuracy/by_round"
-ASR_AT, EPSILON_AT = "asr/", "epsilon/"  # and a point's name
-GRID_KEY = "truth above reconstruction"  # of a row's picture in MLflow's image grid
-_TEXT, _LINE = 5000, 1000  # characters: of a tag, of a line of the description
+ASR_AT, EPSILON_AT = "asr/", "epsilon/"  # prefixes before a point's name
+GRID_KEY = "truth above reconstruction"  # key for a row's picture in MLflow's image grid
+_TEXT, _LINE = 5000, 1000  # characters in a tag, and in a line of the description
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowView:
-    """What is logged of one row: `key` is the same for the same configuration, `shown.sha256` for the same figures.
+    """A board row as an MLflow run: `key` identifies the row's configuration, and `shown.sha256` its figures.
 
-    `cells` has the ids of its records, those whose picture to show first; `text` says in words what it says; `files`
-    makes what else to upload, by name.
+    `text` is the row in words, as Markdown.  `cells` are the ids of the row's records, starting with the preferred
+    picture. `files` makes further files to upload, by name.
     """
 
     key: str
@@ -44,7 +44,7 @@ class RowView:
 
 
 def of_run(run: Path) -> list[RowView]:
-    """The rows of the run's readable records, as the board orders them; none where no attack was run."""
+    """Return the board's rows for the run's readable records, in board order; an empty list without attacks."""
     by_id = {record.id: record for record in readable(run)}
     rows = board(by_id.values())
     defenses = {entry_text(record.cell.defense): record.cell.defense for record in by_id.values()}
@@ -55,11 +55,11 @@ def of_run(run: Path) -> list[RowView]:
 
 
 def readable(run: Path) -> Iterator[Record]:
-    """The records of a run, but for those that cannot be read."""
+    """Yield the run's records, except unreadable records."""
     for path in sorted((run / "records").glob("*.json")):
         try:
             yield records.read(path)
-        except RecordError:  # the upload of the record itself says so
+        except RecordError:  # the record's upload reports the error
             continue
 
 
@@ -88,7 +88,7 @@ def _view(row: Row, name: str, defense: Entry, behind: Sequence[Record]) -> RowV
 
 
 def _params(row: Row, defense: Entry) -> dict[str, str]:
-    """The compare page of MLflow draws the first three by name, beside the first metric: accuracy, defense, ε, ASR."""
+    """Return the row's parameters; MLflow's compare page draws the first three by name, beside the first metric."""
     given = view.suitable_params(defense, "defense")
     params = {key.replace("defense.", "parameter.", 1): value for key, value in given.items()}
     if row.cost is not None and row.cost.accuracy is not None:
@@ -121,7 +121,7 @@ def _tags(row: Row, defense: Entry) -> dict[str, str]:
 
 
 def _metrics(row: Row) -> Iterator[tuple[str, float, int]]:
-    """(name, value, step) of what there is and is finite."""
+    """Yield (name, value, step) for each available finite figure."""
     worst, cost = row.worst, row.cost
     figures: dict[str, float | None] = {ASR: worst.asr if worst else None}
     if worst and worst.best:
@@ -140,7 +140,6 @@ def _metrics(row: Row) -> Iterator[tuple[str, float, int]]:
 
 
 def _words(row: Row) -> list[str]:
-    """Lines of Markdown: what leaked at each point, and what weakens the figure."""
     points = [f"- {name}: {_leakage(at)}" for name, at in row.points.items()]
     flags = [f"- {flag.code}: {flag.text}" for flag in row.flags]
     return [f"**{row.defense}**", f"on {row.title}", "", *points, *flags]
@@ -155,8 +154,10 @@ def _leakage(at: AtPoint) -> str:
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
-    """`prune(share=0.7) × mnist · dlg-lenet`: of the parameters those that tell rows apart, and of the
-    conditions as well.  MLflow's tables and charts cut a name after some twenty letters."""
+    """Return a short name for each row, such as `prune(share=0.7) × mnist · dlg-lenet`.
+
+    A name includes only distinguishing parameters and conditions, because MLflow cuts names after about twenty letters.
+    """
     defenses = distinct({row.defense for row in rows})
     titles = {row.title: row.title.split(" · ") for row in rows}
     places = {row.title: f"{row.dataset} · {row.model.partition('(')[0]}" for row in rows}

@@ -1,4 +1,4 @@
-"""MLflow's own server on a store, for this machine's eyes only."""
+"""MLflow's server on a store, reachable only from this machine."""
 
 import contextlib
 import os
@@ -18,18 +18,18 @@ from bench.tracking import store
 HOST = "127.0.0.1"
 START_SECONDS = 180.0  # 11 s warm, 20 s cold on two cores; a busy machine takes longer
 _ENVIRONMENT = {
-    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # half the memory, and nothing here uses it
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # halves the memory; no job is used here
     "MLFLOW_ENABLE_AI_GATEWAY": "false",
 }
-# A proxy has no business between this process and this machine.
+# No proxy between this process and this machine.
 direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def free_port(wanted: int) -> int:
-    """`wanted`, or the next port after it that nothing listens on; raises `BenchError` for none."""
+    """Return `wanted`, or the next free port among the following hundred; raise `BenchError` if all are taken."""
     for port in range(wanted, min(wanted + 100, 65536)):
         with socket.socket() as probe:
-            # As servers do: a connection of the last minute does not make a port taken.
+            # As servers do: a recently closed connection does not occupy a port.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with contextlib.suppress(OSError):
                 probe.bind((HOST, port))
@@ -39,11 +39,12 @@ def free_port(wanted: int) -> int:
 
 @contextmanager
 def serving(uri: str, port: int, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """MLflow's server on loopback, answering; ended with all its children on the way out.
+    """Run MLflow's server on the loopback address while the context is open; at the end, stop the server and its
+    children.
 
-    It refuses every other Host (its default lets private networks in, and with them a web page that
-    rebinds its name), executes no jobs, sends no telemetry, and reads artifacts only through runs.
-    Raises `BenchError` where it does not start.
+    The server refuses other Host headers, because MLflow's default admits private networks, and so a web page which
+    rebinds its name.  It executes no jobs, sends no telemetry and reads artifacts only through runs.  Raises
+    `BenchError` if the server does not start.
     """
     command = [
         sys.executable,
@@ -73,7 +74,7 @@ def serving(uri: str, port: int, log: Path) -> Iterator["subprocess.Popen[bytes]
             stderr=output,
             cwd=log.parent,
             env=os.environ | store.ENVIRONMENT | _ENVIRONMENT,
-            start_new_session=True,  # one group to end, which a Ctrl-C does not reach first
+            start_new_session=True,  # a process group to stop at the end; Ctrl-C does not reach it first
         )
     try:
         _wait(server, port, log)
@@ -104,7 +105,7 @@ def _end(server: "subprocess.Popen[bytes]") -> None:
 
 
 def _group_alive(group: int) -> bool:
-    """Whether a process of the group lives on; a moment's grace, as children end after their parent."""
+    """Return whether the process group still exists after two seconds; children may end after their parent."""
     for _ in range(20):
         try:
             os.killpg(group, 0)

@@ -1,9 +1,9 @@
-"""Where a run's records go to be looked at: the store's address, and notes of what it has.
+"""The tracking store: its address, and notes on disk about uploaded records.
 
-    RUN/../mlflow.db                     the default store, shared by the runs of one folder
+    RUN/../mlflow.db                     the default store, shared by all runs in a folder
     RUN/synced/<cell id>.json            store address → experiment, record's SHA-256, MLflow run
 
-Nothing here imports mlflow, so that the runner and the command line can ask without waiting for it.
+This module does not import mlflow, so the runner and the command line need not wait for the import.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from bench.errors import BenchError
 
 ENVIRONMENT = {
-    # Only the word "true" counts, and only before the import (measured).
+    # MLflow accepts only the word "true", set before its import (measured).
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
     # A user's folder named `datasets` must not shadow a library of the child process.
@@ -30,7 +30,10 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadResult:
-    """What an upload came to, in records; `rows` of the board written; `reason` says why some are left."""
+    """The result of an upload, as counts of records: uploaded (`count`), already stored, failed, and left.
+
+    `rows` counts the written rows of the board.  `reason` says why records failed or are left; None: no such record.
+    """
 
     count: int = 0
     skipped: int = 0
@@ -42,7 +45,7 @@ class UploadResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What one store has of one record."""
+    """A note about a record in a store: the experiment, the record file's SHA-256, and the MLflow run's id."""
 
     experiment: str
     sha256: str
@@ -50,7 +53,9 @@ class Note:
 
 
 def default_uri(run: Path) -> str:
-    """The sqlite store beside the run's folder, absolute; raises `BenchError` for a path no URI holds."""
+    """Return the absolute address of the sqlite store beside the run folder; raise `BenchError` for a path with ? or
+    #.
+    """
     path = run.resolve().parent / "mlflow.db"
     if any(character in str(path) for character in "?#"):
         raise BenchError(f"{path.parent}: a store's path cannot hold ? or #; rename the folder")
@@ -58,7 +63,10 @@ def default_uri(run: Path) -> str:
 
 
 def checked_uri(run: Path, uri: str | None) -> str:
-    """`uri` or the default, a sqlite path made absolute; raises `BenchError` for what is no store."""
+    """Return the store's address with an absolute sqlite path; None gives the default store.
+
+    Raises `BenchError` for an address which MLflow cannot use as a store.
+    """
     if uri is None:
         return default_uri(run)
     try:
@@ -75,24 +83,26 @@ def checked_uri(run: Path, uri: str | None) -> str:
 
 
 def shown(uri: str) -> str:
-    """The address without user name and password, as notes and messages hold it."""
+    """Return the address without user name and password, for notes and messages."""
     scheme, mark, rest = uri.partition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
 
 
 def experiment_name(run: Path) -> str:
-    """MLflow's experiment for a run: its folder's name, so that shards of one run meet."""
+    """Return the folder's name, which is MLflow's experiment for the run, so shards of a run share an experiment."""
     return run.resolve().name
 
 
 def digest(content: bytes) -> str:
-    """SHA-256 of a record file's bytes: what the notes and the store's tags tell versions apart by."""
+    """Return the SHA-256 by which notes and tags distinguish versions of a record file."""
     return hashlib.sha256(content).hexdigest()
 
 
 def read_note(run: Path, cell_id: str, uri: str) -> Note | None:
-    """What is noted of this record at this store; a damaged note counts as none, the store is asked."""
+    """Read the note about a record in a store; None for a missing or damaged note, and the upload then asks the
+    store.
+    """
     try:
         return Note(**json.loads(_note_path(run, cell_id).read_text("utf-8"))[shown(uri)])
     except (OSError, ValueError, TypeError, KeyError):
@@ -100,14 +110,14 @@ def read_note(run: Path, cell_id: str, uri: str) -> Note | None:
 
 
 def write_note(run: Path, cell_id: str, uri: str, note: Note) -> None:
-    """Note it, keeping what is noted of other stores."""
+    """Write the note about a record in a store, and keep the notes about other stores."""
     path = _note_path(run, cell_id)
     try:
         notes = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         notes = {}
     notes = notes if isinstance(notes, dict) else {}
-    # Not flushed to the disk, which waits milliseconds: a note that is lost costs a search of the store.
+    # Not flushed to disk, to save milliseconds: a lost note only costs a search in the store.
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     part.write_text(json.dumps({**notes, shown(uri): asdict(note)}, indent=1) + "\n", "utf-8")
@@ -115,19 +125,19 @@ def write_note(run: Path, cell_id: str, uri: str, note: Note) -> None:
 
 
 def unsynced(run: Path, uri: str) -> int:
-    """How many of a run's records this store has not, by the notes alone."""
+    """Return how many of the run's records the store lacks, according to the notes."""
     notes = ((path, read_note(run, path.stem, uri)) for path in (run / "records").glob("*.json"))
     return sum(note is None or note.sha256 != digest(path.read_bytes()) for path, note in notes)
 
 
 def beat(run: Path) -> None:
-    """Show whoever waits for an upload of this run that it goes on."""
+    """Update the heartbeat, so a process waiting for the upload sees progress."""
     with suppress(OSError):
         os.utime(run / "synced")
 
 
 def heartbeat(run: Path) -> int:
-    """Changes with every beat and every note."""
+    """Return the time of the latest heartbeat or note in nanoseconds; 0 without any."""
     try:
         return (run / "synced").stat().st_mtime_ns
     except OSError:
@@ -136,7 +146,7 @@ def heartbeat(run: Path) -> int:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock between processes; it goes with the process, however that ends."""
+    """Hold a lock between processes; the lock ends with the process, also after a crash."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,7 +1,7 @@
-"""A run's records and rows → the store, once or for as long as the run is under way.
+"""Synchronisation: a run folder's records and board rows go to the store, once or continuously during the run.
 
-`bench run` has a process of this beside it (`bench.tracking.following`): importing mlflow and waiting for a
-server cost their time there, never in a cell.
+`bench run` starts a separate process for this (`bench.tracking.following`), so importing mlflow and waiting for a
+server never slow a cell down.
 """
 
 import os
@@ -16,17 +16,17 @@ from bench.tracking import row_upload, upload
 from bench.tracking.store import UploadResult
 from bench.tracking.upload import StoreError, Target
 
-_POLL_SECONDS = 0.5  # between two looks at the folder; more where looking takes long
+_POLL_SECONDS = 0.5  # between two scans of the folder; longer if a scan takes long
 _PAUSE_SECONDS = 30.0  # after a failure, before the store is tried again
-_GRACE_SECONDS = 5.0  # for the record at hand when the run is no more
+_GRACE_SECONDS = 5.0  # for the current record, once the run's process has ended
 
-Wait = Callable[[float], bool]  # wait so many seconds; whether the run is over
+Wait = Callable[[float], bool]  # waits for some seconds; returns whether the run is over
 Stop = Callable[[], bool]
-Version = tuple[int, int]  # of a record's file: when it changed, its size
+Version = tuple[int, int]  # a record file's modification time and size
 
 
 def at_once(seconds: float = 0) -> bool:
-    """`wait` of a run that is over: one pass."""
+    """A `wait` function for a finished run: it makes `sync` pass over the records only once."""
     return True
 
 
@@ -43,10 +43,11 @@ def sync(
     stop: Stop = never,
     progress: Callable[[UploadResult], None] = lambda state: None,
 ) -> UploadResult:
-    """Upload the records that the store has not until `wait` says that the run is over, then its rows.
+    """Upload the records missing in the store until `wait` returns True (the run is over), then the board's rows.
 
-    A store that does not answer is no error: it is the `reason` of what is `left`.  Raises `BenchError` for an
-    address that cannot be a store's.
+    `wait` receives seconds to wait, `stop` asks for an early end, and `progress` receives the counts so far.  A store
+    without answers raises no error: the result counts the waiting records (`left`) and gives the `reason`.  Raises
+    `BenchError` for an invalid address.
     """
     target: Target | None = None
     handled: dict[str, Version] = {}
@@ -59,7 +60,7 @@ def sync(
         began = time.monotonic()
         waiting = {cell: version for cell, version in _versions(run).items() if handled.get(cell) != version}
         looking = time.monotonic() - began
-        # The store is opened while the first cells are at work.
+        # The store is opened while the first cells run.
         if (waiting or target is None) and (over or began >= retry_at):
             try:
                 target = target or upload.open_target(run, uri, include_pictures=include_pictures)
@@ -75,7 +76,7 @@ def sync(
         over = wait(max(_POLL_SECONDS, 20 * looking))
     if target is None or total.left or stop():
         return total
-    try:  # a row over half of the cells would mislead
+    try:  # only now: a row over half the cells would mislead
         rows = row_upload.send(target, run, progress=lambda: progress(total), stop=stop)
     except (StoreError, OSError) as error:
         return replace(total, reason=str(error))
@@ -83,7 +84,7 @@ def sync(
 
 
 def _sum(before: UploadResult, now: UploadResult) -> UploadResult:
-    """Both passes; of reasons the newer one, where it is not that of a record that failed for good."""
+    """Add the counts from two passes; the newer reason wins, but a permanently failed record keeps its reason."""
     return UploadResult(
         count=before.count + now.count,
         skipped=before.skipped + now.skipped,
@@ -94,14 +95,13 @@ def _sum(before: UploadResult, now: UploadResult) -> UploadResult:
 
 
 def _versions(run: Path) -> dict[str, Version]:
-    """The records in the folder, in the order of their ids."""
     with os.scandir(run / "records") as files:
         stats = {file.name: file.stat() for file in files if file.name.endswith(".json")}
     return {name[:-5]: (stats[name].st_mtime_ns, stats[name].st_size) for name in sorted(stats)}
 
 
 def while_held(run: Path) -> Wait:
-    """`wait` for the run that holds the folder."""
+    """Return a `wait` function which reports the end of the run when the run's lock on its folder is released."""
 
     def wait(seconds: float) -> bool:
         held = is_locked(run)
@@ -112,8 +112,11 @@ def while_held(run: Path) -> Wait:
 
 
 def while_attended() -> tuple[Wait, Stop]:
-    """`wait` and `stop` of a process beside a run: a line on standard input, and the run is over; its end, and the
-    run is no more, and this process ends soon after."""
+    """Return `wait` and `stop` functions for a process started by a run.
+
+    A line on standard input means that the run is over.  The end of the input means that the run's process has ended;
+    this process then ends within seconds.
+    """
     over, gone = threading.Event(), threading.Event()
 
     def listen() -> None:
@@ -123,7 +126,7 @@ def while_attended() -> tuple[Wait, Stop]:
         gone.set()
         over.set()
         time.sleep(_GRACE_SECONDS)
-        os._exit(1)  # a store that hangs; the run that this leaves open is deleted by the next upload
+        os._exit(1)  # for a hanging store; the next upload deletes the run left open
 
     threading.Thread(target=listen, daemon=True).start()
     return over.wait, gone.is_set

@@ -1,7 +1,7 @@
-"""Records → MLflow: the only file that imports mlflow.  One MLflow run per record.
+"""The upload of records to MLflow, an MLflow run per record; the only module which imports mlflow.
 
-Records on disk are the truth: an upload that fails or is cut off loses nothing, and doing it again
-adds nothing (`_send` says why).
+Records on disk are the reference: an interrupted upload loses no data, and a repeated upload adds no duplicates
+(`_send` says why).
 """
 
 import contextlib
@@ -29,25 +29,25 @@ from bench.tracking.pictures import GRID, WITHHELD
 from bench.tracking.store import Note, UploadResult
 from bench.tracking.view import RunView
 
-# MLflow asks once and waits this long: its own retries would repeat a `create_run` whose answer was
-# lost, where ours first looks what arrived.  A user's own settings win.
+# MLflow sends each request once, with this timeout.  Its retries would repeat a `create_run` with a lost answer;
+# `_send_twice` first searches for the run.  A user's settings win.
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
 _QUIET = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
-_PARAMS, _METRICS = 100, 900  # in one request: at most 100 parameters, at most 1000 of all kinds
+_PARAMS, _METRICS = 100, 900  # per request: at most 100 parameters, at most 1000 items in total
 _REASON, _DIGEST = 1000, 8  # characters
 
 
 class StoreError(Exception):
-    """The store did not take it now; the record waits for the next `bench sync`."""
+    """The error for an unavailable store; the record waits for the next `bench sync`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """An open store: MLflow's client, the address, and the experiment of the run."""
+    """An open store: MLflow's client, the store's address, and the experiment for the bench run."""
 
     client: Any
     uri: str
@@ -59,10 +59,11 @@ class Target:
 def open_target(
     run: Path, uri: str | None = None, experiment: str | None = None, *, include_pictures: bool = False
 ) -> Target:
-    """Open the store, making its schema and the experiment where they are not there yet.
+    """Open the MLflow store for a run folder; create its schema and its experiment if necessary.
 
-    The default store is sqlite beside the run, the default experiment the run's name.  Pictures of private data stay
-    here unless `include_pictures`.  Raises `BenchError` for an address that is no store's, `StoreError`.
+    `uri` None means an sqlite file beside the run folder; `experiment` None means the folder's name.
+    `include_pictures`: also upload pictures from private data.  Raises `BenchError` for an invalid address and
+    `StoreError` for an unavailable store.
     """
     address, name = store.checked_uri(run, uri), experiment or store.experiment_name(run)
     with mlflow_errors(address):
@@ -82,9 +83,10 @@ def send(
     progress: Callable[[UploadResult], None] = lambda state: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> UploadResult:
-    """Upload these cells' records in order, until the store fails or `stop()`.
+    """Upload the records with these cell ids in order, until the store fails or `stop()` returns True.
 
-    A record that cannot be uploaded is counted as failed, and the others go on.
+    `progress` receives the counts after each record.  A record which cannot be uploaded counts as failed, and the
+    upload continues.
     """
     cells = list(cells)
     state = UploadResult(left=len(cells))
@@ -105,9 +107,9 @@ def send(
 
 
 def _send_twice(target: Target, run: Path, cell_id: str) -> Literal["count", "skipped"]:
-    """A second attempt after a dropped connection; then the fault is the store's, if it is silent.
+    """Upload a record, with a second attempt after a dropped connection.
 
-    Raises `StoreError`, or `RecordError` where the store answers but will not have this record.
+    Raises `StoreError` for a store without answers, and `RecordError` if the store answers but refuses the record.
     """
     try:
         return _send(target, run, cell_id)
@@ -123,12 +125,12 @@ def _send_twice(target: Target, run: Path, cell_id: str) -> Literal["count", "sk
 
 
 def _send(target: Target, run: Path, cell_id: str) -> Literal["count", "skipped"]:
-    """Upload one record, unless the store has it.
+    """Upload a record, unless the store has the record already.
 
-    The note on disk spares a search; the store's tags decide the rest, so that a crash between upload and note makes
-    no second run.  A run left open by a crash is deleted; one of an older content of the record is tagged
-    `bench.superseded` with the new run's id.  A picture that was withheld is added to the run there once it may be.
-    One writer at a time per folder. Raises `RecordError`, `StoreError`.
+    A note on disk saves a search in the store.  Without a note, the store's tags decide, so a crash between upload and
+    note makes no second run.  A run left open by a crash is deleted.  A run from an older version of the record gets
+    the tag `bench.superseded` with the new run's id.  A withheld picture is added once the upload may include it.  A
+    lock allows a single writer per run folder.  Raises `RecordError` and `StoreError`.
     """
     path = records.record_path(run, cell_id)
     with store.locked(run / "synced" / ".lock"):
@@ -152,7 +154,7 @@ def _send(target: Target, run: Path, cell_id: str) -> Literal["count", "skipped"
 
 
 def _noted(target: Target, run_id: str) -> Any | None:
-    """The noted run, if it is in the store: one deleted in the UI still is, a lost database's is not."""
+    """Return the stored run from a note, also if deleted in MLflow's pages; None if the database lost the run."""
     try:
         return target.client.get_run(run_id)
     except Exception as error:
@@ -162,7 +164,7 @@ def _noted(target: Target, run_id: str) -> Any | None:
 
 
 def _add_withheld(target: Target, run: Path, record: Record, stored: Any) -> bool:
-    """Add the picture that an earlier upload withheld, if it may go now; whether it did."""
+    """Add the picture withheld by an earlier upload, if allowed now; return whether a picture was added."""
     withheld = stored.data.tags.get("bench.picture") == WITHHELD
     if not (target.include_pictures and withheld) or stored.info.lifecycle_stage == "deleted":
         return False
@@ -184,7 +186,7 @@ def _answers(target: Target) -> bool:
 
 
 def _versions(target: Target, cell_id: str, sha256: str) -> tuple[Any | None, list[str]]:
-    """The finished run of this very content, and those of other contents not yet superseded."""
+    """Return the finished run with exactly this content, and the ids of runs with other content, not yet superseded."""
     same: Any | None = None
     others: list[str] = []
     condition = f"tags.`bench.cell` = '{cell_id}'"
@@ -215,10 +217,11 @@ def create(
     tile: tuple[str, Image.Image] | None = None,
     text: str = "",
 ) -> str:
-    """Make an MLflow run of what is shown; its id.  It is ended last, so that an open run is one cut off.
+    """Create an MLflow run from a view, and return its id.
 
-    One write makes the run, one fills it, one ends it.  `ended` in milliseconds, `files` (pictures) by name, `tile`
-    (key, picture) for MLflow's image grid, `text` opens the description.  Raises what MLflow's client does.
+    The run is ended last, so an open run is always an interrupted upload.  `ended` is a time in milliseconds, `files`
+    maps names to artifacts, `tile` is a key and a picture for MLflow's image grid, and `text` opens the description.
+    Errors from MLflow's client pass through.
     """
     from mlflow.entities import Dataset, DatasetInput, Metric, Param, RunTag
 
@@ -229,7 +232,7 @@ def create(
     run_id: str = info.run_id
     refused = _put(client, info, files)
     if tile is not None and refused is None:
-        # MLflow's image grid alone needs it: a version that logs images otherwise has the row all the same.
+        # Only MLflow's image grid needs this picture: a version with another interface still gets the row.
         with contextlib.suppress(AttributeError, TypeError):
             client.log_image(run_id, tile[1], key=tile[0], step=0, timestamp=ended, synchronous=True)
     notes = [text, "" if refused else pictures.description(run_id, files)]
@@ -248,7 +251,10 @@ def create(
 
 
 def search(target: Target, condition: str, *, deleted: bool = False) -> list[Any]:
-    """All runs of the target's experiment for which MLflow's condition holds, newest first."""
+    """Return all runs in the target's experiment which meet MLflow's filter `condition`, newest first.
+
+    `deleted`: also return deleted runs.
+    """
     from mlflow.entities import ViewType
 
     kind = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
@@ -263,18 +269,18 @@ def search(target: Target, condition: str, *, deleted: bool = False) -> list[Any
 
 
 def _put(client: Any, info: Any, files: Mapping[str, bytes]) -> str | None:
-    """Write the files among the run's artifacts; or what was in the way."""
+    """Write files as a run's artifacts; return the reason if the artifacts cannot be written, else None."""
     try:
         place = urlsplit(info.artifact_uri)
         if files and place.scheme == "file" and not place.netloc:
-            # As MLflow's client does it, without its asking the store for this address again.
+            # As MLflow's client does, without a second request for this address.
             _write(Path(url2pathname(place.path)), files)
         elif files:
             with tempfile.TemporaryDirectory() as folder:
                 _write(Path(folder), files)
                 client.log_artifacts(info.run_id, folder)
     except (ImportError, PermissionError) as error:
-        # The server keeps artifacts where this machine cannot write: the numbers still go up.
+        # This machine cannot write to the server's artifact folder: the numbers are uploaded nevertheless.
         return view.clean(f"not uploaded: {error}", _REASON)
     return None
 
@@ -290,14 +296,16 @@ def _client(uri: str) -> Any:
     for name, value in _PATIENCE.items():
         os.environ.setdefault(name, value)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the deprecations of its own imports are not the user's
+        warnings.simplefilter("ignore")  # deprecation warnings from mlflow's imports do not concern the user
         from mlflow import MlflowClient
 
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
 def _open_sqlite(uri: str, name: str) -> tuple[Any, str]:
-    """Client and experiment: two processes that migrate a fresh database at once kill one another."""
+    """Return client and experiment id, under a lock: two processes which migrate a new database together make both
+    fail.
+    """
     path = Path(uri.removeprefix("sqlite:///"))
     # Absolute, as MLflow's default follows the working directory.
     artifacts = path.parent / "mlartifacts" / (re.sub(r"[^\w.-]", "_", name).strip(".") or "_")
@@ -305,30 +313,30 @@ def _open_sqlite(uri: str, name: str) -> tuple[Any, str]:
         client = _client(uri)
         _hurry(client)
         number = _experiment(client, name, artifacts.as_uri())
-        # Readers beside the writer; the setting stays in the file.
+        # Lets others read during a write; the setting stays in the file.
         with contextlib.closing(sqlite3.connect(path, timeout=20)) as connection:
             connection.execute("PRAGMA journal_mode=wal")
     return client, number
 
 
 def _hurry(client: Any) -> None:
-    """Let sqlite flush to the disk at its checkpoints instead of at each of a record's commits.
+    """Let sqlite flush to disk at checkpoints instead of at every commit.
 
-    A power cut may cost the last runs, never the file; their notes then name runs that are not there,
-    and the next upload sends them again.
+    A power cut may cost the latest runs, never the file.  Their notes then name missing runs, and the next upload sends
+    the records again.
     """
 
     def on_connect(connection: Any, pooled: object) -> None:
         connection.execute("PRAGMA synchronous=normal")
 
-    with contextlib.suppress(Exception):  # no public way leads to the engine: without it, half as fast
+    with contextlib.suppress(Exception):  # the engine is not public: without it, uploads take twice as long
         engine = client._tracking_client.store.engine
         event.listen(engine, "connect", on_connect)
-        engine.dispose()  # those connected before
+        engine.dispose()  # close earlier connections
 
 
 def _experiment(client: Any, name: str, artifacts: str | None = None) -> str:
-    """The experiment's id; made, or taken back from the trash, where needed."""
+    """Return the experiment's id; create the experiment, or restore a deleted experiment, if necessary."""
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         try:
@@ -344,7 +352,7 @@ def _experiment(client: Any, name: str, artifacts: str | None = None) -> str:
 
 @contextlib.contextmanager
 def mlflow_errors(uri: str) -> Iterator[None]:
-    """Raise `StoreError` for whatever MLflow raises: one line, without the address' password."""
+    """Turn every MLflow error into a `StoreError` with a one-line text, without the address's password."""
     try:
         yield
     except Exception as error:

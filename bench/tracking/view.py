@@ -1,6 +1,7 @@
-"""A record in MLflow's terms: name, tags, parameters, metrics, without importing mlflow.
+"""A record as an MLflow run: name, tags, parameters and metrics, without importing mlflow.
 
-The three are derived from the record's classes: new cell fields, grants and metrics appear automatically.
+Tags, parameters and metrics follow from the record's classes, so new cell fields, grants and metrics appear
+automatically.
 """
 
 import json
@@ -22,26 +23,24 @@ from bench.tracking.store import digest
 
 # MLflow 3.17, utils/validation.py.
 _KEY, _PARAM, _TAG, _NAME = 250, 6000, 8000, 250
-_TAGS = 90  # of 100 in one request: the rest are for what the upload adds
+_TAGS = 90  # MLflow allows 100 per request; the upload adds further tags
 _NOT_A_KEY = re.compile(r"[^\w\-. :/]", re.ASCII)
 _ENDINGS = {"done": "FINISHED", "n/a": "KILLED", "crashed": "FAILED"}
-_HEADS = ("name", "kind", "algorithm")  # the field that stands for its group: `defense` is its name
-_UNSHOWN = ("arrays", "kind", "priors")  # of a result: for machines, or as figures of the priors' own records
-_FIRST = ("leak/asr", "utility/accuracy")  # of its metrics, MLflow's compare page draws the first
+_HEADS = ("name", "kind", "algorithm")  # a field shown as its group: `defense` is the defense's name
+_UNSHOWN = ("arrays", "kind", "priors")  # fields for machines, or figures in the priors' own records
+_FIRST = ("leak/asr", "utility/accuracy")  # MLflow's compare page draws a run's first metric
 _LARGEST = 1e300  # a metric is a float
 _LONGEST = 1e9  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A record's MLflow run."""
+    """An MLflow run's content, made from a record."""
 
     sha256: str
     """Hash of the record file."""
     name: str
-    """Run name."""
     status: str
-    """MLflow's run status."""
     tags: dict[str, str]
     params: dict[str, str]
     metrics: list[tuple[str, float, int]]
@@ -49,29 +48,31 @@ class RunView:
     seconds: float
     """Duration, s."""
     dataset: tuple[str, str] | None = None
-    """Name and SHA-256: MLflow's column Dataset."""
+    """Name and SHA-256 for MLflow's column Dataset; None: no entry."""
 
 
 def load(path: Path) -> tuple[Record, RunView]:
-    """A record file and its view; raises `RecordError` for a damaged or misnamed file."""
+    """Read a record file and make its view; raise `RecordError` for an unreadable, damaged or misnamed file."""
     try:
         sha256 = digest(path.read_bytes())
     except OSError as error:
         raise RecordError(f"{path}: cannot be read ({error.strerror}); run the cell again") from None
     record = records.read(path)
-    if record.id != path.stem:  # the id goes into a search of the store
+    if record.id != path.stem:  # the id becomes part of a search in the store
         raise RecordError(f"{path}: the record in it calls itself {record.id!r}; name the file by its id")
     return record, view(record, sha256)
 
 
 def view(record: Record, sha256: str) -> RunView:
-    """The view of a record with the file's SHA-256; texts, keys and numbers suit MLflow."""
+    """Make the view of a record, with texts, keys and numbers which MLflow accepts; `sha256` is the record file's
+    hash.
+    """
     tags = [(suitable_key(key), clean(value, _TAG)) for key, value in _tags(record, sha256) if value]
     return RunView(
         sha256=sha256,
         name=clean(names.cell_name(record.cell), _NAME),
         status=_ENDINGS[record.status],
-        tags=dict(tags[:_TAGS]),  # the cell's come first: the limit cuts texts of the environment
+        tags=dict(tags[:_TAGS]),  # the cell's tags come first: the limit cuts texts about the environment
         params=suitable_params(record.cell),
         metrics=sorted(_metrics(record), key=lambda metric: metric[0] not in _FIRST),
         seconds=min(max(record.cost.wall_seconds, 0.0), _LONGEST),
@@ -80,34 +81,37 @@ def view(record: Record, sha256: str) -> RunView:
 
 
 def clean(text: str, limit: int) -> str:
-    """`text` on a line with at most `limit` printable characters."""
+    """Return `text` as a line of at most `limit` printable characters."""
     return sanitize(" ".join(text.split()), limit)
 
 
 def suitable_key(text: str) -> str:
-    """A key for MLflow: allowed characters, a normal path, the allowed length."""
+    """Return `text` as a key for MLflow: only allowed characters, no relative path, at most 250 characters."""
     parts = [part for part in _NOT_A_KEY.sub("_", text).split("/") if part]
     return "/".join("_" * len(part) if set(part) == {"."} else part for part in parts)[:_KEY].strip("/")
 
 
 def finite(figures: Mapping[str, float | None]) -> Iterator[tuple[str, float, int]]:
-    """(name, value, step) for each finite figure, as an MLflow metric."""
+    """Yield (name, value, step 0) as MLflow metrics for the finite figures; others are left out."""
     for name, value in figures.items():
         if value is not None and isfinite(value):
             yield suitable_key(name), value, 0
 
 
 def suitable_params(part: Frozen, path: str = "") -> dict[str, str]:
-    """The fields of a cell, or of its part at `path`, as MLflow parameters.  Hashes are tags."""
+    """Return the fields of a cell, or of its part at `path`, as MLflow parameters; hashes are left out, because tags
+    hold them.
+    """
     return {
         suitable_key(key): clean(value, _PARAM) for key, value in flat(part, path) if key.rpartition(".")[2] != "sha256"
     }
 
 
 def flat(part: Frozen, path: str = "", *, params: bool = True) -> Iterator[tuple[str, str]]:
-    """The set fields of a cell by path: `defense`, `defense.share`, `federated.batch`, `grants.labels`.
+    """Yield the set fields of a cell by path, such as `defense`, `defense.share`, `federated.batch` or
+    `grants.labels`.
 
-    `params`: with entries' parameters.  Paths of weights files are left out.
+    `params`: also yield the entries' parameters.  Paths to weights files are left out.
     """
     hidden = () if isinstance(part, TrainingCell) else marked(type(part), NOT_IN_ID)
     for name in type(part).model_fields:
@@ -131,7 +135,9 @@ def _tags(record: Record, sha256: str) -> Iterator[tuple[str, str]]:
     yield "bench.fingerprint", digest(repr(record.provenance).encode())
     yield "bench.protocol", _text(record.protocol)
     yield "bench.private", _text(record.private)
-    if record.provenance.left is not None and isinstance(record.cell, AttackCell):  # its figures are of these alone
+    if record.provenance.left is not None and isinstance(
+        record.cell, AttackCell
+    ):  # the figures cover only these readings
         yield "bench.left", f"{len(record.provenance.left)} of {record.cell.readings} readings"
     yield from ((f"bench.{path}", text) for path, text in flat(record.cell, params=False))
     for prefix, group in (("environment", record.environment), ("result", record.result)):
@@ -142,7 +148,7 @@ def _tags(record: Record, sha256: str) -> Iterator[tuple[str, str]]:
 
 
 def _metrics(record: Record) -> Iterator[tuple[str, float, int]]:
-    """Every number of result and cost, and curves with steps."""
+    """Yield every number in the result and the cost as (name, value, step), and curves with their steps."""
     group = "utility" if record.cell.kind == "training" else "leak"
     for prefix, part in ((group, record.result), ("cost", record.cost)):
         for path, value in _leaves(part):
@@ -159,7 +165,10 @@ def _metrics(record: Record) -> Iterator[tuple[str, float, int]]:
 
 
 def _leaves(group: Any, *, nested: bool = True) -> Iterator[tuple[str, Any]]:
-    """A dataclass's fields and its groups' fields, by path: `asr`, `asr_low`, `privacy/epsilon`; empty for None."""
+    """Yield the fields of a dataclass and its nested dataclasses by path: `asr`, `asr_low`, `privacy/epsilon`.
+
+    None yields no field.
+    """
     for field in () if group is None else fields(group):
         name, value = field.name, getattr(group, field.name)
         if name in _UNSHOWN:
