@@ -8,13 +8,13 @@ import pytest
 from tests.records import TRAINING, attack_cell, attack_record, entry, example, readings_of, training_record, unfinished
 
 from bench.cell import Federated, Grants
+from bench.epsilon import Epsilon
 from bench.leaderboard.board import Row
 from bench.record.schema import (
     AttackConditions,
     Code,
     Cost,
     Distortion,
-    Epsilon,
     Privacy,
     Provenance,
     ReadingScore,

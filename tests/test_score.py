@@ -38,8 +38,9 @@ def scored(truth, reconstruction, *, prior=None, labels=None, **more):
     truth = np.asarray(truth)
     prior = np.full_like(truth, 0.5) if prior is None else prior
     labels = np.zeros(truth.shape[:2], int) if labels is None else labels
-    more = {"kind": IMAGE, "gallery": np.random.default_rng(9).random((30, *truth.shape[2:]))} | more
-    return score(truth, labels, reconstruction, priors={"mean": prior}, **more)
+    more.setdefault("gallery", np.random.default_rng(9).random((30, *truth.shape[2:])))
+    kind = more.pop("kind", IMAGE)
+    return score(truth, labels, reconstruction, kind=kind, priors={"mean": prior}, **more)
 
 
 def at_psnr(truth, decibel):

@@ -1,6 +1,7 @@
 """RECORDS.md from the record classes: each field, its type, the docstring below the field."""
 
 import ast
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +27,7 @@ weights (tables count the seeds of a series together), the kept checkpoints, gra
 
 def page() -> str:
     """A section for each class of a record and its cell, the record first."""
-    classes = [each for module in (schema, epsilon, cell) for each in _classes(Path(module.__file__))]
+    classes = [each for module in (schema, epsilon, cell) for each in _classes(Path(inspect.getfile(module)))]
     classes.sort(key=lambda each: each.name != "Record")
     parts = [HEAD.format(sources="bench/record/schema.py, bench/epsilon.py or bench/cell.py") + INTRODUCTION]
     for each in classes:
