@@ -11,7 +11,7 @@ from bench.record.metrics import PSNR_DB
 from bench.record.names import attack_name
 from bench.record.schema import ExampleScore, Record
 
-_Key = tuple[str, str, ExampleKey]  # (defense, point, example): seeds and draws are in the example's
+_Key = tuple[str, str, ExampleKey]  # (defense, point, example); the example's key holds seed and draw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ def _scores(records: Sequence[Record]) -> dict[_Key, ExampleScore]:
 def _rank(
     title: str, attack: str, records: Sequence[Record], scores: dict[_Key, ExampleScore], everything: int
 ) -> AttackRank:
-    # defenses and points become readings of their own: what belongs together is a reading under one of them
+    # a reading under another defense or point is another reading: number them so that they form separate clusters
     places = {place: n for n, place in enumerate(dict.fromkeys(key[:2] for key in scores))}
     hits = {
         (seed, draw, len(places) * reading + places[defense, point], at): score.success

@@ -63,7 +63,7 @@ def attacks(records: Iterable[Record], published: Sequence[PublishedFigures] = (
         if isinstance(cell, AttackCell):
             key = (condition_key(record), attack_name(cell), entry_text(cell.defense), cell.point)
             gathered.setdefault(key, []).append(record)
-    # A condition's title starts with its data set; what follows tells apart all else that differs.
+    # A condition's title starts with its data set; the rest names all other differences.
     titles = {condition.key: condition.title.partition(" · ")[2] for condition in by_condition(listed)}
     rows = [_row(titles[key[0]], same, published) for key, same in gathered.items()]
     return sorted(rows, key=lambda row: (row.title, row.dataset, sort_key(row.defense, row.point), row.attack))
@@ -91,7 +91,7 @@ def _row(title: str, records: Sequence[Record], published: Sequence[PublishedFig
         examples=len(hits),
         asr=sum(hits.values()) / len(hits) if hits else None,
         interval=share_interval(hits),
-        # of what a cascade left an attack, medians say how hard that was
+        # in a cascade, medians would describe only the hard readings left to an attack
         medians={metric.name: None if cascade else median_of(examples, metric) for metric in COMPARED},
         rmse_of_successes=median_of([example for example in examples if example.success], RMSE),
         prior_psnr_db=median([example.prior_db for example in examples], -inf),

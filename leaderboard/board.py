@@ -34,7 +34,7 @@ from bench.record.names import dataset_name, entry_text
 from bench.record.schema import Record
 
 _Attacks = dict[str, set[int]]  # name → weight seeds
-THRESHOLDS_DB = tuple(range(10, 62, 2))  # at which `reached` is taken
+THRESHOLDS_DB = tuple(range(10, 62, 2))  # thresholds for `reached`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ def board(records: Iterable[Record]) -> list[Row]:
             ]
         )
     ranked = {row.title for row in rows if row.complete}
-    width = Counter[str]()  # of each condition: how many figures it has
+    width = Counter[str]()  # condition → number of figures
     for row in rows:
         width[row.title] += sum(at.asr is not None for at in row.points.values()) + (row.cost is not None)
     return sorted(rows, key=lambda row: (row.title not in ranked, -width[row.title], row.title, row.rank))
@@ -221,7 +221,7 @@ def _at(point: str, worst: WorstCase, attacks: _Attacks, doubts: Sequence[Flag],
         name
         for name, seeds in attacks.items()
         if name not in worst.records
-        # n/a on some weight seeds alone, which others have: a row may not choose its conditions
+        # n/a on weight seeds that other rows have: a defense may not choose its seeds
         or (worst.seeds.get(name) and worst.refused_seeds.get(name, set()) & seeds)
     )
     identified, named, spent = recognition(worst)

@@ -1,4 +1,7 @@
-"""Inconsistent cascades: cells that attacked other readings than earlier cells left have no worst case."""
+"""Find inconsistent cascades, which have no worst case.
+
+In a cascade, an attack cell gets only the readings with an example that earlier cells did not reconstruct.
+"""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,7 +11,7 @@ from bench.record.schema import Record
 
 
 def torn(records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
-    """Yield each inconsistent cascade record with the reason: an earlier cell is missing or has a newer result."""
+    """Yield each cascade record with wrong readings, and the reason: an earlier cell is missing or newer."""
     by_id = {record.cell.id: record for record in records}
     for record in by_id.values():
         cell = record.cell

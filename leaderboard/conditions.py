@@ -109,19 +109,19 @@ def of_one_series(records: Iterable[Record]) -> list[Record]:
 
 
 def without_evidence(condition: Condition) -> tuple[str, ...]:
-    """Return the points with no success even on undefended readings: low figures there prove no protection."""
+    """Return the interception points with no success even undefended: low figures there prove no protection."""
     each = [(point, worst) for row in condition.rows.values() for point, worst in row.items()]
     return ordered(point for point, worst in each if worst.unchanged and worst.asr == 0)
 
 
 def without_baseline(condition: Condition) -> tuple[str, ...]:
-    """Return the points without an attack on an undefended reading."""
+    """Return the interception points at which no undefended reading was attacked."""
     each = [(point, worst) for row in condition.rows.values() for point, worst in row.items()]
     return ordered({point for point, _ in each} - {p for p, worst in each if worst.attacked and worst.unchanged})
 
 
 def sort_key(defense: str, point: str) -> tuple[bool, str, int, str]:
-    """Return the key that sorts tables: no defense first, then by name; points from inside the client outwards."""
+    """Return a table row's sort key: no defense first, then by defense name, then by point from inside the client."""
     return defense != "none", defense, *_from_inside(point)
 
 

@@ -14,10 +14,10 @@ from bench.record.metrics import PSNR_DB
 from bench.record.names import distinct
 from bench.record.schema import AttackResult, ReadingScore, Record
 
-FEW = 32  # examples; with fewer a share's interval can be more than a third wide
-EXPLAINED = 1e-3  # of the squared distance at public examples: more than any rounding
-RECOGNISED = 0.5  # by how much more is identified or named than reconstructed
-NO_PROGRESS = 0.9  # of the first loss: an attack that ends above it has not begun to fit
+FEW = 32  # examples; with fewer, a share's interval can be wider than a third
+EXPLAINED = 1e-3  # share of the squared distance at public examples, above any rounding error
+RECOGNISED = 0.5  # excess of the identified or named share over the reconstructed share
+NO_PROGRESS = 0.9  # share of the first loss; an attack that ends above has not begun to fit
 BROKEN = "broken"  # a fault: the defense does not do what it states
 INCOMPLETE = (
     BROKEN,
@@ -40,9 +40,9 @@ FAILED = (
     "no-evidence",
     "no-baseline",
     "recognised",
-)  # of a row whose low figure may be the attacks' failure
-APART = (ROUND_DEPENDENT, OTHER_STRENGTH)  # of a row whose rate and accuracy are not of one defense
-_Results = dict[str, list[AttackResult]]  # of each attack that is done
+)  # flags of rows with a low figure that may be due to failed attacks
+APART = (ROUND_DEPENDENT, OTHER_STRENGTH)  # ASR and accuracy belong to different strengths
+_Results = dict[str, list[AttackResult]]  # attack → results
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -100,7 +100,7 @@ def _is_zero(reading: ReadingScore) -> bool:
 
 
 def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) -> list[Flag]:
-    """Return the flags for other causes of a low figure.
+    """Return flags for reasons, other than a strong defense, why few examples leaked.
 
     `averaged`: a cell with the same data and model grants repeated readings under this defense at this point.
     `evidence`: attacks on undefended readings succeeded. `baseline`: an undefended reading was attacked.
@@ -113,7 +113,7 @@ def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) 
     still, blind = _names(_without_progress(worst, attacks)), _names(_failed_self_check(attacks))
     restarted = _restarts(worst, attacks)
     prior, best = worst.prior_psnr_db, worst.best_median(PSNR_DB)
-    # in a cascade no attack has a median of its own
+    # in a cascade, attacks saw different readings, so their medians do not compare
     as_prior = attacks and not worst.cascade and prior is not None and (best is None or best <= prior)
     most = max((sum(each.values()) / len(each) for each in (worst.identified, worst.named) if each), default=0.0)
     recognised = worst.asr is not None and most - worst.asr >= RECOGNISED

@@ -13,7 +13,7 @@ from bench.scoring.intervals import effective_trials
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """The share of recognised examples at an interception point, with its 95 % interval."""
+    """The share of examples that attackers recognise (identify or name), with its 95 % interval."""
 
     value: float
     interval: tuple[float, float]
@@ -35,9 +35,9 @@ def most_over_chance(*rates: Rate | None) -> Rate | None:
 
 
 def recognition(worst: WorstCase) -> tuple[Rate | None, Rate | None, Epsilon | None]:
-    """Return the identified rate, the named rate and ε at a point; None for each unknown figure."""
+    """Return the identified rate, the named rate and ε at an interception point; None for each unknown figure."""
     spent = worst.privacy.by("tap")
-    # the decoder may not meet more strangers than a reconstruction does
+    # comparable only if the exact attack's list has no more strangers than the gallery for identification
     comparable = worst.places if worst.candidates - 1 <= worst.strangers else {}
     identified = _recognised(
         worst.identified, worst.identified_chance, spent, _here(worst, comparable, len(worst.identified_chance))
@@ -61,7 +61,7 @@ def _recognised(
         return None
     value = sum(hits.values()) / len(hits)
     chance = min(1.0, sum(sum(each.values()) for each in chances.values()) / len(hits))
-    limit = ceiling(spent, chance) if chance else None  # a baseline's records do not say it
+    limit = ceiling(spent, chance) if chance else None  # a baseline's records have no chance level
     trials = effective_trials(list(map(float, hits.values())), readings(list(hits)))
     return Rate(
         value=value, interval=interval, chance=chance, ceiling=limit, violated=exceeded(value, trials, limit), here=here

@@ -15,13 +15,13 @@ from bench.record.names import entry_text
 from bench.record.schema import Record, Spot, TrainingResult
 from bench.registry.mixing import mixes_alone
 
-WEAKER = 0.25  # of a squared change: half of the noise
-ROUNDING = 1e-9  # of a squared norm: no change
+WEAKER = 0.25  # ratio of squared changes: half the noise
+ROUNDING = 1e-9  # ratio of squared norms: no change
 Trained = tuple[TrainingCell, TrainingResult]
 
 
 def trained_with(records: Iterable[Record]) -> dict[tuple[str, str], list[Trained]]:
-    """Map (data and model, defense) to the trainings under this defense."""
+    """Group trainings, as (cell, result), by (data and model, defense)."""
     trained: dict[tuple[str, str], list[Trained]] = {}
     for record in records:
         if isinstance(record.cell, TrainingCell) and record.training is not None:
@@ -40,7 +40,7 @@ def strength(point: str, worst: WorstCase, trained: Sequence[Trained]) -> list[F
         return []
     answered = [r for each in worst.records.values() for r in each if r.attack is not None]
     random = any(r.attack.conditions.random for r in answered if r.attack is not None)
-    cell = answered[0].cell if answered else None  # all are of one defense
+    cell = answered[0].cell if answered else None  # all have the same defense
     if isinstance(cell, AttackCell) and mixes_alone(cell):
         random = False
     looked = [(cell, result) for cell, result in trained if result.spots]

@@ -12,7 +12,7 @@ from bench.matrix.published import PublishedFigures, beside, row_json
 from bench.record.names import entry_text, setting_text
 from bench.record.schema import BayesianResult, Privacy, Record, TrainingResult
 
-# Published figures that are of trainings.
+# Names of published figures that describe trainings.
 _OF_TRAININGS = {"accuracy", "epsilon", "rounds", "milliseconds", "overhead"}
 
 
@@ -76,7 +76,7 @@ def trainings(records: Iterable[Record], published: Sequence[PublishedFigures] =
 
 
 def missing(rows: Sequence[TrainingRow], published: Sequence[PublishedFigures]) -> list[PublishedFigures]:
-    """Return the published training figures without a counterpart in `rows`."""
+    """Return the published training figures that match no row in `rows`."""
     shown = {id(row.published) for row in rows}
     return [
         figures
@@ -104,11 +104,11 @@ def _natural(text: str) -> list[tuple[float, str]]:
 
 
 def _row(key: tuple[str, ...], records: Sequence[Record], published: Sequence[PublishedFigures]) -> TrainingRow:
-    # Trainings that differ only in how often they were tested are one training.
+    # Trainings with different test intervals but equal seeds are the same training.
     records = list({record.cell.seed: record for record in records}.values())
     results = [record.training for record in records if record.training is not None]
     accuracies = [result.accuracy for result in results]
-    longest = max(results, key=lambda result: result.rounds, default=None)  # it spent the most
+    longest = max(results, key=lambda result: result.rounds, default=None)  # spent the largest ε
     privacy = longest.privacy if longest else Privacy()
     paper = privacy.by("paper")
     times = [record.cost.training for record in records if record.training and record.cost.training]

@@ -13,7 +13,7 @@ from bench.record.schema import ExampleScore, Privacy, Record
 from bench.scoring.intervals import LEVEL, clustered_share
 from bench.scoring.summary import median
 
-SNR_CAP_DB = 120.0  # of `bench.scoring.reading`: the reading is the undefended one
+SNR_CAP_DB = 120.0  # cap in `bench.scoring.reading`: the reading equals the undefended reading
 GRADIENT_FREE = ("prior-", "labels-only")  # attackers whose examples owe nothing to the gradient
 ExampleKey = tuple[int, int, int, int]  # seed, draw, reading, example
 
@@ -94,7 +94,7 @@ class WorstCase:
             self.refused_seeds.setdefault(attack, set()).add(cell.seed)
             return
         self.seeds.setdefault(attack, set()).add(cell.seed)
-        if cell.grants.gallery:  # it was shown the example among others: no reconstruction
+        if cell.grants.gallery:  # the attacker saw the true example in a gallery: no reconstruction
             self._add_named(attack, cell, record)
             return
         self._draws.add(cell.draw)
@@ -106,10 +106,10 @@ class WorstCase:
                 self.leaked.setdefault(key, False)
                 self.failed.add(key)
             return
-        if not result.readings:  # those before it in a cascade left nothing
+        if not result.readings:  # earlier attacks in the cascade left no reading
             self.scores.setdefault(attack, {})
             return
-        knows = result.conditions.described or result.conditions.simulated  # plain attackers know nothing, whatever
+        knows = result.conditions.described or result.conditions.simulated  # always False for plain attackers
         self.informed |= reads_gradient and knows
         self.unchanged &= result.distortion.snr_db_least == SNR_CAP_DB
         scores, leaked, priors = self.scores.setdefault(attack, {}), self.leaked, self.prior_db

@@ -74,13 +74,13 @@ def command(
         public=public_examples,
         public_labels=public_labels,
     )
-    # before the attack spends its minutes
+    # check before the attack, which takes minutes
     checked = api.check(reading, true.get("inputs"), true.get("labels"))
     reconstruction = api.attack(reading, name, evaluations=evaluations, seed=seed, device=device, params=attack_params)
     scores, value_range = None, reading.value_range
     if true:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what it warns of is in the text
+            warnings.simplefilter("ignore")  # the printed text includes the warning
             scores = api.score(
                 reconstruction,
                 true["inputs"],

@@ -32,7 +32,7 @@ def command(name: str, kind: str | None, params: dict[str, Any], data_dir: Path 
     kinds = [kind] if kind else [other for other in registry.KINDS if name in registry.names(other)]
     if not kinds:
         raise BenchError(f"nothing is called {name!r}; `bench list` shows all names")
-    from bench.contracts.run import check  # torch, and everything that the contracts look at
+    from bench.contracts.run import check  # imports torch
 
     results = {each: check(each, name, params, data_dir=data_dir) for each in kinds}
     if as_json:

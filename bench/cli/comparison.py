@@ -80,7 +80,7 @@ def _of_same_entries(a: Record, b: Record) -> Provenance:
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
-    """Yield the differing settings in two configurations; for a different entry name, only the entry as a whole."""
+    """Yield the settings that differ; an entry with another name (such as another attack) is yielded as a whole."""
     for key in sorted({*a, *b}):
         first, second = a.get(key, "absent"), b.get(key, "absent")
         if first == second:
@@ -135,7 +135,7 @@ def _paired(a: AttackResult, b: AttackResult) -> PairedDifference:
     mine, other = ([result.readings[row].examples[n] for row, n in places] for result in (a, b))
     first, second = (np.array([example.success for example in examples]) for examples in (mine, other))
     rows = [row for row, _ in places]
-    # Examples of one batch leak together: readings are resampled whole.
+    # Examples in a batch leak together: whole readings are resampled.
     clusters = rows if 1 < len(set(rows)) < len(rows) else None
     difference, low, high = paired_difference(first, second, clusters=clusters)
     return PairedDifference(

@@ -37,7 +37,7 @@ _LEGEND = (
     "it leaves, type-0 the same at the server.  ≥: some attacks failed, or none knew the defense: the true "
     "figure may be higher."
 )
-_SUMMARISED = 2  # conditions, of which the end says in words what leaks
+_SUMMARISED = 2  # conditions with their leakage described in words
 _INDENT = 13  # columns
 
 
@@ -144,7 +144,7 @@ def _stands(console: Console, joined: Joined, run: Path) -> None:
 def _say_lines(console: Console, lines: Iterable[tuple[str, str]]) -> None:
     console.print()
     for name, text in lines:
-        # a command and a path stay in one piece, to be copied
+        # commands and paths are not wrapped, so that they can be copied
         parts = (
             [text]
             if "bench " in text or name == "picture"

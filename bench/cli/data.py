@@ -129,7 +129,7 @@ def _place(row: DataState) -> str:
 def _show(rows: list[DataState], looked: list[str]) -> None:
     table: list[tuple[str | Text, ...]] = []
     for row in rows:
-        # Without a remedy, or for damage, only the full message says what is wrong.
+        # Without a remedy, or for damage, only the full message explains the fault.
         fault = row.message if row.state == "damaged" or not row.remedy else ""
         parts = (_place(row) if row.training else "", row.subset, fault or row.remedy)
         counts = ("" if count is None else f"{count:>8}" for count in (row.training, row.test, row.classes))

@@ -13,7 +13,7 @@ from bench.errors import BenchError, UnknownName
 from bench.parameters import Parameter, parameters
 from bench.registry import entries as registry
 
-# What `_print` says in words of its own, or not at all.
+# Keys that `_print` formats separately or omits.
 _SAID = ("name", "doc", "parameters", "kind", "target", "distribution", "version", "file")
 
 

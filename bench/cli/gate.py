@@ -86,7 +86,7 @@ def _margin(text: str) -> tuple[str, float]:
 def _write(run: Path | None, path: Path, margins: dict[str, float]) -> None:
     run = checked_run(run)
     made = baselines.of_run(lookup.compact_records(run, whole=True), request.read(run), margins)
-    # Against itself it must pass, or it is too small to be of use: better said now than in CI.
+    # A baseline that does not pass against itself is too small: report this now, not in CI.
     result = verdict(made.records, made.records, made.margins)
     if path.exists():
         made = baselines.replacing(made, baselines.read(path))

@@ -79,10 +79,9 @@ def show(
 ) -> None:
     """Show the board of RUNS (by default the newest below runs/).
 
-    One row for each defense on a data set, model and condition: the worst case over attacks at each
-    point, the best single attack, accuracy, ε, overhead; incomplete rows rank below complete ones.
-    Of a suite first the standings: one row for each defense over all conditions, yours (▸) among the
-    published ones.
+    One row for each defense on a data set, model and condition: the worst case over attacks at each point, the best
+    single attack, accuracy, ε, overhead; incomplete rows rank below complete rows. For a suite, standings come first: a
+    row for each defense over all conditions, with yours (▸) among the published defenses.
     """
     wanted, shown = _Files(**files), _board(runs, reference)
     if attacks:
@@ -158,7 +157,7 @@ class _Shown:
 
 def _board(runs: tuple[Path, ...], reference: bool | None) -> _Shown:
     records_of = {} if reference and not runs else _records(runs)
-    # a cell of several runs counts once, from the run named last
+    # a cell in several runs counts once, from the last run named
     last = tuple({record.cell.id: record for records in records_of.values() for record in records}.values())
     version = None if reference is False else beside.suite_of(records_of) or (reference and _version()) or None
     suite = beside.joined(version, last) if version else None

@@ -9,7 +9,7 @@ from bench.cli.words import meant
 from bench.errors import BenchError
 from bench.registry import entries as registry
 
-# kind → (heading, the literal attribute that tells entries of this kind apart, its column)
+# kind → (heading, literal attribute shown for its entries, column heading)
 _SHOWN = {
     "attacks": ("Attacks", "knowledge", "knowledge"),
     "defenses": ("Defenses", "stages", "stage"),

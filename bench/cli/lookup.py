@@ -49,9 +49,9 @@ def shown_records(run: Path) -> list[Record]:
 
 def compact_records(run: Path, *, whole: bool = False) -> list[Record]:
     """Return a run's records in compact form; `whole` raises for an unreadable record instead of skipping it."""
-    gc.disable()  # none of what is read is garbage, and looking for it takes a quarter of the time
+    gc.disable()  # reading creates no garbage, and searching for garbage takes a quarter of the time
     try:
         return list(map(Interner(), records.records(run) if whole else shown_records(run)))
     finally:
-        gc.freeze()  # nor will it be
+        gc.freeze()  # the records stay in use
         gc.enable()

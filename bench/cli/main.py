@@ -10,7 +10,7 @@ from bench.cli.words import meant
 from bench.errors import BenchError
 from bench.sanitize import LONG, sanitize, sanitized_lines
 
-# command → (its module, one line for --help)
+# command → (module, line for --help)
 _COMMANDS = {
     "run": ("bench.cli.run", "Run a matrix: attacks × defenses × data sets × interception points."),
     "status": ("bench.cli.status", "Say how far a run is, from another terminal or machine."),
@@ -73,7 +73,7 @@ def main() -> None:
     except BenchError as error:
         click.echo(f"bench: {sanitized_lines(error)}", err=True)
         sys.exit(2)
-    except OSError as error:  # a name too long, a folder that may not be read: the system's own words
+    except OSError as error:  # such as a too long name or an unreadable folder: print the system's message
         name = f"{error.filename}: " if error.filename else ""
         click.echo(sanitize(f"bench: {name}{error.strerror or error}", LONG), err=True)
         sys.exit(2)

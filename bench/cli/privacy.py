@@ -21,7 +21,7 @@ class _Number(click.FloatRange):
 
 
 _COUNT, _RATE = click.IntRange(1, 10**9), _Number(1e-9, 1)
-_SIGMA = _Number(1e-3, 1e6)  # below, every accountant's ε is beyond any meaning; above, numbers overflow
+_SIGMA = _Number(1e-3, 1e6)  # smaller: every accountant's ε is meaningless; larger: overflow
 _DELTA = _Number(1e-100, 1, max_open=True)
 
 

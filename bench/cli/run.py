@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _MOST_SHARDS = 100_000
 _MATRIX = "matrix.toml"  # in the folder of a run without a matrix file: the typed axes
-# Options that leave a suite's own cells as they are; any other, new ones too, makes a suite's run unranked.
+# Options that do not change a suite's cells; any other option makes a suite's run unranked.
 _FREE = (
     "matrix_name",
     "suite_name",
@@ -45,7 +45,7 @@ _FREE = (
     "as_json",
 )
 _OF_MATRICES = (*_FREE, "scale", "full")
-# Options that repeating a cell knows.
+# Options allowed when a cell is repeated.
 _OF_CELLS = ("cell_file", "data_dir", "device", "plugins", "as_json")
 
 

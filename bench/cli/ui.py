@@ -21,8 +21,8 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def command(run: Path, port: int, no_browser: bool) -> None:
     """Open MLflow's UI on the store of RUN (default: the newest below runs/), on loopback.
 
-    It opens on charts of ε, accuracy and leakage of the run's rows, with pictures; where there are none on a
-    comparison of cells, else on the table of runs.
+    The page opens on charts of ε, accuracy and leakage, with pictures. Without charts, it opens on a comparison of
+    cells, or else on the table of runs.
     """
     uri = store.default_uri(run)
     database = Path(uri.removeprefix("sqlite:///"))

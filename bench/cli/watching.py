@@ -33,8 +33,8 @@ class Screen(Observer):
         self._drawn = console.is_terminal and not quiet
         self._lines = not console.is_terminal and not quiet
         self._settled_before = len(records)
-        self._trainings: dict[str, str] = {}  # a line each below the bar
-        self._drawn_at = self._cost = 0.0  # when the screen was drawn last, and how long that took
+        self._trainings: dict[str, str] = {}  # training's cell id → line below the bar
+        self._drawn_at = self._cost = 0.0  # time of the last drawing, and its duration
         self._bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.fields[doing]}", markup=False),
@@ -48,7 +48,7 @@ class Screen(Observer):
 
     def __enter__(self) -> Self:
         self._live.start()
-        self._draw()  # the bar stands from the beginning
+        self._draw()  # show the bar from the beginning
         return self
 
     def __exit__(self, *error: object) -> None:

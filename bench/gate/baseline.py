@@ -100,7 +100,7 @@ def read(path: Path) -> Baseline:
         raise BenchError(f"{path}: not a baseline ({first_error(error)}); {_AGAIN}") from None
     except (RecordError, RecursionError) as error:
         raise BenchError(f"{path}: not a baseline: {error}") from None
-    except ValueError as error:  # no text, or no JSON from a record on
+    except ValueError as error:  # not text, or invalid JSON after some record
         raise BenchError(f"{path}: not a baseline ({first_line(error)}); {_AGAIN}") from None
     return Baseline(margins=file.margins, request=file.request, records=tuple(records), oldest=tuple(oldest))
 

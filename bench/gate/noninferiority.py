@@ -13,7 +13,7 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from bench.scoring.intervals import wald_plus_2
 
-LEVEL = 0.95  # of a one-sided bound
+LEVEL = 0.95  # confidence level for a one-sided bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def of_numbers(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Incr
     sums, sizes = np.bincount(member, increases), np.bincount(member)
     residual = sums - sizes * estimate
     variance = count / max(1, count - 1) * float(residual @ residual) / len(increases) ** 2
-    # The mean of equal numbers differs from them by rounding, which is no spread.
+    # The mean over equal numbers differs from them by rounding, which is no variation.
     exact = np.ptp(increases) <= 1e-12 * max(1.0, float(np.abs(increases).max()))
     return Increase(
         estimate=float(increases[0]) if exact else estimate,
@@ -106,7 +106,7 @@ def holm(p_values: Sequence[float], level: float = LEVEL) -> list[tuple[float, f
     """
     order = np.argsort(p_values, kind="stable")
     adjusted: list[tuple[float, float]] = [(1.0, level)] * len(p_values)
-    largest, stopped = 0.0, 0  # tests that remained at the first that was not rejected
+    largest, stopped = 0.0, 0  # stopped: remaining tests at the first accepted test
     for step, position in enumerate(order):
         remaining = len(p_values) - step
         largest = max(largest, min(1.0, remaining * p_values[position]))

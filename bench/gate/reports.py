@@ -21,8 +21,8 @@ _HEADLINE = {
 }
 _STYLE = {"pass": "green", "weaker": "bold red", "inconclusive": "yellow"}
 _SINCE = "against the oldest baseline (to accept it: delete the file, and write the baseline anew):"
-_PLACES = 8  # that were not compared, in the terminal
-_SHOWN = 30  # rows of a summary; the JSON and the XML have all
+_PLACES = 8  # subjects without a comparison, shown in the terminal
+_SHOWN = 30  # rows in a summary; JSON and XML hold all rows
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 

@@ -27,9 +27,9 @@ from bench.record.names import dataset_name, entry_text, setting_text
 from bench.record.schema import Record
 
 Outcome = Literal["pass", "weaker", "inconclusive"]
-# One-sided bounds of a share need this many examples over its margin, even where no example changed.
+# A share's one-sided bound needs at least this number / margin examples, even if no example changed.
 _EXAMPLES_TIMES_MARGIN = 3.2
-_FEWEST_TIMED = 3  # trainings: with fewer, how much timings vary is not known
+_FEWEST_TIMED = 3  # trainings; with fewer, the timings' variation is unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ def verdict(
     )
 
 
-_Subject = tuple[str, str, str]  # what a metric is of: the condition's title, defense, point or "training"
+_Subject = tuple[str, str, str]  # condition's title, defense, and point or "training"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +271,7 @@ def _of_attacks(pairs: _Pairs) -> Iterable[_Measurement]:
                 for metric in ("asr", "identified", "named"):
                     if _hits(before, metric).keys() & _hits(after, metric).keys():
                         yield _of_shares(metric, before, after, subject)
-                if not (before.cascade or after.cascade):  # there, whom it leaked to decides how near one came
+                if not (before.cascade or after.cascade):  # in a cascade, each attack saw other readings
                     was, is_now = _nearest(before), _nearest(after)
                     yield _of_figures("rmse", {key: (was[key], is_now[key]) for key in was if key in is_now}, subject)
                 for name in ("reading_snr", "reading_cosine"):
@@ -290,7 +290,7 @@ def _readings(pairs: _Pairs) -> dict[tuple[str, ...], _Figures]:
         others = dict(after.attack.numbered())
         for number, then in before.attack.numbered():
             now = others.get(number)
-            if now is None:  # a cascade had left it then alone
+            if now is None:  # the cascade left this reading only in the earlier run
                 continue
             for name, values in (
                 ("reading_snr", (then.snr_db, now.snr_db)),
@@ -438,7 +438,7 @@ def _judged(measurements: Sequence[_Measurement], margins: Mapping[str, float]) 
             unknown = "one weight seed and one reading say nothing of how they vary"
             reason = f"too few {metric.of}" if needed else unknown
         elif outcome == "weaker" and metric.name == "undefended_asr":
-            # The attackers got worse: a defense that leaks no more has shown nothing.
+            # The attackers got worse: a defense that leaks no more proves no strength.
             outcome = "inconclusive"
             reason = "the attacks got weaker: less comes back without a defense than before"
         yield Comparison(

@@ -75,7 +75,7 @@ def gpu(versions: dict[str, Any]) -> Finding:
 
 def cores(versions: dict[str, Any]) -> Finding:
     """Compare the CPU cores available to this process with torch's threads: more threads than cores cost time."""
-    # sched_getaffinity is there on Linux alone; elsewhere every core is ours
+    # only Linux has sched_getaffinity; other systems allow every core
     usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     threads = int(versions.get("threads", usable))
     detail = f"{usable} usable of {os.cpu_count()}, {threads} torch threads"

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from bench.health.finding import Finding
 
-_LEAST_FREE = 2 * 1024**3  # bytes; a standard suite's records and arrays stay below
+_LEAST_FREE = 2 * 1024**3  # bytes; a standard suite's records and arrays need less
 
 
 def data(data_dir: Path | None) -> list[Finding]:
     """Return a finding for each existing data folder, in search order; a warning if no data folder exists."""
     try:
-        from bench.datasets.loading import folders  # numpy and pandas, which may be what is broken
+        from bench.datasets.loading import folders  # imports numpy and pandas, which may be broken
     except ImportError as error:
         return [Finding("data", "warn", f"cannot be looked at: {error}", "mend the dependency named above")]
     places = folders(data_dir)

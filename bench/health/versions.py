@@ -10,7 +10,7 @@ from packaging.specifiers import SpecifierSet
 from bench.health.finding import Finding
 from bench.registry.entries import DISTRIBUTION
 
-# What a run can do without: tracking is filled in later, and packs replace the loaders' downloads.
+# Runs work without these: tracking is filled in later, and packs replace the loaders' downloads.
 _SPARED = ("mlflow", "torchvision", "lpips", "pooch")
 
 

@@ -64,7 +64,7 @@ def span(records: Iterable[Record], cells: Iterable[AnyCell], *, alone: bool = F
 
     None if no published setting has all cells. `alone`: see `expected`.
     """
-    wanted: dict[str, dict[str, None]] = {}  # defense → its cells, in their order
+    wanted: dict[str, dict[str, None]] = {}  # defense → cells, in order
     for cell in cells:
         wanted.setdefault(str(cell.defense), {})[same(cell)] = None
     taken: dict[str, dict[str, float]] = {}

@@ -22,8 +22,8 @@ from bench.record.schema import AttackResult, Record, Trajectory
 FOLDER = Path(__file__).parent
 AGAIN = "get it from the repository again"
 DIGITS = 5
-_MOST_BYTES = 2**28  # unpacked, of one file
-_EXACT = ("cell", "privacy", "provenance")  # their numbers stay as they are
+_MOST_BYTES = 2**28  # unpacked size of a file
+_EXACT = ("cell", "privacy", "provenance")  # numbers in these fields are not rounded
 
 
 def versions(folder: Path = FOLDER) -> tuple[str, ...]:

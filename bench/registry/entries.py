@@ -52,7 +52,7 @@ class Origin:
         return f"{self.distribution} {self.version} ({self.target})"
 
 
-# None: declared, and not loaded in this process
+# a None class is declared, but not loaded in this process
 _added: dict[tuple[str, str], tuple[Origin, type | None]] = {}
 
 
@@ -103,7 +103,7 @@ def load(kind: str, name: str) -> type:
     return entry
 
 
-@lru_cache(maxsize=1024)  # 10⁵ cells of a matrix ask for the same few
+@lru_cache(maxsize=1024)  # a matrix's 10⁵ cells ask for the same few
 def _loaded(kind: str, name: str, source: Origin) -> type:
     base = _base(kind)
     try:
@@ -183,7 +183,7 @@ def _installed() -> dict[str, dict[str, tuple[Origin, ...]]]:
     """Map kind to name to claims, read from the metadata only once in a process."""
     claims: dict[str, dict[str, tuple[Origin, ...]]] = {kind: {} for kind in KINDS}
     points = metadata.entry_points()
-    known: dict[int, tuple[str, str]] = {}  # parsing a distribution's metadata anew for each entry is slow
+    known: dict[int, tuple[str, str]] = {}  # parsing a distribution's metadata again for each entry is slow
     for kind in KINDS:
         for point in points.select(group=f"bench.{kind}"):
             dist = point.dist

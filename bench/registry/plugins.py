@@ -35,9 +35,9 @@ def module(spec: str) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     file_spec = importlib.util.spec_from_file_location(name, path)
-    assert file_spec is not None and file_spec.loader is not None  # the suffix .py always has a loader
+    assert file_spec is not None and file_spec.loader is not None  # files ending in .py always have a loader
     loaded = importlib.util.module_from_spec(file_spec)
-    sys.modules[name] = loaded  # dataclasses look their own module up while it is being executed
+    sys.modules[name] = loaded  # dataclasses look up their module while it is executed
     try:
         file_spec.loader.exec_module(loaded)
     except (Exception, SystemExit) as error:

@@ -17,8 +17,8 @@ from bench.leaderboard.board import THRESHOLDS_DB, AtPoint, Row, on_front
 from bench.leaderboard.conditions import ordered
 from bench.leaderboard.forms.columns import Line, grouped
 
-WORST = "worst"  # the point that means: of each defense its own worst
-SUCCESS_DB = int(PSNR_DB)  # from which on an image counts as leaked, if it also beats the best prior by 3 dB
+WORST = "worst"  # stands for each defense's worst point
+SUCCESS_DB = int(PSNR_DB)  # an image at or above leaks, if its PSNR also exceeds the best prior by 3 dB
 _HEIGHT = 280  # pixels
 _ROWS = alt.Chart(alt.NamedData("rows"))
 
@@ -104,7 +104,7 @@ def charts() -> list[Chart]:
 
 
 def conditions(lines: Iterable[Line]) -> list[dict[str, Any]]:
-    """Return each condition's rows for the page's script, with attacks named by their index in `attacks`."""
+    """Return the board lines as JSON data for the charts, grouped by condition; an attack is given by its index."""
     return [
         {
             "title": group[0].row.title,
@@ -117,7 +117,7 @@ def conditions(lines: Iterable[Line]) -> list[dict[str, Any]]:
 
 
 def _telling(rows: Sequence[Row]) -> str:
-    """Return the point at which defenses differ most; at the worst point, every defense may leak all examples."""
+    """Return the interception point at which defenses differ most; at the worst point, all may leak equally."""
     rates: dict[str, list[float]] = {}
     for row in rows:
         for point, at in row.points.items():
@@ -261,7 +261,6 @@ def _own(field: str) -> alt.Color:
 
 
 def _dimmed(full: float) -> Any:
-    """Dim every defense except the focused defense."""
     return alt.condition("focus == '' || datum.name == focus", alt.value(full), alt.value(0.1))
 
 

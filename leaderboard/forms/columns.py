@@ -117,7 +117,7 @@ def codes(row: Row) -> list[str]:
 
 
 def unscored(at: AtPoint | None) -> str:
-    """Return why a point has no success rate: crashed, n/a, or a dash."""
+    """Return why an interception point has no success rate: crashed, n/a, or a dash if unknown."""
     return "crashed" if at and at.crashed else "n/a" if at and at.absent else NONE
 
 
@@ -153,7 +153,7 @@ def _best_attack(line: Line) -> str:
 
 
 def _at(point: str) -> list[Column]:
-    """Return a point's columns; only ASR is shown outside CSV."""
+    """Return an interception point's columns; only its ASR is shown outside CSV."""
 
     def of(read: Callable[[AtPoint], Any]) -> Callable[[Row], Any]:
         return lambda row: read(row.points[point]) if point in row.points else None

@@ -45,7 +45,7 @@ def strips(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False
     rows = [row for row in rows if row.title == rows[0].title and (private or not row.private)]
     names = distinct(row.defense for row in rows)
     lines: list[Strip] = []
-    # Undefended below the victims, then what leaks most: what the eye should compare stands together.
+    # Undefended first, then by leakage, so that similar lines are neighbours.
     for row in sorted(rows, key=lambda row: (row.defense != UNDEFENDED, -_asr(row, point))):
         if (arrays := of_best(row, runs, point)) is None:
             continue
@@ -59,7 +59,7 @@ def strips(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False
 
 def _words(at: AtPoint) -> str:
     """Give the success rate and the identified rate: a blurred face may still be identified."""
-    # the font has no sign for it
+    # the font has no ≥
     reached = rate(at.asr, lower_bound=at.lower_bound).replace("≥", "at least")
     words = f"{reached} of {at.examples} reconstructed"
     if at.identified is None:

@@ -30,5 +30,5 @@ def table(lines: Iterable[Sequence[str]]) -> str:
 def cell(text: str) -> str:
     """Escape a text for a table cell: no markup, link or column break remains."""
     escaped = re.sub(r"([\\`*_{}\[\]<>|#~])", r"\\\1", " ".join(text.split()))
-    # a backslash before < leaves some renderers' HTML alone, and not others'
+    # not every renderer accepts a backslash before <
     return escaped.replace(r"\<", "&lt;").replace(r"\>", "&gt;")

@@ -5,7 +5,7 @@ from math import inf, isfinite
 from bench.record.metrics import Metric
 
 NONE = "–"
-ALL = 0.995  # of the examples: a ceiling of as much is none
+ALL = 0.995  # a ceiling at or above this share bounds no attacker
 
 
 def share(value: float | None, places: int = 0) -> str:

@@ -31,8 +31,8 @@ from bench.leaderboard.standings import Standing
 from bench.pictures.thumbnails import Thumbnail
 from bench.record.metrics import COMPARED
 
-PAGE_ROWS = 25  # of the table, before there is a second page
-LONGEST = 400  # characters shown of a reason: a crash may bring its whole traceback
+PAGE_ROWS = 25  # rows on a page of the table
+LONGEST = 400  # characters shown from a reason, which may hold a whole traceback
 
 
 def render(

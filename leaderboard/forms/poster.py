@@ -14,7 +14,7 @@ from bench.leaderboard.standings import Standing
 from bench.points import POINTS
 
 _ROW, _TOP, _LEFT, _CELL, _TILE = 38, 98, 20, 78, 28
-_SIZE, _SMALL, _LETTER = 14, 10, 7.2  # of texts, and how wide a letter is at most
+_SIZE, _SMALL, _LETTER = 14, 10, 7.2  # text sizes, and a letter's greatest width
 _INK, _QUIET, _LINE, _PAPER = "#1b232b", "#56626e", "#dde3e8", "#ffffff"
 _GIST = "Share of private examples that some attacker reconstructs, with its 95 % interval. Lower is better."
 _FOOT = (
@@ -93,7 +93,7 @@ def pdf(content: bytes) -> bytes:
     return svg_to_pdf(content.decode())
 
 
-# Suffix → the SVG in that form.
+# Suffix → function that converts the SVG.
 FORMS: dict[str, Callable[[bytes], bytes]] = {".svg": bytes, ".png": png, ".pdf": pdf}
 
 

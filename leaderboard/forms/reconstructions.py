@@ -31,7 +31,7 @@ def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats, Kind] | N
             record = read(record_path(runs[cell_id], cell_id))
             cell = record.cell
             mine = isinstance(cell, AttackCell) and cell.point == point and best == attack_name(cell)
-            if mine and record.attack is not None and record.arrays is not None:  # a cascade may have left it nothing
+            if mine and record.attack is not None and record.arrays is not None:  # a cascade may leave no reading
                 arrays = read_arrays(runs[cell_id], record.arrays)
                 truth, guess = arrays["truth"], arrays["reconstruction"]
                 same = truth.shape == guess.shape and truth.ndim >= 3

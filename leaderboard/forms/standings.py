@@ -73,7 +73,7 @@ def figures(standings: Sequence[Standing]) -> list[Figures]:
 
 
 def columns(standings: Sequence[Standing]) -> tuple[str, ...]:
-    """Return the interception points with a counting condition."""
+    """Return the interception points with a figure in any standing, from inside the client outwards."""
     return ordered(point for each in standings for point in each.points)
 
 

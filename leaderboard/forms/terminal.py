@@ -106,7 +106,7 @@ def _stacked(stack: Sequence[Column], line: Line) -> Text:
         return _scored(at, best=best)
     first, *rest = stack
     name = _narrow(first.text(line)) if first.cell == "recognised" else first.text(line)
-    # a space before the parameters, so that a narrow column breaks there and not inside a word
+    # a space before the parameters lets a narrow column break before them
     text = Text(name.replace("(", " (", 1) if first.name == "defense" else name)
     for column in rest:
         words = _narrow(column.text(line)) if column.cell == "recognised" else column.text(line)
@@ -160,7 +160,7 @@ def _best(worst: WorstCase, attack: str, asr: float) -> str:
 def _attack_table(title: str, rows: list[AttackRow]) -> RenderableType:
     varied = [name for name in ("defense", "point") if len({getattr(row, name) for row in rows}) > 1]
     constant = [getattr(rows[0], name) for name in ("defense", "point") if name not in varied]
-    # Names in columns of their own would be squeezed to nothing beside seven figures: then they stand in one.
+    # Next to seven figures, several name columns would be too narrow: names share a column.
     names = (" · ".join(("data set", "attack", *varied)),) if varied else ("data set", "attack")
     # a further metric only if a paper publishes it: seven figures fill 80 columns
     published = {name for row in rows for name in _published(row)} - {RMSE.name, PSNR_DB.name}
