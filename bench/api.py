@@ -1,4 +1,4 @@
-"""Python API: your gradient in, reconstructions and scores out, without a run folder.
+"""Python API: attack your own gradient and score the reconstructions, without a run folder.
 
     from bench import api
     reading = api.reading(gradients, model=model, weights=model.state_dict(), shape=(1, 28, 28), classes=10)
@@ -7,8 +7,8 @@
     api.save_pictures("leak.png", truth, reconstruction)
     print(scores.summary.asr.value)
 
-`check` tests a reading against its declaration; `score` includes this test.  Updates of several local steps, known
-defenses, Opacus and Flower: docs/OWN.md.
+`check` tests whether a reading agrees with the settings declared for it; `score` includes this test.  docs/OWN.md
+treats updates with several local steps, known defenses, Opacus and Flower.
 """
 
 import copy
@@ -76,9 +76,9 @@ NO_PUBLIC = "a uniform grey, as no public examples were given; a real prior is n
 
 
 def gradient(model: nn.Module, inputs: Values, labels: Values) -> dict[str, Tensor]:
-    """Mean cross-entropy gradient over a batch, name → (*shape), with a copy of the model in eval mode.
+    """Return the mean cross-entropy gradient over a batch, name → (*shape), from a copy of the model in eval mode.
 
-    `inputs` (example, *shape), `labels` (example,).  Raises `BenchError` for inputs or labels unfit for the model.
+    `inputs` are (example, *shape), `labels` (example,).  Raises `BenchError` for inputs or labels unfit for the model.
     """
     refuse_batch_statistics(model)
     module = plain_copy(model)
@@ -105,12 +105,12 @@ def attack(
     device: Literal["auto", "cpu", "cuda"] = "cpu",
     params: Mapping[str, Any] | None = None,
 ) -> Claim:
-    """Attack all readings with `evaluations` each, restarts included; `params`: parameters of a named attack.
+    """Attack all readings with `evaluations` objective evaluations each, restarts included, and return the
+    reconstruction.
 
-    Attacks with a parameter `local` simulate several local steps one by one (`local="unrolled"`), unless `params` set
-    `local`.  An example from several epochs is claimed once.
-
-    Raises `BenchError` for an unknown attack or an unsupported reading.
+    `chunk` readings are attacked at once.  `params` are parameters for an attack given by name.  Attacks with a
+    parameter `local` simulate several local steps one by one (`local="unrolled"`), unless `params` sets it.  An example
+    used in several epochs is returned once.  Raises `BenchError` for an unknown attack or an unsupported reading.
     """
     if evaluations < 1 or chunk < 1:
         raise BenchError(f"evaluations and chunk must be at least 1, got {evaluations} and {chunk}")
@@ -148,17 +148,18 @@ def score(
     groups: Sequence[Group] = (),
     kind: str | None = None,
 ) -> Scores:
-    """PSNR, SSIM and other metrics for each example (`readings`), and their `summary`, as in records.
+    """Return PSNR, SSIM and other metrics for each example (`readings`), and their `summary`, as in a record.
 
-    `truth` (reading, example, *shape) and `labels` (reading, example), or the same examples in fewer axes.  `public`
-    (example, *shape) gives the prior-only baselines and the gallery of identification; without `public` there is no
-    identification, and `priors_from` names the prior.  `labels_known`: the attacker had the true labels, so blind
-    guesses have the right class; requires `public_labels`.  `value_range` is mapped to [0, 1].  In a table without
-    `groups` every column is numeric.  `kind`: the kind of data, by default the reading's, or inferred from `truth`.
+    `truth` (reading, example, *shape) and `labels` (reading, example) are the true examples; fewer axes are accepted.
+    `public` (example, *shape) gives the prior-only baselines and the gallery for identification; without it there is no
+    identification, and `priors_from` names the baseline.  `labels_known` says that the attacker had the true labels, so
+    a blind guess has the right class; it requires `public_labels`.  `value_range` is mapped to [0, 1].  In a table
+    without `groups` every column is numeric.  `kind` names the kind of data; None takes the reading's, or infers it
+    from `truth`.
 
-    A result of `attack` is checked against the truth (`check`).  If the truth does not explain the update, low figures
-    are meaningless: a warning is raised and `doubt` holds the reason.  Raises `BenchError` for mismatched shapes,
-    labels or values.
+    A result of `attack` is also checked against the truth (`check`).  If the truth does not explain the update, low
+    figures are meaningless: a warning is issued and `doubt` holds the reason.  Raises `BenchError` for mismatched
+    shapes, labels or values.
     """
     claimed = replace(reconstruction, inputs=_scaled(reconstruction, value_range))
     true = coerce.scaled(coerce.like_reading(truth, tuple(claimed.inputs.shape)), value_range, "truth")
@@ -206,7 +207,7 @@ def score(
 
 
 def _doubt(claimed: Reconstruction, true: NDArray[np.float64], labels: Tensor) -> str | None:
-    """Reason why the scores on these examples, in [0, 1], are meaningless; None otherwise."""
+    """Return why scores against these examples (in [0, 1]) are meaningless; None otherwise."""
     if not isinstance(claimed, Claim):
         return None
     low, high = claimed.reading.value_range
@@ -217,7 +218,7 @@ def _doubt(claimed: Reconstruction, true: NDArray[np.float64], labels: Tensor) -
 def save_pictures(
     path: str | PathLike[str], truth: Values | None, reconstruction: Reconstruction, *, value_range: Range = ZERO_TO_ONE
 ) -> Path:
-    """Write up to eight truths above their reconstructions as PNG; `truth` None: reconstructions only."""
+    """Write a PNG with up to eight truths above their reconstructions; if `truth` is None, only reconstructions."""
     guess = _scaled(reconstruction, value_range).numpy()
     kind = reconstruction.reading.kind if isinstance(reconstruction, Claim) else of_shape(guess.shape[2:])
     if truth is None:
@@ -233,7 +234,7 @@ def save_pictures(
 
 
 def frame(run: str | PathLike[str]) -> Frames:
-    """A run's `cells` and `victims` as pandas DataFrames.
+    """Return a run's `cells` and `victims` as pandas DataFrames.
 
         cells, examples = api.frame("runs/quickstart")  # in a cascade, attacks see the remaining readings
         examples.join(cells[["defense", "point"]]).groupby(["defense", "point"])["success"].mean().unstack().plot.bar()

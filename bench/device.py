@@ -1,4 +1,4 @@
-"""Arithmetic settings of a device, equal for workers, clusters, commands and the library."""
+"""A device's arithmetic settings, equal for every way to run a cell."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ _FEWEST, _MOST = 256, 4096  # rows: fewer do not fill a GPU, more do not make it
 
 @contextmanager
 def repeatable(device: torch.device | str) -> Iterator[None]:
-    """Context for a GPU: deterministic algorithms, no TF32 (10-bit mantissa).  No effect on a CPU."""
+    """On a GPU, compute with deterministic algorithms and without TF32 in this context; no effect on a CPU."""
     if torch.device(device).type == "cpu":
         yield
         return
@@ -43,9 +43,8 @@ def repeatable(device: torch.device | str) -> Iterator[None]:
 
 
 def name_of(device: torch.device | str) -> str:
-    """Name of a GPU; for a CPU its name, family, model and widest torch instructions.
-
-    Sums are rounded in another order on another CPU, so last digits differ.
+    """Return a GPU's name; for a CPU its name, family and model, and the vector instructions that torch uses.
+    Another CPU adds numbers in another order, so last digits differ.
     """
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(torch.device(device))
@@ -65,7 +64,7 @@ def _cpu_name() -> str:
 
 
 def tf32(device: torch.device | str) -> bool | None:
-    """Whether the device computes products in TF32; None on a CPU."""
+    """Whether the device multiplies in TF32 under `repeatable`; None on a CPU."""
     if torch.device(device).type == "cpu":
         return None
     with repeatable(device):
@@ -78,7 +77,7 @@ def _precise() -> tuple[Any, ...]:
 
 
 def rows_that_fit(device: torch.device | str, row: int) -> int:
-    """Rows of this size within half of a GPU's free memory, from 256 to 4096; 0 on a CPU."""
+    """Return how many rows of `row` bytes fit in half of a GPU's free memory, from 256 to 4096; 0 on a CPU."""
     if torch.device(device).type == "cpu":
         return 0
     free, _ = torch.cuda.mem_get_info(torch.device(device))
@@ -86,6 +85,6 @@ def rows_that_fit(device: torch.device | str, row: int) -> int:
 
 
 def synchronize(device: torch.device | str) -> None:
-    """Wait for queued work, so that timings include the work."""
+    """Wait until the device has finished its queued work, so that timings include this work."""
     if torch.device(device).type != "cpu":
         torch.cuda.synchronize(torch.device(device))

@@ -1,4 +1,4 @@
-"""User errors: a line with the mistake, its place, and the remedy."""
+"""Errors for the user: a message names the mistake, its place, and the remedy."""
 
 import traceback
 from pathlib import Path
@@ -12,7 +12,7 @@ class BenchError(Exception):
 
 
 class UnknownName(BenchError):
-    """A name without a registered entry."""
+    """A name that no registered entry has."""
 
 
 class MatrixError(BenchError):
@@ -20,31 +20,31 @@ class MatrixError(BenchError):
 
 
 class DataError(BenchError):
-    """Missing, truncated, altered or out-of-range data."""
+    """A data set that is missing, truncated, altered or out of range."""
 
 
 class StorageError(BenchError):
-    """An unwritable file or folder."""
+    """A file or folder that cannot be written."""
 
 
 class PluginError(BenchError):
-    """A plug-in with a load error or a broken contract."""
+    """A plug-in that cannot be loaded or breaks its contract."""
 
 
 class RecordError(BenchError):
-    """A damaged record or reading file, or another schema."""
+    """A record or reading file that is damaged or has another schema."""
 
 
 class WeightsError(BenchError):
-    """A weights file unfit for the model."""
+    """A weights file that does not fit the model."""
 
 
 class NotApplicable(Exception):
-    """A combination that cannot run, recorded as `n/a: reason`."""
+    """A combination that cannot run; its record says `n/a: reason`."""
 
 
 def with_place(error: BaseException) -> str:
-    """An unforeseen error in a line: type, message, and innermost line of code."""
+    """Describe an unforeseen error in a line: its type, its message, and the innermost line of code."""
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
     place = f" ({Path(last.filename).name}:{last.lineno})" if last else ""

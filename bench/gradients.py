@@ -1,9 +1,9 @@
 """Gradients of many groups of examples at once, exact and differentiable.
 
-The pipeline takes each example's gradient (groups of a single example); attacks take the mean gradient of each batch of
-candidates.  Forward hooks keep the input a and output z of every convolution and linear layer; a single `autograd.grad`
-gives δ = ∂loss/∂z for all groups; each group's weight gradient is then a bilinear map of (a, δ).  Models with
-parameters in other layers use `torch.func`, or a loop over groups if `torch.func` has no verified derivatives.
+The federated pipeline takes each example's gradient (groups with a single example); attacks take each candidate batch's
+mean gradient.  Forward hooks keep the input a and output z of every convolution and linear layer; a single
+`autograd.grad` gives δ = ∂loss/∂z for all groups; each group's weight gradient is then a bilinear map of (a, δ). Models
+with other parametrised layers use `torch.func`, or a loop over groups if its derivatives are not verified.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,18 +27,18 @@ _VMAPPED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.GroupNorm, nn.BatchNo
 
 
 def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross entropy per example against class probabilities: (example, class) twice → (example,)."""
+    """Return each example's cross entropy against class probabilities: (example, class) twice → (example,)."""
     return -(targets * F.log_softmax(logits, dim=-1)).sum(-1)
 
 
 def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
-    """Labels (...,) → probabilities (..., class)."""
+    """Return labels (...,) as class probabilities (..., class)."""
     return F.one_hot(labels, classes).to(dtype)
 
 
 def example_loss(model: nn.Module) -> Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]:
-    """Cross entropy of a single example: weights name → (*parameter shape), input (*shape), label () or class
-    probabilities (class,).
+    """Return a function for a single example's cross entropy.  It takes weights name → (*parameter shape), an input
+    (*shape), and a label () or class probabilities (class,).
     """
 
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -50,11 +50,10 @@ def example_loss(model: nn.Module) -> Callable[[dict[str, Tensor], Tensor, Tenso
 def group_gradients(
     model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor, *, differentiable: bool = False
 ) -> dict[str, Tensor]:
-    """Mean gradient of each group under the same weights.
+    """Return each group's mean gradient under the same weights, name → (group, *parameter shape).
 
-    `inputs` (group, example, *shape), `targets` (group, example, class) probabilities; returns name → (group,
-    *parameter shape).  `differentiable` keeps the graph to inputs and targets.  Raises `NotApplicable` for models with
-    batch statistics, which mix examples.
+    `inputs` are (group, example, *shape), `targets` are class probabilities (group, example, class).  `differentiable`
+    keeps the graph to inputs and targets.  Raises `NotApplicable` for models with batch statistics, which mix examples.
     """
     if layer := mixing_layer(model):
         raise NotApplicable(
@@ -72,7 +71,7 @@ def group_gradients(
 
 
 def mixing_layer(model: nn.Module) -> str | None:
-    """Name of a layer whose batch statistics mix the examples of a batch; None if absent."""
+    """Describe a layer whose batch statistics mix a batch's examples; None if the model has no such layer."""
     for path, layer in model.named_modules():
         # without running statistics, eval mode uses those of the batch, too
         if isinstance(layer, _BATCH_STATISTICS) and (layer.training or layer.running_mean is None):
@@ -82,8 +81,8 @@ def mixing_layer(model: nn.Module) -> str | None:
 
 
 def example_gradients(model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Gradient of each example: `inputs` (example, *shape), `targets` (example, class) probabilities → name →
-    (example, *parameter shape).  Raises as `group_gradients`.
+    """Return each example's gradient, name → (example, *parameter shape).  `inputs` are (example, *shape), `targets`
+    are class probabilities (example, class).  Raises as `group_gradients` does.
     """
     return group_gradients(model, weights, inputs[:, None], targets[:, None])
 
@@ -98,7 +97,7 @@ class _LayerHook:
 
 
 def _hookable(model: nn.Module) -> bool:
-    """Whether all parameters are untied and in plain convolutions and linear layers."""
+    """Whether all parameters are untied and lie in supported convolutions and linear layers."""
     seen: set[int] = set()
     for layer in model.modules():
         parameters = list(layer.parameters(recurse=False))
@@ -111,8 +110,8 @@ def _hookable(model: nn.Module) -> bool:
 
 
 def bilinear(layer: nn.Module) -> bool:
-    """Whether the layer's weight gradient is a supported bilinear map of (a, δ): linear, or a convolution without
-    groups and with numeric zero padding.
+    """Whether the layer's weight gradient is a supported bilinear map of its input and its output's gradient: a
+    linear layer, or a convolution without groups and with numeric zero padding.
     """
     return type(layer) is nn.Linear or (
         type(layer) is nn.Conv2d
@@ -186,10 +185,10 @@ _FEW = 8  # examples below which the library's grouped convolutions are slower t
 
 
 def conv_weight_gradient(a: Tensor, delta: Tensor, layer: nn.Conv2d, groups: int) -> Tensor:
-    """Weight gradient of a convolution for each group.
+    """Return a convolution's weight gradient for each group, (group, out, channel, k, k).
 
-    `a` (group·example, channel, height, width), `delta` (group·example, out, h, w) → (group, out, channel, k, k).  Few
-    examples: products with unfolded columns; many examples: a grouped library convolution.
+    `a` (group·example, channel, height, width) is the input, `delta` (group·example, out, h, w) the output's gradient.
+    Few examples use products with unfolded columns, many examples a grouped library convolution.
     """
     if len(a) < _FEW:
         assert not isinstance(layer.padding, str)  # `bilinear` excludes those
@@ -205,15 +204,13 @@ def conv_weight_gradient(a: Tensor, delta: Tensor, layer: nn.Conv2d, groups: int
 
 
 def _as_groups(x: Tensor, groups: int) -> Tensor:
-    """(group·example, channel, h, w) → (example, group·channel, h, w)."""
+    """Rearrange (group·example, channel, h, w) → (example, group·channel, h, w)."""
     return x.reshape(groups, -1, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
 
 
 class _GroupedCorrelation(torch.autograd.Function):
-    """Weight part of a grouped convolution's backward, W(a, δ), as a bilinear map.
-
-    ⟨R, W(a, δ)⟩ = ⟨δ, conv(a, R)⟩ gives both derivatives as grouped convolutions; autograd's double backward would loop
-    over the groups.
+    """The weight gradient of a grouped convolution, W(a, δ), as a bilinear map.  ⟨R, W(a, δ)⟩ = ⟨δ, conv(a, R)⟩
+    gives both derivatives as grouped convolutions; autograd's double backward would loop over the groups.
     """
 
     @staticmethod
@@ -237,7 +234,7 @@ class _GroupedCorrelation(torch.autograd.Function):
 
 
 def _spread(delta: Tensor, r: Tensor, a: Tensor, options: Any) -> Tensor:
-    """Rᵀδ, shaped like `a`; for few input channels folded columns are faster than the library's grouped backward."""
+    """Return Rᵀδ in the shape of `a`; folded columns beat the library's backward for few input channels."""
     stride, padding, dilation, groups = options
     channels = a.shape[1] // groups
     if channels > 3:
@@ -263,7 +260,6 @@ def convolution_backward(
 
 
 def twice_under_vmap(model: nn.Module) -> bool:
-    """Whether `torch.func` gives correct second derivatives for this model."""
     return {type(layer) for layer in model.modules() if _has_parameters(layer)} <= set(_VMAPPED)
 
 
@@ -272,7 +268,7 @@ def _has_parameters(layer: nn.Module) -> bool:
 
 
 def _one_by_one(model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Plain autograd group by group, with the graph: slow, and correct for every model."""
+    """Use plain autograd group by group, with the graph: slow, but correct for every model."""
     rows = []
     for x, y in zip(inputs, targets, strict=True):
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in weights.items()}

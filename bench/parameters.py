@@ -1,4 +1,4 @@
-"""Parameters of registered entries: declared as dataclass fields, checked when an entry is built."""
+"""Parameters of registered entries (attacks, defenses, …): dataclass fields, checked when an entry is built."""
 
 import dataclasses
 import difflib
@@ -22,9 +22,8 @@ def parameter(
     high: float | None = None,
     above: float | None = None,
 ) -> Any:
-    """A field of an entry: default, meaning, unit, source of the default, bounds.
-
-    `source`: paper behind the default, or "ours".  `low` and `high` are inclusive, `above` is exclusive.
+    """Declare an entry's parameter as a dataclass field, with its meaning, unit, source and bounds.  `source` is the
+    paper behind the default value, or "ours".  `low` and `high` are inclusive, `above` is exclusive.
     """
     bounds = {"low": low, "high": high, "above": above}
     return dataclasses.field(default=default, metadata={"meaning": meaning, "unit": unit, "source": source, **bounds})
@@ -46,7 +45,7 @@ class Parameter:
 
 
 def parameters(entry: type) -> tuple[Parameter, ...]:
-    """Declared parameters of an entry's class, in order."""
+    """Return the parameters that an entry's class declares, in order."""
     if not dataclasses.is_dataclass(entry):
         return ()
     hints = get_type_hints(entry)
@@ -58,7 +57,7 @@ def parameters(entry: type) -> tuple[Parameter, ...]:
 
 
 def _ours(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata from `parameter`, without other metadata of a plug-in."""
+    """Keep the metadata written by `parameter`; a plug-in may add other keys."""
     return {name: value for name, value in metadata.items() if name in Parameter.__slots__}
 
 
@@ -68,7 +67,7 @@ def _type_name(hint: Any) -> str:
 
 
 def build(entry: type[T], params: Mapping[str, Any], *, where: str) -> T:
-    """An instance of `entry` with these parameters; `where` starts every message.
+    """Build an instance of `entry` with the given parameters; `where` starts every error message.
 
     Raises `BenchError` for an unknown name (with the nearest known name), a wrong type, a value out of bounds, and a
     `ValueError` from the entry's `__post_init__`.
@@ -97,7 +96,7 @@ def build(entry: type[T], params: Mapping[str, Any], *, where: str) -> T:
 
 
 def values(instance: Any) -> dict[str, Any]:
-    """All parameters of an instance with values, defaults included, as JSON types."""
+    """Return all of an instance's parameters with their values, defaults included, as JSON types."""
     if not dataclasses.is_dataclass(instance):
         return {}
     current = {item.name: getattr(instance, item.name) for item in dataclasses.fields(instance) if item.init}

@@ -1,10 +1,10 @@
-"""Interception points: positions of an attacker in the pipeline of a round.
+"""Interception points: where in a federated round the attacker observes.
 
     stage order:  input → example → step → client → exchange → server → aggregate
 
-`input` acts on examples and labels before the gradient, `example` on an example's gradient, `step` on the mean in a
-local SGD step, `client` on the finished update, `exchange` on messages between clients, `server` on each arrived
-update, `aggregate` on the mean.
+A defense at stage `input` acts on examples and labels before the gradient, at `example` on an example's gradient, at
+`step` on a local SGD step's mean, at `client` on the finished update, at `exchange` on messages between clients, at
+`server` on each arrived update, and at `aggregate` on the mean.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ UPDATE_STAGES: tuple[Stage, ...] = ("client", "exchange", "server")
 
 
 class Scope(StrEnum):
-    """Coverage of a reading: an example, a local step, a client's update, the mean over K updates."""
+    """What a reading covers: an example, a local step, a client's update, or the mean over K updates."""
 
     EXAMPLE = "example"
     STEP = "step"
@@ -34,29 +34,29 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A tap in the pipeline."""
+    """An interception point in the federated pipeline."""
 
     name: str
     after: Stage
-    """Last stage visible in a reading."""
+    """Last stage whose result the reading shows."""
     scope: Scope
-    """Coverage of a reading."""
+    """What a reading covers."""
     source: str
-    """Paper and section, with the meaning in words."""
+    """Paper and section, with the point's meaning in words."""
     heading: str
-    """Meaning in two or three words, for column heads."""
+    """The point's meaning in two or three words, for column heads."""
 
     def examples(self, *, batch: int, steps: int, senders: int) -> int:
-        """Distinct examples behind a reading: `batch` per local step, `steps` steps, `senders` clients."""
+        """Return the number of examples behind a reading, given B = `batch`, L = `steps` and K = `senders`."""
         return (1, batch, batch * steps, batch * steps * senders)[list(Scope).index(self.scope)]
 
     @property
     def after_training(self) -> bool:
-        """Whether a reading covers all local steps of a client: an update, or the mean over K."""
+        """Whether a reading covers all of a client's local steps: an update, or the mean over K updates."""
         return self.scope in (Scope.UPDATE, Scope.AGGREGATE)
 
     def sees(self, stage: Stage) -> bool:
-        """Whether a reading shows the result of a stage."""
+        """Whether a reading shows this stage's result."""
         return STAGES.index(stage) <= STAGES.index(self.after)
 
 
@@ -86,7 +86,7 @@ POINTS = {point.name: point for point in _TABLE}
 
 
 def point(name: str) -> Point:
-    """The point with this name; raises `BenchError` with all names."""
+    """Return the point with this name; raises `BenchError`, which lists all names."""
     if name not in POINTS:
         raise BenchError(f"unknown interception point {name!r}; there are {', '.join(POINTS)}")
     return POINTS[name]

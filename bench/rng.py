@@ -1,9 +1,9 @@
-"""Randomness: a draw has a key with exactly the fields behind the draw.
+"""Random numbers: every draw has a generator whose key holds exactly the fields that the draw depends on.
 
-No global seed and no order of draws exist, so that a run can be resumed, split and reordered with equal numbers, and
-two cells that differ in a field share every draw independent of the field.  Draws are made on the CPU by NumPy's
-Philox, a counter-based generator with 128-bit keys; 32-bit seeds would collide.  Exception: a defense's noise in
-training comes from a torch stream for each client and round, seeded by a key (`federated/draws.py`).
+There is no global seed and no order of draws.  A run can therefore be resumed, split and reordered with equal numbers,
+and two cells that differ in a field share every draw that does not depend on this field.  Draws are made on the CPU by
+NumPy's Philox, a counter-based generator with 128-bit keys; 32-bit seeds would collide.  Exception: a defense's noise
+in training comes from a torch stream for each client and round, seeded by a key (`federated/draws.py`).
 """
 
 import hashlib
@@ -16,7 +16,7 @@ Field = str | int | float | bool | None
 
 
 def generator(seed: int, purpose: str, *fields: Field) -> np.random.Generator:
-    """The generator of a draw, keyed by `seed`, purpose and fields."""
+    """Return the generator whose key is made from `seed`, `purpose` and `fields`."""
     text = json.dumps([seed, purpose, *fields], separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
@@ -24,15 +24,14 @@ def generator(seed: int, purpose: str, *fields: Field) -> np.random.Generator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """The attacker's key: a seed without the truth; each draw adds fields."""
+    """The attacker's key: a seed that reveals no draw of victims or noise; each draw adds fields."""
 
     seed: int
 
     @classmethod
     def of_attacker(cls, seed: int) -> "Key":
-        """The attacker's key: a hash of a cell's seed.
-
-        The seed itself would let an attack repeat the defense's noise.
+        """Return the attacker's key, a hash of the cell's seed: with the seed itself an attack could repeat the
+        defense's noise.
         """
         digest = hashlib.sha256(f"attacker {seed}".encode()).digest()
         return cls(seed=int.from_bytes(digest[:8], "little"))

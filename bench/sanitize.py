@@ -1,4 +1,4 @@
-"""Texts from strangers, sanitized for display: a single, printable, short line."""
+"""Make untrusted text safe to display: a single, printable, short line."""
 
 from typing import TYPE_CHECKING
 
@@ -10,9 +10,8 @@ _MOST_LINES = 100
 
 
 def sanitize(text: object, most: int = SHORT) -> str:
-    """`text` on a line with at most `most` characters.
-
-    Unprintable characters (controls, direction marks, lone surrogates) become �; longer texts are cut.
+    """Return `text` on a line with at most `most` characters.  Unprintable characters (controls, direction marks,
+    lone surrogates) become �; longer texts are cut.
     """
     line = str(text)
     line = line if len(line) <= most else line[: most - 1] + "…"
@@ -20,18 +19,18 @@ def sanitize(text: object, most: int = SHORT) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, sanitized; the type without a message."""
+    """Return an error message's first line, sanitized; the error's type if it has no message."""
     lines = str(error).strip().splitlines()
     return sanitize(lines[0] if lines else type(error).__name__)
 
 
 def sanitized_lines(error: BaseException) -> str:
-    """The lines of an error's message, sanitized; at most 100."""
+    """Return an error message's lines, sanitized; at most 100 lines."""
     return "\n".join(sanitize(line, LONGEST) for line in str(error).splitlines()[:_MOST_LINES])
 
 
 def first_error(error: "ValidationError") -> str:
-    """The first validation error, sanitized: field and reason."""
+    """Return the first validation error, sanitized: the field and the reason."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(sanitize(part, 80) for part in first["loc"])
     return f"{where or 'its text'}: {sanitize(first['msg'].lower())}"

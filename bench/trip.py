@@ -1,4 +1,4 @@
-"""Values between the stages, in order: Victims → Reading → Reconstruction (→ `bench.scoring.score.Scores`).
+"""The values passed along: Victims → Reading → Reconstruction (→ `bench.scoring.score.Scores`).
 
 Axis names in every docstring:
 
@@ -7,7 +7,7 @@ Axis names in every docstring:
     example      a distinct example behind a reading (type-2: 1, type-1 and type-0: B·L, aggregate: K·B·L)
     client, step      inside the federated pipeline
     candidate    an example in the granted gallery
-    mark         an evaluation count with noted losses
+    mark         an evaluation count at which losses were noted
     *shape       axes for an example, (channel, height, width) or (feature,), or for a parameter
     class        a label's class probabilities
 
@@ -39,10 +39,10 @@ SHARED = {"axis": "shared"}  # equal for all readings
 
 @dataclass(frozen=True, slots=True)
 class ByReading:
-    """Base class for batches: fields with the metadata `READING` or `MARK` hold a row per reading."""
+    """Base class for batches: a field with the metadata `READING` or `MARK` holds a row per reading."""
 
     def of(self, rows: Sequence[int]) -> Self:
-        """The same batch with the chosen readings only, by position, in the order given."""
+        """Return the batch restricted to the readings at positions `rows`, in this order."""
         return replace(self, **{name: _chosen(getattr(self, name), axis, rows) for name, axis in self._row_fields()})
 
     def _row_fields(self) -> Iterator[tuple[str, str]]:
@@ -93,28 +93,28 @@ class Victims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """Distribution of a defense's additive noise in an observation, around the description's `simulate`."""
+    """Distribution of a defense's additive noise in an observation, around the expected reading from `simulate`."""
 
     law: Literal["gaussian", "laplace"] = "gaussian"
-    """Law of each coordinate."""
+    """Distribution of each coordinate."""
     variance: float = 0.0
-    """Mean over coordinates, in squared gradient units; 0 without noise."""
+    """Variance in squared gradient units, as a mean over coordinates; 0 without noise."""
     variances: Mapping[str, Tensor] | None = None
-    """Variance of each coordinate if they differ: name → a tensor that broadcasts to (*shape)."""
+    """Each coordinate's variance if they differ, name → a tensor that broadcasts to (*shape); None if equal."""
     bound: bool = False
     """True if the variances are upper bounds; attackers then estimate the true values from the reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """A local step's candidate batch, before its gradients."""
+    """A candidate batch for a local step, before its gradients are computed."""
 
     inputs: Tensor
-    """(row, example, *shape)."""
+    """(row, example, *shape): candidate inputs."""
     targets: Tensor
-    """(row, example, class)."""
+    """(row, example, class): class probabilities."""
     weights: Tensors
-    """name → (*shape), or (row, *shape) if rows have different weights."""
+    """Model weights, name → (*shape), or (row, *shape) if rows have different weights."""
 
 
 # (local step, each example's gradient, name → (row, example, *shape), candidates) → that step's mean, (row, *shape)
@@ -122,54 +122,55 @@ StepDefense = Callable[[int, Mapping[str, Tensor], Candidates], dict[str, Tensor
 
 
 class Description(Protocol):
-    """A defense's public description: the effect on a candidate's gradient, all in gradient units.
-
-    Attackers get the description, never the defense.  Examples are in the order clients, local steps, batch.
+    """A defense's public description: its effect on a candidate's gradient, all in gradient units.  An adaptive
+    attacker gets this description, never the defense.  Examples are ordered by client, local step, batch
+    position.
     """
 
     @property
     def noise(self) -> Noise:
-        """Noise around `simulate`."""
+        """Distribution of the noise around the output of `simulate`."""
 
     @property
     def additive(self) -> bool:
-        """True if nothing but `noise` is random: observations on the same victims may then be averaged."""
+        """True if `noise` is the only randomness; observations on the same victims may then be averaged."""
 
     @property
     def inside_steps(self) -> bool:
-        """True if a transform acts inside a local step, at stage example or step."""
+        """True if the defense acts inside a local step, at stage `example` or `step`."""
 
     @property
     def ordered(self) -> bool:
-        """True if exchanging examples between clients changes a simulation."""
+        """True if a simulation changes when clients exchange examples."""
 
     @property
     def senders(self) -> int:
-        """Clients behind a reading."""
+        """Number of clients behind a reading."""
 
     @property
     def mixed(self) -> bool:
-        """True if training used convex mixtures of examples and labels, with unknown partners and shares."""
+        """True if training used convex mixtures of examples and labels, whose partners and shares are secret."""
 
     def simulate(
         self, per_example: Tensors, observed: Tensors, candidates: Candidates | None = None
     ) -> dict[str, Tensor]:
-        """Candidates' gradients, (reading, example, *shape), → the expected reading, (reading, *shape).
+        """Return the expected reading (reading, *shape), without `noise`, for candidates.
 
-        `observed` (reading, *shape) is the reading itself.  Equals `local_steps` followed by `sent`.
+        `per_example` (reading, example, *shape) are the candidates' gradients, `observed` (reading, *shape) is the
+        attacked reading itself.  The result equals `local_steps` followed by `sent`.
         """
 
     def local_steps(self, observed: Tensors) -> StepDefense:
-        """The defense inside a client's local steps; rows are the clients in each reading."""
+        """Return the defense's effect inside a client's local steps; rows are the clients in each reading."""
 
     def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
-        """Clients' updates, (reading, client, *shape), → the expected reading, (reading, *shape)."""
+        """Return the expected reading (reading, *shape) for clients' updates (reading, client, *shape)."""
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """(reading,), at most 0, up to a constant; None for Gaussian and Laplace noise."""
+        """Return the log-likelihood (reading,), at most 0, up to a constant; None for Gaussian and Laplace noise."""
 
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Exact density (reading,), any sign, up to a constant for all candidates; None if `noise` gives the same."""
+        """Return the exact log-density (reading,), up to a common constant; None if `noise` gives the same."""
 
 
 class Simulator(Protocol):
@@ -177,27 +178,27 @@ class Simulator(Protocol):
 
     @property
     def budget(self) -> int:
-        """Simulations allowed in total; each observation of a candidate costs a simulation."""
+        """Number of simulations allowed in total; each observation of a candidate costs a simulation."""
 
     @property
     def used(self) -> int:
-        """Simulations so far; a repeated call costs no more."""
+        """Number of simulations so far; a repeated call costs no more."""
 
     @property
     def seconds(self) -> float:
-        """Time spent in simulations."""
+        """Time spent in simulations, in seconds."""
 
     def __call__(self, inputs: Tensor, labels: Tensor, draw: int) -> dict[str, Tensor]:
-        """Candidates → their readings, name → (reading, observation, *shape) in gradient units.
+        """Run the round on candidates; returns name → (reading, observation, *shape) in gradient units.
 
-        `inputs` (reading, example, *shape), `labels` (reading, example).  `draw` numbers the defense's draws, all
-        independent from the victims' draws.  Raises `PluginError` beyond the budget.
+        `inputs` are (reading, example, *shape), `labels` (reading, example).  Each `draw` number gives new random draws
+        for the defense, independent of the victims' draws.  Raises `PluginError` beyond the budget.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading(ByReading):
-    """The attacker's whole knowledge: a batch with readings taken at a point, under the same weights.
+    """All that the attacker knows: a batch of readings taken at a point under the same weights.
 
     Fields from `description` to `gallery_labels` keep their defaults unless the cell's knowledge or grants fill them.
     Without a grant, no field holds a victim's example or label.  No field holds a batch statistic or a batch order.
@@ -208,65 +209,65 @@ class Reading(ByReading):
     linked: Literal["vector", "coordinate"]
     """"vector" if all coordinates in an update share a known sender; "coordinate" if each arrived without a sender."""
     values: Tensors = field(metadata=READING)
-    """name → (reading, observation, *shape): gradient, or update in `unit`; at `aggregate` the mean over `senders`."""
+    """Gradients, or updates in `unit`, name → (reading, observation, *shape); at `aggregate` the senders' mean."""
     weights: Tensors = field(metadata=OBSERVATION)
-    """name → (observation, *shape)."""
+    """Model weights, name → (observation, *shape)."""
     rounds: tuple[int, ...] = field(metadata=OBSERVATION)
-    """(observation,): training rounds."""
+    """(observation,): number of the training round."""
     indices: tuple[int, ...] = field(metadata=READING)
-    """(reading,): numbers within the cell, which key the attack's starts."""
+    """(reading,): numbers within the cell; they key the attack's random starts."""
     model: nn.Module
-    """Architecture in eval mode; the weights are in `weights`."""
+    """Model in eval mode; its parameters are in `weights`."""
     kind: Kind
-    """Data kind."""
+    """Kind of data."""
     shape: tuple[int, ...] = field(metadata=SHARED)
-    """Shape per example."""
+    """Shape of an example."""
     value_range: tuple[float, float]
     """Least and largest input value."""
     classes: int
-    """Class count."""
+    """Number of classes."""
     batch: int
-    """B, local batch size."""
+    """B, the local batch size."""
     steps: int
-    """L, local steps behind a reading."""
+    """L, the number of local steps behind a reading."""
     rate: float
-    """η, local learning rate."""
+    """η, the local learning rate."""
     unit: float
-    """A gradient unit in sent units: 1 for a gradient, η for a weight difference w_0 - w_L."""
+    """Factor from gradient units to the units of `values`: 1 for a gradient, η for a weight difference w_0 - w_L."""
     client_examples: int
-    """|D_i|, examples per client."""
+    """|D_i|, the number of examples per client."""
     senders: int
-    """Clients behind a reading: K at `aggregate`, else 1."""
+    """Number of clients behind a reading: K at `aggregate`, else 1."""
     public_mean: Tensor = field(metadata=SHARED)
-    """(*shape): mean over `public_inputs`."""
+    """(*shape): mean of `public_inputs`."""
     public_inputs: Tensor = field(metadata=SHARED)
-    """(example, *shape): public split, or draws from the granted law (`bench.answer.public`)."""
+    """(example, *shape): the public split, or draws from the granted distribution (`bench.answer.public`)."""
     public_labels: Tensor = field(metadata=SHARED)
-    """(example,), -1 if unknown."""
+    """(example,): class numbers; -1 if unknown."""
     description: Description | None = None
-    """Public description, for an adaptive attacker."""
+    """The defense's public description, for an adaptive attacker; else None."""
     simulator: Simulator | None = None
-    """Black-box access, for an attacker without a description."""
+    """Black-box access to the defended round, for an attacker without a description; else None."""
     labels: Tensor | None = field(default=None, metadata=READING)
-    """(reading, example): granted labels, sorted."""
+    """(reading, example): granted labels, sorted; None without the grant."""
     repeated_readings: int = 1
-    """Observations per reading under fresh noise draws."""
+    """Number of observations per reading, each with new noise."""
     gallery_inputs: Tensor | None = field(default=None, metadata=SHARED)
-    """(candidate, *shape): examples behind all readings, among strangers, in a keyed order."""
+    """(candidate, *shape): the readings' examples among strangers, in random order; None without the grant."""
     gallery_labels: Tensor | None = field(default=None, metadata=SHARED)
-    """(candidate,)."""
+    """(candidate,): class numbers; None without the grant."""
     momentum: float = 0.0
     """Momentum in the client's SGD (`bench.own` only)."""
     weight_decay: float = 0.0
     """Weight decay in the client's SGD (`bench.own` only)."""
     ragged: bool = False
-    """True if epochs over `client_examples` end with a smaller batch (`bench.own` only)."""
+    """True if each epoch over `client_examples` ends with a smaller batch (`bench.own` only)."""
 
     @staticmethod
     def joined(readings: Sequence["Reading"]) -> tuple["Reading", tuple[tuple[int, ...], ...]]:
-        """Several cells' readings as a single batch, and each cell's rows in the batch.
+        """Join several cells' readings in a single batch, and return the batch with each cell's rows in it.
 
-        Rows are in the order of `indices`, then of cells: the first readings of all cells come first.  All cells need
+        Rows are ordered by `indices`, then by cell, so the first readings of all cells come first.  All cells need
         equal shared fields: equal `reading.of(())`.
         """
         whole = replace(
@@ -282,14 +283,14 @@ class Reading(ByReading):
 
     @property
     def examples(self) -> int:
-        """Examples behind each reading, over all local steps and senders."""
+        """Number of examples behind each reading, over all local steps and senders."""
         if self.ragged:
             return sum(self.batches)
         return self.point.examples(batch=self.batch, steps=self.steps, senders=self.senders)
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """Examples in each local step, for a single client."""
+        """Number of examples in each local step, for a single client."""
         if not self.ragged:
             return (self.point.examples(batch=self.batch, steps=self.steps, senders=1) // self.steps,) * self.steps
         whole, rest = divmod(self.client_examples, self.batch)
@@ -302,14 +303,14 @@ class Reading(ByReading):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """An attack's resources per cell."""
+    """Resources that an attack may use per cell."""
 
     evaluations: int
     """Objective evaluations per reading, restarts included."""
     chunk: int = 32
-    """Readings in memory at once."""
+    """Number of readings attacked at once."""
     traced: int = TRACED
-    """First readings with a kept trajectory."""
+    """Number of readings, from the first, whose trajectory is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,27 +318,30 @@ class Reconstruction(ByReading):
     """An attack's result: the examples behind each reading, in any order."""
 
     inputs: Tensor = field(metadata=READING)
-    """(reading, example, *shape), as optimised, not clipped."""
+    """(reading, example, *shape): inputs as optimised, not clipped."""
     labels: Tensor = field(metadata=READING)
-    """(reading, example), -1 if unnamed."""
+    """(reading, example): class numbers; -1 if the attack names none."""
     loss: Tensor = field(metadata=READING)
-    """(reading,): final objective."""
+    """(reading,): final value of the attack's objective."""
     evaluations: Tensor = field(metadata=READING)
-    """(reading,): objective evaluations used."""
+    """(reading,): number of objective evaluations used."""
     outer: Tensor = field(metadata=READING)
-    """(reading,): iterations as the paper counts them."""
+    """(reading,): number of iterations, as the attack's paper counts them."""
     restarts: Tensor = field(metadata=READING)
-    """(reading,): restarts used."""
+    """(reading,): number of restarts used."""
     status: tuple[Status, ...] = field(metadata=READING)
-    """(reading,)."""
+    """(reading,): how the attack ended."""
     history: tuple[tuple[int, tuple[float, ...]], ...] = field(default=(), metadata=MARK)
-    """Pairs (mark, least losses so far (reading,)); a mark is an evaluation count."""
+    """Pairs (evaluation count, least losses so far (reading,))."""
     trajectory: Tensor | None = field(default=None, metadata=MARK)
-    """(mark, reading, example, *shape): the examples with those losses, for the first readings at least."""
+    """(mark, reading, example, *shape): examples with the losses in `history`, for the first readings; None if
+    absent.
+    """
     certificate: Tensor | None = field(default=None, metadata=READING)
-    """(reading,) in [0, 1]: share proved correct by the attack itself, without the truth; None without a proof."""
+    """(reading,) in [0, 1]: share that the attack itself proves correct, without the truth; None without a proof."""
     named: Tensor | None = field(default=None, metadata=READING)
-    """(reading, candidate): gallery numbers named by the attack, as many as examples; for a single example a ranked
-    list, best first; None if unnamed."""
+    """(reading, candidate): gallery numbers that the attack names, as many as examples; for a single example a
+    ranked list, best first.  None without names.
+    """
     notes: tuple[str, ...] = field(default=(), metadata=SHARED)
-    """Departures from the paper."""
+    """The attack's departures from its paper, for the record."""

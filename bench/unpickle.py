@@ -1,4 +1,4 @@
-"""Unpickling by an allow list: an unrestricted pickle may call any function."""
+"""Unpickle with a list of allowed names, because an unrestricted pickle may call any function."""
 
 import io
 import pickle
@@ -9,10 +9,10 @@ Names = Mapping[tuple[str, str], Any]  # (module, name) → object
 
 
 def load(content: bytes, names: Names, classes: Callable[[type], bool] | None = None, encoding: str = "ASCII") -> Any:
-    """The pickled value.
+    """Return the pickled value.
 
-    Allowed are the objects in `names`, and the classes under `bench` that `classes` accepts.  Raises
-    `pickle.UnpicklingError` for any other name, and pickle's many exceptions for damaged content.
+    Allowed are the objects in `names`, and the classes under `bench` for which `classes` returns True (None: no class).
+    Raises `pickle.UnpicklingError` for any other name, and pickle's many exceptions for damaged bytes.
     """
     return _Unpickler(content, names, classes, encoding).load()
 

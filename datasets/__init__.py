@@ -1,4 +1,4 @@
-"""Loading, checking, splitting and partitioning data (import name `bench.datasets`)."""
+"""Load, check, split and partition data sets (import name `bench.datasets`)."""
 
 if __name__ != "bench.datasets":
     raise ImportError(

@@ -1,4 +1,4 @@
-"""UCI Adult: a table with 105 features, income above 50 000 or not."""
+"""UCI Adult: a table with 105 features; the class is income above 50 000 or not."""
 
 from dataclasses import dataclass
 from itertools import accumulate
@@ -64,8 +64,8 @@ _PLACES = {
 class Adult(Dataset):
     """36631/12211 rows with 105 features: 6 numbers in [0, 1] and 8 one-hot groups with 99 columns.
 
-    Recipe by Fed-αCDP's counts: all 36631 + 12211 = 48842 rows, pooled and divided 75/25, with "?" as all zeros in
-    its group.  Without the rows with "?" 45222 would remain; "?" as a category would give 108 features.
+    The recipe follows Fed-αCDP's counts: all 36631 + 12211 = 48842 rows, pooled and divided 75/25, with "?" as all
+    zeros in its group.  Without the rows that hold "?", 45222 would remain; "?" as a category would give 108 features.
     """
 
     reference = "Becker and Kohavi 1996, UCI Adult; Fed-αCDP Table II"
@@ -103,7 +103,7 @@ class Adult(Dataset):
 
 
 def _rows(path: Path, *, whole: int, known_md5: str, first: str = "") -> list[list[str]]:
-    """A part's rows, 14 values and a class each, checked against the declarations in adult.names."""
+    """Read a file's rows, 14 values and a class each, and check them against the values declared in adult.names."""
     content = read(path, limit=_LIMIT)
     try:
         lines = content.decode("ascii").split("\n")
@@ -134,7 +134,7 @@ def _check(row: list[str], where: str) -> None:
 
 
 def _one_hot(rows: list[list[str]]) -> NDArray[np.float32]:
-    """The table (row, 105) with categorical groups; numeric columns are still 0."""
+    """Return the table (row, 105) with its categorical groups; numeric columns are still 0."""
     table = np.zeros((len(rows), sum(_WIDTHS)), np.float32)
     for i, (name, values) in enumerate(_COLUMNS.items()):
         place = dict(zip(values, _PLACES[name], strict=False))

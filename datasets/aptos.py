@@ -1,4 +1,4 @@
-"""APTOS 2019 (diabetic retinopathy, five grades): retina pictures, or what a frozen network makes of them."""
+"""APTOS 2019 (diabetic retinopathy, five grades): retina pictures, or features from a frozen network."""
 
 import csv
 from collections.abc import Iterable, Iterator
@@ -31,13 +31,13 @@ Values = NDArray[np.uint8] | NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class Aptos(Dataset):
-    """The first 500 pictures are the test; of each other there are `copies`, itself and then random crops, flipped
-    or not, by key (Triastcyn & Faltings 2019, §VI).
+    """Retina pictures, or their features; the first 500 pictures are the test part.
 
-    With `features` = "resnet50" a row is the 2048 numbers before the last layer of torchvision's ResNet-50, over
-    their largest in training (a table, for a last layer: model `mlp` with no hidden units); its weights are looked
-    for as `resnet50*.pth` beside `train.csv`.  With "pixels" it is the picture itself.  Pictures are
-    `side` pixels square.
+    Each other picture gives `copies` training examples: itself, then random crops, mirrored or not, drawn by key
+    (Triastcyn & Faltings 2019, §VI).  With `features` = "resnet50" a row holds the 2048 inputs to the last layer of
+    torchvision's ResNet-50, divided by their largest training value (a table, for a last layer: model `mlp` with no
+    hidden units); the weights are read from `resnet50*.pth` in the folder of `train.csv`.  With "pixels" an example is
+    the picture, `side` pixels square.
     """
 
     reference = "APTOS 2019 Blindness Detection; Bayesian DP table III"
@@ -84,7 +84,7 @@ class Aptos(Dataset):
 
 
 def _read(table: Path) -> tuple[list[str], NDArray[np.int64]]:
-    """`id_code` and `diagnosis` of every line, in order."""
+    """Read `id_code` and `diagnosis` from every line, in order."""
     try:
         with table.open(newline="", encoding="utf-8") as file:
             lines = list(csv.DictReader(file))
@@ -104,7 +104,7 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def _cut(files: list[Path], side: int, copies: int) -> Images:
-    """(file · copy, 3, side, side): the middle square, then squares of 80 % of it at random, mirrored or not."""
+    """(file · copy, 3, side, side): the middle square, then random squares with 80 % of its side, mirrored or not."""
     images = np.empty((len(files) * copies, 3, side, side), np.uint8)
     for number, path in enumerate(files):
         picture = read_picture(path, mode="RGB")
@@ -137,9 +137,9 @@ def _weights(folder: Path) -> Path:
 
 
 def _features(weights: Path, parts: Iterable[Iterable[Images]]) -> list[NDArray[np.float32]]:
-    """For each part, given in chunks, the input of the network's last layer: (image, 2048), none negative.
+    """Return the network's last layer's inputs for each part (an iterator of chunks): (image, 2048), none negative.
 
-    On one thread: how a library shares out a product shows in the last bits, and these make the data's hash.
+    A single thread is used: the number of threads changes the last bits, and these change the data's hash.
     """
     import torch
     from torchvision.models import resnet50

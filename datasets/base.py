@@ -24,7 +24,7 @@ SPLITS = (("training", 5 / 6), ("public", 1 / 12), ("tuning", 1 / 30), ("gallery
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Examples of a split as stored: `inputs` (example, *shape), `labels` (example,)."""
+    """A split's examples as stored: `inputs` (example, *shape), `labels` (example,)."""
 
     inputs: Pixels | Rows
     labels: NDArray[np.int64]
@@ -34,13 +34,13 @@ class Split:
         return len(self.labels)
 
     def floats(self, index: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.float32]:
-        """The chosen examples as float32, in the range of their kind."""
+        """Return the examples at `index` as float32, in the range of their kind."""
         return self.kind.values.floats(self.inputs[index])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A numeric column of a table, or the one-hot columns of a category."""
+    """A table's numeric column, or the one-hot columns for a category."""
 
     name: str
     columns: tuple[int, ...]
@@ -48,14 +48,14 @@ class Group:
     mean: float = 0.0
     """Mean of a numeric column over the training part."""
     deviation: float = 1.0
-    """Deviation of a numeric column over the training part; RMSE is standardised by it."""
+    """Standard deviation of a numeric column over the training part, used to standardise its RMSE."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
-    """A loader's result: training and test parts in the source's order.
+    """Data from a loader: training and test parts in the source's order.
 
-    Images (example, channel, height, width) are uint8 or floats in [0, 1], rows (example, feature) floats in [0, 1].
+    Images (example, channel, height, width) are uint8 or floats in [0, 1]; rows (example, feature) floats in [0, 1].
     """
 
     train_inputs: Pixels | Rows
@@ -65,20 +65,20 @@ class Raw:
     class_names: tuple[str, ...]
     groups: tuple[Group, ...] = ()
     subset: str | None = None
-    """Description of an incomplete data set, None for the whole."""
+    """Description of an incomplete data set; None if complete."""
     sources: tuple[Path, ...] = ()
-    """Files of the data."""
+    """Files with the data."""
     together: int = 1
-    """Copies of each original: this many consecutive training examples never leave their split."""
+    """Number of copies per original: this many consecutive training examples always share a split."""
     kind: str | None = None
-    """Kind of data, if parameters or files decide it; None: the loader's `kind`."""
+    """Kind of data, if parameters or files decide it; None for the loader's `kind`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """A loaded data set: five splits by key, and its public facts.
+    """A loaded data set: five splits drawn by a key, and facts that are public.
 
-    Victims come from `training`, accuracy from `test`; `public` serves priors and starts, `tuning`
+    Victims come from `training`, accuracy from `test`; `public` serves priors and attack starts, `tuning` the choice of
     budgets, `gallery` identification.
     """
 
@@ -99,35 +99,35 @@ class Data:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the splits in bytes."""
+        """Memory that the splits use, in bytes."""
         splits = (self.training, self.test, self.public, self.tuning, self.gallery)
         return sum(split.inputs.nbytes + split.labels.nbytes for split in splits)
 
 
 class Dataset(ABC):
-    """A loader.  Concrete loaders are frozen dataclasses with literals as class attributes."""
+    """Base class for loaders.  Concrete loaders are frozen dataclasses with literals as class attributes."""
 
     reference: ClassVar[str]
     kind: ClassVar[str]
-    """Kind of data by default (`Raw.kind` may differ); `bench run` picks a default model by it."""
+    """Default kind of data (`Raw.kind` may differ); `bench run` picks a default model by it."""
     private: ClassVar[bool] = True
-    """True unless the data are public."""
+    """False for public data only."""
     remotes: ClassVar[tuple[Remote, ...]] = ()
-    """Files for `bench data fetch`."""
+    """Files that `bench data fetch` downloads."""
 
     @abstractmethod
     def load(self, folders: tuple[Path, ...]) -> Raw:
-        """Read the source files below the first complete folder.
+        """Read the source files below the first folder that holds them all.
 
-        Raises `DataError` with the name of a missing (`MissingDataError`), truncated or altered file.
+        Raises `DataError`, which names the missing (`MissingDataError`), truncated or altered file.
         """
 
 
 def hold_out(count: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Training and test positions for a source without split: ⌈count/4⌉ test positions, in keyed order.
+    """Return training and test positions, in an order by key, for a source without a test part; ⌈count/4⌉ are test.
 
-    Share and rounding are scikit-learn's defaults, as in Fed-αCDP, Table II: Cancer 426/143, LFW 2267/756,
-    Adult 36631/12211.
+    Share and rounding are scikit-learn's defaults, as in Fed-αCDP, Table II: Cancer 426/143, LFW 2267/756, Adult
+    36631/12211.
     """
     order = rng.generator(0, "hold-out", name, count).permutation(count)
     test = -(-count // 4)
@@ -137,7 +137,7 @@ def hold_out(count: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64
 def held_out(
     name: str, inputs: Pixels | Rows, labels: NDArray[np.int64], class_names: Sequence[str], **rest: Any
 ) -> Raw:
-    """A source without split, divided by `hold_out`; `rest` is passed to `Raw`."""
+    """Divide a source without a test part by `hold_out`; `rest` is passed to `Raw`."""
     train, test = hold_out(len(labels), name)
     return Raw(
         train_inputs=inputs[train],
@@ -150,7 +150,7 @@ def held_out(
 
 
 def content_hash(raw: Raw) -> str:
-    """SHA-256 over arrays, shapes, dtypes and class names; file formats do not count."""
+    """Return the SHA-256 over arrays, shapes, dtypes and class names; the file format does not matter."""
     digest = hashlib.sha256()
     for array in (raw.train_inputs, raw.train_labels, raw.test_inputs, raw.test_labels):
         digest.update(f"{array.dtype.str}{array.shape}".encode())
@@ -160,7 +160,7 @@ def content_hash(raw: Raw) -> str:
 
 
 def split(raw: Raw, *, name: str, private: bool) -> Data:
-    """Check the values, and split by the content hash as key: the same splits in all runs.
+    """Check the values, and split with the content hash as key, so that all runs get the same splits.
 
     Raises `DataError` for values, labels or axes that are not of the declared kind.
     """

@@ -1,4 +1,4 @@
-"""CIFAR's published batches: old pickles, read after a checksum and restricted to NumPy's arrays."""
+"""CIFAR's published batches: old pickles, read only after a checksum, and restricted to NumPy's arrays."""
 
 import pickle
 from pathlib import Path
@@ -16,7 +16,7 @@ _LIMIT = 256 * 2**20
 
 
 def _dtype(code: str, align: int = 0, copy: int = 1) -> np.dtype[Any]:
-    """NumPy's dtype, with the numbers in old pickles as booleans."""
+    """Build NumPy's dtype; old pickles hold numbers in place of booleans."""
     return np.dtype(code, bool(align), bool(copy))
 
 
@@ -29,7 +29,7 @@ _ALLOWED = {
 
 
 def read_batch(path: Path, *, known_md5: str, label: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images (example, 3, 32, 32), and the labels under the key `label`.
+    """Return images (example, 3, 32, 32), and the labels stored under the key `label`.
 
     Raises `DataError` for a file with another checksum, before unpickling.
     """

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100: torchvision's batches, the binary version, or a pack; 32×32 colour pictures."""
+"""CIFAR-10 and CIFAR-100 from torchvision's batches, the binary version, or an `.npz` pack; 32×32 colour pictures."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ class _Cifar(Dataset):
     class_names: ClassVar[tuple[str, ...]]
     layouts: ClassVar[tuple[Layout, ...]]
     batches: ClassVar[dict[str, str]]
-    """Pickled files with their md5; the last is the test part."""
+    """Pickled files with their md5; the last file is the test part."""
     label: ClassVar[str]
     """Key of the labels in a pickled file."""
     label_bytes: ClassVar[int]
@@ -51,7 +51,7 @@ class _Cifar(Dataset):
         )
 
     def _parts(self, form: str, paths: tuple[Path, ...]) -> list[_Part]:
-        """The pieces with training examples, then the test part."""
+        """Read the files with training examples, then the test part."""
         if form == "batches":
             return [read_batch(path, known_md5=self.batches[path.name], label=self.label) for path in paths]
         if form == "binary":
@@ -71,7 +71,7 @@ class _Cifar(Dataset):
 
 
 def _read_binary(path: Path, label_bytes: int) -> _Part:
-    """Each record: label bytes, then 3072 bytes for the red, green and blue planes."""
+    """Read records: label bytes, then 3072 bytes for the red, green and blue planes."""
     record = label_bytes + _PICTURE
     content = read(path, limit=_WHOLE[0] * record)
     if not content or len(content) % record:
@@ -123,7 +123,7 @@ class Cifar10(_Cifar):
 class Cifar10First(Cifar10):
     """CIFAR-10's first 10000 training and 1000 test pictures, from any copy.
 
-    The reference results use this data set: larger copies give the same pictures in the same order.
+    The reference results use this data set; a larger copy gives the same pictures in the same order.
     """
 
     def load(self, folders: tuple[Path, ...]) -> Raw:

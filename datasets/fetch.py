@@ -1,4 +1,4 @@
-"""Downloads from the first mirror with an answer, kept if the checksum agrees."""
+"""Download a data set's files from the first mirror that answers; a file is kept if its checksum agrees."""
 
 import logging
 import shutil
@@ -21,7 +21,7 @@ Progress = Callable[[int, int], None]  # bytes so far, bytes in all (0 where the
 
 
 class _Bar:
-    """Progress bar for pooch: passes the figures on, and stops an endless download."""
+    """Progress bar for pooch: it passes the figures on, and stops a download beyond the size limit."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -35,7 +35,7 @@ class _Bar:
         self._progress(self._done, self.total)
 
     def reset(self) -> None:
-        """Called at the end, before pooch adds the whole size again."""
+        """Pooch calls this at the end, before it adds the whole size again."""
         self._done = 0
 
     def close(self) -> None:
@@ -43,10 +43,10 @@ class _Bar:
 
 
 def fetch(remote: Remote, root: Path, *, mirror: str | None, progress: Progress, timeout: float = 30) -> Path:
-    """The file (or the unpacked folder) below `root`; an intact copy is not fetched again.
+    """Download the file below `root` unless an intact copy exists, and return its path or the unpacked folder's.
 
-    `mirror` replaces the published addresses by the address plus file name.  Downloads have a temporary name until
-    the checksum agrees: no partial files.  Raises `DataError` with each mirror's failure and manual instructions.
+    `mirror` replaces the published addresses (the file name is appended); None keeps them.  A download has a temporary
+    name until its checksum agrees.  Raises `DataError` with each mirror's failure and manual instructions.
     """
     urls = (f"{mirror.rstrip('/')}/{remote.name}",) if mirror else remote.urls
     for url in urls:
@@ -75,14 +75,13 @@ def fetch(remote: Remote, root: Path, *, mirror: str | None, progress: Progress,
 
 
 def _short(error: requests.RequestException) -> str:
-    """Kind and status of a connection error, in place of its chained reprs."""
     if error.response is not None:
         return f"status {error.response.status_code}"
     return "no answer in time" if isinstance(error, requests.Timeout) else "no connection"
 
 
 def _unpacked(archive: Path, remote: Remote) -> Path:
-    """Unpack a verified archive into a temporary folder, then rename."""
+    """Unpack a verified archive into a temporary folder, then rename the folder."""
     assert remote.unpacks is not None
     folder = archive.parent / remote.unpacks
     if folder.exists():
@@ -97,7 +96,7 @@ def _unpacked(archive: Path, remote: Remote) -> Path:
 
 
 def _extract(archive: Path, folder: Path) -> None:
-    """Extract plain files below `folder`, without the filter in `tarfile` (since Python 3.11.4)."""
+    """Extract plain files below `folder`; the filter in `tarfile` exists only since Python 3.11.4."""
     with tarfile.open(archive) as tar:
         for member in tar:
             target = (folder / member.name).resolve()
@@ -112,7 +111,6 @@ def _extract(archive: Path, folder: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress pooch's messages: the command line shows progress."""
     logger: Any = pooch.get_logger()
     level = logger.level
     logger.setLevel(logging.ERROR)

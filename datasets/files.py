@@ -1,4 +1,4 @@
-"""A loader's files: search below several folders, bounded reading, checks by content."""
+"""A loader's files: search in several folders, reading with a size limit, checks of the content."""
 
 import gzip
 import hashlib
@@ -14,12 +14,12 @@ from bench.errors import DataError
 
 
 class MissingDataError(DataError):
-    """Missing files, in contrast to damaged files."""
+    """Files are missing (not damaged)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
-    """A file to download."""
+    """A file that `bench data fetch` downloads."""
 
     name: str
     hash: str
@@ -29,12 +29,12 @@ class Remote:
     place: str
     """Target folder below the data folder."""
     unpacks: str | None = None
-    """Folder below `place` after unpacking the archive; None for a plain file."""
+    """Folder below `place` that holds the unpacked archive; None for a plain file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A possible arrangement below a folder: all `names` in `place`, plain or as `.gz`."""
+    """A possible arrangement of files: all `names` in the folder `place`, plain or as `.gz`."""
 
     place: str
     names: tuple[str, ...]
@@ -42,9 +42,9 @@ class Layout:
 
 
 def locate(folders: Sequence[Path], layouts: Sequence[Layout]) -> tuple[Layout, tuple[Path, ...]]:
-    """The first complete layout below the first folder, with its files.
+    """Return the first complete layout in the first folder that has any, with its files.
 
-    Raises `MissingDataError` with the missing files in an incomplete place, or with the searched places.
+    Raises `MissingDataError`, which names the files missing from an incomplete layout, or all searched places.
     """
     incomplete: list[str] = []
     for folder in folders:
@@ -68,7 +68,7 @@ def _either(path: Path) -> Path | None:
 
 
 def read(path: Path, *, limit: int) -> bytes:
-    """The (decompressed) content, at most `limit` bytes; raises `DataError` for damaged or longer files."""
+    """Return the (decompressed) content, at most `limit` bytes; raises `DataError` for damaged or longer files."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content: bytes = file.read(limit + 1)
@@ -80,12 +80,12 @@ def read(path: Path, *, limit: int) -> bytes:
 
 
 def md5(content: bytes) -> str:
-    """The published checksum for the classic data sets; no protection against attackers."""
+    """Return the MD5, the checksum published for classic data sets; it does not protect against attackers."""
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def check_md5(path: Path, content: bytes, expected: str) -> None:
-    """Raise `DataError` for content with another checksum."""
+    """Raise `DataError` if the content's checksum is not `expected`."""
     actual = md5(content)
     if actual != expected:
         raise DataError(f"{path}: truncated or altered: md5 {actual}, published is {expected}")
@@ -102,9 +102,9 @@ def check_balance(path: Path, labels: NDArray[np.int64], classes: int) -> None:
 
 
 def subset(there: tuple[int, int], whole: tuple[int, int], unit: str = "pictures") -> str | None:
-    """Description of an incomplete data set, by its counts (training, test); None for the whole.
+    """Describe an incomplete data set by its counts (training, test); None if complete.
 
-    Raises `DataError` for counts beyond the whole.
+    Raises `DataError` for counts larger than the complete data set's.
     """
     if any(a > b for a, b in zip(there, whole, strict=True)):
         raise DataError(f"altered: {there[0]} training and {there[1]} test {unit}, the whole has {whole}")

@@ -1,4 +1,4 @@
-"""IDX, the file format for MNIST and its relatives: a magic number, big-endian sizes, unsigned bytes."""
+"""IDX, the file format for MNIST and similar data sets: a magic number, big-endian sizes, unsigned bytes."""
 
 import struct
 from pathlib import Path
@@ -13,10 +13,10 @@ _UNSIGNED_BYTE = 0x08
 
 
 def read_idx(path: Path, *, item: tuple[int, ...], whole: int, known_md5: str | None = None) -> NDArray[np.uint8]:
-    """An array (example, *item) with at most `whole` examples.
+    """Read an array (example, *item) with at most `whole` examples.
 
-    `known_md5`: checksum after decompression, checked for files with `whole` examples.
-    Raises `DataError` if the header does not fit `item`, or the length does not fit the header.
+    `known_md5` is the checksum after decompression, checked for files with `whole` examples; None for no check.  Raises
+    `DataError` if the header does not fit `item`, or the length does not fit the header.
     """
     start = 4 * (2 + len(item))
     size = int(np.prod(item, dtype=np.int64))

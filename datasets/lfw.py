@@ -1,4 +1,4 @@
-"""Labeled Faces in the Wild: 62 people with at least 20 pictures, 32×32 colour, from a pack or pictures."""
+"""Labeled Faces in the Wild: 62 people with at least 20 pictures, 32×32 colour, from an `.npz` pack or pictures."""
 
 import os
 from dataclasses import dataclass
@@ -28,10 +28,10 @@ _Faces = tuple[NDArray[np.uint8], NDArray[np.int64], tuple[str, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Lfw(Dataset):
-    """2267/756 colour pictures 3×32×32 of 62 people, in an order by key before they are divided.
+    """2267/756 colour pictures 3×32×32 of 62 people, put in an order by key and then divided.
 
-    Pictures are looked for below scikit-learn's data home as well.  The pack and scikit-learn's
-    version differ (deep-funneled or funneled), and so does their content hash.
+    Pictures are also searched in scikit-learn's data folder.  The pack and scikit-learn's version differ (deep-funneled
+    or funneled), and so do their content hashes.
     """
 
     reference = "Huang et al. 2007, LFW; Fed-αCDP Table II"

@@ -1,4 +1,4 @@
-"""Loading a data set by name: folders, error messages, splits."""
+"""Load a data set by name: find its folders, complete its error messages, split it."""
 
 import os
 from dataclasses import replace
@@ -10,7 +10,7 @@ from bench.errors import DataError
 
 
 def folders(data_dir: Path | None) -> tuple[Path, ...]:
-    """Data folders in search order: `--data-dir`, `BENCH_DATA`, the user's cache.
+    """Return the data folders in search order: `data_dir` (None: skipped), $BENCH_DATA, the user's cache.
 
     `bench data fetch` writes into the first folder.
     """
@@ -20,7 +20,7 @@ def folders(data_dir: Path | None) -> tuple[Path, ...]:
 
 
 def read(dataset: Dataset, name: str, data_dir: Path | None) -> Raw:
-    """The data in the source's order, with their kind; errors name the data set and the remedy.
+    """Return the data in the source's order, with their kind; errors name the data set and the remedy.
 
     Raises `MissingDataError` for missing and `DataError` for damaged files.
     """
@@ -36,5 +36,5 @@ def read(dataset: Dataset, name: str, data_dir: Path | None) -> Raw:
 
 
 def load(dataset: Dataset, name: str, data_dir: Path | None = None) -> Data:
-    """Read, check and split."""
+    """Read, check and split a data set; `data_dir` as in `folders`."""
     return split(read(dataset, name, data_dir), name=name, private=dataset.private)

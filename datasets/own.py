@@ -1,4 +1,4 @@
-"""A user's own data: an `.npz` file, or a folder of images for each class.  Private by default."""
+"""A user's data: an `.npz` file, or a folder of images for each class.  Private by default."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +33,11 @@ def _locate(path: str, folders: tuple[Path, ...], what: str) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class NpzPack(Dataset):
-    """`x_train`, `y_train` and, if there, `x_test`, `y_test`, `class_names`; no pickle, 8 GiB at most.
+    """An `.npz` file with `x_train`, `y_train` and optionally `x_test`, `y_test`, `class_names`; no pickle.
 
-    `x`: pictures N×H×W or N×H×W×C (N×C×H×W with layout CHW), uint8 or floats in [0, 1]; or rows N×F of
-    floats in [0, 1], which make the data a table of numeric columns.  `y`: integers from 0.  Without a
-    test part a quarter is set aside, by key.
+    At most 8 GiB.  `x` are pictures N×H×W or N×H×W×C (N×C×H×W with layout CHW), uint8 or floats in [0, 1]; or rows N×F,
+    floats in [0, 1], which make the data a table with numeric columns.  `y` are integers from 0.  Without a test part,
+    a quarter is set aside, drawn by key.
     """
 
     reference = "one's own data"
@@ -96,9 +96,9 @@ class NpzPack(Dataset):
 
 @dataclass(frozen=True, kw_only=True)
 class PictureFolder(Dataset):
-    """PNG and JPEG files, one folder a class, cut to the middle and reduced to one size.
+    """PNG and JPEG files in a folder for each class, cropped to the middle and reduced to the same size.
 
-    Classes and files go by name; a quarter is set aside as test part, by key.
+    Classes and files are sorted by name; a quarter is set aside as the test part, drawn by key.
     """
 
     reference = "one's own data"
@@ -131,7 +131,7 @@ class PictureFolder(Dataset):
         return held_out("folder", pictures, labels, tuple(files), sources=(root,))
 
     def _picture(self, path: Path) -> NDArray[np.uint8]:
-        """One picture (channel, height, width)."""
+        """(channel, height, width)."""
         picture = ImageOps.exif_transpose(read_picture(path, mode="RGB" if self.colour else "L"))
         height, width = self.size
         fitted = np.asarray(ImageOps.fit(picture, (width, height), Image.Resampling.BICUBIC))
@@ -139,7 +139,7 @@ class PictureFolder(Dataset):
 
 
 def _files(place: Path, root: Path) -> list[Path]:
-    """A class's pictures by name; a link that leads out of the folder is refused."""
+    """A class's pictures, sorted by name; a link that leads out of the folder is refused."""
     paths = sorted(path for path in place.iterdir() if path.suffix.lower() in _SUFFIXES)
     for path in paths:
         if not path.resolve().is_relative_to(root):

@@ -1,4 +1,4 @@
-"""Who holds what: each client's examples of the training split, by key."""
+"""Partition: which training examples each client holds, drawn by key."""
 
 from collections.abc import Callable
 
@@ -12,9 +12,9 @@ Indices = NDArray[np.int64]
 
 
 def client_size(kind: str, examples: int, *, clients: int, client_examples: int | None) -> int:
-    """Examples of each client, of a split of `examples`; an equal share where `client_examples` is None.
+    """Return how many of the split's `examples` each client holds; an equal share if `client_examples` is None.
 
-    An equal share is rounded down, to an even number where a client has two parts.
+    An equal share is rounded down, to an even number if the partition gives a client two parts.
     """
     if client_examples is not None:
         return client_examples
@@ -23,9 +23,9 @@ def client_size(kind: str, examples: int, *, clients: int, client_examples: int 
 
 
 def refusal(kind: str, examples: int, classes: int, *, clients: int, client_examples: int | None) -> str | None:
-    """Why a split of `examples` of `classes` classes cannot be shared out so, or None.
+    """Return the reason why the examples cannot be partitioned like this, or None.
 
-    Only the size of the smallest class is not asked here: `client_indices` refuses it, with the labels.
+    The size of the smallest class is not checked here, because it needs the labels: `client_indices` checks it.
     """
     if kind not in _KINDS:
         return f"unknown partition {kind!r}; there are {', '.join(_KINDS)}"
@@ -44,17 +44,15 @@ def refusal(kind: str, examples: int, classes: int, *, clients: int, client_exam
 def client_indices(
     labels: NDArray[np.int64], *, kind: str, clients: int, client_examples: int | None, seed: int
 ) -> Indices:
-    """Positions in the training split, (client, example), each client's in an order by key.
+    """Return each client's positions in the training split, (client, example), in an order by key.
 
     `labels` (example,) are the split's; `client_examples` is as in `client_size`.  No client holds an example twice.
 
-    `iid`: blocks of a permutation.  `two-shard` (McMahan et al. 2017; Fed-αCDP's authors): the split sorted by label,
-    cut into shards, two per client.  Both hand out the split once over, disjointly, while clients·examples fit, and
-    then again in another permutation: at ten times the size every example sits with ten clients, and clients are
-    *not* disjoint. `two-class` (Risk-balanced): two random classes per client, half of its examples from each, every
-    client drawn by itself: clients may share examples.
-
-    Raises `BenchError` where `refusal` gives a reason, or a class is too small.
+    `iid` cuts a permutation into blocks.  `two-shard` (McMahan et al. 2017; Fed-αCDP's authors) sorts the split by
+    label, cuts it into shards, and gives each client two.  Both hand out the whole split before they start again with
+    another permutation: at ten times the split's size every example is held by ten clients, and clients are *not*
+    disjoint. `two-class` (Risk-balanced) draws two random classes for each client separately, and half of its examples
+    from each: clients may share examples.  Raises `BenchError` if `refusal` gives a reason, or a class is too small.
     """
     reason = refusal(kind, len(labels), len(np.unique(labels)), clients=clients, client_examples=client_examples)
     if reason is not None:
@@ -91,7 +89,7 @@ def _two_shard(labels: NDArray[np.int64], clients: int, size: int, seed: int) ->
 
 
 def _over(one_pass: Callable[[int], Indices], clients: int) -> Indices:
-    """The first `clients` rows of as many passes over the split as they need."""
+    """Take the first `clients` rows from as many passes over the split as needed."""
     first = one_pass(0)
     passes = -(-clients // len(first))
     return np.concatenate([first, *(one_pass(number) for number in range(1, passes))])[:clients]

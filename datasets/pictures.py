@@ -1,4 +1,4 @@
-"""PNG and JPEG files, decoded within bounds."""
+"""PNG and JPEG files, decoded within size limits."""
 
 import warnings
 from pathlib import Path
@@ -12,9 +12,9 @@ _MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr")
 
 
 def read_picture(path: Path, *, mode: str) -> Image.Image:
-    """The decoded picture in `mode` ("RGB" or "L").
+    """Return the decoded picture in `mode` ("RGB" or "L").
 
-    Raises `DataError` for other formats, damaged files, more than 8 bits a channel, or more than 50 million pixels.
+    Raises `DataError` for other formats, damaged files, more than 8 bits per channel, or more than 50 million pixels.
     """
     try:
         # Our own bound is below Pillow's; its warning would come before we can speak.

@@ -1,4 +1,4 @@
-"""Numeric columns: scale to [0, 1], mean and deviation, from the training part."""
+"""Numeric columns: scaling to [0, 1], mean and deviation, all from the training part."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from bench.datasets.base import Group
 
 
 def scale(train: NDArray[np.float64], test: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Both parts (example, feature), scaled by each column's least and greatest training value.
+    """Scale both parts (example, feature) by each column's smallest and largest training value, to [0, 1].
 
     Test values are clipped to the training range; a constant column becomes 0.
     """
@@ -20,7 +20,7 @@ def scale(train: NDArray[np.float64], test: NDArray[np.float64]) -> tuple[NDArra
 
 
 def numeric_groups(names: Sequence[str], columns: Sequence[int], train: NDArray[np.float32]) -> tuple[Group, ...]:
-    """A group for each numeric column, with mean and deviation (1 if constant) in the scaled training part."""
+    """Return a group for each numeric column, with mean and deviation (1 if constant) from the scaled training part."""
     means, deviations = train.mean(0, dtype=np.float64), train.std(0, dtype=np.float64)
     return tuple(
         Group(

@@ -1,1 +1,1 @@
-"""A cell's way from configuration to record."""
+"""The steps that turn a cell (an experiment's configuration) into its record."""

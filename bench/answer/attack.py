@@ -1,4 +1,4 @@
-"""An attack cell from truth to result: truth → reading → attacker → reconstruction → scores → result."""
+"""Run an attack cell: draw the truth, observe the round, attack the reading, score the reconstruction."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,10 +24,10 @@ from bench.trip import TRACED, Reconstruction
 def attack(
     cell: AttackCell, context: RunContext, memory: Memory, place: Place = HERE
 ) -> tuple[AttackResult, Attempt | None]:
-    """The cell's result, with the attempt for its cost; no attempt if a cascade left no reading.
+    """Return the cell's result and the attack's attempt, whose cost goes into the record.
 
-    Round and attack run at `place`; truth and scores stay in this process.  Raises `NotApplicable` for a cell that
-    cannot run.
+    The attempt is None if earlier cells in a cascade left no reading to attack.  The federated round and the attack run
+    at `place`; truth and scores never leave this process.  Raises `NotApplicable` for a cell that cannot run.
     """
     truth = draw_truth(cell, place.data(cell, context, memory), context.run)
     if not truth.rows:
@@ -60,7 +60,6 @@ def _result(
 
 
 def _readings(truth: CellTruth, scored: Scored, diagnosis: Diagnosis) -> tuple[ReadingScore, ...]:
-    """Scores for the attacked readings, with their distortion and their examples' identity."""
     whole = len(truth.rows) == len(truth.victims)
     return tuple(
         replace(
@@ -78,9 +77,8 @@ def _readings(truth: CellTruth, scored: Scored, diagnosis: Diagnosis) -> tuple[R
 
 
 def _save_arrays(run: Path, scored: Scored, claim: Reconstruction) -> str:
-    """Write truth, reconstruction and trajectory; returns the file's hash.
-
-    All marks in a trajectory use the final pairing: an example keeps its row throughout.
+    """Write truth, reconstruction and trajectory, and return the file's hash.  A trajectory's earlier marks reuse
+    the final matching, so an example keeps its row throughout.
     """
     order = scored.scores.order
     arrays: dict[str, NDArray[Any]] = {
@@ -94,7 +92,6 @@ def _save_arrays(run: Path, scored: Scored, claim: Reconstruction) -> str:
 
 
 def _losses(claim: Reconstruction) -> Trajectory | None:
-    """Median loss at each mark; None without a trajectory."""
     if claim.trajectory is None or not claim.history:
         return None
     return Trajectory(

@@ -1,4 +1,4 @@
-"""Checks by the harness next to the scores: distortion, self-check, circumstances, ε at the point."""
+"""Checks that the harness makes next to the scores: distortion, self-check, conditions, and ε at the point."""
 
 from collections.abc import Mapping, Sequence
 
@@ -33,9 +33,8 @@ REFERENCES = 8  # readings per cell: seconds each
 def diagnose(
     cell: AttackCell, setup: Setup, truth: CellTruth, reading: Reading, batches: Sequence[Batches]
 ) -> Diagnosis:
-    """All checks on an observed cell, before readings are left out.
-
-    Raises `NotApplicable` for a reading refused by the attack.
+    """Run all the harness's checks on a cell's observed readings.  Readings already leaked to earlier cells in a
+    cascade are still included.  Raises `NotApplicable` if the attack refuses the reading.
     """
     attacker = attacker_of(cell, reading)
     examples = truth.examples
@@ -60,7 +59,7 @@ def diagnose(
 
 
 def reference(reading: Reading, truth: Truth) -> float | None:
-    """Median PSNR by the linear-Gaussian reference, first readings only; None for tables and unsupported cells."""
+    """Return the linear-Gaussian reference's median PSNR in dB (first readings only); None if unsupported."""
     if not reading.kind.spatial:
         return None
     errors = mean_squared_errors(reading, truth.inputs[:REFERENCES, 0], truth.labels[:REFERENCES, 0])
@@ -68,9 +67,8 @@ def reference(reading: Reading, truth: Truth) -> float | None:
 
 
 def self_check(attacker: Attack, reading: Reading, truth: Truth, setup: Setup, seed: int) -> SelfCheck:
-    """The attack's objective at the truth (the training examples) and at random public examples.
-
-    Without figures for attacks without an objective.
+    """Compare the attack's objective at the truth (the training examples) with its value at random public examples.
+    The comparison is left empty for an attack without an objective.
     """
     described = explained(reading, truth)
     objective = attacker.objective(reading)
@@ -99,7 +97,7 @@ def conditions(
     *,
     decoded: bool = False,
 ) -> AttackConditions:
-    """Circumstances; `decoded`: the batch's decoder gave ranks."""
+    """Return the attack's circumstances; `decoded` says that the likelihood decoder ranked the candidates."""
     norms = torch.stack([value.flatten(1).square().sum(1) for value in undefended.values()]).sum(0).sqrt()
     weights_norm = float(sum(value.square().sum() for value in setup.weights.values()) ** 0.5)
     knows_all = reading.description is not None or untouched(setup.stages, point)
@@ -120,7 +118,7 @@ def conditions(
 
 
 def privacy_at(cell: AttackCell, setup: Setup, point: Point, reading: Reading) -> Privacy:
-    """ε at the point, or the reason for its absence."""
+    """Return the ε that the defense guarantees at the observation point, or the reason for its absence."""
     spent, absent = at_point(
         defense_of(cell),
         setup.setting,
@@ -134,6 +132,6 @@ def privacy_at(cell: AttackCell, setup: Setup, point: Point, reading: Reading) -
 
 
 def privacy(figures: tuple[Epsilon, ...], headline: Epsilon | None, absent: str | None) -> Privacy:
-    """ε in a record's form: all figures, the headline figure, the reason for its absence."""
+    """Put ε into a record's form: all figures, the headline figure, and the reason if ε is absent."""
     epsilon, absent = (headline.epsilon, headline.absent) if headline else (None, absent)
     return Privacy(epsilon=epsilon, absent=absent, figures=figures)

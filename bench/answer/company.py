@@ -1,7 +1,7 @@
-"""Several cells in a single attack batch: readings under the same model, weights and objective.
+"""Attack several cells in a single batch, if they share model, weights and objective.
 
-A single cell rarely fills a GPU.  Every cell still gets a separate record: results wait in `Memory.attacked` for the
-cell's turn, and the cost names the company.
+A single cell rarely fills a GPU.  Every cell still gets a separate record: its result waits in `Memory.attacked` for
+the cell's turn, and its cost names the other cells in the batch.
 """
 
 import time
@@ -26,9 +26,9 @@ class _Member:
     observation: Observation
     key: ReadingKey
     wall: float
-    """Seconds for the observation."""
+    """Wall-clock seconds that the observation took."""
     cpu: float
-    """CPU seconds for the observation."""
+    """CPU seconds that the observation took."""
 
     @property
     def reading(self) -> Reading:
@@ -36,10 +36,10 @@ class _Member:
 
 
 def attack_together(cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
-    """Attack `cell` with later cells from `company`, as many as the device holds; results wait in memory.
+    """Attack `cell` in a batch with as many later cells from `company` as fit on the device; results wait in memory.
 
-    Cells with another objective are skipped.  After a failure no result is kept: each cell then reports the failure at
-    its own turn.
+    Cells with a different objective are skipped.  If the shared attack fails, no result is kept, and each cell reports
+    the failure at its turn.
     """
     if not company or not isinstance(cell, AttackCell) or cell.id in memory.attacked or not many_rows(context):
         return
@@ -78,7 +78,7 @@ def attack_together(cell: AnyCell, company: Sequence[AnyCell], context: RunConte
 
 
 def part_of(whole: Reconstruction, rows: Sequence[int]) -> Reconstruction:
-    """The chosen readings' reconstruction; its history ends at their own evaluation count."""
+    """Cut some readings' reconstruction out of a batch's; the history ends at their last evaluation."""
     part = whole.of(rows)
     last = int(part.evaluations.max())
     marks = [n for n, (mark, _) in enumerate(part.history) if mark < last]
@@ -89,7 +89,7 @@ def part_of(whole: Reconstruction, rows: Sequence[int]) -> Reconstruction:
 
 
 def _members(cell: AttackCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> list[_Member]:
-    """The cell and its suitable company, without duplicate readings."""
+    """Observe the cell and the later cells that can share its batch, without equal readings."""
     others = list(_alike(cell, company))
     attack: type[Attack] = registry.load("attacks", cell.attack.name)
     if not others or not attack.mergeable or cell.knowledge == "black-box":
@@ -112,7 +112,7 @@ def _members(cell: AttackCell, company: Sequence[AnyCell], context: RunContext, 
 
 
 def _alike(cell: AttackCell, company: Sequence[AnyCell]) -> Iterator[AttackCell]:
-    """Cells with a possibly equal objective: only draw, point and, for plain attackers, defense differ."""
+    """Find the cells that differ in draw, point and (for a plain attacker) defense only."""
     anything = {"defense": cell.defense, "draw": 0, "point": cell.point, "reference": False, "after": ()}
     own = cell.model_copy(update=anything).canonical()
     for other in company:

@@ -1,4 +1,4 @@
-"""A run's folders and device, a worker's memory, and a training's progress."""
+"""A run's folders and device, the memory that a worker keeps between cells, and a training's progress."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,56 +12,56 @@ from bench.trip import Reconstruction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """A run's environment: folders, device, limits."""
+    """A run's folders, device and limits."""
 
     run: Path
     """Run folder."""
     data_dir: Path | None = None
-    """Data folder; None for the default."""
+    """Folder for data sets; None for the default folder."""
     device: str = "cpu"
-    """Torch device."""
+    """Torch device for attacks and training."""
     threads: int = 1
-    """Threads for a training's client groups; attacks use a single thread."""
+    """Number of threads that train groups of clients; attacks use a single thread."""
     save_every: float = 60.0
     """Seconds between saved training states."""
     time_limit: float | None = None
-    """Seconds allowed per cell."""
+    """Seconds allowed per cell; None for no limit."""
     rows: int | None = None
-    """Readings attacked at once, over several cells; None: GPU capacity, or a single cell on a CPU."""
+    """Number of readings attacked at once, over several cells; None: a GPU's capacity, or a single cell on a CPU."""
     data_errors_fail_cell: bool = True
-    """True: missing or altered data crash the cell.  False: they are raised, as the machine's fault."""
+    """True: missing or altered data crash the cell.  False: the error is raised, as the machine's fault."""
 
 
 def many_rows(context: RunContext) -> bool:
-    """Whether several cells may share a batch; never with a time limit, since the limit is per cell."""
+    """Whether several cells may share a batch; never with a time limit, because the limit holds per cell."""
     return context.time_limit is None and (context.rows is not None or context.device != "cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingProgress:
-    """A training cell's progress after a round."""
+    """A training cell's state after a round."""
 
     round: int
-    """Finished rounds."""
+    """Number of finished rounds."""
     rounds: int
-    """Planned rounds."""
+    """Number of planned rounds."""
     accuracy: float
-    """Last tested accuracy."""
+    """Accuracy at the last test."""
     epsilon: float | None
-    """ε so far, by the paper's count."""
+    """ε spent so far, by the accounting of the defense's paper; None without accounting."""
     seconds_left: float
-    """Estimated remaining time."""
+    """Estimated remaining time in seconds."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """A worker's memory between cells."""
+    """Values that a worker keeps between cells."""
 
     data: dict[str, Data] = field(default_factory=dict)
-    """Loaded data sets."""
+    """Loaded data sets, by configuration."""
     reconstructions: dict[tuple[Any, ...], tuple[Reconstruction, str]] = field(default_factory=dict)
-    """Reconstructions by reading and attack, with the cell's id (`bench.answer.reconstruct`)."""
+    """Finished reconstructions, each with its cell's id, by reading and attack (`bench.answer.reconstruct`)."""
     simulations: Kept = field(default_factory=dict)
-    """Simulated readings."""
+    """Simulated readings, by the simulator's call."""
     attacked: dict[str, tuple[Observation, Attempt]] = field(default_factory=dict)
-    """Results by cell id for cells attacked before their turn (`bench.answer.company`)."""
+    """Observation and attempt by cell id, for cells attacked before their turn (`bench.answer.company`)."""

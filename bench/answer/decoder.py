@@ -1,7 +1,7 @@
-"""Likelihood decoder for batches: the truth's rank among candidates, given all other examples in the batch.
+"""Likelihood decoder: rank the true example among all gallery candidates, given its batch's other examples.
 
-No attacker beats the likelihood among exchangeable candidates, and known batch mates only help.  So the decoder's share
-bounds all attackers on the same weights and data.
+No attacker beats the likelihood if all candidates are equally likely in advance, and knowledge of the batch's other
+examples only helps.  The decoder's success rate therefore bounds all attackers on the same weights and data.
 """
 
 import torch
@@ -19,7 +19,7 @@ _CHUNK = 64  # candidates side by side
 
 
 def has_likelihood(reading: Reading) -> bool:
-    """Whether a noise with known law is the only randomness in the reading."""
+    """Whether additive noise with a known law is the reading's only randomness."""
     description = reading.description
     if description is None or reading.steps > 1 or reading.linked != "vector" or not description.additive:
         return False
@@ -29,10 +29,10 @@ def has_likelihood(reading: Reading) -> bool:
 
 
 def decoder_places(reading: Reading, truth: Truth, gallery: Gallery) -> tuple[int, ...] | None:
-    """Rank by likelihood, from 0, for each reading's first example; with granted labels within its label.
+    """Return the likelihood rank (from 0) of each reading's first true example among the gallery's candidates.
 
-    None for single examples (the attacker is then the decoder), for more than `EXAMPLES` examples, and without a
-    likelihood.
+    With granted labels, only candidates with the same label compete.  Returns None for a single example per reading
+    (the attack's own ranking is used), for more than `EXAMPLES` examples, and without a likelihood.
     """
     if not 1 < reading.examples <= EXAMPLES or not has_likelihood(reading):
         return None

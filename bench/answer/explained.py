@@ -1,6 +1,5 @@
-"""Check in every cell: the description at the truth gives the reading, up to the stated noise.
-
-The contracts `description` and `noise` check the same on a trial, which a defense could recognise.
+"""Check in every cell that the defense's description, applied to the truth, gives the reading up to the stated
+noise.  The contracts `description` and `noise` check the same on trial data, which a defense could recognise.
 """
 
 import torch
@@ -17,10 +16,10 @@ _LAPLACE = 5.0  # variance for a squared draw, in squared variances
 
 
 def explained(reading: Reading, truth: Truth) -> bool | None:
-    """Whether reading and described truth differ by the stated noise: no more, and no less unless it is a bound.
+    """Whether the reading differs from the described truth by the noise that the description states.
 
-    None without a description, with randomness other than additive Gaussian or Laplace noise, and for a mean over
-    clients with several local steps (no simulation).
+    The difference may be smaller only if the stated noise is an upper bound.  None without a description, with
+    randomness other than additive Gaussian or Laplace noise, and for a mean over clients with several local steps.
     """
     if reading.description is None or not reading.description.additive or reading.linked != "vector":
         return None

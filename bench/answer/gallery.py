@@ -1,4 +1,4 @@
-"""Granted gallery: the victims' examples among strangers from the gallery split."""
+"""The gallery granted to an attacker: the victims' examples, mixed with strangers from the gallery split."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,20 +20,19 @@ from bench.trip import READING, SHARED, ByReading, Reconstruction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gallery(ByReading):
-    """Candidates in a keyed order."""
+    """Candidate examples in a random order given by a key."""
 
     inputs: Tensor = field(metadata=SHARED)
-    """(candidate, *shape)."""
+    """(candidate, *shape): inputs."""
     labels: Tensor = field(metadata=SHARED)
-    """(candidate,)."""
+    """(candidate,): labels."""
     positions: Tensor = field(metadata=READING)
-    """(reading, example): the truth's candidate numbers, for the harness only."""
+    """(reading, example): the candidate number for each true example; the attacker never sees it."""
 
 
 def granted_gallery(cell: AttackCell, data: Data, truth: Truth) -> Gallery | None:
-    """The cell's gallery, equal for all defenses and attacks; None without a grant.
-
-    Raises `NotApplicable` for a size without room for strangers, or with more strangers than the split holds.
+    """Return the cell's gallery, which is equal for all defenses and attacks; None if no gallery is granted.  Raises
+    `NotApplicable` for a gallery too small to hold strangers, or too large for the data set's gallery split.
     """
     if not cell.grants.gallery:
         return None
@@ -59,7 +58,7 @@ def granted_gallery(cell: AttackCell, data: Data, truth: Truth) -> Gallery | Non
 
 
 def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, labels: bool) -> Naming | None:
-    """The examples named by the attack, and a blind guess's chance; None for an attack without names."""
+    """Compare the examples named by the attack with the truth, and add a blind guess's chance; None without names."""
     if reconstruction.named is None:
         return None
     named = reconstruction.named.cpu()
@@ -71,7 +70,7 @@ def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, la
 
 
 def naming_chance(gallery: Gallery, truth: Truth, *, labels: bool) -> float:
-    """Chance that a blind guess names an example: a draw per example, with granted `labels` within the label."""
+    """Return the chance that a blind guess names an example; with granted `labels`, it guesses within the label."""
     if not labels:
         return truth.labels.shape[1] / len(gallery.labels)
     of_label = torch.bincount(gallery.labels)
@@ -80,7 +79,7 @@ def naming_chance(gallery: Gallery, truth: Truth, *, labels: bool) -> float:
 
 
 def of_first(places: Sequence[int], hits: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The decoder's places for first examples, in the shape of `hits`; -1 for other examples."""
+    """Put the decoder's ranks of first examples into the shape of `hits`, with -1 for all other examples."""
     whole = np.full(hits.shape, -1, np.int64)
     whole[:, 0] = places
     return whole

@@ -1,4 +1,4 @@
-"""Cell → the attacker's reading, and the harness's checks on the round: the trip without attack and scores."""
+"""Observe a cell: run the defended round, take the attacker's reading, and run the harness's checks."""
 
 from bench.answer.checks import diagnose
 from bench.answer.context import Memory, RunContext
@@ -11,9 +11,8 @@ from bench.cell import AttackCell
 
 
 def observe_cell(cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory) -> Observation:
-    """Run the defended round and observe it at the cell's point.
-
-    Raises `NotApplicable` for a cell that cannot run, or a reading refused by the attack.
+    """Run the defended round, observe it at the cell's point, and check the readings.  Raises `NotApplicable` for a
+    cell that cannot run, or if the attack refuses the reading.
     """
     setup = prepare(cell, context, memory)
     batches = batches_of(cell, setup, truth.victims, truth.point)
@@ -25,5 +24,5 @@ def observe_cell(cell: AttackCell, truth: CellTruth, context: RunContext, memory
 
 
 def draw_and_observe(cell: AttackCell, context: RunContext, memory: Memory) -> Observation:
-    """`observe_cell` with a new truth, for a process or a turn without a drawn truth."""
+    """Draw the cell's truth, then do as `observe_cell`, for callers without a drawn truth."""
     return observe_cell(cell, draw_truth(cell, load_data(cell, context, memory), context.run), context, memory)

@@ -1,7 +1,7 @@
-"""Mixed examples (`mixup`): a type-2 reading has two originals, and leaks if either returns.
+"""Scores for mixed examples (`mixup`): a type-2 reading has two originals, and leaks if either is reconstructed.
 
-A defense at stage `input` may mix an example with the next example in the batch (`bench.registry.mixing`).  Readings
-with whole batches contain all originals and need no second truth.
+A defense at stage `input` may mix an example with the next example in the batch (`bench.registry.mixing`).  Readings of
+whole batches contain all originals and need no second truth.
 """
 
 import math
@@ -21,15 +21,14 @@ EITHER = "its defense mixes examples before their gradient: one leaks if either 
 
 
 def other_originals(cell: AttackCell, truth: CellTruth) -> tuple[Truth, ...]:
-    """The further originals in the attacked readings: a single `Truth` for mixed examples at type-2, else none."""
+    """Return each further original behind the attacked readings: a single `Truth` at type-2 with mixing, else none."""
     return tuple(truth_at(truth.victims, truth.point, n).of(truth.rows) for n in range(1, originals(cell)))
 
 
 def against_originals(
     cell: AttackCell, truth: CellTruth, first: Truth, score: Callable[[Truth], Scores]
 ) -> tuple[Truth, Scores]:
-    """Scores against the leaked original, else the nearer original; `first` is the first original.
-
+    """Score each reading against the leaked original, or else the nearer one; `first` holds the first originals.
     Returns the truth used and its scores.  A blind guess has two chances, so the identification chance doubles.
     """
     scores = score(first)
@@ -45,7 +44,7 @@ def against_originals(
 
 
 def originals_note(cell: AttackCell) -> tuple[str, ...]:
-    """A note for the record if a reading may have two originals."""
+    """Return a note for the record if a reading may have two originals, else no note."""
     return (EITHER,) if originals(cell) > 1 else ()
 
 

@@ -1,4 +1,4 @@
-"""Places for the entries' code: this process (`HERE`), or a worker's plug-in processes (`bench.isolation`)."""
+"""Places that run the registered entries' code: this process (`HERE`), or plug-in processes (`bench.isolation`)."""
 
 import resource
 import time
@@ -21,16 +21,16 @@ from bench.record.schema import TrainingCost, TrainingResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Resources used by processes."""
+    """CPU time and memory that processes used."""
 
     cpu_seconds: float = 0.0
-    """CPU time, all threads."""
+    """CPU time in seconds, over all threads."""
     peak_mb: float = 0.0
-    """Peak memory in the largest process."""
+    """Peak memory of the largest process, in MiB."""
 
     @staticmethod
     def here() -> "Usage":
-        """Usage by this process since its start."""
+        """Return this process's usage since its start."""
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return Usage(cpu_seconds=time.process_time(), peak_mb=peak)
 
@@ -39,16 +39,16 @@ class Usage:
 
 
 class Place(Protocol):
-    """A place that runs the entries' code; truth and scores stay in the calling process."""
+    """A place that runs the registered entries' code; truth and scores stay in the calling process."""
 
     def concerns(self, cell: AnyCell) -> bool:
-        """Whether the cell runs in other processes."""
+        """Whether other processes run this cell."""
 
     def data(self, cell: AnyCell, context: RunContext, memory: Memory) -> Data:
-        """The cell's data set; raises `DataError` for changed content."""
+        """Return the cell's data set; raises `DataError` if its content changed since planning."""
 
     def attack_together(self, cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
-        """Attack the cell with suitable later cells in a single batch; results wait in memory."""
+        """Attack the cell and suitable later cells in a single batch; the results wait in memory."""
 
     def attacked(
         self, cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory
@@ -58,32 +58,30 @@ class Place(Protocol):
     def train(
         self, cell: TrainingCell, context: RunContext, memory: Memory, on_progress: Callable[[TrainingProgress], None]
     ) -> tuple[TrainingResult, TrainingCost]:
-        """Train, as `bench.answer.train.train_cell`."""
+        """Train as `bench.answer.train.train_cell` does."""
 
     def usage(self) -> Usage:
-        """Usage by other processes since the previous call."""
+        """Return the resources that other processes used since the previous call."""
 
 
 class Here:
-    """This process."""
+    """The place for cells that run in this process."""
 
     def concerns(self, cell: AnyCell) -> bool:
-        """Never: all cells run in this process."""
+        """Return False, because all cells run in this process."""
         del cell
         return False
 
     def data(self, cell: AnyCell, context: RunContext, memory: Memory) -> Data:
-        """The data set, from memory or its loader."""
         return load_data(cell, context, memory)
 
     def attack_together(self, cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
-        """As `bench.answer.company.attack_together`."""
         attack_together(cell, company, context, memory)
 
     def attacked(
         self, cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory
     ) -> tuple[Diagnosis, Attempt]:
-        """The waiting result from `attack_together` if it covers the readings left, else a new attempt."""
+        """Return the result left by `attack_together` if it covers the remaining readings; else attack anew."""
         waiting = memory.attacked.pop(cell.id, None)
         if waiting is not None and waiting[0].reading.indices == truth.rows:
             return waiting[0].diagnosis, waiting[1]
@@ -93,15 +91,14 @@ class Here:
     def train(
         self, cell: TrainingCell, context: RunContext, memory: Memory, on_progress: Callable[[TrainingProgress], None]
     ) -> tuple[TrainingResult, TrainingCost]:
-        """As `bench.answer.train.train_cell`."""
         return train_cell(cell, context, memory, on_progress)
 
     def usage(self) -> Usage:
-        """Zero: no other process."""
+        """Return zero usage, because no other process works."""
         return Usage()
 
     def close(self) -> None:
-        """No process to end."""
+        """Do nothing: no process has to end."""
 
 
 HERE = Here()

@@ -1,4 +1,4 @@
-"""Provenance: bench's and the entries' code, weights by content, readings left by a cascade."""
+"""A record's provenance: hashes of the code and weights behind it, and the readings left by a cascade."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from bench.record.schema import Provenance
 
 
 def provenance(cell: AttackCell | TrainingCell, run: Path) -> Provenance:
-    """Provenance for the cell's record if it ran now."""
+    """Return the provenance that the cell's record would have if the cell ran now."""
     code = fingerprint.of_cell(cell)
     if not isinstance(cell, AttackCell):
         return code

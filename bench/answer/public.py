@@ -1,6 +1,5 @@
-"""Public data granted to an attacker: the public split, draws with its moments, or draws from a generic law.
-
-Attacks always get examples, so their statistics need no second code path.
+"""Public data granted to an attacker: the public split, draws with its moments, or draws from a generic law.  The
+attacker always gets examples, so an attack computes its statistics in the same way for every grant.
 """
 
 import torch
@@ -16,10 +15,11 @@ _COMMON = 0.9  # share in its variance common to all channels
 
 
 def known_public(data: Data, known: PublicKnowledge) -> tuple[Tensor, Tensor]:
-    """Inputs (example, *shape) and labels (example,), -1 if unknown.
+    """Return public inputs (example, *shape) and labels (example,), with -1 for unknown labels.
 
-    `distribution`: the public split.  `statistics`: Gaussian draws with its mean and covariance.  `none`: images of
-    the 1/f law for natural images (Field 1987), amplitudes inverse to the spatial frequency; tables uniform in [0, 1].
+    `distribution` gives the public split, `statistics` Gaussian draws with its mean and covariance.  `none` gives
+    images drawn from the 1/f law for natural images (Field 1987, amplitudes inverse to frequency), or uniform table
+    rows.
     """
     inputs = torch.from_numpy(data.public.floats())
     if known == "distribution":
@@ -42,9 +42,8 @@ def known_public(data: Data, known: PublicKnowledge) -> tuple[Tensor, Tensor]:
 
 
 def _one_over_f(noise: Tensor) -> Tensor:
-    """White noise (..., 2·height, 2·width) → unit variance and amplitudes 1/f, (..., height, width).
-
-    Only half the periodic image is kept: its edges match.
+    """Turn white noise (..., 2·height, 2·width) into images (..., height, width) with amplitudes 1/f and unit
+    variance.  Only a quarter of the periodic image is kept, because its opposite edges match.
     """
     height, width = noise.shape[-2:]
     down, across = torch.fft.fftfreq(height).to(noise)[:, None], torch.fft.fftfreq(width).to(noise)

@@ -1,4 +1,4 @@
-"""Truth → reading: run the round with the defense's stages, observe it at a point."""
+"""Run a federated round with the defense's stages, and observe it at the cell's point."""
 
 import copy
 import hashlib
@@ -25,7 +25,7 @@ from bench.trip import Reading
 def take_reading(
     cell: AttackCell, setup: Setup, truth: CellTruth, batches: Sequence[Batches], simulations: Kept | None = None
 ) -> Reading:
-    """The attacker's knowledge at the cell's point, with the cell's grants; `simulations` are reused."""
+    """Return all that the attacker knows at the cell's point; simulated readings in `simulations` are reused."""
     point, gallery = truth.point, truth.gallery
     data, grants, federated = setup.data, cell.grants, cell.federated
     shown = [
@@ -83,7 +83,7 @@ def take_reading(
 def simulator(
     cell: AttackCell, setup: Setup, point: Point, reading: Reading, simulations: Kept | None = None
 ) -> RoundSimulator:
-    """The cell's round as a black box, with public examples and independent draws."""
+    """Return the cell's round as a black box for the attacker, with public examples and independent draws."""
     granted = cell.grants.model_dump(exclude={"labels"})  # all grants with an effect on the round
     return RoundSimulator(
         name=simulator_name(
@@ -112,9 +112,10 @@ def simulator(
 def observe(
     cell: AttackCell, setup: Setup, point: Point, batches: Sequence[Batches], stages: Stages, *, observation: int = 0
 ) -> dict[str, Tensor]:
-    """An observation at a point under the given stages, name → (reading, *shape).
+    """Run the round under the given stages and return its values at the point, name → (reading, *shape).
 
-    Raises `PluginError` for a defense that writes to the weights or sends NaN or infinity.
+    Each `observation` number has new noise.  Raises `PluginError` for a defense that writes to the weights or sends NaN
+    or infinity.
     """
     draw_key = DrawKey(
         seed=cell.seed, draw=cell.draw, round=setup.round, observation=observation, colluders=cell.grants.colluders
@@ -138,12 +139,12 @@ def observe(
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Plain torch tensors: a subclass could carry code."""
+    """Convert to plain torch tensors, because a tensor subclass could carry code."""
     return {name: value.as_subclass(Tensor) for name, value in tensors.items()}
 
 
 def reading_hash(reading: Reading) -> str:
-    """SHA-256 over all fields, grants included, except the point's name."""
+    """Return the SHA-256 over all the reading's fields, grants included; the point's name is left out."""
     digest = hashlib.sha256()
     for field in fields(reading):
         value = reading.examples if field.name == "point" else getattr(reading, field.name)
@@ -160,7 +161,7 @@ def reading_hash(reading: Reading) -> str:
 
 
 def to_device(reading: Reading, device: torch.device) -> Reading:
-    """The reading with model, values and weights on a device; labels and public data stay on the CPU."""
+    """Return the reading with model, values and weights on `device`; labels and public data stay on the CPU."""
     if device.type == "cpu":
         return reading
     return replace(

@@ -1,4 +1,4 @@
-"""Reading → reconstruction, within the device's memory, and once for equal readings."""
+"""Attack a reading within the device's memory; equal readings are attacked once."""
 
 import time
 from dataclasses import replace
@@ -23,7 +23,7 @@ _GRADIENTS, _INPUTS = 40, 400
 
 
 def attacker_of(cell: AttackCell, reading: Reading) -> Attack:
-    """The cell's attack; raises `NotApplicable` for a refused reading."""
+    """Return the cell's attack; raises `NotApplicable` if the attack refuses the reading."""
     attacker: Attack = registry.of("attacks", cell.attack)
     if reason := attacker.refuses(reading):
         raise NotApplicable(reason)
@@ -31,12 +31,12 @@ def attacker_of(cell: AttackCell, reading: Reading) -> Attack:
 
 
 def reading_key(reading: Reading, cell: AttackCell) -> ReadingKey:
-    """Identity for a reading and its attack."""
+    """Return a key that is equal for equal readings under the same attack."""
     return (reading_hash(reading), cell.attack.model_dump_json(), cell.evaluations, cell.chunk, cell.seed)
 
 
 def recalled(key: ReadingKey, memory: Memory) -> Attempt | None:
-    """An earlier attempt by the same attack on an equal reading, or None."""
+    """Return the earlier attempt for this key, or None if memory has none."""
     if key not in memory.reconstructions:
         return None
     reconstruction, other = memory.reconstructions[key] = memory.reconstructions.pop(key)
@@ -44,14 +44,14 @@ def recalled(key: ReadingKey, memory: Memory) -> Attempt | None:
 
 
 def remember(key: ReadingKey, cell: AttackCell, attempt: Attempt, memory: Memory) -> None:
-    """Keep an attempt for equal readings; above `REUSED` the least recently used attempt is dropped."""
+    """Keep an attempt for equal readings later; above `REUSED` attempts, the least recently used is dropped."""
     if len(memory.reconstructions) >= REUSED:
         del memory.reconstructions[next(iter(memory.reconstructions))]
     memory.reconstructions[key] = (attempt.reconstruction, cell.id)
 
 
 def reconstruct(reading: Reading, cell: AttackCell, context: RunContext, memory: Memory) -> Attempt:
-    """Attack the reading, or reuse an attempt on an equal reading; raises as `attack_reading`."""
+    """Attack the reading, or reuse the attempt on an equal reading; raises as `attack_reading` does."""
     key = reading_key(reading, cell)
     if (known := recalled(key, memory)) is not None:
         return known
@@ -67,9 +67,8 @@ def reconstruct(reading: Reading, cell: AttackCell, context: RunContext, memory:
 def attack_reading(
     attacker: Attack, reading: Reading, cell: AttackCell, context: RunContext, key: ReadingKey
 ) -> Attempt:
-    """Attack the reading with the given key.
-
-    Raises `PluginError` for an attack that writes to its reading or returns a wrong shape.
+    """Attack the reading, whose `reading_key` is `key`, and return the reconstruction with its cost.  Raises
+    `PluginError` for an attack that writes to its reading or returns a wrong shape.
     """
     began = time.perf_counter()
     budget = Budget(evaluations=cell.evaluations, chunk=cell.chunk)
@@ -91,9 +90,8 @@ def attack_reading(
 def attack_readings(
     attacker: Attack, reading: Reading, cell: AttackCell, context: RunContext, budget: Budget
 ) -> Reconstruction:
-    """The attack's reconstruction on the device; raises `PluginError` for a wrong shape.
-
-    Readings in memory at once: the device's capacity, and at least the budget's chunk.
+    """Run the attack on the context's device, with at least the budget's chunk of readings at once.  Raises
+    `PluginError` for a reconstruction with a wrong shape.
     """
     chunk = max(budget.chunk, min(len(reading), rows_at_once(context, reading)))
     with repeatable(context.device):
@@ -104,7 +102,7 @@ def attack_readings(
 
 
 def rows_at_once(context: RunContext, reading: Reading) -> int:
-    """Readings attacked at once over several cells: the context's `rows`, or a GPU's capacity; 0 on a CPU."""
+    """Return how many readings to attack at once over several cells: `rows`, or a GPU's capacity; 0 on a CPU."""
     if context.rows is not None:
         return context.rows
     values = next(iter(reading.values.values()))
@@ -116,7 +114,7 @@ def rows_at_once(context: RunContext, reading: Reading) -> int:
 def _within_memory(
     attacker: Attack, reading: Reading, budget: Budget, key: Key, device: torch.device
 ) -> Reconstruction:
-    """Reconstruct on the device; out of memory, halve the chunk, continue, and add a note."""
+    """Attack on the device; if memory runs out, halve the number of readings at once, try again, and note it."""
     chunk, notes = budget.chunk, list[str]()
     while True:
         try:
@@ -132,7 +130,7 @@ def _within_memory(
 
 
 def _is_memory(error: MemoryError | RuntimeError) -> bool:
-    """Whether a device ran out of memory; on a CPU torch only says so in the message."""
+    """Whether the error means exhausted memory; on a CPU only torch's message tells."""
     known = isinstance(error, MemoryError | torch.OutOfMemoryError)
     return known or "can't allocate memory" in str(error)
 

@@ -1,4 +1,4 @@
-"""Cell → record.  A failure becomes the record's status, with a reason."""
+"""Run a cell and return its record; a failure becomes the record's status, with a reason."""
 
 import os
 import platform
@@ -29,10 +29,10 @@ def run(
     place: Place = HERE,
     company: Sequence[AnyCell] = (),
 ) -> Record:
-    """Run a cell at a place; `on_progress` is called after every training round.
+    """Run a cell at `place` and return its record; `on_progress` is called after every training round.
 
-    `company` are the next cells, which may share the attack's batch.  Raises `StorageError` for an unwritable run
-    folder, and `DataError` if the context assigns data faults to the machine.
+    `company` holds the next cells, which may share the attack's batch.  Raises `StorageError` if the run folder cannot
+    be written, and `DataError` if the context counts missing data as the machine's fault.
     """
     place.attack_together(cell, company, context, memory)
     began, cpu = time.perf_counter(), time.process_time()
@@ -67,7 +67,7 @@ def run(
 def record_without_result(
     cell: AttackCell | TrainingCell, context: RunContext, status: Status, reason: str | None
 ) -> Record:
-    """A cell's record without a result."""
+    """Return the cell's record with a status and its reason, but without a result."""
     return Record(
         id=cell.id,
         status=status,
@@ -99,7 +99,7 @@ def _result(
 
 
 def environment(context: RunContext) -> Environment:
-    """Machine and versions."""
+    """Return the machine's description and the versions in use, for a record."""
     device = torch.device(context.device)
     return Environment(
         bench=__version__,

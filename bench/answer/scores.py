@@ -1,4 +1,4 @@
-"""Truth and reconstruction → scores."""
+"""Score a reconstruction against the cell's truth."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,16 +21,16 @@ GALLERY = 1000  # strangers for identification
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """Attacked readings with their scores."""
+    """The examples used as truth, with the scores against them."""
 
     truth: Truth
-    """Examples used for scoring."""
+    """True examples, in the scored order."""
     scores: Scores
-    """Figures against `truth`."""
+    """Scores against `truth`."""
 
 
 def score_truth(cell: AttackCell, truth: CellTruth, claim: Reconstruction, diagnosis: Diagnosis) -> Scored:
-    """Scores for the attacked readings; raises as `bench.scoring.score.score`."""
+    """Score the attack's reconstruction (`claim`); raises as `bench.scoring.score.score` does."""
     examples = scored_once(truth.examples.of(truth.rows), claim.inputs.shape[1])
     named = _naming(cell, truth, examples, claim, diagnosis)
     against = partial(_score, cell, truth.source.data, claim, named)
@@ -50,7 +50,7 @@ def _naming(
 
 
 def _score(cell: AttackCell, data: Data, claim: Reconstruction, named: Naming | None, truth: Truth) -> Scores:
-    """The prior-only baselines know the labels, granted or not: the bar is equal for every attack and defense."""
+    """The prior-only baselines know the labels, granted or not: every attack must beat the same baseline."""
     lpips, absent = lpips_for(data.kind)
     scores = score(
         truth.inputs.numpy(),

@@ -1,4 +1,4 @@
-"""Cell → setup: data, model, weights, clients, defense stages."""
+"""Prepare a cell's round: data set, model, weights, clients and the defense's stages."""
 
 import copy
 from collections.abc import Mapping
@@ -33,14 +33,14 @@ KEPT_BYTES = 500e6  # per worker, for data sets not in use
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Source for the truth, independent from defense, model and attack."""
+    """The values that the truth is drawn from; they do not depend on defense, model or attack."""
 
     data: Data
     """Data set."""
     clients: NDArray[np.int64]
     """(client, example): positions in the training split."""
     round: int = 0
-    """Training round with the observed batches."""
+    """Training round whose batches are observed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,32 +50,32 @@ class Setup:
     data: Data
     """Data set."""
     model: nn.Module
-    """Architecture in eval mode."""
+    """Model in eval mode; its parameters are not used, see `weights`."""
     weights: dict[str, Tensor]
-    """name → (*shape)."""
+    """Model weights, name → (*shape)."""
     clients: NDArray[np.int64]
     """(client, example): positions in the training split."""
     setting: Setting
-    """Federated setting, as the defense sees it."""
+    """Federated setting, as shown to the defense."""
     stages: Stages
     """The defense's transforms by stage, with their states."""
     round: int = 0
-    """Training round for the weights."""
+    """Training round at which the weights were saved; 0 for untrained weights."""
     trained_rounds: int = 0
-    """Rounds noted in the weights' file."""
+    """Number of training rounds, as noted in the weights' file."""
     accuracy: float | None = None
-    """Accuracy noted in the weights' file."""
+    """Test accuracy, as noted in the weights' file; None if unknown."""
     whole_round: bool = False
     """True if a client's reading depends on other clients in its round."""
 
     @property
     def source(self) -> Source:
-        """Source for the truth."""
+        """The values that the truth is drawn from."""
         return Source(data=self.data, clients=self.clients, round=self.round)
 
     @property
     def coordinates(self) -> int:
-        """Model parameters."""
+        """Number of model parameters."""
         return sum(value.numel() for value in self.weights.values())
 
     @property
@@ -85,14 +85,14 @@ class Setup:
 
 
 def source_of(cell: AttackCell, data: Data, run: Path) -> Source:
-    """The source for a cell's truth; raises `WeightsError` for missing weights."""
+    """Return the source of a cell's truth; raises `WeightsError` if the weights are missing."""
     return Source(data=data, clients=clients_of(cell, data), round=locate(run, cell.weights).round)
 
 
 def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory) -> Setup:
-    """Set a cell up; for an attack on a checkpoint, with the defense's state at the checkpoint's round.
-
-    Raises `NotApplicable` for a cell that cannot run, `DataError` and `WeightsError` for missing or altered files.
+    """Prepare the cell's round; an attack on a checkpoint gets the defense's state at the checkpoint's round.
+    Raises `NotApplicable` for a cell that cannot run, `DataError` and `WeightsError` for missing or altered
+    files.
     """
     data = load_data(cell, context, memory)
     architecture: Model = registry.of("models", cell.model)
@@ -112,19 +112,18 @@ def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory
 
 
 def data_is_kept(cell: AttackCell | TrainingCell, memory: Memory) -> bool:
-    """Whether memory holds the cell's data."""
+    """Whether the worker's memory holds the cell's data set."""
     return cell.dataset.model_dump_json() in memory.data
 
 
 def keep_data(cell: AttackCell | TrainingCell, memory: Memory, data: Data) -> None:
-    """Put the cell's data into memory; above `KEPT_BYTES` the least recently used data sets are dropped."""
+    """Put the cell's data set into memory; above `KEPT_BYTES` the least recently used data sets are dropped."""
     while memory.data and sum(kept.nbytes for kept in memory.data.values()) > KEPT_BYTES:
         del memory.data[next(iter(memory.data))]
     memory.data[cell.dataset.model_dump_json()] = data
 
 
 def defense_of(cell: AttackCell | TrainingCell) -> Defense:
-    """The cell's defense."""
     defense: Defense = registry.of("defenses", cell.defense)
     return defense
 
@@ -177,7 +176,7 @@ def _stages(cell: AttackCell | TrainingCell, setting: Setting, weights: Mapping[
 
 
 def load_data(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory) -> Data:
-    """The cell's data set, from memory or its loader; raises `DataError` for changed content."""
+    """Return the cell's data set, kept or loaded; raises `DataError` if its content changed since planning."""
     key = cell.dataset.model_dump_json()
     data = memory.data.pop(key, None)
     if data is None:
@@ -192,7 +191,7 @@ def load_data(cell: AttackCell | TrainingCell, context: RunContext, memory: Memo
 def _weights(
     cell: AttackCell, architecture: Model, model: nn.Module, run: Path
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Weights by name, and the `Setup` fields about them."""
+    """Return the weights by name, and the values for `Setup`'s fields about them."""
     located = locate(run, cell.weights)
     if located.path is None:
         return architecture.initial(model, cell.seed), {}
@@ -206,9 +205,8 @@ def _weights(
 
 
 def _whole_round(cell: AttackCell, defended: Stages, at: Point) -> bool:
-    """Whether a client's reading at `at` depends on other clients in its round.
-
-    Raises `NotApplicable` for colluders without knowledge to share.
+    """Whether a client's reading at point `at` depends on the other clients in its round.  Raises `NotApplicable` if
+    colluding clients are granted but know no values that help the attacker.
     """
     whole = defended.first_mixing_stage is not None and at.sees(defended.first_mixing_stage)
     if cell.grants.colluders and (not whole or at.scope is not Scope.UPDATE):
@@ -222,7 +220,7 @@ def _whole_round(cell: AttackCell, defended: Stages, at: Point) -> bool:
 def _replayed(
     cell: AttackCell, training: TrainingCell, setup: Setup, architecture: Model, context: RunContext
 ) -> Stages:
-    """The defense with its states at the checkpoint's round, replayed over the training."""
+    """Return the defense's stages with their states at the checkpoint's round, found by a replay of the training."""
     replay.check_replayable(training, cell)
     clients = clients_of(training, setup.data)
     job = TrainingJob(

@@ -1,4 +1,4 @@
-"""Training cell → result, resumed from a state saved by an interrupted run with the same code."""
+"""Train a model for a training cell, or resume from the state that an interrupted run with the same code saved."""
 
 import time
 from collections.abc import Callable
@@ -28,7 +28,7 @@ OnProgress = Callable[[TrainingProgress], None]
 def train_cell(
     cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
 ) -> tuple[TrainingResult, TrainingCost]:
-    """The training cell's result and cost; `on_progress` is called after every round."""
+    """Train, and return the training's result and cost; `on_progress` is called after every round."""
     with repeatable(context.device):
         return _trained(cell, context, memory, on_progress)
 
@@ -100,7 +100,7 @@ def _trained(
 
 
 def _goes_on(cell: TrainingCell, accounting: Account | None, now: Progress) -> bool:
-    """Whether the next round respects the cell's accuracy target and ε limit."""
+    """Whether another round may run, given the cell's accuracy target and its limit on ε."""
     if cell.until_accuracy is not None and now.curve[-1][1] >= cell.until_accuracy:
         return False
     if cell.until_epsilon is None or accounting is None:
@@ -109,7 +109,7 @@ def _goes_on(cell: TrainingCell, accounting: Account | None, now: Progress) -> b
 
 
 def _privacy(accounting: Account | None, end: Progress) -> Privacy:
-    """ε by all conventions; the headline is the first valid figure for the released model."""
+    """Return ε by all conventions; the headline is the first valid figure for the released model."""
     if accounting is None:
         return privacy((), None, NO_MECHANISM)
     if not end.round:
@@ -119,7 +119,7 @@ def _privacy(accounting: Account | None, end: Progress) -> Privacy:
 
 
 def _bayesian(cell: TrainingCell, job: TrainingJob, end: Progress, accounting: Account | None) -> BayesianResult | None:
-    """Bayesian and moments accountant's ε at tested rounds; None unless the cell requests Bayesian accounting."""
+    """ε by the Bayesian and the moments accountant at tested rounds; None unless the cell asks for both."""
     if cell.bayesian is None:
         return None
     accountant = bayesian.accountant(cell.bayesian, cell.federated, end.stages, examples=len(job.data.training))
@@ -130,7 +130,7 @@ def _bayesian(cell: TrainingCell, job: TrainingJob, end: Progress, accounting: A
 
 
 def _about(cell: TrainingCell, round_: int, end: Progress) -> dict[str, Any]:
-    """Metadata inside a checkpoint; the accuracy is None for an untested round."""
+    """Return the metadata stored in a checkpoint's file; the accuracy is None for a round that was not tested."""
     return {
         "training": cell.id,
         "round": round_,

@@ -1,4 +1,4 @@
-"""Cell → truth: victims, examples at the point, gallery.  Drawn in a single place, for the harness only."""
+"""Draw a cell's truth: its victims, their examples at the point, and the gallery.  Attacks never see it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,33 +16,31 @@ from bench.trip import Victims
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellTruth:
-    """A cell's truth, equal for all defenses and attacks."""
+    """A cell's truth, which is equal for all defenses and attacks."""
 
     source: Source
-    """Data, clients, training round."""
+    """Data set, clients and training round that the truth is drawn from."""
     point: Point
     """Observation point."""
     victims: Victims
-    """All examples at the clients behind the readings."""
+    """All examples in the observed clients' batches."""
     examples: Truth
-    """Examples behind all readings, at the point."""
+    """Examples behind each reading, as the point shows them."""
     gallery: Gallery | None
-    """Granted gallery."""
+    """Gallery granted to the attacker; None if none is granted."""
     rows: tuple[int, ...]
-    """Readings to attack: those left by earlier cells in the cascade, or all."""
+    """Numbers of the readings to attack: those left by earlier cells in the cascade, or all."""
 
 
 def draw_truth(cell: AttackCell, data: Data, run: Path) -> CellTruth:
-    """The truth for a cell in a run.
-
-    Raises `BenchError` for a missing record earlier in the cascade, `WeightsError` for missing weights, and
-    `NotApplicable` for an impossible gallery size.
+    """Draw the truth for a cell in the run folder `run`.  Raises `BenchError` if an earlier cell in the cascade has
+    no record, `WeightsError` for missing weights, and `NotApplicable` for an impossible gallery size.
     """
     return truth_from(cell, source_of(cell, data, run), left(cell, run))
 
 
 def truth_from(cell: AttackCell, source: Source, rows: tuple[int, ...] | None = None) -> CellTruth:
-    """The truth for a cell with the given rows left, by default all."""
+    """Draw the truth from its source, for the readings numbered `rows`; None attacks all readings."""
     point = point_of(cell.point)
     victims = draw_victims(cell, source, point)
     examples = truth_at(victims, point)

@@ -1,4 +1,4 @@
-"""Values between a cell's stages, for the harness only: observation, diagnosis, attempt."""
+"""Values passed between a cell's steps, which attacks never see: diagnosis, observation, attempt."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from bench.trip import READING, ByReading, Reading, Reconstruction
 
 
 def finite(value: float) -> float | None:
-    """The value, or None for infinity and NaN."""
+    """Return the value, or None for infinity and NaN."""
     return value if np.isfinite(value) else None
 
 
@@ -18,23 +18,23 @@ class Diagnosis(ByReading):
     """The harness's checks on a cell's readings."""
 
     snr_db: tuple[float | None, ...] = field(metadata=READING)
-    """(reading,): defended against undefended reading."""
+    """(reading,): signal-to-noise ratio in dB; the undefended reading is the signal."""
     cosine: tuple[float | None, ...] = field(metadata=READING)
-    """(reading,): defended against undefended reading."""
+    """(reading,): cosine between the defended and the undefended reading."""
     self_check: SelfCheck
     """The attack's objective at the truth, over all readings."""
     conditions: AttackConditions
-    """Circumstances, over all readings."""
+    """Circumstances of the attack, over all readings."""
     privacy: Privacy
-    """ε at the point."""
+    """ε at the observation point."""
     places: tuple[int, ...] | None = field(default=None, metadata=READING)
-    """(reading,): rank by likelihood, see `bench.answer.decoder.decoder_places`."""
+    """(reading,): likelihood rank from `bench.answer.decoder.decoder_places`; None without a rank."""
     reference_db: float | None = None
-    """Median PSNR by the linear-Gaussian reference."""
+    """Median PSNR in dB by the linear-Gaussian reference; None without a reference."""
 
     @property
     def distortion(self) -> Distortion:
-        """Medians and minimum over the readings; None if a reading has no figure."""
+        """Medians and minimum over the readings; a figure is None if any reading lacks it."""
         snr, cosine = (np.array(each, np.float64) for each in (self.snr_db, self.cosine))
         return Distortion(
             snr_db_median=finite(float(np.median(snr))),
@@ -45,31 +45,31 @@ class Diagnosis(ByReading):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """The defended round, observed."""
+    """A cell's observed round: the attacker's reading, and the harness's checks."""
 
     reading: Reading
-    """The attacker's part: readings left by earlier cells in the cascade."""
+    """Values that the attacker gets, for the readings left by earlier cells in the cascade."""
     diagnosis: Diagnosis
-    """The harness's part, for the same readings."""
+    """The harness's checks on the same readings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """An attack's claim, with its cost."""
+    """An attack's reconstruction, with its cost."""
 
     reconstruction: Reconstruction
-    """The claim."""
+    """Reconstructed examples."""
     seconds: float = 0.0
-    """Time in the attack."""
+    """Wall-clock seconds in the attack."""
     simulations: int | None = None
-    """Simulations used; None without a simulator."""
+    """Number of simulated rounds; None without a simulator."""
     simulation_seconds: float | None = None
-    """Time in simulations; None without a simulator."""
+    """Wall-clock seconds in simulated rounds; None without a simulator."""
     reused_from: str | None = None
-    """Id for an earlier cell with an equal reading and attack."""
+    """Id of an earlier cell whose equal reading and attack gave this reconstruction; None if attacked anew."""
     company: tuple[str, ...] = ()
-    """Ids for cells attacked in the same batch."""
+    """Ids of the other cells attacked in the same batch."""
     earlier_wall: float = 0.0
-    """Wall time spent before the cell's turn, in company."""
+    """Wall-clock seconds spent before the cell's turn, in a shared batch."""
     earlier_cpu: float = 0.0
-    """CPU time spent before the cell's turn, in company."""
+    """CPU seconds spent before the cell's turn, in a shared batch."""

@@ -1,4 +1,4 @@
-"""Cell → victims: keyed draws, independent from defense and attack."""
+"""Draw a cell's victims by a key that does not depend on defense or attack."""
 
 from dataclasses import dataclass, field, replace
 
@@ -17,9 +17,8 @@ from bench.trip import READING, ByReading, Victims
 
 
 def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
-    """Victims for an attack cell, equal for all points, defenses and attacks.
-
-    Clients come in a keyed order, each with its batch for the round; at `aggregate` a reading takes the next K clients.
+    """Draw the victims for an attack cell; they are equal for all points, defenses and attacks.  Clients come in an
+    order drawn by key, each with its batch for the round; an `aggregate` reading takes the next K.
     """
     senders = cell.federated.per_round if point.scope is Scope.AGGREGATE else 1
     generator = rng.generator(cell.seed, "victims", data_key(cell, source.data))
@@ -36,10 +35,10 @@ def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
 
 
 def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> list[Batches]:
-    """Batches for the rounds to run: a round per reading at `aggregate`, else a single round for all victims.
+    """Return the batches for the rounds to run.
 
-    With `Setup.whole_round` every reading gets a round with K clients: the victim first, then companions by a separate
-    key.
+    At an `aggregate` point each reading has a round; else a single round serves all victims.  If a reading depends on
+    other clients (`Setup.whole_round`), each reading gets a round of K clients: the victim, then K - 1 others.
     """
     if point.scope is Scope.AGGREGATE:
         return [
@@ -55,23 +54,23 @@ def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth(ByReading):
-    """The examples behind the readings at a point, for each position in the batch."""
+    """The true examples behind the readings at a point, for each position in the batch."""
 
     inputs: Tensor = field(metadata=READING)
     """(reading, example, *shape) in [0, 1]."""
     labels: Tensor = field(metadata=READING)
-    """(reading, example)."""
+    """(reading, example): class numbers."""
     indices: Tensor = field(metadata=READING)
     """(reading, example): positions in the training split."""
     targets: Tensor | None = field(default=None, metadata=READING)
-    """(reading, example, class): class probabilities if stage `input` replaced the labels."""
+    """(reading, example, class): class probabilities if a defense at stage `input` replaced the labels; else None."""
 
     def probabilities(self, classes: int, dtype: torch.dtype) -> Tensor:
-        """Targets for the loss, (reading, example, class)."""
+        """Return the loss's targets, (reading, example, class), in the given dtype."""
         return one_hot(self.labels, classes, dtype) if self.targets is None else self.targets.to(dtype)
 
     def or_else(self, other: "Truth", rows: Tensor) -> "Truth":
-        """A truth with the other's examples and labels in the given rows, a mask (reading,); `indices` stay."""
+        """Return a truth with `other`'s examples and labels in the masked `rows` (reading,), and these `indices`."""
         at = rows.reshape(-1, *[1] * (self.inputs.dim() - 1))
         return replace(
             self, inputs=other.inputs.where(at, self.inputs), labels=other.labels.where(rows[:, None], self.labels)
@@ -79,7 +78,7 @@ class Truth(ByReading):
 
 
 def truth_at(victims: Victims, point: Point, example: int = 0) -> Truth:
-    """The examples at `point`; type-2 shows a single example in the batch, `example`, by default the first."""
+    """Return the victims' examples that the point shows; type-2 shows only the batch's example number `example`."""
     if point.scope is Scope.STEP:
         return Truth(inputs=victims.inputs[:, 0, 0], labels=victims.labels[:, 0, 0], indices=victims.indices[:, 0, 0])
     shown = slice(example, example + 1) if point.scope is Scope.EXAMPLE else slice(None)
@@ -91,7 +90,7 @@ def truth_at(victims: Victims, point: Point, example: int = 0) -> Truth:
 
 
 def trained_at(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> Truth:
-    """The examples after stage `input`: the inputs and targets behind the gradients."""
+    """Return the truth after the defense's stage `input`: the inputs and targets whose gradients are computed."""
     truth, stages = truth_at(victims, point), setup.stages
     if not stages.has("input"):
         return truth
@@ -112,10 +111,10 @@ def trained_at(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -
 
 
 def scored_once(truth: Truth, claimed: int) -> Truth:
-    """The truth for scoring `claimed` examples per reading.
+    """Return the truth against which `claimed` reconstructed examples per reading are scored.
 
-    A client may use an example several times (no matrix allows this yet: `bench.matrix.feasible`).  An attack with a
-    claim per distinct example is then scored at first uses; an attack with a claim per position at all positions.
+    A client may use an example several times (no matrix allows this yet: `bench.matrix.feasible`).  A reconstruction
+    for each distinct example is scored at the first uses; a reconstruction for each position at all positions.
     """
     firsts = [np.sort(np.unique(row.numpy(), return_index=True)[1]) for row in truth.indices]
     if claimed > min(len(first) for first in firsts) or len({len(first) for first in firsts}) > 1:
@@ -130,7 +129,6 @@ def _batches(cell: AttackCell, source: Source, clients: tuple[int, ...]) -> tupl
 
 
 def _companions(cell: AttackCell, setup: Setup, victim: int, reading: int) -> tuple[int, ...]:
-    """The K - 1 other clients in a reading's round."""
     generator = rng.generator(cell.seed, "companions", data_key(cell, setup.data), reading)
     order = generator.permutation(cell.federated.clients)
     return tuple(int(client) for client in order if client != victim)[: cell.federated.per_round - 1]

@@ -1,1 +1,1 @@
-"""Contracts, tested for every registered entry; a plug-in's tests can call them (`run.py`)."""
+"""Contracts: promises tested for every registered entry; a plug-in's tests can call them through `run.py`."""

@@ -1,4 +1,4 @@
-"""Contracts for attacks: promises required for meaningful figures."""
+"""Contracts for attacks: promises without which an attack's figures have no meaning."""
 
 import copy
 from dataclasses import replace
@@ -24,7 +24,7 @@ _STATUSES = ("ok", "diverged", "nan")
 
 
 def takes_or_refuses(attack: Attack) -> None:
-    """Every kind of reading is attacked, or refused in a single line; never an exception."""
+    """Require that the attack takes each kind of reading, or refuses it with a single line; it never raises."""
     single = situated(attack)
     for case in (
         single,
@@ -46,7 +46,7 @@ def takes_or_refuses(attack: Attack) -> None:
 
 
 def alone_in_company(attack: Attack) -> None:
-    """A reading's result is equal in isolation and in a batch, to 1e-9 over the first 20 evaluations."""
+    """Require equal results for a reading attacked alone and in a batch, to 1e-9 over the first 20 evaluations."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         together = _run(attack, case, evaluations=SHORT)
         for row in (0, 2):
@@ -55,7 +55,7 @@ def alone_in_company(attack: Attack) -> None:
 
 
 def any_chunk(attack: Attack) -> None:
-    """The result is independent of the number of readings in memory; after the last evaluation, equal successes."""
+    """Require equal results, and equal successes in the end, for any number of readings attacked at once."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         whole = _run(attack, case, evaluations=SHORT)
         parts = _run(attack, case, evaluations=SHORT, chunk=2)  # of three readings: two, then one alone
@@ -67,7 +67,7 @@ def any_chunk(attack: Attack) -> None:
 
 
 def budget(attack: Attack) -> None:
-    """No reading exceeds the budget of evaluations, restarts included; evaluations are counted, not only reported."""
+    """Require that no reading exceeds its budget of evaluations, restarts included; they are counted here."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         for evaluations in (1, 7, 30):
             reading = case.reading.of((0,))
@@ -94,7 +94,7 @@ def budget(attack: Attack) -> None:
 
 
 def finite(attack: Attack) -> None:
-    """Finite output, or a status for the failure; a damaged reading does not affect its neighbours."""
+    """Require finite output, or a status for the failure; a damaged reading must not affect its neighbours."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2))[:1]:
         clean = _run(attack, case, evaluations=SHORT)
         _says_so(clean, case.words)
@@ -110,21 +110,18 @@ def finite(attack: Attack) -> None:
 
 
 def batch_of_one(attack: Attack) -> None:
-    """A batch with a single example is attacked at every point that shows its update."""
     points = ("type-2", "type-1", "type-0")
     for case in _attackable(attack, *(situated(attack, where, readings=1) for where in points)):
         _well_formed(_run(attack, case, evaluations=5), case.reading, 5, case.words)
 
 
 def repeated_labels(attack: Attack) -> None:
-    """A batch with equal labels is attacked like any other."""
     for case in _attackable(attack, situated(attack, "type-1", batch=4, same_label=True)):
         _well_formed(_run(attack, case, evaluations=5), case.reading, 5, case.words)
 
 
 def reading_alone(attack: Attack) -> None:
-    """Only the reading counts: output is unchanged after scrambling hidden truth, the module's buffers, its parameters
-    and left-over gradients."""
+    """Require equal output whether the truth or noise is hidden in the module's buffers, parameters and gradients."""
     for case in _attackable(attack, situated(attack, "type-1", batch=2), situated(attack))[:1]:
         honest = _run(attack, _planted(case, case.truth), evaluations=SHORT)
         noise = torch.rand(case.truth.shape, generator=torch.Generator().manual_seed(5))
@@ -133,14 +130,14 @@ def reading_alone(attack: Attack) -> None:
 
 
 def keyed(attack: Attack) -> None:
-    """Equal keys give equal output, bit for bit, for all global seeds."""
+    """Require that equal keys give equal output, bit for bit, whatever the global seed."""
     for case in _attackable(attack, situated(attack, "type-1", batch=2), situated(attack))[:1]:
         first, second = under_two_seeds(lambda: _run(attack, case, evaluations=SHORT))  # noqa: B023
         _equal(first, second, f"{case.words}: two runs with one key", 0.0)
 
 
 def reading_untouched(attack: Attack) -> None:
-    """The attack leaves the reading unchanged: readings may be shared."""
+    """Require that the attack does not change the reading, because readings may be shared."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         before = _tensors(case.reading)
         kept = {name: value.clone() for name, value in before.items()}
@@ -150,10 +147,10 @@ def reading_untouched(attack: Attack) -> None:
 
 
 def situated(attack: Attack, where: str = "type-2", **changes: Any) -> Situation:
-    """A reading for the attack's first kind of knowledge.
+    """Return a reading for the attack's first kind of knowledge.
 
-    For adaptive-only attacks: behind mixup if required, with granted labels, since inferring labels behind a defense
-    first simulates public batches, which are no evaluations of the objective.
+    If an adaptive-only attack refuses it, the reading is taken behind mixup with granted labels: to infer labels behind
+    a defense, an attack first simulates public batches, which are no evaluations of its objective.
     """
     first: Any = attack.knowledge[0]
     changes = {"kind": named(attack.takes[0])} | changes
@@ -223,7 +220,7 @@ def _equal(first: Reconstruction, second: Reconstruction, words: str, close: flo
 
 
 def _planted(case: Situation, hidden: Tensor) -> Situation:
-    """The reading's module with `hidden` planted in it, as a victim's module would hold data."""
+    """Plant `hidden` in the reading's module, where a victim's module would hold data."""
     module = copy.deepcopy(case.reading.model)
     module.register_buffer("running_mean", hidden.double().flatten(0, 1).mean(0))
     module.register_buffer("last_batch", hidden.double())

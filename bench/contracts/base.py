@@ -1,4 +1,4 @@
-"""A contract: a promise in words, and a function that raises if the promise is broken."""
+"""A contract: a promise in words, and a function that raises if an entry breaks it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
@@ -9,11 +9,11 @@ from bench.parameters import values
 
 
 class ContractBroken(AssertionError):
-    """A promise broken by an entry, in a single line."""
+    """An entry breaks its promise; the message is a single line."""
 
 
 class ContractSkipped(Exception):
-    """An untestable promise, with the reason."""
+    """A promise cannot be tested on this entry; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,35 +23,34 @@ class Contract:
     name: str
     promise: str
     function: Callable[[Any], None]
-    """`function(subject)` returns if the promise is kept, otherwise raises `ContractBroken` or `ContractSkipped`.
-
+    """Test: `function(subject)` returns if the promise is kept, else raises `ContractBroken` or `ContractSkipped`.
     The subject is an instance; for a data set, `datasets.LoadedDataset`.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Result of a contract."""
+    """The result of a contract's test on an entry."""
 
     contract: Contract
     status: Literal["ok", "broken", "skipped"]
     reason: str = ""
-    """Empty for a kept contract."""
+    """Reason for a broken or skipped contract; empty if kept."""
 
 
 def require(kept: bool, reason: str) -> None:
-    """Raises `ContractBroken` with the reason unless `kept`."""
+    """Raise `ContractBroken` with the reason unless `kept`."""
     if not kept:
         raise ContractBroken(reason)
 
 
 def one_line(text: object) -> bool:
-    """Whether this is a message: a single, non-empty line."""
+    """Whether the text is a message: a single, non-empty line."""
     return isinstance(text, str) and bool(text.strip()) and "\n" not in text
 
 
 def declared(entry: Any) -> None:
-    """A frozen dataclass with a `reference` and JSON-serialisable parameters."""
+    """Require a frozen dataclass with a `reference`, and parameters that JSON can hold."""
     kind = type(entry)
     # nothing but a frozen dataclass has these, and a base class without one answers with None
     frozen = is_dataclass(entry) and getattr(kind, "__dataclass_params__").frozen  # noqa: B009

@@ -21,13 +21,13 @@ PARTS = ("training", "public", "tuning", "gallery")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedDataset:
-    """A data set with its loaded content."""
+    """A data set with its loaded examples."""
 
     dataset: Dataset
     raw: Raw
-    """Result of the first load."""
+    """Data from the first load."""
     again: Callable[[], Raw]
-    """Result of a second load."""
+    """Loads the data once more."""
 
     def parts(self) -> list[tuple[str, NDArray[Any], NDArray[np.int64]]]:
         return [
@@ -41,12 +41,12 @@ class LoadedDataset:
 
     @property
     def kind(self) -> Kind:
-        """The declared kind of data.  Raises `BenchError` for an unknown name."""
+        """The declared kind of data; raises `BenchError` for an unknown name."""
         return named(self.raw.kind or self.dataset.kind)
 
 
 def values(loaded: LoadedDataset) -> None:
-    """Values of the declared kind, at most four bytes each."""
+    """Require values that the declared kind allows, with at most four bytes each."""
     for part, inputs, _ in loaded.parts():
         fault = loaded.kind.values.fault(inputs)
         require(fault is None, f"{part}: {fault}")
@@ -54,7 +54,7 @@ def values(loaded: LoadedDataset) -> None:
 
 
 def counts(loaded: LoadedDataset) -> None:
-    """Equally many labels and examples, equal shapes, no empty split."""
+    """Require as many labels as examples, equal shapes, and no empty split."""
     shapes = {inputs.shape[1:] for _, inputs, _ in loaded.parts()}
     require(len(shapes) == 1, f"training and test differ in shape: {sorted(shapes)}")
     for part, inputs, labels in loaded.parts():
@@ -66,7 +66,7 @@ def counts(loaded: LoadedDataset) -> None:
 
 
 def classes(loaded: LoadedDataset) -> None:
-    """Labels from 0 to the number of names minus 1, each present in the training part; distinct names."""
+    """Require labels from 0 to the number of class names minus 1, each with a training example, and distinct names."""
     names = loaded.raw.class_names
     different = len(set(names)) == len(names) > 1
     require(different, f"class names must be two or more and all different, got {names}")
@@ -78,13 +78,13 @@ def classes(loaded: LoadedDataset) -> None:
 
 
 def content(loaded: LoadedDataset) -> None:
-    """Repeated loads have equal content hashes."""
+    """Require that repeated loads have equal content hashes."""
     again, first = content_hash(loaded.again()), content_hash(loaded.raw)
     require(first == again, f"two loads hash to {first[:12]} and {again[:12]}")
 
 
 def order(loaded: LoadedDataset) -> None:
-    """Repeated loads have equal examples in equal order, for all global seeds."""
+    """Require that repeated loads give equal examples in equal order, whatever the global seed."""
     again = loaded.again()
     for part in ("train_inputs", "train_labels", "test_inputs", "test_labels"):
         same = np.array_equal(getattr(loaded.raw, part), getattr(again, part))
@@ -92,7 +92,7 @@ def order(loaded: LoadedDataset) -> None:
 
 
 def reload(load: Callable[[], Raw]) -> Callable[[], Raw]:
-    """`load`, cached, under separate global seeds."""
+    """Return `load` with a cache, run under other global seeds."""
 
     @cache
     def again() -> Raw:
@@ -109,7 +109,7 @@ def reload(load: Callable[[], Raw]) -> Callable[[], Raw]:
 
 
 def disjoint(loaded: LoadedDataset) -> None:
-    """Training, public, tuning and gallery hold each example of the source's training part exactly once."""
+    """Require that the splits together hold each example of the source's training part exactly once."""
     splits = loaded.data()
     source = _examples(loaded.raw.train_inputs, loaded.raw.train_labels)
     used: Counter[bytes] = Counter()
@@ -126,8 +126,7 @@ def disjoint(loaded: LoadedDataset) -> None:
 
 
 def columns(loaded: LoadedDataset) -> None:
-    """A table's groups hold each column once; categorical groups are one-hot, or all zero for unknown values;
-    deviations are positive."""
+    """Require groups that hold each column once, one-hot (or all-zero) categories, and positive deviations."""
     if not loaded.kind.columns:
         raise ContractSkipped(f"{loaded.kind.plural} have no columns")
     groups, rows = loaded.raw.groups, loaded.raw.train_inputs
@@ -145,7 +144,7 @@ def columns(loaded: LoadedDataset) -> None:
 
 
 def kind(loaded: LoadedDataset) -> None:
-    """A known kind of data, with the axes of its examples."""
+    """Require a known kind of data whose axes the examples have."""
     says = loaded.raw.kind or loaded.dataset.kind
     require(says in KINDS, f"kind is {says!r}; {' or '.join(KINDS)} expected")
     for part, inputs, _ in loaded.parts():
@@ -154,7 +153,6 @@ def kind(loaded: LoadedDataset) -> None:
 
 
 def _examples(inputs: NDArray[Any], labels: NDArray[np.int64]) -> "Counter[bytes]":
-    """Count of each example with its label."""
     rows = zip(inputs, labels.astype("<i8"), strict=True)
     return Counter(hashlib.blake2b(row.tobytes(), digest_size=16, salt=label.tobytes()).digest() for row, label in rows)
 

@@ -1,4 +1,4 @@
-"""Contracts for defenses: action only at claimed stages, draws by key, independent rows."""
+"""Contracts for defenses: they act at their claimed stages only, draw by key, and treat clients independently."""
 
 from collections.abc import Iterator
 
@@ -35,14 +35,14 @@ from bench.points import GRADIENT_STAGES, STAGES, Stage
 
 
 def _wired(defense: Defense) -> Iterator[tuple[str, Trial, Stage, dict[str, Tensor]]]:
-    """Each stage in the first trial, with words for both, and the stage's undefended tensors."""
+    """Yield each stage that acts in the first trial: its description, the trial, the stage, its undefended tensors."""
     words, trial = first_trial(defense)
     for stage in trial.wired:
         yield f"{words}, {stage}", trial, stage, trial.at(stage)
 
 
 def settings(defense: Defense) -> None:
-    """Every federated setting is accepted, or refused in a single line."""
+    """Require that the defense accepts each federated setting, or refuses it with a single line."""
     for words, steps, batch in SETTINGS:
         try:
             trial_of(defense, steps=steps, batch=batch)
@@ -51,7 +51,7 @@ def settings(defense: Defense) -> None:
 
 
 def stages_claimed(defense: Defense) -> None:
-    """`stages` equals the stages wired by some choice of parameters."""
+    """Require that `stages` names exactly the stages at which some choice of parameters acts."""
     claimed = type(defense).stages
     unknown = set(claimed) - set(STAGES)
     require(not unknown, f"claims stage {sorted(unknown)}; there are {', '.join(STAGES)}")
@@ -72,7 +72,7 @@ def stages_claimed(defense: Defense) -> None:
 
 
 def acts(defense: Defense) -> None:
-    """Each wired stage changes its tensors; detects unreached bounds."""
+    """Require that each stage changes its tensors; this finds a clipping bound that no gradient reaches."""
     for words, trial, stage, before in _wired(defense):
         if _changes(trial, stage):
             continue
@@ -85,7 +85,7 @@ def acts(defense: Defense) -> None:
 
 
 def readings(defense: Defense) -> None:
-    """Readings change from the first acting stage on, and before it are bit-equal to readings under `none`."""
+    """Require readings equal to those under `none`, bit for bit, before the first acting stage, and others after it."""
     for words, trial in trials(defense):
         plain, defended = trial.taps(trial.stages.undefended), trial.taps(trial.stages)
         first = min((STAGES.index(stage) for stage in trial.wired), default=len(STAGES))
@@ -109,7 +109,7 @@ def _rows(tensors: Tensors, row: int) -> dict[str, Tensor]:
 
 
 def shapes_kept(defense: Defense) -> None:
-    """Names, shapes and dtypes are unchanged, in single and double precision."""
+    """Require unchanged names, shapes and dtypes, in single and double precision."""
     for words, trial in trials(defense):
         for stage in trial.wired:
             for dtype in (torch.float32, torch.float64):
@@ -123,7 +123,7 @@ def shapes_kept(defense: Defense) -> None:
 
 
 def finite(defense: Defense) -> None:
-    """Finite gradients stay finite, including zeros and 1e15."""
+    """Require finite output for gradients scaled by 0, 1 and 1e15."""
     for words, trial, stage, before in _wired(defense):
         for scale in (0.0, 1.0, 1e15):
             after = trial.apply(stage, {name: scale * value for name, value in before.items()})
@@ -132,7 +132,7 @@ def finite(defense: Defense) -> None:
 
 
 def keyed(defense: Defense) -> None:
-    """Equal keys give equal output, bit for bit; another draw differs exactly if a transform declares `random`."""
+    """Require equal output for equal keys, bit for bit; another draw differs exactly if a transform says `random`."""
     for words, trial, stage, before in _wired(defense):
         first, second = under_two_seeds(lambda: trial.apply(stage, before))  # noqa: B023
         name = differing(first, second)
@@ -144,7 +144,6 @@ def keyed(defense: Defense) -> None:
 
 
 def inputs_untouched(defense: Defense) -> None:
-    """A stage leaves its input tensors unchanged."""
     for words, trial, stage, before in _wired(defense):
         kept = {name: value.clone() for name, value in before.items()}
         trial.apply(stage, before)
@@ -153,8 +152,7 @@ def inputs_untouched(defense: Defense) -> None:
 
 
 def row_alone(defense: Defense) -> None:
-    """A client's (or example's) result is equal in isolation and in a batch, to 1e-9, unless a transform declares
-    `mixes_clients`."""
+    """Require equal results for a client or example alone and in a batch, to 1e-9, unless it says `mixes_clients`."""
     for words, trial, stage, before in _wired(defense):
         if stage == "aggregate" or any(item.mixes_clients for item in trial.stages.transforms[stage]):
             continue
@@ -169,8 +167,7 @@ def row_alone(defense: Defense) -> None:
 
 
 def originals(defense: Defense) -> None:
-    """At stage `input` an example depends only on itself and its successor in the batch; targets stay probabilities.
-    At type-2 these two examples are the truth."""
+    """Require that stage `input` computes an example only from itself and its successor, the truth at type-2."""
     words, trial = first_trial(defense)
     if not trial.stages.has("input"):
         raise ContractSkipped("it leaves examples as they are")
@@ -191,7 +188,7 @@ def originals(defense: Defense) -> None:
 
 
 def bias(defense: Defense) -> None:
-    """A declared `unbiased` agrees with the mean over draws."""
+    """Require that the mean over draws agrees with the declared `unbiased`."""
     says = vars(type(defense)).get("unbiased")
     if says is None:
         raise ContractSkipped("it does not say whether it is unbiased")
@@ -207,7 +204,7 @@ def bias(defense: Defense) -> None:
 
 
 def transforms_only(defense: Defense) -> None:
-    """Every stage is a sequence of transforms, in the first accepted setting."""
+    """Require a sequence of transforms at every stage, in the first setting that the defense accepts."""
     for words, steps, batch in SETTINGS:
         try:
             transforms = defense.transforms(setting_of(federated_of(steps, batch)))

@@ -1,4 +1,4 @@
-"""Contracts for a defense's self-description: to adaptive attackers, and to a training that uses only norms."""
+"""Contracts for a defense's description, read by adaptive attackers, and for training that uses only norms."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ EXCEPTIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Quiet(Transform):
-    """A transform without its noise: `expected`."""
+    """A transform without its noise: it returns `expected`."""
 
     inner: Transform
 
@@ -72,10 +72,10 @@ class Seen:
 
 
 def description(defense: Defense) -> None:
-    """At every point, the described candidate at the truth equals the reading without stated noise.
+    """Require at every point that the description, applied to the truth, gives the reading without stated noise.
 
-    Tested with batch sizes 1 and 3, and with 1 and 2 local steps.  The description is differentiable and draws no
-    numbers. The truth: training data after stage `input`, examples and class probabilities.
+    The truth is the training data after stage `input`: examples and class probabilities.  Tested with batch sizes 1 and
+    3, and with 1 and 2 local steps.  The description must be differentiable and draw no numbers.
     """
     seen = list(seen_of(defense))
     if not seen:
@@ -91,8 +91,7 @@ def description(defense: Defense) -> None:
 
 
 def unread(said: Composition) -> list[str]:
-    """Transforms with draws that are neither noise nor readable from the reading: `EXCEPTIONS`, and those in
-    plug-ins."""
+    """Name the transforms with draws that are neither noise nor visible in the reading: `EXCEPTIONS`, plug-ins' own."""
     return [
         type(part.transform).__name__
         for part in said.parts
@@ -104,8 +103,9 @@ def unread(said: Composition) -> list[str]:
 
 
 def noise(defense: Defense) -> None:
-    """A transform's noise around `expected` has mean 0 and the stated variance for each tensor, within five standard
-    errors; a bound is never exceeded."""
+    """Require that noise around `expected` has mean 0 and each tensor's stated variance, within five standard
+    errors; a stated bound must not be exceeded.
+    """
     words, trial = first_trial(defense)
     stated = 0
     for stage, transform, given, state in arriving_at(trial):
@@ -131,7 +131,7 @@ def noise(defense: Defense) -> None:
 
 
 def _of_mean(said: AddedNoise, batch: int) -> AddedNoise:
-    """Noise on the mean over a batch with independent noise per example."""
+    """Noise on the mean over a batch, if each example has independent noise."""
     variance = said.variance
     if isinstance(variance, Mapping):
         return replace(said, variance={name: value / batch for name, value in variance.items()})
@@ -146,7 +146,7 @@ def _claims_a_mean(transform: Transform, given: Tensors, state: State, context: 
 
 
 def by_norms(defense: Defense) -> None:
-    """A training by norms equals `apply`: equal factors, equal noise."""
+    """Require that training from norms only has the same effect as the transform: equal factors, equal noise."""
     words, trial = first_trial(defense)
     checked = 0
     for stage, transform, arriving, state in arriving_at(trial):
@@ -169,7 +169,7 @@ def by_norms(defense: Defense) -> None:
 
 
 def seen_of(defense: Defense) -> Iterator[Seen]:
-    """Described readings at each point, in the defense's accepted settings."""
+    """Yield the described readings at each point, in each setting that the defense accepts."""
     for steps, batch in SETTINGS:
         trial = _taken(defense, steps, batch)
         if trial is None:
@@ -196,7 +196,6 @@ def seen_of(defense: Defense) -> Iterator[Seen]:
 
 
 def _taken(defense: Defense, steps: int, batch: int) -> Trial | None:
-    """Trial for the first variant that accepts the setting, or None."""
     for variant in variants(defense):
         try:
             return trial_of(variant, steps=steps, batch=batch)
@@ -206,7 +205,6 @@ def _taken(defense: Defense, steps: int, batch: int) -> Trial | None:
 
 
 def _quiet(stages: Stages, said: Composition) -> Stages:
-    """The stages without the noise stated by `said`."""
     explained = {id(part.transform) for part in said.parts if _reads(part)}
     return replace(
         stages,
@@ -232,8 +230,7 @@ def _reads(part: DescribedTransform) -> bool:
 
 
 def _described(one: Seen, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """The description applied to examples (client, step, example, *shape) with class probabilities (client, step,
-    example, class), as attackers use it."""
+    """Apply the description to examples (client, step, example, *shape) and class probabilities."""
     trial, said = one.trial, one.said
     steps, examples = trial.federated.steps, trial.federated.batch
     steps = steps if one.point.after_training else 1
@@ -252,7 +249,7 @@ def _described(one: Seen, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
 
 
 def _distance(one: Seen, *, at_truth: bool) -> float:
-    """Relative to the reading's norm; without `at_truth` the examples are replaced by their negatives."""
+    """Distance to the reading, relative to its norm; without `at_truth`, examples x are replaced by 1 - x."""
     inputs, targets = one.trial.trained_on
     simulated = _described(one, inputs if at_truth else 1 - inputs, targets)
     for name, value in simulated.items():
@@ -279,7 +276,7 @@ def _differentiable(one: Seen) -> None:
 
 
 def arriving_at(trial: Trial) -> Iterator[tuple[Stage, Transform, dict[str, Tensor], State]]:
-    """Each transform with its noiseless input tensors, and its state before round 0."""
+    """Yield each stage and transform with the noiseless tensors that reach it, and its state before round 0."""
     for stage in STAGES:
         given = trial.at(stage)
         rows = len(next(iter(given.values()))) if lead_of(stage) else 1
@@ -290,14 +287,13 @@ def arriving_at(trial: Trial) -> Iterator[tuple[Stage, Transform, dict[str, Tens
 
 
 def of_one(transform: Transform, state: State) -> State:
-    """A single client's state, with its axis, or the server's."""
+    """Return a single client's state (its axis is kept), or the server's state."""
     return state if transform.owner == "server" else {key: value[:1] for key, value in state.items()}
 
 
 def _of_tensor(what: str, apart: Tensor, like: Tensor, said: AddedNoise | None, name: str, lead: int) -> None:
-    """Deviations from `expected` (draw, *lead, *shape) against the stated variance.
-
-    Standard errors come from the draws' means, since coordinates within a draw may be dependent.
+    """Test deviations from `expected` (draw, *lead, *shape) against the stated variance.  Standard errors come from
+    the draws' means, since coordinates within a draw may be dependent.
     """
     stated = 0.0
     if said is not None:
@@ -322,7 +318,7 @@ def _of_tensor(what: str, apart: Tensor, like: Tensor, said: AddedNoise | None, 
 
 
 def _of_what_passes(what: str, apart: Tensor, exact: Tensor) -> None:
-    """Deviations (draw, *lead, *shape) against the tensor-dependent variance, over all coordinates."""
+    """Test deviations (draw, *lead, *shape) against a variance that depends on the tensor, over all coordinates."""
     squares = apart.square().flatten(1).mean(1)
     stated = float(exact.mean())
     found, error = float(squares.mean()), float(squares.std() / len(squares) ** 0.5)
@@ -337,7 +333,6 @@ def _of_what_passes(what: str, apart: Tensor, exact: Tensor) -> None:
 
 
 def _same_effect(what: str, transform: Transform, given: Tensors, state: State, trial: Trial, said: Scaling) -> None:
-    """Factors against `update` without draws, the deviation against its draws, row by row."""
     context = context_of(trial, "example")
     before = StraightThrough(transform)(given, state, context)[0]
     deviation = said.deviation

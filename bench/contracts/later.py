@@ -1,4 +1,4 @@
-"""Contracts for a defense after the attacked round: in later rounds, and with training draws."""
+"""Contracts for a defense beyond the attacked round: in later rounds, and with the draws used in training."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,11 +20,11 @@ _HALF = 0.5  # of the first round's squared change, which a later round must kee
 
 
 def rounds(defense: Defense) -> None:
-    """In every later round each transform changes its tensors by at least half its effect in round 0.
+    """Require in every later round that each transform changes its tensors by at least half its effect in round 0.
 
-    Squared effect, with equal tensors and draws, with the initial state and with the state after those rounds; less if
-    the mechanism, or noise that follows from the state, states less.  Attacks read a single round, and their figure
-    must hold for all rounds.
+    Attacks read a single round, and their figure must hold for all rounds.  The effect is squared, with equal tensors
+    and draws, from the initial state and from the state that the rounds left.  Less is allowed if the mechanism, or
+    noise that follows from the state, states less.
     """
     words, trial = first_trial(defense)
     try:
@@ -49,7 +49,7 @@ def _keeps(
     *,
     moving: bool,
 ) -> None:
-    """`moving`: with the state left by the rounds before."""
+    """`moving` uses the state left by the earlier rounds, else the initial state."""
     start = context_of(trial, stage)
     after, now_state = transform.update(given, state, start)
     first, said = _change(after, given), _variance(transform, start, state)
@@ -68,7 +68,7 @@ def _keeps(
 
 
 def _variance(transform: Transform, context: Context, state: State) -> float:
-    """Mean variance of the stated noise; 0 without."""
+    """Mean variance of the stated noise; 0 without noise."""
     said = transform.noise(context, of_one(transform, state))
     if said is None:
         return 0.0
@@ -78,7 +78,7 @@ def _variance(transform: Transform, context: Context, state: State) -> float:
 
 
 def _stated(defense: Defense, setting: Setting, round_: int) -> float:
-    """σ_t² over σ_0², as counted by the mechanism, at most 1."""
+    """σ_t² over σ_0² as the mechanism counts them, at most 1."""
     mechanism = defense.mechanism(setting)
     if not isinstance(mechanism, Mechanism) or not mechanism.sigmas[0]:
         return 1.0
@@ -91,11 +91,8 @@ def _change(after: Tensors, before: Tensors) -> float:
 
 
 def training_draws(defense: Defense) -> None:
-    """With training draws (a stream per client) a transform has the same distribution as with an attacked reading's
-    keyed draws.
-
-    Equal output without randomness, otherwise equal mean and mean square, within five standard errors of the
-    difference.
+    """Require the same output distribution with a training's draws (a stream per client) as with an attack's keyed
+    draws.  Without randomness the outputs must be equal; else mean and mean square, within five standard errors.
     """
     words, trial = first_trial(defense)
     for stage, transform, given, state in arriving_at(trial):
@@ -117,7 +114,6 @@ def training_draws(defense: Defense) -> None:
 
 
 def _outputs(trial: Trial, stage: Stage, transform: Transform, given: Tensors, state: State, kind: str) -> Tensor:
-    """Outputs, (draw, value)."""
     shown = []
     for draw in range(DRAWS if transform.random else 1):
         context = context_of(trial, stage, draw=draw)

@@ -1,4 +1,4 @@
-"""Contract for stated noise beyond two moments: its distribution holds per row, and the noise cannot be removed."""
+"""Contract for the whole distribution of stated noise: it holds on every row, and the noise cannot be removed."""
 
 from collections.abc import Mapping
 from math import ceil, sqrt
@@ -27,10 +27,10 @@ _GROWN = 2.0  # times the variance, where gradients are ten times larger
 
 
 def law(defense: Defense) -> None:
-    """A transform's noise has the stated distribution: on every row, with independent coordinates, distinct rows, and
-    equal variance for gradients ten times larger.
+    """Require the stated distribution for a transform's noise: on every row, with independent coordinates, distinct
+    rows, and equal variance for gradients ten times larger.
 
-    A transform with its own likelihood may have another distribution, and noise scaled to the gradient.
+    A transform with its own likelihood may have another distribution, and noise that scales with the gradient.
     """
     words, trial = first_trial(defense)
     stated = 0
@@ -46,9 +46,8 @@ def law(defense: Defense) -> None:
 
 
 def dependence(z: Tensor) -> float:
-    """Mean squared product of two standardised noise draws (draw, coordinate), times the number of coordinates.
-
-    1 for independent coordinates; n/r if the noise fills r out of n directions.
+    """Return the mean squared product of two standardised noise draws `z` (draw, coordinate), times the coordinate
+    count.  The result is 1 for independent coordinates, and n/r if the noise fills r out of n directions.
     """
     gram = z @ z.T / z.shape[1]
     apart = ~torch.eye(len(z), dtype=torch.bool)
@@ -103,7 +102,6 @@ def _looks(
 def _parts(
     transform: Transform, given: Tensors, state: State, trial: Trial, stage: Stage, *, draws: int
 ) -> dict[str, Tensor]:
-    """Noise on some coordinates of each tensor, name → (draw, row, coordinate)."""
     lead = lead_of(stage)
     before = StraightThrough(transform)(given, state, context_of(trial, stage))[0]
     drawn = []
@@ -121,7 +119,7 @@ def _some(value: Tensor, lead: int) -> Tensor:
 def _standardised(
     apart: Tensor, said: AddedNoise, name: str, given: Tensors, lead: int, exact: Tensors | None
 ) -> Tensor:
-    """In deviations: stated, from `variance_at` if defined, or for a bound each row's empirical deviation."""
+    """Divide by the deviation: stated, by `variance_at`, or for a bound each row's empirical deviation."""
     if exact is not None:
         return apart / _some(exact[name], lead).clamp_min(1e-300).sqrt()
     if said.bound:
@@ -133,7 +131,7 @@ def _standardised(
 
 
 def _distance(values: Tensor, said: AddedNoise) -> float:
-    """Largest distance between the sorted values' distribution function and the stated one, with variance 1."""
+    """Largest distance between the sorted values' distribution function and the stated one with variance 1."""
     if said.law == "laplace":
         below = 0.5 * torch.exp(-values.abs() * sqrt(2))
         expected = below.where(values < 0, 1 - below)
@@ -144,7 +142,7 @@ def _distance(values: Tensor, said: AddedNoise) -> float:
 
 
 def _repeated(rows: Tensor) -> int:
-    """Number of repeated rows (row, coordinate), to rounding; rows without noise do not count."""
+    """Count the rows (row, coordinate) that repeat another row up to rounding; rows without noise do not count."""
     along = torch.randn(rows.shape[1], generator=torch.Generator().manual_seed(0), dtype=rows.dtype)
     marks = (rows @ along).sort().values
     marks = marks[marks != 0]

@@ -1,4 +1,4 @@
-"""Contracts for models: construction, keyed initial weights, independent example gradients."""
+"""Contracts for models: they build, draw initial weights by key, and keep examples' gradients independent."""
 
 import copy
 import warnings
@@ -25,7 +25,7 @@ CLOSE = 1e-9
 
 
 def builds(model: Model) -> None:
-    """Logits (example, class) for every accepted kind of data, for a single example and for several."""
+    """Require logits (example, class) for every accepted kind of data, for a single example and for several."""
     unknown = set(model.takes) - set(KINDS)
     require(bool(model.takes) and not unknown, f"takes {model.takes}; kinds of data are {', '.join(KINDS)}")
     for kind, shape, module in _modules(model):
@@ -37,7 +37,7 @@ def builds(model: Model) -> None:
 
 
 def initial_weights(model: Model) -> None:
-    """Every parameter has finite initial weights with its shape, determined by the key; different keys differ."""
+    """Require finite initial weights for every parameter, with its shape, equal exactly for equal keys."""
     for _, shape, module in _modules(model):
         first = model.initial(module, 0)
         expected = {name: tuple(value.shape) for name, value in module.named_parameters()}
@@ -55,7 +55,6 @@ def initial_weights(model: Model) -> None:
 
 
 def no_batch_statistics(model: Model) -> None:
-    """No layer uses batch statistics, in training or evaluation."""
     for _, _, module in _modules(model):
         for path, layer in module.named_modules():
             what = f"{path} is {type(layer).__name__}, whose statistics mix the examples; use GroupNorm"
@@ -63,7 +62,7 @@ def no_batch_statistics(model: Model) -> None:
 
 
 def alone_in_company(model: Model) -> None:
-    """An example's logits are equal in isolation and in a batch (float64, 1e-9), and buffers are unchanged."""
+    """Require equal logits for an example alone and in a batch (float64, 1e-9), and unchanged buffers."""
     for kind, shape, module in _modules(model, double=True):
         before = {name: value.clone() for name, value in module.named_buffers()}
         inputs = _inputs(kind, shape, 4, torch.float64)
@@ -78,7 +77,7 @@ def alone_in_company(model: Model) -> None:
 
 
 def gradients(model: Model) -> None:
-    """Per-example gradients from `bench.gradients` equal `torch.func`'s, individually, in float64."""
+    """Require that each example's gradient by `bench.gradients` equals `torch.func`'s, in float64."""
     for kind, shape, module in _modules(model, double=True):
         inputs, weights = _inputs(kind, shape, 3, torch.float64), _weights(model, module)
         targets = one_hot(torch.tensor([2, 0, 2]), CLASSES, torch.float64)
@@ -96,8 +95,7 @@ def gradients(model: Model) -> None:
 
 
 def gradients_flow(model: Model) -> None:
-    """A dummy receives a derivative through its gradient, as any attack requires; `bench.gradients` agrees with
-    autograd."""
+    """Require that a reconstructed input gets autograd's derivative through its gradient, as any attack needs."""
     modules = [found for found in _modules(model, double=True) if found[0].differentiable]
     if not modules:
         raise ContractSkipped("no loss has a derivative to the values of its data")
@@ -125,7 +123,7 @@ def gradients_flow(model: Model) -> None:
 
 
 def _modules(model: Model, *, double: bool = False) -> Iterator[tuple[Kind, tuple[int, ...], nn.Module]]:
-    """A module in eval mode for each kind of data, at its least accepted shape."""
+    """Yield a module in eval mode for each kind of data, at its smallest accepted shape."""
     reasons: list[str] = []
     built = False
     for kind in (KINDS[name] for name in model.takes if name in KINDS):
@@ -147,7 +145,7 @@ def _modules(model: Model, *, double: bool = False) -> Iterator[tuple[Kind, tupl
 
 
 def _built(model: Model, kind: Kind, shape: tuple[int, ...]) -> nn.Module:
-    """Raises ValueError or RuntimeError if the inputs are too small."""
+    """Raises `ValueError` or `RuntimeError` if the inputs are too small."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of layers without a single weight; so do we, below
         module = model.build(shape, CLASSES).eval()

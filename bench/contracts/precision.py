@@ -1,4 +1,4 @@
-"""Contract for every defense: single precision (used in cells) agrees with double precision."""
+"""Contract for every defense: single precision, used in cells, agrees with double precision."""
 
 from dataclasses import replace
 
@@ -13,8 +13,7 @@ _NEAR = 1e-2  # of the output's norm: a threshold may fall on the other side of 
 
 
 def precision(defense: Defense) -> None:
-    """Each transform, with equal draws on float32 and float64 tensors, agrees up to rounding: contracts test float64,
-    attackers read float32."""
+    """Require equal results on float32, which attackers read, and float64, which contracts test, up to rounding."""
     words, trial = first_trial(defense)
     looked = False
     for stage, transform, given, state in arriving_at(trial):

@@ -1,4 +1,4 @@
-"""Contract for a defense with an ε per report: no update, however large, exceeds ε through a single report."""
+"""Contract for a defense with an ε per report: a report reveals no more than ε about an update, however large."""
 
 from math import exp, inf, log, sqrt
 
@@ -17,10 +17,10 @@ _SIZES = (1e6, 1.0, 0.0, -1.0, -1e6)  # of a client's update, in units of its la
 
 
 def reports(defense: Defense) -> None:
-    """For two client updates, each constant over coordinates, a report's probability to be high differs by at most a
-    factor e^ε, and likewise to be low.
+    """Require that two client updates change the probability of a high (or low) report by at most a factor e^ε.
 
-    All pairs from a few sizes.  Probabilities over 64 draws, over coordinates with random or update-dependent reports.
+    The updates are constant over coordinates, in all pairs from a few sizes.  Probabilities come from 64 draws and all
+    coordinates whose report is random or depends on the update.
     """
     words, trial, epsilon = _stated(defense)
     stage = next(stage for stage in UPDATE_STAGES if trial.stages.has(stage))
@@ -62,7 +62,6 @@ def _stated(defense: Defense) -> tuple[str, Trial, float]:
 
 
 def _drawn(trial: Trial, own: Tensors, size: float) -> torch.Tensor:
-    """The first client's reports for an update with this size at each coordinate, (draw, coordinate)."""
     stage = next(stage for stage in UPDATE_STAGES if trial.stages.has(stage))
     largest = max(float(value.abs().max()) for value in own.values())
     scaled = {name: torch.full_like(value, size * largest) for name, value in own.items()}

@@ -1,4 +1,4 @@
-"""Run an entry's contracts: for `bench check`, and for plug-in tests."""
+"""Run an entry's contracts, for `bench check` and for plug-in tests."""
 
 from collections.abc import Collection, Mapping
 from functools import partial
@@ -23,23 +23,22 @@ _CONTRACTS: dict[str, tuple[Contract, ...]] = {
 
 
 def contracts(kind: str) -> tuple[Contract, ...]:
-    """Contracts for a kind of entry, in test order."""
+    """Return the contracts for a kind of entry ("attacks", "defenses", "datasets", "models"), in test order."""
     return _CONTRACTS[kind]
 
 
 def check(
     kind: str, name: str, params: Mapping[str, Any] | None = None, *, data_dir: Path | None = None
 ) -> list[Outcome]:
-    """Check a registered entry with these parameters; all contracts run, even after a broken contract.
-
-    Raises `UnknownName`, `PluginError` or `BenchError` for an unknown entry or an invalid instance.
+    """Test a registered entry, built with `params`, against its contracts; all run, even after a broken one.  Raises
+    `UnknownName`, `PluginError` or `BenchError` for an unknown entry or an invalid instance.
     """
     entry = registry.instance(kind, name, dict(params or {}))
     return check_instance(kind, entry, name=name, data_dir=data_dir)
 
 
 def broken_contracts(kind: str, entry: Entry, state: object = None) -> tuple[str, ...]:
-    """Contracts broken by an entry, `name: reason`; for `bench.isolation.Isolation.ask`."""
+    """Return the contracts that an entry breaks, as `name: reason`; called through `bench.isolation.Isolation.ask`."""
     del state
     outcomes = check_instance(kind, registry.of(kind, entry), name=entry.name)
     return tuple(f"{each.contract.name}: {each.reason}" for each in outcomes if each.status == "broken")
@@ -53,9 +52,8 @@ def check_instance(
     data_dir: Path | None = None,
     only: Collection[str] | None = None,
 ) -> list[Outcome]:
-    """`check` for an instance, registered or not.
-
-    `only`: names of the contracts to test; data set contracts share a load and all run.
+    """Test an instance, registered or not, against its kind's contracts.  `only` names the contracts to test, None
+    for all; data set contracts share a load and all run.
     """
     if kind != "datasets":
         return [_outcome(item, instance) for item in contracts(kind) if only is None or item.name in only]

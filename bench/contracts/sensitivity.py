@@ -1,5 +1,4 @@
-"""Contract for a defense with a stated ε: no gradient, however large, moves a reading beyond the counted
-sensitivity."""
+"""Contract for a defense with a stated ε: no gradient moves a reading by more than the counted sensitivity."""
 
 from collections.abc import Iterator
 from math import sqrt
@@ -27,11 +26,10 @@ _Shown = dict[Stage, dict[str, torch.Tensor]]
 
 
 def sensitivity(defense: Defense) -> None:
-    """Replace a single row (an example's gradient, a client's update) by crafted rows: itself scaled up to 10⁶, and
-    single tensors.
+    """Require that no crafted row (an example's gradient, a client's update) moves a stage's output, compared with a
+    zero row, by more noise deviations than the mechanism counts there (half the effect of a replacement).
 
-    Compared with a zero row, no crafted row moves a stage's output by more noise deviations than the mechanism counts
-    there (half the effect of a replacement).
+    Crafted rows are the row itself scaled up to 10⁶, and single tensors of it.
     """
     for rounds in _ROUNDS:
         words, trial, mechanism = _stated(defense, rounds)
@@ -72,9 +70,8 @@ def _keeps(words: str, trial: Trial, mechanism: Mechanism) -> None:
 
 
 def _linear(words: str, mechanism: Mechanism, mean: _Shown, without: _Shown, deviations: _Shown) -> list[Stage]:
-    """Stages with noise only added or averaged.
-
-    Later stages are post-processing, such as a clip of noisy tensors: no ε there may count more noise than before.
+    """Return the stages at which noise is only added or averaged.  Later stages, such as a clip of noisy tensors,
+    are post-processing: no ε there may count more noise than before.
     """
     added: list[Stage] = []
     bent = False
@@ -90,12 +87,11 @@ def _linear(words: str, mechanism: Mechanism, mean: _Shown, without: _Shown, dev
 
 
 def _length(moved: Tensors, still: Tensors, deviations: Tensors) -> float:
-    """Distance in noise deviations."""
     return float(_standardised(moved, still, deviations).norm())
 
 
 def _stated(defense: Defense, rounds: int) -> tuple[str, Trial, Mechanism]:
-    """The first accepted choice of parameters, and its stated mechanism."""
+    """Return the first accepted choice of parameters, with its stated mechanism."""
     for variant in variants(defense):
         try:
             words, trial = first_trial(variant)
@@ -110,7 +106,6 @@ def _stated(defense: Defense, rounds: int) -> tuple[str, Trial, Mechanism]:
 
 
 def _bent(mean: Tensors, without: Tensors, deviations: Tensors) -> bool:
-    """Whether the mean over draws differs from the noiseless output."""
     return float(_standardised(mean, without, deviations).square().mean() * _DRAWS) > _BENT
 
 
@@ -125,7 +120,7 @@ def _standardised(one: Tensors, other: Tensors, deviations: Tensors) -> torch.Te
 
 
 def _crafted(given: Tensors) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
-    """Replacements for the first row, name → (*shape); absent names are zero."""
+    """Yield replacements for the first row, name → (*shape); absent names are zero."""
     own = {name: _first(value, given) for name, value in given.items()}
     for size in _SIZES:
         yield f"a gradient {size:g} times larger", {name: size * value for name, value in own.items()}
@@ -152,27 +147,25 @@ def _with_row(given: Tensors, row: Tensors) -> dict[str, torch.Tensor]:
 
 
 class _Draws:
-    """Normals for a draw, zeros for None; uniforms, outside every Gaussian ε because they are public."""
+    """Normals for a draw number, zeros for None; uniforms are public, so no Gaussian ε counts them."""
 
     def __init__(self, draw: int | None) -> None:
         self._normals = None if draw is None else torch.Generator().manual_seed(draw)
         self._uniforms = torch.Generator().manual_seed(_DRAWS)
 
     def normal(self, name: str, like: torch.Tensor) -> torch.Tensor:
-        """Standard normals in the shape of `like`."""
         del name
         if self._normals is None:
             return torch.zeros_like(like)
         return torch.randn(like.shape, generator=self._normals, dtype=like.dtype)
 
     def uniform(self, name: str, like: torch.Tensor) -> torch.Tensor:
-        """Uniform in [0, 1), in the shape of `like`."""
         del name
         return torch.rand(like.shape, generator=self._uniforms, dtype=like.dtype)
 
 
 def _shown(trial: Trial, start: Stage, given: Tensors, draws: Draws) -> _Shown:
-    """The first client's tensors after each stage from `start` on, name → (*shape)."""
+    """Return the first client's tensors after each stage from `start` on, name → (*shape)."""
     chain, current, shown = trial.stages, dict(given), _Shown()
     key = DrawKey(seed=3, draw=0, round=0)
     for stage in STAGES[STAGES.index(start) :]:
@@ -202,7 +195,7 @@ def _shown(trial: Trial, start: Stage, given: Tensors, draws: Draws) -> _Shown:
 
 
 def _drawn(trial: Trial, start: Stage, given: Tensors) -> tuple[_Shown, _Shown, dict[Stage, torch.Tensor]]:
-    """Over draws, for each stage: mean, each coordinate's deviation, and all values (draw, coordinate)."""
+    """Return for each stage, over draws: the mean, each coordinate's deviation, and all values (draw, coordinate)."""
     shown = [_shown(trial, start, given, _Draws(draw)) for draw in range(_DRAWS)]
     mean, deviations, draws = _Shown(), _Shown(), {}
     for stage, tensors in shown[0].items():
@@ -214,13 +207,11 @@ def _drawn(trial: Trial, start: Stage, given: Tensors) -> tuple[_Shown, _Shown, 
 
 
 def _deviation(stack: torch.Tensor) -> torch.Tensor:
-    """Over draws; exactly 0 for draws equal to rounding."""
     deviation = stack.std(0)
     return deviation.where(deviation > CLOSE * stack.abs().amax(0), 0.0)
 
 
 def _dependence(draws: torch.Tensor, mean: Tensors, deviations: Tensors) -> float:
-    """`dependence` for the noised coordinates."""
     centre, deviation = (torch.cat([value.flatten() for value in each.values()]) for each in (mean, deviations))
     noised = deviation > 0
     if not bool(noised.any()):

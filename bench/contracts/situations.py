@@ -1,4 +1,4 @@
-"""Small situations for contracts: two data sets without files, in float64."""
+"""Small federated settings and readings for contracts, from two data sets without files, in float64."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -31,12 +31,12 @@ T = TypeVar("T")
 
 @cache
 def data(name: str = "digits") -> Data:
-    """`digits` (1×8×8 pixels, 10 classes) or `cancer` (a table, 2 classes), both from scikit-learn."""
+    """Return `digits` (1×8×8 pixels, 10 classes) or `cancer` (a table, 2 classes), both from scikit-learn."""
     return load(registry.instance("datasets", name, {}), name)
 
 
 def model(name: str = "dlg-lenet", dataset: str = "digits") -> tuple[nn.Module, dict[str, Tensor]]:
-    """A module in eval mode and its initial weights, in float64."""
+    """Return a module in eval mode and its initial weights, in float64."""
     architecture: Model = registry.instance("models", name, {})
     source = data(dataset)
     module = architecture.build(source.shape, source.classes).eval()
@@ -58,7 +58,7 @@ def _public() -> Public:
 
 
 def setting_of(federated: Federated, *, rounds: int = 2) -> Setting:
-    """A defense's knowledge in this federated setting."""
+    """Return what a defense knows in this federated setting."""
     return Setting(
         clients=federated.clients,
         per_round=federated.per_round,
@@ -74,14 +74,14 @@ def setting_of(federated: Federated, *, rounds: int = 2) -> Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """A reading with its truth."""
+    """A reading for a contract, with its truth."""
 
     words: str
     reading: Reading
     truth: Tensor
-    """(reading, example, *shape); only for the harness."""
+    """(reading, example, *shape): true examples, hidden from the attack."""
     labels: Tensor
-    """Labels behind the reading; only for the harness."""
+    """(reading, example): true labels, hidden from the attack."""
 
 
 def situation(
@@ -97,8 +97,7 @@ def situation(
     defense: str = "none",
     labels: bool = False,
 ) -> Situation:
-    """A reading from the kind's default data by its default model, undefended or behind `defense`, with `labels`
-    granted or not."""
+    """Return a reading from the kind's default data and model, behind `defense`; `labels` grants the labels."""
     dataset, architecture = kind.default_dataset, kind.default_model
     source = data(dataset)
     module, weights = model(architecture, dataset)
@@ -142,7 +141,7 @@ def situation(
 
 
 def _same_label(source: Data, victims: Victims, batches: Batches) -> tuple[Victims, list[Batches]]:
-    """Reading r gets label r in every example."""
+    """Give all of reading r's examples the label r."""
     clients, steps, batch = batches.labels.shape
     chosen = torch.arange(clients) % source.classes
     labels = torch.from_numpy(source.training.labels)
@@ -154,7 +153,7 @@ def _same_label(source: Data, victims: Victims, batches: Batches) -> tuple[Victi
 
 
 def under_two_seeds(run: Callable[[], T]) -> tuple[T, T]:
-    """Results from two runs under different global seeds."""
+    """Return the results of two runs under different global seeds."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         first = run()
@@ -163,7 +162,7 @@ def under_two_seeds(run: Callable[[], T]) -> tuple[T, T]:
 
 
 def gap(first: Tensor, second: Tensor) -> float:
-    """Largest difference, relative for values above 1; infinite for different shapes or non-finite entries."""
+    """Return the largest difference, relative for values above 1; infinite for other shapes or non-finite entries."""
     if first.shape != second.shape or not torch.equal(torch.isfinite(first), torch.isfinite(second)):
         return float("inf")
     a, b = first.double().nan_to_num(0, 0, 0), second.double().nan_to_num(0, 0, 0)
@@ -173,7 +172,7 @@ def gap(first: Tensor, second: Tensor) -> float:
 
 
 def differing(first: Tensors, second: Tensors) -> str | None:
-    """First name with bit-unequal tensors (NaN equals NaN), or None."""
+    """Return the first name whose tensors differ in any bit (NaN equals NaN), or None."""
     if list(first) != list(second):
         return ", ".join(sorted(set(first) ^ set(second))) or "the order of the names"
     for name, value in first.items():

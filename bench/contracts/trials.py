@@ -1,4 +1,4 @@
-"""A round with three clients, for a defense's contracts."""
+"""A federated round with three clients, on which a defense's contracts are tested."""
 
 import dataclasses
 import math
@@ -49,8 +49,9 @@ class Trial:
 
     @property
     def trained_on(self) -> tuple[Tensor, Tensor]:
-        """Training data for the gradients in `taps`: inputs (client, step, example, *shape) and class probabilities
-        (client, step, example, class)."""
+        """Training data after stage `input`: inputs (client, step, example, *shape) and class probabilities (client,
+        step, example, class).
+        """
         parts, now = [], self.stages
         for step in range(self.federated.steps):
             x, y = self.batches.inputs[:, step], self.batches.labels[:, step]
@@ -61,12 +62,12 @@ class Trial:
         return inputs, targets
 
     def of_rounds(self, defense: Defense, rounds: int) -> "Trial":
-        """The round within a training over `rounds` rounds.  Raises ValueError if the defense refuses that setting."""
+        """Return the round within a longer training; raises `ValueError` if the defense refuses that setting."""
         chosen = stages(defense, setting_of(self.federated, rounds=rounds), self.shapes)
         return dataclasses.replace(self, stages=chosen)
 
     def at(self, stage: Stage) -> dict[str, Tensor]:
-        """A stage's undefended input tensors: (client, example, *shape), (client, *shape), (*shape)."""
+        """Return a stage's undefended input: (client, example, *shape), (client, *shape), or (*shape)."""
         inputs, labels = self.batches.inputs[:, 0], self.batches.labels[:, 0]
         targets = one_hot(labels, 10, inputs.dtype)
         if stage == "input":
@@ -82,7 +83,7 @@ class Trial:
     def apply(
         self, stage: Stage, tensors: Tensors, *, draw: int = 0, clients: tuple[int, ...] = CLIENTS
     ) -> dict[str, Tensor]:
-        """Apply a stage; at stage `step`, examples and norms come from `at`, for these `clients`."""
+        """Apply a stage's transforms; at stage `step`, examples and norms come from `at`, for these `clients`."""
         draw_key, left, each = DrawKey(seed=3, draw=draw, round=0), None, None
         if stage == "step":
             each = {name: value[_places(clients)] for name, value in self.at("example").items()}
@@ -100,7 +101,7 @@ class Trial:
         )[0]
 
     def local(self, clients: tuple[int, ...], examples: int) -> Local:
-        """Data for the clients' first step: its first examples."""
+        """Return the data for the clients' first local step: its first `examples` examples."""
         rows = _places(clients)
         return Local(
             model=self.module,
@@ -115,7 +116,7 @@ class Trial:
 
 
 def trial_of(defense: Defense, *, steps: int = 1, batch: int = 3) -> Trial:
-    """Raises ValueError if the defense refuses the setting."""
+    """Return the trial for a setting; raises `ValueError` if the defense refuses the setting."""
     try:
         hash(defense)
     except TypeError:  # a parameter that is a list
@@ -151,8 +152,7 @@ _kept_trial = lru_cache(maxsize=32)(_new_trial)  # a defense's stages may take s
 
 
 def trials(defense: Defense) -> Iterator[tuple[str, Trial]]:
-    """FedSGD with batches and with single examples, and FedAvg: the accepted settings, or those accepted by the first
-    variant with any.  Trials are built lazily."""
+    """Yield the trials in all settings that the defense, or else its first variant with any, accepts; built lazily."""
     reasons = []
     for variant in variants(defense):
         taken = False
@@ -170,7 +170,7 @@ def trials(defense: Defense) -> Iterator[tuple[str, Trial]]:
 
 
 def first_trial(defense: Defense) -> tuple[str, Trial]:
-    """Raises `ContractSkipped` if the defense refuses every setting."""
+    """Return the first trial; raises `ContractSkipped` if the defense refuses every setting."""
     return next(trials(defense))
 
 
@@ -179,7 +179,7 @@ def lead_of(stage: Stage) -> int:
 
 
 def variants(defense: Defense) -> Iterator[Defense]:
-    """The defense, and its copies with each option of each choice parameter, changed singly."""
+    """Yield the defense, and its copies with each option of each choice parameter, changed singly."""
     yield defense
     entry: Any = defense  # a dataclass, as the contract `declared` asks
     hints = get_type_hints(type(defense))

@@ -1,4 +1,4 @@
-"""Contracts for linkability: `unlinks` is true, and otherwise no transform exchanges rows."""
+"""Contracts for linkability: a claimed `unlinks` is true, and without it no transform exchanges clients."""
 
 import torch
 from torch import Tensor
@@ -13,10 +13,10 @@ _LIKE = 0.3  # cosine with another's row; of thousands of coordinates it is near
 
 
 def unlinked(defense: Defense) -> None:
-    """Client k's coordinates all equal k + 1: in unlinked rows the mean over n coordinates varies like n independent
-    values.
+    """Require that a transform with `unlinks` mixes clients independently for each coordinate.
 
-    In linked rows the mean varies up to n times as much.
+    All of client k's coordinates are set to k + 1.  In an unlinked row, the mean over n coordinates varies like a mean
+    of n independent values; in a linked row, up to n times as much.
     """
     words, trial = first_trial(defense)
     said = False
@@ -47,8 +47,7 @@ def unlinked(defense: Defense) -> None:
 
 
 def linked(defense: Defense) -> None:
-    """If clients mix without `unlinks`, no client's row resembles another's more than its own: a reading would
-    otherwise be scored against wrong examples."""
+    """Require that without `unlinks` no client's row resembles another's more than its own: scores would be wrong."""
     words, trial = first_trial(defense)
     mixes = False
     for stage, transform, given, state in arriving_at(trial):

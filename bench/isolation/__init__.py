@@ -1,1 +1,1 @@
-"""Plug-in code in separate processes."""
+"""Run plug-in code in separate processes."""

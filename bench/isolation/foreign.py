@@ -1,11 +1,11 @@
-"""Foreign entries: code in a cell from outside bench."""
+"""Foreign entries: attacks, defenses, models and data sets whose code comes from outside bench."""
 
 from bench.cell import AnyCell, AttackCell
 from bench.registry import entries as registry
 
 
 def entries_of(cell: AnyCell) -> dict[str, str]:
-    """The cell's entries, kind → name."""
+    """Return the names of the cell's entries, kind → name."""
     names = {"datasets": cell.dataset.name, "models": cell.model.name, "defenses": cell.defense.name}
     return names | {"attacks": cell.attack.name} if isinstance(cell, AttackCell) else names
 
@@ -16,6 +16,6 @@ def foreign(kind: str, name: str) -> bool:
 
 
 def needs_plugins(cell: AttackCell) -> bool:
-    """Whether the attacker's process needs code: a foreign attack or model, a description, a simulator."""
+    """Whether the attacker's process runs plug-in code: a foreign attack or model, a description, or a simulator."""
     known = cell.knowledge != "plain"
     return known or foreign("attacks", cell.attack.name) or foreign("models", cell.model.name)

@@ -1,4 +1,4 @@
-"""A plug-in process, seen from its parent."""
+"""A plug-in process, as its parent process sees it."""
 
 import os
 import pickle
@@ -25,7 +25,7 @@ class HelperDied(PluginError):
 
 
 class _Copy:
-    """A forked copy of this process that serves calls, with a part of `subprocess.Popen`'s interface."""
+    """A forked copy of this process that serves calls, with the part of `subprocess.Popen`'s interface used here."""
 
     def __init__(self, descriptor: int) -> None:
         self._pid = os.fork()
@@ -39,7 +39,7 @@ class _Copy:
                 os._exit(1)
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code; raises `subprocess.TimeoutExpired`."""
+        """Return the exit code; raises `subprocess.TimeoutExpired`."""
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             pid, status = os.waitpid(self._pid, 0 if until is None else os.WNOHANG)
@@ -54,7 +54,7 @@ class _Copy:
 
 
 class Helper:
-    """A process with loaded plug-ins that serves calls in sequence; starts at the first call."""
+    """A process that loads plug-ins and serves calls in sequence; it starts at the first call."""
 
     def __init__(self, role: str, plugins: Sequence[str], device: str) -> None:
         self._role, self._plugins, self._device = role, tuple(plugins), device
@@ -64,8 +64,7 @@ class Helper:
 
     def call(self, function: Callable[..., T], *arguments: Any, on_progress: OnProgress | None = None) -> T:
         """Run `function(*arguments, state)` in the process; `state` is the process's `bench.isolation.served.State`.
-
-        Raises the function's error, and `HelperDied` for a dead process.
+        `on_progress` gets a training's progress, None drops it.  Raises the function's error, or `HelperDied`.
         """
         pipe = self._pipe if self._pipe is not None else self._start()
         try:
@@ -85,16 +84,14 @@ class Helper:
         return result
 
     def fork(self) -> None:
-        """Start as a copy of this process, which saves all imports.
-
-        This process must have a single thread and no truth: a copy inherits its memory.
+        """Start the process as a copy of this process, which saves all imports.  This process must have a single
+        thread and hold no truth, because a copy inherits its memory.
         """
         ours, theirs = Pipe()
         self._process = _Copy(theirs.fileno())
         self._introduce(ours, theirs)
 
     def close(self) -> None:
-        """End the process."""
         if self._process is not None:
             self._end()
 

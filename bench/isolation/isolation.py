@@ -1,12 +1,12 @@
 """Plug-ins in separate processes: the scoring process, which draws the truth, runs no plug-in code.
 
-    scorer     the worker: draws the truth, pairs, scores, writes the record; loads no plug-in
+    scorer     the worker: draws the truth, matches, scores, writes the record; loads no plug-in
     pipeline   truth → reading: transforms, foreign models and data sets, trainings
     attacker   reading → reconstruction: a process per defense with plug-ins, and a clean process for built-in plain
                attackers, which get data only
 
-The worker reads answers as data (`bench.isolation.wire`).  So a defense reaches neither the scorer nor attackers
-without knowledge about it.  Not a sandbox (SECURITY.md).
+The worker reads answers as data (`bench.isolation.wire`).  A defense therefore reaches neither the scorer nor attackers
+that have no knowledge about it.  This is no sandbox (SECURITY.md).
 """
 
 import time
@@ -38,10 +38,10 @@ T = TypeVar("T")
 
 
 class Isolation:
-    """A worker's plug-in processes: a `bench.answer.place.Place`."""
+    """A worker's plug-in processes, as a `bench.answer.place.Place`."""
 
     def __init__(self, plugins: Sequence[str], device: str, *, fork: bool = False) -> None:
-        """`fork`: for a process at its start only (`Helper.fork`)."""
+        """`fork` starts the processes as copies (`Helper.fork`), allowed only when this process has just started."""
         self._pipeline = Helper(PIPELINE, plugins, device)
         self._clean = Helper(ATTACKER, (), device)
         self._plugins, self._device = plugins, device
@@ -60,22 +60,21 @@ class Isolation:
         return any(foreign(kind, name) for kind, name in entries_of(cell).items())
 
     def data(self, cell: AnyCell, context: RunContext, memory: Memory) -> Data:
-        """The cell's data set; a foreign data set is read in a plug-in process, split and hashed in this process."""
+        """Return the cell's data set; a plug-in process reads a foreign one, this process splits and hashes it."""
         if foreign("datasets", cell.dataset.name) and not data_is_kept(cell, memory):
             raw, private = self._pipeline.call(served.raw_data, cell, context)
             keep_data(cell, memory, split(raw, name=cell.dataset.name, private=private))
         return HERE.data(cell, context, memory)
 
     def attack_together(self, cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
-        """As `Here.attack_together`, for cells without foreign entries."""
+        """Do as `Here.attack_together`, for cells without foreign entries."""
         if not self.concerns(cell):
             HERE.attack_together(cell, [other for other in company if not self.concerns(other)], context, memory)
 
     def attacked(
         self, cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory
     ) -> tuple[Diagnosis, Attempt]:
-        """As `Here.attacked`, with foreign entries in plug-in processes; `truth` never leaves this process.
-
+        """Do as `Here.attacked`, with foreign entries in plug-in processes; `truth` never leaves this process.
         Raises `NotApplicable` and `PluginError` as in a single process.
         """
         if not self.concerns(cell):
@@ -97,9 +96,8 @@ class Isolation:
     def train(
         self, cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
     ) -> tuple[TrainingResult, TrainingCost]:
-        """As `Here.train`, with foreign entries in a plug-in process.
-
-        The last kept accuracy is measured again in this process.  Raises `PluginError` for a different accuracy.
+        """Do as `Here.train`, with foreign entries in a plug-in process.  This process measures the last kept
+        accuracy again, and raises `PluginError` for a different accuracy.
         """
         if not self.concerns(cell):
             return HERE.train(cell, context, memory, on_progress)
@@ -113,7 +111,7 @@ class Isolation:
         return result, cost
 
     def ask(self, function: Callable[..., T], kind: str, entry: Entry) -> T:
-        """A function's value for an entry, computed with plug-in code; cached, and outside all cells' time."""
+        """Return a function's value for an entry, computed in a plug-in process and cached; no cell pays for it."""
         key = (function.__qualname__, kind, entry.model_dump_json())
         if key not in self._answers:
             self._answers[key] = self._pipeline.call(function, kind, entry)
@@ -122,7 +120,7 @@ class Isolation:
         return answer
 
     def usage(self) -> Usage:
-        """Usage by the processes since the previous call."""
+        """Return the resources that the plug-in processes used since the previous call."""
         now = Usage()
         for each in self._helpers:
             now = now.plus(each.usage)
@@ -131,7 +129,7 @@ class Isolation:
         return used
 
     def close(self) -> None:
-        """End all processes."""
+        """End all plug-in processes."""
         for each in self._helpers:
             each.close()
 
@@ -146,10 +144,10 @@ class Isolation:
 
 
 def _twice(answer: Callable[[Callable[[], RunContext]], T], cell: AnyCell, context: RunContext) -> T:
-    """The answer, with a second try after a process's death, possibly the machine's fault.
+    """Return the answer; try again if a process dies, since the machine may be at fault.
 
-    `answer` gets a function for the context with the remaining time.  Raises `PluginError` for a second death, and
-    for a death at the time limit.
+    `answer` gets a function that returns the context with the remaining time.  Raises `PluginError` for a second death,
+    and for a death at the time limit.
     """
     began, limit = time.monotonic(), context.time_limit
 
@@ -172,7 +170,7 @@ def _twice(answer: Callable[[Callable[[], RunContext]], T], cell: AnyCell, conte
 
 
 def _check_accuracy(cell: TrainingCell, result: TrainingResult, context: RunContext, data: Data) -> None:
-    """Measure the accuracy at the last kept and tested round; raises `PluginError` for a different figure."""
+    """Measure the accuracy at the last kept, tested round again; raises `PluginError` if the report differs."""
     reported = dict(result.curve)
     rounds = [round_ for round_ in result.checkpoints if round_ in reported]
     if not rounds:

@@ -1,4 +1,4 @@
-"""Common to all processes that run cells: repeatable figures, a single thread, an end with the parent."""
+"""Settings for all processes that run cells: repeatable figures, a single thread, an end together with the parent."""
 
 import faulthandler
 import os
@@ -18,7 +18,7 @@ _MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": st
 
 
 def prepare_environment() -> None:
-    """Set variables that numerical libraries read at import, for child processes."""
+    """Set the environment variables that numerical libraries read at import, for child processes."""
     for name in _THREADS:
         os.environ[name] = "1"
     for name, size in _MEMORY.items():
@@ -26,12 +26,12 @@ def prepare_environment() -> None:
 
 
 def single_threaded() -> None:
-    """Use a single thread: sums over several threads differ in the last bit."""
+    """Make torch use a single thread, because sums over several threads differ in the last bit."""
     torch.set_num_threads(1)
 
 
 def end_with(parent: int) -> None:
-    """End this process after its parent, by process number."""
+    """End this process when its parent, given by process number, ends."""
     threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
 
 
@@ -43,9 +43,8 @@ def _exit_with(parent: int) -> None:
 
 @contextmanager
 def exit_after(seconds: float, trace: Path) -> Iterator[None]:
-    """End the process after `seconds`; faulthandler's thread writes all stacks to `trace` first.
-
-    Works without the interpreter.  Raises `StorageError` for an unwritable trace.
+    """End the process if this context lasts longer than `seconds`, and write all threads' stacks to `trace` first.
+    It works even if the interpreter is blocked.  Raises `StorageError` if `trace` cannot be written.
     """
     try:
         trace.parent.mkdir(parents=True, exist_ok=True)
@@ -66,16 +65,16 @@ _TRACE = " (where it was: "
 
 
 def timeout_reason(seconds: float, trace: Path | None = None) -> str:
-    """Reason for a cell beyond its time limit; `trace`: the file with its stacks."""
+    """Return the reason for a cell beyond its time limit; `trace` is the file with its stacks, None for no file."""
     where = "" if trace is None else f"{_TRACE}{trace})"
     return f"took longer than the time limit of {seconds:g} s; give --time-limit more, or mend what hangs{where}"
 
 
 def without_trace(reason: str) -> str:
-    """The reason without the trace's path, for a temporary file."""
+    """Return the reason without the path to the stacks' file, which is temporary."""
     return reason.partition(_TRACE)[0]
 
 
 def trace_path(run: Path, cell_id: str, role: str = "") -> Path:
-    """Path for a cell's stacks at its time limit; `role` names a plug-in process."""
+    """Return the path to the stacks that a cell leaves at its time limit; `role` names a plug-in process."""
     return run / "hung" / f"{cell_id}{'.' if role else ''}{role}.txt"

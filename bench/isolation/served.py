@@ -1,6 +1,5 @@
-"""A plug-in process, from inside: the calls behind `bench.isolation.helper`.
-
-Every call's last argument is the process's `State`.
+"""The functions that a plug-in process runs for its parent (`bench.isolation.helper`).  Every function's last
+argument is the process's `State`.
 """
 
 import os
@@ -38,34 +37,34 @@ from bench.trip import Reading
 
 @dataclass(slots=True, kw_only=True)
 class State:
-    """The process's memory between calls."""
+    """Values that the plug-in process keeps between calls."""
 
     memory: Memory = field(default_factory=Memory)
-    """Memory between cells."""
+    """Values kept between cells."""
     origins: tuple[registry.Origin, ...] = ()
-    """Origins for the plug-ins' entries."""
+    """Sources of the plug-ins' entries."""
     held: tuple[Reading, ReadingKey] | None = None
-    """The next reading to attack."""
+    """Reading to attack next, with its key."""
     on_progress: Callable[[TrainingProgress], None] = lambda progress: None
-    """Sends a training's progress to the parent."""
+    """Function that sends a training's progress to the parent."""
 
 
 def origins(state: State) -> tuple[registry.Origin, ...]:
-    """Origins for the plug-ins' entries."""
+    """Return the sources of the plug-ins' entries."""
     return state.origins
 
 
 def raw_data(cell: AnyCell, context: RunContext, state: State) -> tuple[Raw, bool]:
-    """Raw data with their kind, and whether the data are private."""
+    """Return the cell's unsplit data, and whether they are private."""
     dataset: Dataset = registry.of("datasets", cell.dataset)
     return read(dataset, cell.dataset.name, context.data_dir), dataset.private
 
 
 def observe(cell: AttackCell, context: RunContext, state: State) -> tuple[bytes, Diagnosis]:
-    """The cell's reading, as bytes for an attacker's process, and its diagnosis; the truth is drawn in this process.
+    """Observe the cell, and return its reading as bytes for an attacker's process, with the harness's checks.
 
-    A plain reading under a built-in model travels as data, without the model: the receiver runs no plug-in code.
-    Other readings are pickled.
+    The truth is drawn in this process.  A plain reading under a built-in model travels as data, without the model, so
+    the receiver runs no plug-in code.  Other readings are pickled.
     """
     observation = draw_and_observe(cell, context, state.memory)
     if not needs_plugins(cell):
@@ -80,7 +79,7 @@ def observe(cell: AttackCell, context: RunContext, state: State) -> tuple[bytes,
 
 
 def hold(reading: bytes, cell: AttackCell, state: State) -> ReadingKey:
-    """Keep a reading for `attempt`; returns its key."""
+    """Keep a reading for the next `attempt`, and return its key."""
     if needs_plugins(cell):
         received: Reading = pickle.loads(reading)
     else:
@@ -101,7 +100,6 @@ def attempt(cell: AttackCell, context: RunContext, state: State) -> Attempt:
 
 
 def train(cell: TrainingCell, context: RunContext, state: State) -> tuple[TrainingResult, TrainingCost]:
-    """Run a training cell."""
     return train_cell(cell, context, state.memory, state.on_progress)
 
 
@@ -145,7 +143,7 @@ def serve(descriptor: int) -> None:
 
 
 def _limited(arguments: tuple[Any, ...], role: str) -> Any:
-    """The cell's time limit, enforced even if a plug-in blocks the interpreter."""
+    """Enforce the cell's time limit even if a plug-in blocks the interpreter."""
     context = next((each for each in arguments if isinstance(each, RunContext)), None)
     cell = next((each for each in arguments if isinstance(each, AttackCell | TrainingCell)), None)
     if context is None or cell is None or context.time_limit is None:

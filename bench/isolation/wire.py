@@ -1,4 +1,4 @@
-"""Messages from a plug-in's process, unpickled as data: dataclasses, enums, errors, arrays and tensors only."""
+"""Messages from a plug-in process, unpickled as data: dataclasses, enums, errors, arrays and tensors only."""
 
 import io
 import pickle
@@ -20,14 +20,14 @@ from bench.kinds.known import named
 
 
 def dump(value: Any) -> bytes:
-    """The value as bytes, tensors as arrays."""
+    """Return the value as bytes; tensors become arrays."""
     buffer = io.BytesIO()
     _Pickler(buffer, protocol=5).dump(value)
     return buffer.getvalue()
 
 
 def load(content: bytes) -> Any:
-    """The value; raises `PluginError` for damaged content and for names other than data."""
+    """Return the value behind the bytes; raises `PluginError` for damaged bytes, and for names that are not data."""
     try:
         return unpickle.load(content, _ARRAYS, _is_data)
     except Exception as error:  # damaged content raises many types
@@ -35,7 +35,7 @@ def load(content: bytes) -> Any:
 
 
 def tensor_of(array: NDArray[Any]) -> torch.Tensor:
-    """The tensor of an unpickled, read-only array."""
+    """Return an unpickled, read-only array as a tensor."""
     return torch.from_numpy(np.array(array))
 
 

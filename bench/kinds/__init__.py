@@ -1,1 +1,1 @@
-"""Kinds of data, a value for each: all differences between images, tables and later kinds."""
+"""Kinds of data (images, tables): a `Kind` value holds all that differs between them."""

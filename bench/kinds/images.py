@@ -13,17 +13,15 @@ MARGIN_DB = 3.0  # over the best prior-only guess
 
 
 def _reached(figures: Figures) -> Booleans:
-    """PSNR ≥ 20 dB."""
     return np.asarray(figures["psnr_db"], np.float64) >= PSNR_DB
 
 
 def _strict(figures: Figures) -> Booleans:
-    """PSNR ≥ 30 dB."""
     return np.asarray(figures["psnr_db"], np.float64) >= STRICT_PSNR_DB
 
 
 def _pixels(items: NDArray[Any]) -> NDArray[Any]:
-    """Three channels as colours; any other number of channels as their mean, grey."""
+    """Show three channels as colours; any other number of channels as grey, by their mean."""
     if items.shape[1] == 3:
         return np.moveaxis(items, 1, -1)
     return np.repeat(items.mean(1)[..., None], 3, -1)

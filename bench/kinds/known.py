@@ -1,4 +1,4 @@
-"""All kinds of data by name, and inference for unnamed arrays."""
+"""All kinds of data by name, and the kind inferred from an array's shape."""
 
 from bench.errors import BenchError
 from bench.kinds.base import Kind
@@ -10,17 +10,17 @@ INFERRED = (IMAGE, TABLE)  # numbers in [0, 1], told apart by their axes; any ot
 
 
 def named(name: str) -> Kind:
-    """The kind with this name.  Raises `BenchError` for an unknown name."""
+    """Return the kind with this name.  Raises `BenchError` for an unknown name."""
     if name not in KINDS:
         raise BenchError(f"unknown kind of data {name!r}; there are {', '.join(KINDS)}")
     return KINDS[name]
 
 
 def of_shape(shape: tuple[int, ...], name: str | None = None, *, integers: str = "") -> Kind:
-    """The kind of a user's examples (*shape): by name, or inferred from the number of axes.
+    """Return the kind of a user's examples (*shape): by `name`, or (None) inferred from the number of axes.
 
-    `integers`: name of a user's integer array, if any.  Integers on a single axis may be columns or sequence ids, and
-    need a name.  Raises `BenchError` with the remedy.
+    `integers` is the name of the user's array if it holds integers: on a single axis these may be columns or sequence
+    ids, so the user must name the kind.  Raises `BenchError` with the remedy.
     """
     if name is not None:
         kind = named(name)

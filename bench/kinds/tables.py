@@ -1,4 +1,4 @@
-"""Tables: columns scaled to [0, 1], judged by numeric columns and categories."""
+"""Tables: columns scaled to [0, 1]; success is judged by numeric columns and categories."""
 
 import math
 from typing import Any
@@ -14,9 +14,8 @@ MARGIN_DB = 3.0  # over the best prior-only guess
 
 
 def _reached(figures: Figures) -> Booleans:
-    """Standardised numeric RMSE ≤ .2, and ≥ 90 % right categorical groups.
-
-    A table may lack either sort of columns (NaN).  A row with NaN has a NaN `rmse`, and fails.
+    """Require a standardised numeric RMSE ≤ .2, and ≥ 90 % right categorical groups.  A table may lack either type
+    of columns (NaN).  A row with NaN has a NaN `rmse`, and fails.
     """
     far = np.asarray(figures["numeric_rmse"], np.float64) > NUMERIC_RMSE
     wrong = np.asarray(figures["groups_right"], np.float64) < GROUPS_RIGHT
@@ -24,7 +23,7 @@ def _reached(figures: Figures) -> Booleans:
 
 
 def _pixels(items: NDArray[Any]) -> NDArray[Any]:
-    """A row as a square of grey cells, row by row, filled up with white."""
+    """Draw a row as a square of grey cells, line by line, filled up with white."""
     count, width = items.shape
     side = math.ceil(math.sqrt(width))
     square = np.concatenate([items, np.ones((count, side * side - width))], 1).reshape(count, side, side)

@@ -1,4 +1,4 @@
-"""Numbers in [0, 1], for pixels and scaled columns: range, distances, mean."""
+"""Arithmetic on numbers in [0, 1], for pixels and scaled columns."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ LEVELS = np.float32(255)  # of uint8
 
 
 def within_range(truth: ArrayLike) -> Floats:
-    """True values as float64; raises `ValueError` outside [0, 1]."""
+    """Return true values as float64; raises `ValueError` outside [0, 1]."""
     array = np.asarray(truth, np.float64)
     if array.size and not (array.min() >= 0 and array.max() <= 1):
         raise ValueError(f"examples must lie in [0, 1], got {array.min():g} to {array.max():g}; scale them")
@@ -20,12 +20,12 @@ def within_range(truth: ArrayLike) -> Floats:
 
 
 def clipped(guess: ArrayLike) -> Floats:
-    """A reconstruction as float64, cut to [0, 1]."""
+    """Return a reconstruction as float64, clipped to [0, 1]."""
     return np.clip(np.asarray(guess, np.float64), 0, 1)
 
 
 def mse(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Mean squared difference of each example, without clipping: (reading, example, *shape) → (reading, example)."""
+    """Return each example's unclipped mean squared difference: (reading, example, *shape) → (reading, example)."""
     with np.errstate(over="ignore"):  # a diverged example may be too large to square: inf is the answer
         squares = (np.asarray(truth, np.float64) - np.asarray(guess, np.float64)) ** 2
         means: Floats = squares.reshape(*squares.shape[:2], -1).mean(axis=-1)
@@ -61,7 +61,7 @@ class Unit:
         return mse(truth, guess)
 
     def distances(self, first: Floats, second: Floats) -> Floats:
-        """Mean squared differences by the expanded square: exact to about 1e-9."""
+        """Return mean squared differences by the expanded square, exact to about 1e-9."""
         squares = (first**2).sum(-1)[..., :, None] + (second**2).sum(-1)[..., None, :]
         means: Floats = (squares - 2 * first @ second.swapaxes(-1, -2)) / first.shape[-1]
         return means

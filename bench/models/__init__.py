@@ -1,1 +1,1 @@
-"""The papers' models, each with its paper's initialisation."""
+"""The models used in the papers, each with its paper's initialisation."""

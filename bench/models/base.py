@@ -1,4 +1,4 @@
-"""Base class for models: an architecture, and initial weights by key on the CPU."""
+"""Base class for models: an architecture, and initial weights drawn by a key on the CPU."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -20,27 +20,28 @@ _NORMS = (nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm1d, nn.InstanceNorm2d)
 class Model(ABC):
     """An architecture with an initialisation.  Concrete models are frozen dataclasses.
 
-    Input normalisation is a layer inside the module: victims and dummies live in [0, 1] outside.
+    Input normalisation is a layer inside the module, so true and reconstructed inputs lie in [0, 1] everywhere else.
     """
 
     reference: ClassVar[str]
     takes: ClassVar[tuple[str, ...]]
-    """Names of the kinds of data that fit (`bench.kinds`)."""
+    """Names of the kinds of data that the model accepts (`bench.kinds`)."""
     work: ClassVar[float] = 1.0
-    """Time for a gradient, relative to `dlg-lenet` on the same pictures: for time estimates."""
+    """Time for a gradient relative to `dlg-lenet` on the same pictures, for time estimates."""
 
     @abstractmethod
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """The module for inputs (example, *shape) and logits (example, class)."""
+        """Return the module that maps inputs (example, *shape) to logits (example, class)."""
 
     def bound(self, name: str, fan_in: int) -> float:
-        """Half width of a parameter's initial uniform law: torch's default, 1/√fan_in."""
+        """Return the half width of a parameter's initial uniform distribution; torch's default is 1/√fan_in."""
         del name
         return float(fan_in**-0.5)
 
     def initial(self, module: nn.Module, seed: int) -> dict[str, Tensor]:
-        """Initial weights by name, uniform in ±bound, with a separate key each; normalisation layers
-        start as the identity, weight 1 and bias 0.  Raises `BenchError` for other layers with parameters.
+        """Return initial weights by name, each drawn uniformly in ±bound with a separate key.
+
+        Normalisation layers start as the identity.  Raises `BenchError` for other layers with parameters.
         """
         return {
             name: torch.from_numpy(
@@ -50,7 +51,7 @@ class Model(ABC):
         }
 
     def _laws(self, module: nn.Module) -> Iterator[tuple[str, Tensor, float, float]]:
-        """Each parameter: name, tensor, centre and half width for its uniform law."""
+        """Yield each parameter's name and tensor, and the centre and half width of its uniform distribution."""
         for path, layer in module.named_modules():
             parameters = dict(layer.named_parameters(recurse=False))
             if not parameters:
@@ -71,7 +72,7 @@ class Model(ABC):
 
 
 class Normalise(nn.Module):
-    """(x - mean) / deviation per channel, as a layer."""
+    """Normalise each channel, (x - mean) / deviation, as a layer."""
 
     def __init__(self, mean: tuple[float, ...], deviation: tuple[float, ...]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Training models from the papers: convolution, pooling and linear layers."""
+"""Convolutional models that the papers train."""
 
 from dataclasses import dataclass
 

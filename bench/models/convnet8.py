@@ -1,4 +1,4 @@
-"""GradInv's eight-layer ConvNet, without batch statistics unless asked for."""
+"""GradInv's eight-layer ConvNet; batch normalisation is refused, because it mixes examples."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, kw_only=True)
 class ConvNet8(Model):
-    """Eight 3×3 convolutions of width·(1, 2, 2, 4, 4, 4, 4, 4) channels, pool 3 after the 6th and 8th."""
+    """Eight 3×3 convolutions with width·(1, 2, 2, 4, 4, 4, 4, 4) channels, 3×3 pooling after the 6th and 8th."""
 
     reference = "Geiping et al. 2020 (GradInv), ConvNet; Risk-balanced's model for GIA"
     takes = ("image",)

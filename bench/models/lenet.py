@@ -1,4 +1,4 @@
-"""Attack models from DLG and CPL: small convolutional nets with wide uniform weights."""
+"""Models attacked by DLG and CPL: small convolutional nets with wide uniform weights."""
 
 from dataclasses import dataclass
 from typing import ClassVar

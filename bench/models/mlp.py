@@ -1,4 +1,4 @@
-"""The fully connected net for tables, and for pictures as vectors."""
+"""Fully connected net for tables, and for pictures flattened to vectors."""
 
 from dataclasses import dataclass
 from math import prod

@@ -1,4 +1,4 @@
-"""The usual residual net for CIFAR-10, with GroupNorm: batch statistics would mix the examples."""
+"""The common residual net for CIFAR-10, with GroupNorm, because batch statistics would mix the examples."""
 
 from dataclasses import dataclass
 from math import sqrt
@@ -35,8 +35,11 @@ class _Block(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Resnet20(Model):
-    """A 3×3 convolution, three stages with `blocks` residual blocks and `width`·(1, 2, 4) channels, the mean over
-    places, a linear layer: 6·blocks + 2 layers with weights, .27 million parameters at 20."""
+    """Residual net with three stages of `width`·(1, 2, 4) channels, and `blocks` residual blocks in each stage.
+
+    A 3×3 convolution comes first, the mean over places and a linear layer last: 6·blocks + 2 layers with weights, .27
+    million parameters at 20 layers.
+    """
 
     reference = "He, Zhang, Ren & Sun 2016, §4.2; GroupNorm (Wu & He 2018) for BatchNorm"
     takes = ("image",)
@@ -65,6 +68,6 @@ class Resnet20(Model):
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
 
     def bound(self, name: str, fan_in: int) -> float:
-        """He et al. 2015: variance 2/fan_in; torch's default law for the last layer, with its bias."""
+        """Return the half width that gives variance 2/fan_in (He et al. 2015); the last layer keeps torch's default."""
         last = not name.startswith(("0.", "1.")) and ".inner." not in name
         return float((1 if last else sqrt(6)) * fan_in**-0.5)

@@ -1,1 +1,1 @@
-"""Images of records: reconstruction grid, trajectory, thumbnails."""
+"""Pictures made from records: reconstruction grid, trajectory, thumbnails."""

@@ -1,6 +1,5 @@
-"""Reconstruction grid: truth above reconstruction, a column for each example.
-
-For the eye only; figures are computed elsewhere.  Examples are selected by order, never by success.
+"""Reconstruction grid: the true examples above their reconstructions, with a column for each example.  Pictures only
+illustrate; figures are computed elsewhere.  Examples are selected by order, never by success.
 """
 
 import io
@@ -26,10 +25,10 @@ Floats = NDArray[np.floating[Any]]
 
 
 def grid(truth: Floats, guess: Floats, kind: Kind) -> Image.Image | None:
-    """Truth above reconstruction, for up to eight examples; None for empty arrays.
+    """Draw up to eight true examples above their reconstructions; None for empty arrays.
 
-    Both (reading, example, *shape), in the same order, in [0, 1] (clipped here).  First examples of all readings come
-    first, then second examples.  A table row is drawn as a square of cells.  Raises `ValueError` for differing shapes.
+    Both arrays are (reading, example, *shape), in the same order, in [0, 1] (clipped here).  All readings' first
+    examples come first.  A table row is drawn as a square.  Raises `ValueError` for differing shapes.
     """
     if not alike(truth, guess):
         return None
@@ -38,7 +37,7 @@ def grid(truth: Floats, guess: Floats, kind: Kind) -> Image.Image | None:
 
 
 def alike(truth: Floats, guess: Floats) -> bool:
-    """Whether the arrays are nonempty; raises `ValueError` unless both are (reading, example, *shape) with equal
+    """Whether the arrays hold examples.  Raises `ValueError` unless both are (reading, example, *shape) with equal
     shapes.
     """
     if truth.shape != guess.shape or truth.ndim < 3:
@@ -49,7 +48,7 @@ def alike(truth: Floats, guess: Floats) -> bool:
 
 
 def sheet(tiles: NDArray[np.uint8], gap: int) -> NDArray[np.uint8]:
-    """Tiles (row, column, height, width, 3) as an image, with `gap` pixels between tiles."""
+    """Join tiles (row, column, height, width, 3) to an image, with `gap` pixels between tiles."""
     padded = np.pad(tiles, ((0, 0), (0, 0), (0, gap), (0, gap), (0, 0)), constant_values=PAPER)
     rows, columns, height, width, _ = padded.shape
     page = padded.swapaxes(1, 2).reshape(rows * height, columns * width, 3)
@@ -57,37 +56,36 @@ def sheet(tiles: NDArray[np.uint8], gap: int) -> NDArray[np.uint8]:
 
 
 def of_record(run: Path, record: Record) -> Image.Image | None:
-    """Grid of a record's arrays; None without arrays.
-
-    Raises `RecordError` for missing or damaged arrays.
+    """Draw the grid from a record's stored arrays; None if the record has none.  Raises `RecordError` for missing or
+    damaged arrays.
     """
     return None if record.arrays is None else of_arrays(record, read_arrays(run, record.arrays))
 
 
 def of_arrays(record: Record, arrays: Mapping[str, Floats]) -> Image.Image | None:
-    """Grid of loaded arrays; None if truth or reconstruction is missing."""
+    """Draw the grid from loaded arrays; None if truth or reconstruction is missing."""
     if record.attack is None or "truth" not in arrays or "reconstruction" not in arrays:
         return None
     return grid(arrays["truth"], arrays["reconstruction"], record.attack.data_kind)
 
 
 def save(image: Image.Image, path: Path) -> None:
-    """Write a PNG atomically."""
+    """Write the image as a PNG file, atomically."""
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     write_atomically(path, buffer.getvalue())
 
 
 def chosen(values: Floats) -> Floats:
-    """Shown examples, (reading, example, *shape) → (at most eight, *shape): first examples first."""
+    """Select the examples to show: (reading, example, *shape) → (at most eight, *shape), first examples first."""
     return np.swapaxes(values, 0, 1).reshape(-1, *values.shape[2:])[:EXAMPLES]
 
 
 def drawn(items: Floats, kind: Kind, side: int = _SIDE) -> NDArray[np.uint8]:
-    """Examples (n, *shape) in [0, 1] → pixels (n, height, width, 3), each value enlarged to a square.
+    """Draw examples (n, *shape) in [0, 1] as pixels (n, height, width, 3), each value enlarged to a square.
 
-    `side`: approximate height in pixels, at least the example's height.  Values are clipped; non-finite values have a
-    special colour.
+    `side` is the approximate height in pixels, at least the example's height.  Values are clipped; values that are not
+    finite have a special colour.
     """
     colours = kind.pixels(items)
     finite = np.isfinite(colours).all(-1, keepdims=True)

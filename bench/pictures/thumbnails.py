@@ -1,7 +1,7 @@
-"""Thumbnails for a page: truth above reconstruction, within a size limit.
+"""Thumbnails for a page: true examples above their reconstructions, within a size limit.
 
-Examples are selected by order (`bench.pictures.grid`), never by success.  Examples keep their size and are enlarged on
-display: a digit takes a few hundred bytes.
+Examples are selected by order (`bench.pictures.grid`), never by success.  They keep their size in pixels and are
+enlarged on display, so a digit takes a few hundred bytes.
 """
 
 import io
@@ -23,7 +23,7 @@ _GAP = 1  # pixels, between examples
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thumbnail:
-    """A WebP file of `width` × `height` pixels: `examples` truths above as many reconstructions."""
+    """A WebP file, `width` × `height` pixels, with `examples` true examples above as many reconstructions."""
 
     webp: bytes
     width: int
@@ -32,10 +32,10 @@ class Thumbnail:
 
 
 def fitting(truth: Floats, guess: Floats, kind: Kind, limit: int) -> Thumbnail | None:
-    """Richest step of `LADDER` within `limit` bytes, for truths and reconstructions in [0, 1], both (reading,
-    example, *shape).
+    """Return the thumbnail for the richest entry in `LADDER` that stays within `limit` bytes; None for empty arrays,
+    or if every entry is too large.
 
-    None for empty arrays or if every step is too large.  Raises `ValueError` as `grid`.
+    Both arrays are (reading, example, *shape) in [0, 1].  Raises `ValueError` as `grid` does.
     """
     if not alike(truth, guess):
         return None
@@ -49,7 +49,7 @@ def fitting(truth: Floats, guess: Floats, kind: Kind, limit: int) -> Thumbnail |
 
 
 def _tile(item: Floats, kind: Kind, side: int) -> NDArray[np.uint8]:
-    """An example at its own size, or shrunk to a longest side of `side` pixels."""
+    """Draw an example at its stored size, or shrunk to a longest side of `side` pixels."""
     image = Image.fromarray(drawn(item[None], kind)[0])
     rows, columns = kind.pixels(item[None]).shape[1:3]
     height = min(rows, max(1, side * rows // max(rows, columns)))

@@ -1,6 +1,5 @@
-"""Trajectory: an attack's examples over the iterations, a row for each example.
-
-Same examples and order as in `bench.pictures.grid`; for the eye only.
+"""Trajectory: an attack's reconstructions over its iterations, with a row for each example.  It shows the same
+examples in the same order as `bench.pictures.grid`, and only illustrates.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,11 +20,11 @@ _SIDE = 56  # pixels: ten columns of full size would be most of what a cell send
 
 
 def over_iterations(truth: Floats, trajectory: Floats, marks: Sequence[int], kind: Kind) -> Image.Image | None:
-    """Up to eight examples by evaluation count, from start to end, then the truth; None for empty arrays.
+    """Draw up to eight reconstructions at increasing evaluation counts, then the truth; None for empty arrays.
 
-    `truth` (reading, example, *shape) and `trajectory` (mark, reading, example, *shape), already paired, in [0, 1]
-    (clipped here); the trajectory may hold only the first readings.  `marks`: evaluation counts above the columns.
-    Raises `ValueError` for mismatched shapes.
+    `truth` (reading, example, *shape) and `trajectory` (mark, reading, example, *shape) are already matched and in [0,
+    1] (clipped here); the trajectory may hold only the first readings.  `marks` are the evaluation counts above the
+    columns. Raises `ValueError` for mismatched shapes.
     """
     shape = trajectory.shape
     fits = trajectory.ndim >= 4 and shape[2:] == truth.shape[1:] and shape[1] <= len(truth)
@@ -56,9 +55,8 @@ def over_iterations(truth: Floats, trajectory: Floats, marks: Sequence[int], kin
 
 
 def of_record(run: Path, record: Record) -> Image.Image | None:
-    """Trajectory of a record's arrays; None if the attack kept no trajectory.
-
-    Raises `RecordError` for missing or damaged arrays, `ValueError` for arrays of another record.
+    """Draw the trajectory from a record's stored arrays; None if the attack kept no trajectory.  Raises
+    `RecordError` for missing or damaged arrays, `ValueError` for arrays that belong to another record.
     """
     if record.arrays is None or not _marks(record):
         return None
@@ -66,7 +64,7 @@ def of_record(run: Path, record: Record) -> Image.Image | None:
 
 
 def of_arrays(record: Record, arrays: Mapping[str, Floats]) -> Image.Image | None:
-    """`of_record` for loaded arrays."""
+    """Draw the trajectory from loaded arrays; None if the attack kept none."""
     marks = _marks(record)
     if record.attack is None or not marks or "truth" not in arrays or "trajectory" not in arrays:
         return None

@@ -1,1 +1,1 @@
-"""Scores per example and per cell, and their intervals."""
+"""Scores of each example and each cell, with confidence intervals."""

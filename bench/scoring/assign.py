@@ -1,4 +1,4 @@
-"""Scoring: the one-to-one pairing of true examples with reconstructions, on a single distance."""
+"""Match each true example with a reconstruction, one to one, by the smallest total distance."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,10 +12,10 @@ _UNUSABLE = 2.0
 
 
 def assign(truth: ArrayLike, guess: ArrayLike, values: Values) -> NDArray[np.int64]:
-    """The guess that each true example is scored with, (reading, example); -1 for a missing guess.
+    """Return the reconstruction's number for each true example, (reading, example); -1 if too few were given.
 
-    The assignment has the least sum of distances (Kuhn's assignment problem); all metrics are measured on this pairing.
-    Raises `PluginError` for more guesses than examples: the best of many would be a choice by the truth.
+    The matching has the smallest sum of distances (Kuhn's assignment problem), and all metrics use it.  Raises
+    `PluginError` for more reconstructions than examples, since the best of many would be chosen with the truth.
     """
     true, claimed = values.checked(truth), np.asarray(guess)
     same = len(true) == len(claimed) and true.shape[2:] == claimed.shape[2:]
@@ -32,14 +32,13 @@ def assign(truth: ArrayLike, guess: ArrayLike, values: Values) -> NDArray[np.int
 
 
 def in_order(guess: ArrayLike, order: NDArray[np.int64]) -> Floats:
-    """The guesses in the order of the truth, (reading, example, *shape); NaN for a missing guess."""
+    """Return the reconstructions in the truth's order, (reading, example, *shape); NaN for a missing reconstruction."""
     taken: Floats = np.asarray(guess, np.float64)[np.arange(len(order))[:, None], np.maximum(order, 0)]
     taken[order < 0] = np.nan
     return taken
 
 
 def _costs(true: Floats, claimed: NDArray[np.floating], values: Values) -> Floats:
-    """Distances (reading, example, guess)."""
     a = true.reshape(*true.shape[:2], -1)
     b = values.cleaned(claimed).reshape(*claimed.shape[:2], -1)
     usable = np.isfinite(claimed.reshape(b.shape)).all(axis=-1)

@@ -1,4 +1,4 @@
-"""Scoring: can the reconstruction single out its victim among strangers?  PSNR is no measure of privacy."""
+"""Identification: does the reconstruction single out its victim among strangers?  PSNR does not measure this."""
 
 from dataclasses import dataclass
 
@@ -14,27 +14,28 @@ _TIE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identification:
-    """Identified examples of a cell."""
+    """The examples in a cell that were identified among strangers."""
 
     hits: NDArray[np.bool_]
-    """Identified or not, (reading, example)."""
+    """(reading, example): whether the example was identified."""
     gallery: int
     """Number of strangers."""
     chance: float
-    """Share that blind guesses identify."""
+    """Share of examples that blind guesses identify."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
-    """Examples that an attack picked from its granted gallery."""
+    """The examples that an attack picked from its granted gallery."""
 
     hits: NDArray[np.bool_]
-    """Picked or not, (reading, example)."""
+    """(reading, example): whether the attack picked the true example."""
     chance: float
-    """Share that blind guesses pick."""
+    """Share of examples that blind guesses pick."""
     places: NDArray[np.int64] | None = None
-    """Place of the truth on the decoder's list, from 0, (reading, example); the list's length for a truth that the
-    list lacks, -1 for examples without list.  None for cells without decoder."""
+    """(reading, example): the true example's rank, from 0, in the decoder's or the attack's ranked list.  The list's
+    length if absent from the list, -1 for an example without a list; None if no example has a list.
+    """
 
 
 def identify(
@@ -44,12 +45,12 @@ def identify(
     values: Values,
     labels: tuple[ArrayLike, ArrayLike] | None = None,
 ) -> Identification:
-    """Examples that are nearer to their guess than all strangers are.
+    """Return the examples that are nearer to their reconstruction than all strangers are.
 
-    `truth` and `guess` (reading, example, *shape), the guess clipped; `gallery` (example, *shape), at most its first
-    1000 examples: their order is a keyed draw.  A tie is no hit, nor is a guess with NaN.  `labels` for attackers
-    with granted labels: those of the truth (reading, example) and of the gallery (example,).  Blind guesses are then
-    drawn from the right class.
+    `truth` and `guess` (the reconstruction, clipped here) are (reading, example, *shape), `gallery` is (example,
+    *shape); only its first 1000 examples are used, since their order is already random.  A tie and a guess with NaN are
+    no hits. If the attacker was granted labels, `labels` holds the truth's (reading, example) and the gallery's
+    (example,); a blind guess is then drawn from the right class.
     """
     true = values.checked(truth)
     strangers = values.checked(np.asarray(gallery)[:GALLERY_LIMIT])
@@ -65,8 +66,9 @@ def identify(
 
 
 def chance_of(examples: int, strangers: int, labels: tuple[ArrayLike, ArrayLike] | None) -> float:
-    """Largest share that blind guesses identify: a reading with n examples allows n guesses, and each may hit any of
-    these examples (with granted labels: any example with its class)."""
+    """Return the largest share of examples that blind guesses identify.  A reading with n examples allows n guesses,
+    and each may hit any of these examples (with granted labels: any with the same class).
+    """
     if labels is None:
         return min(1.0, examples / (strangers + 1))
     of_truth, of_gallery = np.asarray(labels[0], np.int64), np.asarray(labels[1], np.int64)[:strangers]

@@ -1,4 +1,4 @@
-"""Scoring: confidence intervals for shares, and tests between two shares.
+"""Confidence intervals for shares, and comparisons between two shares.
 
 Wilson's interval assumes independent examples.  Examples in the same reading or under the same weight seed are
 correlated, and count as fewer trials.  The worst case over m settings uses intervals at level 1 - .05/m.  Two cells
@@ -17,16 +17,15 @@ _ROOM = 1 << 22  # clusters drawn at once
 
 
 def simultaneous(m: int, level: float = LEVEL) -> float:
-    """The level for each of m simultaneous intervals: 1 - (1 - level)/m (Bonferroni)."""
+    """Return the level at which m intervals hold together with probability `level`: 1 - (1 - level)/m (Bonferroni)."""
     if m < 1:
         raise ValueError(f"expected at least one interval, got {m}")
     return 1 - (1 - level) / m
 
 
 def wilson(successes: float, trials: float, level: float = LEVEL) -> Interval:
-    """Wilson's score interval for a share (Wilson 1927; Brown, Cai, DasGupta 2001, eq. 4).
-
-    (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n) with p = successes/trials; (0, 1) without trials.
+    """Return Wilson's score interval for a share (Wilson 1927; Brown, Cai, DasGupta 2001, eq. 4).  It is (p + z²/2n
+    ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n) with p = successes/trials, and (0, 1) without trials.
     """
     if not 0 <= successes <= trials:
         raise ValueError(f"expected between 0 and {trials} successes, got {successes}")
@@ -47,13 +46,13 @@ def _wilson(share: float, trials: float, z: float) -> Interval:
 def cluster_bootstrap(
     values: ArrayLike, clusters: ArrayLike, level: float = LEVEL, *, draws: int = 4000, seed: int = 0
 ) -> Interval:
-    """Expanded percentile interval for the mean of `values` (n,), by resampling whole `clusters` (n,).
+    """Return the expanded percentile interval for the mean of `values` (n,), by resampling whole `clusters` (n,).
 
     G clusters are drawn with replacement (Davison, Hinkley 1997, §3.8).  Plain percentiles are too narrow for few
-    clusters; the percentiles used are Φ(-√(G/(G - 1)) t), with Student's quantile t for G - 1 degrees (Hesterberg
-    2015, "expanded percentile interval").  Coverage at nominal .95, simulated with normal clusters: .87 for 4 (the
-    limit set by their range), .94 for 8, .95 from 16 on.  Equal clusters give zero width; shares use
-    `clustered_share`.  Raises `ValueError` for a single cluster.
+    clusters; the percentiles used are Φ(-√(G/(G - 1)) t), with Student's quantile t for G - 1 degrees of freedom
+    (Hesterberg 2015, "expanded percentile interval").  Our simulation with normal clusters shows coverage, at nominal
+    .95, of .87 for 4 clusters (the limit set by their range), .94 for 8, and .95 from 16 on.  Equal clusters give zero
+    width, so shares use `clustered_share`.  Raises `ValueError` for a single cluster.
     """
     array = np.asarray(values, np.float64)
     names, member = np.unique(np.asarray(clusters), return_inverse=True)
@@ -72,11 +71,11 @@ def cluster_bootstrap(
 
 
 def effective_trials(successes: ArrayLike, clusters: ArrayLike) -> float:
-    """Equivalent number of independent trials for n successes or failures, (n,) in [0, 1], in correlated clusters.
+    """Return how many independent trials are worth n correlated outcomes, (n,) in [0, 1], in `clusters` (n,).
 
-    n over the design effect (Kish 1965, §5.4): the linearised variance between clusters over the variance of
-    independent trials.  At most n, at least the number of clusters.  Equal values leave the variance between clusters
-    unknown: the number of clusters.
+    This is n divided by the design effect (Kish 1965, §5.4): the linearised variance between clusters over the variance
+    of independent trials.  The result lies between the number of clusters and n.  If all outcomes are equal, the
+    variance between clusters is unknown, and the result is the number of clusters.
     """
     array = np.asarray(successes, np.float64)
     count, share = len(np.unique(np.asarray(clusters))), float(array.mean())
@@ -90,13 +89,13 @@ def effective_trials(successes: ArrayLike, clusters: ArrayLike) -> float:
 def clustered_share(
     successes: ArrayLike, groups: ArrayLike, clusters: ArrayLike | None = None, level: float = LEVEL
 ) -> Interval:
-    """Interval for the mean of successes (n,) in [0, 1], correlated in `groups` (readings) and `clusters` (seeds).
+    """Return the interval for the mean of `successes` (n,) in [0, 1], with correlated `groups` and `clusters`.
 
-    Wilson's interval with effective trials.  Few clusters: trials by the variance between clusters, and Student's
-    quantile in place of the normal quantile (Korn, Graubard 1998, for Clopper and Pearson's interval).  Equal clusters
-    leave this variance unknown: trials by groups.  Simulated coverage at nominal .95 (tests/test_intervals.py): ≥ .92
-    for batches leaking as a whole, and for 4 or 8 seeds with log odds deviating by 1; .87 to .91 for 4 seeds with
-    log odds deviating by 1.5.
+    Groups are readings, clusters are seeds.  It is Wilson's interval with effective trials.  With few clusters, the
+    trials follow the variance between clusters, and Student's quantile replaces the normal quantile (Korn, Graubard
+    1998, for Clopper and Pearson's interval).  If all clusters are equal, this variance is unknown, and the trials
+    follow the groups. Simulated coverage at nominal .95 (tests/test_intervals.py): ≥ .92 for batches that leak as a
+    whole, and for 4 or 8 seeds whose log odds deviate by 1; .87 to .91 for 4 seeds whose log odds deviate by 1.5.
     """
     array = np.asarray(successes, np.float64)
     share, trials = float(array.mean()), effective_trials(array, groups)
@@ -112,7 +111,7 @@ def clustered_share(
 
 
 def _variance_of_mean(values: NDArray[np.float64], clusters: ArrayLike) -> float:
-    """Linearised variance of a ratio from cluster sums, times G/(G - 1) (Cochran 1977, §9A.2)."""
+    """Linearised variance of a ratio estimated from cluster sums, times G/(G - 1) (Cochran 1977, §9A.2)."""
     names, member = np.unique(np.asarray(clusters), return_inverse=True)
     sums, sizes = np.bincount(member, values), np.bincount(member)
     residual = sums - sizes * values.mean()
@@ -122,12 +121,12 @@ def _variance_of_mean(values: NDArray[np.float64], clusters: ArrayLike) -> float
 def paired_difference(
     a: ArrayLike, b: ArrayLike, level: float = LEVEL, *, clusters: ArrayLike | None = None
 ) -> tuple[float, float, float]:
-    """share(a) - share(b) over the same victims, and its interval: (difference, low, high).
+    """Return share(a) - share(b) over the same victims, and its interval: (difference, low, high).
 
-    `a` and `b` (n,) are successes on the same examples in the same order.  n₁₀ examples leaked only in a, n₀₁ only in
-    b; each cell in the 2×2 table gets half an example more, N = n + 2 (Agresti, Min 2005, "Wald+2"):
-    (n₁₀ - n₀₁)/N ± z √(n₁₀ + n₀₁ - (n₁₀ - n₀₁)²/N)/N.  With `clusters` (n,): union with the cluster bootstrap interval
-    for a - b.  Two configurations differ if 0 is outside.
+    `a` and `b` (n,) say which of the same examples leaked.  n₁₀ examples leaked only in a, n₀₁ only in b; each cell in
+    the 2×2 table gets half an example more, N = n + 2 (Agresti, Min 2005, "Wald+2"): (n₁₀ - n₀₁)/N ± z √(n₁₀ + n₀₁ -
+    (n₁₀ - n₀₁)²/N)/N.  With `clusters` (n,), the interval is united with the cluster bootstrap's interval for a - b.
+    Two configurations differ if 0 is outside.
     """
     first, second = _pairs(a, b)
     difference = float(first.mean() - second.mean())
@@ -141,16 +140,15 @@ def paired_difference(
 
 
 def wald_plus_2(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> tuple[float, float]:
-    """Centre and deviation for share(a) - share(b) over the same examples (n,), by Agresti and Min (2005), "Wald+2"."""
+    """Return centre and standard deviation of share(a) - share(b) by "Wald+2", see `paired_difference`."""
     only_a, only_b, total = (a & ~b).sum() + 0.5, (b & ~a).sum() + 0.5, len(a) + 2
     spread = np.sqrt(only_a + only_b - (only_a - only_b) ** 2 / total) / total
     return float((only_a - only_b) / total), float(spread)
 
 
 def mcnemar(a: ArrayLike, b: ArrayLike) -> float:
-    """Two-sided p-value for equal leakage in a and b on the same examples (McNemar 1947, exact).
-
-    Among discordant examples, each side's count is binomial with share 1/2.
+    """Return the two-sided p-value for equal leakage in a and b on the same examples (McNemar 1947, exact).  Among
+    examples that leaked in only a or only b, each side's count is binomial with share 1/2.
     """
     first, second = _pairs(a, b)
     only_a, only_b = int((first & ~second).sum()), int((second & ~first).sum())

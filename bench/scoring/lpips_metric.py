@@ -1,4 +1,4 @@
-"""Scoring: LPIPS (Zhang et al. 2018), if its AlexNet weights are on this machine; no download."""
+"""LPIPS (Zhang et al. 2018), if its AlexNet weights are on this machine; they are never downloaded."""
 
 import hashlib
 import os
@@ -24,17 +24,17 @@ Lpips = Callable[[ArrayLike, ArrayLike], Floats]
 
 
 def trunk_path() -> Path:
-    """Path of the weights: $BENCH_LPIPS_TRUNK, by default torch's cache ($TORCH_HOME)."""
+    """Return the path of AlexNet's weights: $BENCH_LPIPS_TRUNK, or by default a file in torch's cache ($TORCH_HOME)."""
     named = os.environ.get("BENCH_LPIPS_TRUNK")
     return Path(named) if named else Path(torch.hub.get_dir()) / "checkpoints" / TRUNK
 
 
 def load(path: Path | None = None, *, prefix: str = TRUNK_PREFIX) -> tuple[Lpips | None, str | None]:
-    """LPIPS (version 0.1, AlexNet) and None, or None and the reason for its absence.
+    """Return LPIPS (version 0.1, AlexNet) and None; or None and the reason for its absence.
 
-    The trunk is read from `path` (by default `trunk_path()`) if its SHA-256 starts with `prefix`: other weights would
-    be another metric under the same name.  The reason names no folder of this machine: records hold the reason, and
-    records are published and compared.
+    AlexNet's weights are read from `path` (None: `trunk_path()`) if the file's SHA-256 starts with `prefix`: other
+    weights would be another metric under the same name.  The reason names no folder on this machine, because it goes
+    into published records.
     """
     path = path or trunk_path()
     if not path.is_file():
@@ -53,12 +53,12 @@ def load(path: Path | None = None, *, prefix: str = TRUNK_PREFIX) -> tuple[Lpips
 
 
 def lpips_for(kind: Kind) -> tuple[Lpips | None, str | None]:
-    """`load` for images; other kinds have no LPIPS."""
+    """Return `load()` for images, and the reason for its absence for other kinds of data."""
     return load() if kind in LPIPS.kinds else (None, "images alone have it")
 
 
 def _network(state: dict[str, Any]) -> torch.nn.Module:
-    """The package's network with this trunk; torchvision's `features.N.*` become `sliceK.N.*`."""
+    """Build the package's network with these weights; torchvision's `features.N.*` become `sliceK.N.*`."""
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         # The package asks torchvision in a deprecated way, and draws weights that are replaced below.
         warnings.simplefilter("ignore")
@@ -91,10 +91,10 @@ def _chunks(pictures: Floats) -> list[Floats]:
 
 
 def _prepared(pictures: Floats) -> torch.Tensor:
-    """Three channels in [-1, 1]; pictures too small for AlexNet are enlarged by a whole factor.
+    """Convert to three channels in [-1, 1], and enlarge pictures too small for AlexNet by a whole factor.
 
-    The least sufficient factor (28 → 56, 8 → 32) repeats pixels without interpolation.  Figures of small pictures
-    compare among themselves, not with figures of larger pictures.
+    The smallest sufficient factor (28 → 56, 8 → 32) repeats pixels without interpolation.  Figures for enlarged
+    pictures cannot be compared with figures for larger pictures.
     """
     factor = -(-SMALLEST // min(pictures.shape[-2:]))
     large = pictures.repeat(factor, axis=-2).repeat(factor, axis=-1)

@@ -1,8 +1,8 @@
-"""Scoring: distances between truth and reconstruction, with the data range [0, 1].
+"""Distances between truth and reconstruction, for values in [0, 1].
 
-Arrays are (reading, example, *shape); results are (reading, example) in float64.  An example with NaN has NaN as
-figure, and an average must not drop such figures.  `bench.scoring.score` adds LPIPS, which needs a network, and the
-margin over the prior-only baselines.
+Arrays are (reading, example, *shape); results are (reading, example) in float64.  An example with NaN gets the figure
+NaN, and averages must count it.  `bench.scoring.score` adds LPIPS, which needs a network, and the margin over the
+prior-only baselines.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,28 +23,28 @@ PSNR_CAP_DB = 120.0
 
 
 def rmse(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Root mean squared error of the clipped guess, per example, 0 to 1."""
+    """Return each example's root mean squared error after clipping the guess, 0 to 1."""
     return np.sqrt(mse(within_range(truth), clipped(guess)))
 
 
 def rmse_unclipped(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Root mean squared error of the unclipped guess, per example, without upper bound."""
+    """Return each example's root mean squared error without clipping; it has no upper bound."""
     return np.sqrt(mse(within_range(truth), guess))
 
 
 def psnr_db(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Peak signal-to-noise ratio in dB per example, 10·log10(1/MSE): data range 1, clipped guess.
-
-    At most `PSNR_CAP_DB`, the figure for equal examples: records hold finite numbers.
+    """Return each example's peak signal-to-noise ratio in dB, 10·log10(1/MSE), after clipping the guess to [0, 1].
+    The largest figure, for equal examples too, is `PSNR_CAP_DB`, because records hold finite numbers.
     """
     error = mse(within_range(truth), clipped(guess))
     return -10 * np.log10(np.maximum(error, 10 ** (-PSNR_CAP_DB / 10)))
 
 
 def ssim(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Mean SSIM per image, −1 to 1 (Wang, Bovik, Sheikh, Simoncelli 2004): clipped guess, mean over channels.
+    """Return each image's mean SSIM, −1 to 1 (Wang, Bovik, Sheikh, Simoncelli 2004), after clipping the guess.
 
-    (reading, example, channel, height, width) → (reading, example).  NaN where a side is under 7 pixels.
+    (reading, example, channel, height, width) → (reading, example), mean over channels; NaN if a side is under 7
+    pixels.
     """
     x, y = within_range(truth), clipped(guess)
     values = np.full(x.shape[:2], np.nan)
@@ -55,9 +55,9 @@ def ssim(truth: ArrayLike, guess: ArrayLike) -> Floats:
 
 
 def numeric_rmse(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) -> Floats:
-    """RMSE per row over the numeric columns, each in units of its deviation; NaN for tables without numeric columns.
+    """Return each row's RMSE over numeric columns, in units of each column's deviation; NaN without such columns.
 
-    Rows are (reading, example, feature), the guess is clipped.  A constant column counts in units of the range.
+    Rows are (reading, example, feature), and the guess is clipped.  A constant column counts in units of the range.
     """
     true, cut = within_range(truth), clipped(guess)
     scales = {n: group.deviation or 1.0 for group in groups if not group.categorical for n in group.columns}
@@ -68,10 +68,10 @@ def numeric_rmse(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) ->
 
 
 def groups_right(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) -> Floats:
-    """Share of right categorical groups per row; NaN for tables without categorical groups.
+    """Return each row's share of correctly guessed categorical groups; NaN without categorical groups.
 
-    A group is right if the largest column is the true column; a tie is wrong.  A group with a single column (yes or
-    no) is right on the true side of .5.  A missing value (all zeros) is right if no column reaches .5.
+    A group is right if its largest column is the true column; a tie is wrong.  A group with a single column (yes or no)
+    is right on the true side of .5.  A missing value (all zeros) is right if no column reaches .5.
     """
     true, named = within_range(truth), np.asarray(guess, np.float64)
     right = []
@@ -98,6 +98,6 @@ MEASURES: Mapping[str, Callable[[Floats, Floats, Sequence[Group]], Floats]] = {
 
 
 def measured(truth: Floats, guess: Floats, kind: Kind, groups: Sequence[Group]) -> dict[str, Floats]:
-    """Every metric of this kind of data, name → (reading, example)."""
+    """Return every metric for this kind of data, name → (reading, example)."""
     names = [metric.name for metric in of_kind(kind) if metric.name in MEASURES]
     return {name: MEASURES[name](truth, guess, groups) for name in names}

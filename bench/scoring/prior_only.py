@@ -1,4 +1,4 @@
-"""Scoring: reconstructions from public examples and labels, without the gradient: baselines for all attacks."""
+"""Reconstructions made from public examples and labels, without the gradient: the baselines for all attacks."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -9,11 +9,11 @@ from bench.kinds.base import Floats, Values
 def prior_only_baselines(
     public_inputs: ArrayLike, public_labels: ArrayLike, labels: ArrayLike, values: Values
 ) -> dict[str, Floats]:
-    """Three reconstructions from the public split, name → (reading, example, *shape).
+    """Return three reconstructions made from the public split, name → (reading, example, *shape).
 
-    `mean`: the centre of all public examples.  `nearest`: the public example nearest to the centre (a blurred mean
-    flatters RMSE, a real image SSIM).  `class-mean`: the centre of the class in `labels` (reading, example), the true
-    labels; a class without public examples gets `mean`.  `public_inputs` (example, *shape), `public_labels` (example,).
+    `mean` is the mean public example; `nearest` is the public example nearest to it (a blurred mean flatters RMSE, a
+    real image SSIM); `class-mean` is the mean of the class in `labels` (reading, example), the true labels, or `mean`
+    for a class without public examples.  `public_inputs` is (example, *shape), `public_labels` (example,).
     """
     inputs, classes = values.checked(public_inputs), np.asarray(public_labels)
     wanted: NDArray[np.int64] = np.asarray(labels, np.int64)

@@ -1,4 +1,4 @@
-"""Scoring: similarity of a `Reading` to the undefended gradient; only the harness knows both."""
+"""Similarity between the defended reading and the undefended gradient; only the harness knows both."""
 
 from collections.abc import Mapping
 
@@ -11,10 +11,10 @@ SNR_CAP_DB = 120.0
 
 
 def reading_snr(values: Mapping[str, ArrayLike], undefended: Mapping[str, ArrayLike]) -> Floats:
-    """Signal-to-noise ratio of the reading r against the undefended g, 10·log10(‖g‖²/‖r - g‖²) in dB: (reading,).
+    """Return the reading's signal-to-noise ratio, 10·log10(‖g‖²/‖r - g‖²) in dB, for each reading, (reading,).
 
-    Both name → (reading, observation, *shape), flattened to a vector per reading.  Cut to ±`SNR_CAP_DB`, the figure for
-    equal readings; NaN for a zero g, and for r or g with NaN.
+    `values` (r) and `undefended` (g) are name → (reading, observation, *shape), flattened to a vector per reading.  The
+    ratio is cut to ±`SNR_CAP_DB`, which equal readings get; NaN for a zero g, and for r or g with NaN.
     """
     read, clean = _vectors(values, undefended)
     signal, noise = (clean**2).sum(axis=1), ((read - clean) ** 2).sum(axis=1)
@@ -25,7 +25,7 @@ def reading_snr(values: Mapping[str, ArrayLike], undefended: Mapping[str, ArrayL
 
 
 def reading_cosine(values: Mapping[str, ArrayLike], undefended: Mapping[str, ArrayLike]) -> Floats:
-    """Cosine between the reading and the undefended reading, -1 to 1: (reading,); NaN if either is zero."""
+    """Return the cosine between the reading and the undefended reading, -1 to 1, (reading,); NaN if either is zero."""
     read, clean = _vectors(values, undefended)
     norms = np.sqrt((read**2).sum(axis=1) * (clean**2).sum(axis=1))
     usable = (norms > 0) & np.isfinite(norms)

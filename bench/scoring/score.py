@@ -1,7 +1,7 @@
-"""Scoring: from truth and `Reconstruction` to the figures of a record.
+"""Compute a record's figures from the truth and a `Reconstruction`.
 
-The order is fixed: pair once, measure all metrics on this pairing, judge, summarise.  A missing example, and an
-example with NaN, keep their place and count as not leaked.
+The order is fixed: match once, measure all metrics on this matching, decide which examples leaked, summarise.  A
+missing example, and an example with NaN, keep their place and count as not leaked.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,18 +28,18 @@ Columns = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """Figures of a cell."""
+    """A cell's figures."""
 
     readings: tuple[ReadingScore, ...]
     summary: Summary
     order: NDArray[np.int64]
-    """The guess paired with each example, (reading, example); -1 for a missing guess."""
+    """(reading, example): number of the reconstruction matched to each true example; -1 if missing."""
     lpips_absent: str | None = None
-    """Reason for a missing LPIPS."""
+    """Reason for a missing LPIPS; None if LPIPS was computed."""
     priors_from: str = "the public split"
-    """Source of the prior-only baselines."""
+    """Name of the data behind the prior-only baselines."""
     doubt: str | None = None
-    """Reason why the figures have no meaning: the truth does not explain the user's reading."""
+    """Reason to distrust the figures: the truth does not explain the user's reading.  None without doubt."""
 
 
 def score(
@@ -55,15 +55,17 @@ def score(
     named: Naming | None = None,
     gallery_labels: ArrayLike | None = None,
 ) -> Scores:
-    """Figures of a cell's reconstructions, by the rule of success of the `kind` of data.
+    """Score a cell's reconstructions by its data kind's success rule.
 
     - `truth_inputs` (reading, example, *shape), `truth_labels` (reading, example): the true examples.
+    - `groups`: a table's groups of columns.
     - `priors`: prior-only baselines, name → (reading, example, *shape).
-    - `gallery` (example, *shape): strangers; `gallery_labels` (example,) for attackers with granted labels.
-    - `named`: choices of an attack with a granted gallery.
+    - `gallery` (example, *shape): strangers, None for none; `gallery_labels` (example,) if labels were granted.
+    - `lpips`: the LPIPS metric, None if absent.
+    - `named`: the picks of an attack with a granted gallery.
 
     Raises `PluginError` for a reconstruction with another shape; `ValueError` for a truth outside its range, for no
-    readings, or for columns without groups.
+    readings, or for a table without groups.
     """
     truth, labels = kind.values.checked(truth_inputs), np.asarray(truth_labels, np.int64)
     if not truth.size:
@@ -119,7 +121,7 @@ def score(
 
 
 def _prior(columns: Columns, prior: Mapping[str, Floats], kind: Kind) -> PriorScore:
-    """A prior's figures, and the share of examples on which the attack is nearer."""
+    """A prior's figures, and the share of examples for which the attack is nearer than the prior."""
     rule = kind.success
     medians = (
         median(prior[metric.name], metric.failed) if metric.name in prior else None for metric in (PSNR_DB, RMSE)
@@ -134,7 +136,7 @@ def _prior(columns: Columns, prior: Mapping[str, Floats], kind: Kind) -> PriorSc
 
 
 def _status(readings: Sequence[str], order: NDArray[np.int64], guess: Floats) -> NDArray[Any]:
-    """Status of each example: `missing`, `nan`, or the attack's status of the reading."""
+    """Each example's status: `missing`, `nan`, or the reading's status from the attack."""
     status = np.array(readings, dtype=object)[:, None].repeat(order.shape[1], axis=1)
     status[np.isnan(guess).reshape(*order.shape, -1).any(axis=-1)] = "nan"
     status[order < 0] = "missing"
@@ -186,7 +188,7 @@ def _place(value: np.floating[Any]) -> int | None:
 
 
 def _label_accuracy(labels: NDArray[np.int64], claimed: NDArray[Any]) -> Floats:
-    """Share of right labels in each reading, as multisets; NaN for an attack without labels."""
+    """Share of right labels in each reading, compared as multisets; NaN for an attack without labels."""
     classes = np.arange(max(labels.max(), claimed.max()) + 1)
     true = (labels[..., None] == classes).sum(axis=1)
     named = (claimed[..., None] == classes).sum(axis=1)
@@ -195,6 +197,6 @@ def _label_accuracy(labels: NDArray[np.int64], claimed: NDArray[Any]) -> Floats:
 
 
 def plain(value: Any) -> Any:
-    """A numpy scalar as a JSON value; None for NaN and infinity."""
+    """Return a numpy scalar as a JSON value; None for NaN and infinity."""
     value = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(value, float) and not np.isfinite(value) else value

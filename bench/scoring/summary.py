@@ -1,4 +1,4 @@
-"""Scoring: a cell's figures over its examples; failed examples count in all of them."""
+"""Summarise a cell's examples; failed examples count in every figure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,11 +20,11 @@ def summarise(
     naming_chance: float | None = None,
     independent: bool = False,
 ) -> Summary:
-    """The summary of a cell: shares over examples with their intervals, medians, failures.
+    """Return a cell's summary: shares of examples with intervals, medians, failures.
 
-    Intervals treat the examples of a reading as dependent; `independent`: as independent, the rule before protocol 3.
-    `over`: the metric of the distance to the best prior-only guess.  `lower_bound` means "ASR is at least": some
-    examples diverged or have NaN, and might leak under a better attack.
+    Intervals treat a reading's examples as dependent; with `independent`, as independent (the rule before protocol 3).
+    `over` is the metric for the distance to the best prior-only guess.  The summary's `lower_bound` means "ASR is at
+    least": some examples diverged or have NaN, and might leak under a better attack.
     """
     examples = [example for reading in readings for example in reading.examples]
     status = np.array([example.status for example in examples])
@@ -60,12 +60,11 @@ def summarise(
 
 
 def _column(examples: Sequence[ExampleScore], metric: Metric) -> NDArray[np.float64]:
-    """A metric of each example; NaN for a missing figure."""
     return np.array([example.value(metric) for example in examples], np.float64)
 
 
 def median(values: ArrayLike | Sequence[float | None], failed: float) -> float | None:
-    """The median, with NaN (or None) counted as `failed`; None if all are missing or the median is infinite."""
+    """Return the median, with NaN (or None) counted as `failed`; None if all are missing or the median is infinite."""
     numbers = np.asarray(values, np.float64)
     if np.isnan(numbers).all():
         return None
@@ -74,12 +73,12 @@ def median(values: ArrayLike | Sequence[float | None], failed: float) -> float |
 
 
 def share(hits: Sequence[bool | None], groups: Sequence[int] | None = None) -> Share:
-    """The share of hits with its 95 % interval (Wilson), clustered by `groups` (hit,); None is no hit."""
+    """Return the share of hits (None is no hit) with its 95 % interval, clustered by `groups` (hit,) unless None."""
     count = sum(map(bool, hits))
     low, high = wilson(count, len(hits)) if groups is None else clustered_share([bool(hit) for hit in hits], groups)
     return Share(value=count / len(hits), low=low, high=high)
 
 
 def _label_accuracy(values: Sequence[float | None]) -> float | None:
-    """Mean over readings; a reading without named labels counts 0."""
+    """Mean over readings; a reading without reconstructed labels counts 0."""
     return None if all(value is None for value in values) else float(np.mean([value or 0.0 for value in values]))
