@@ -1,1 +1,1 @@
-"""Inputs from users with a federated loop: arrays, models, files."""
+"""Inputs from users who have a federated training loop: their arrays, models and files."""

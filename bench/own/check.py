@@ -1,7 +1,8 @@
-"""Check of a user's reading: the declared protocol, repeated on the true examples.
+"""The check of a user's reading: the declared protocol runs on the true examples, and the result must equal the
+reading.
 
-A gradient from another protocol reconstructs nothing and would look protected.  With the truth, the likeliest mistake
-is named; without the truth, only the reading can be inspected.
+An attack on a gradient from another protocol reconstructs no example, so the model would look protected.  With the true
+examples, the check names the likeliest mistake.  Without them, the check only inspects the reading.
 """
 
 from dataclasses import dataclass
@@ -20,36 +21,37 @@ from bench.own.replay import replayed
 from bench.sanitize import first_line
 from bench.trip import Reading
 
-_SAME = 0.999  # cosine from which a replay is what was sent
-_LENGTH = 0.02  # relative difference of lengths
-_ORDERS = 4  # random orders of later epochs that are replayed
-_SPREAD = 0.05  # below the cosine of two such replays
-_TOLD = 4.0  # standard errors of the noise from which the replay's share in a noisy reading can be told
+_SAME = 0.999  # least cosine of a replay which explains the update
+_LENGTH = 0.02  # largest relative difference of lengths
+_ORDERS = 4  # replays with random orders of later epochs
+_SPREAD = 0.05  # allowed below the cosine between two such replays
+_TOLD = 4.0  # standard errors: the replay's share in a noisy reading counts as wrong beyond
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Agreement between a reading and the declared protocol on the true examples."""
+    """The result of a check: whether a reading agrees with the declared protocol on the true examples."""
 
     explained: bool | None
-    """Whether the replay explains the update.  None: undecidable without a truth, under strong noise, or for this
-    model.
+    """Whether the declared protocol explains the update.  None: undecidable, because the truth is missing, the noise
+    is strong or the model cannot be replayed.
     """
     line: str
-    """Result and remedy on a line."""
+    """The result as a line of text, with a remedy for a mistake."""
     cosine: float | None = None
-    """Cosine between update and replay, for the worst reading; None without a truth."""
+    """Cosine similarity between the update and its replay, for the worst reading; None without a truth."""
     scale: float | None = None
-    """Length of the update over length of the replay, for the worst reading; None without a truth."""
+    """Length of the update divided by the length of its replay, for the worst reading; None without a truth."""
 
 
 def check(reading: Reading, truth: Values | None = None, labels: Values | None = None) -> Check:
-    """Repeat the protocol of `reading` on its true examples, compare, and name the likeliest mistake.
+    """Check a user's reading: run its declared protocol on the true examples, compare, and name the likeliest
+    mistake.
 
-    `truth` (reading, example, *shape) in `reading.value_range` and `labels` (reading, example): each reading's distinct
-    examples in the order of local steps, or the same examples in fewer axes.  Without a truth, the check uses the
-    reading's length in comparison with public gradients, the sum of the last bias, its sign, and the rank of the last
-    layer.
+    `truth` (reading, example, *shape) has values in `reading.value_range`, and `labels` is (reading, example).  Both
+    list each reading's distinct examples in the order of local steps; leading axes may be merged.  If either is None,
+    the check compares the reading's length with public gradients, and inspects the last bias (sum, sign) and the last
+    layer (rank).
 
     Raises `BenchError` for a truth of another shape.
     """
@@ -66,7 +68,7 @@ def check(reading: Reading, truth: Values | None = None, labels: Values | None =
         inputs = coerce.like_reading(truth, like).to(next(iter(observed.values())))
         targets = coerce.labels(labels, len(reading) * distinct, reading.classes).reshape(len(reading), distinct)
         return _against_truth(reading, observed, inputs, targets)
-    except (*MALFORMED, RuntimeError) as error:  # what a layer's derivative may raise
+    except (*MALFORMED, RuntimeError) as error:  # errors from a layer's derivative
         return Check(explained=None, line=f"cannot be replayed: {type(error).__name__}: {first_line(error)}")
 
 
@@ -89,7 +91,7 @@ def _against_truth(reading: Reading, observed: dict[str, Tensor], inputs: Tensor
     if bool((found.energy == 0).any()) and found.alike(_SAME, _LENGTH):
         return checked(True, "explains what was sent: both are zero, as the model is sure of the example")
     enough, length, orders = _SAME, _LENGTH, ""
-    if len(replays) > 1:  # as alike as other orders of the later epochs are
+    if len(replays) > 1:  # as similar as replays with other orders of later epochs
         others = [likeness(replays[0], other) for other in replays[1:]]
         enough = min(one.least[0] for one in others) - _SPREAD
         length = max(_LENGTH, *(2 * abs(one.least[1] - 1) + _SPREAD for one in others))
@@ -107,7 +109,6 @@ def _orders(reading: Reading) -> int:
 
 
 def _wrong_grant(reading: Reading, labels: Tensor) -> str | None:
-    """Fault of the granted labels, if any."""
     if reading.labels is None:
         return None
     times = reading.examples // labels.shape[1]
@@ -118,7 +119,6 @@ def _wrong_grant(reading: Reading, labels: Tensor) -> str | None:
 
 
 def _off(observed: dict[str, Tensor], found: Likeness) -> str:
-    """A tensor unexplained by a replay with a correct sum."""
     name = max(found.off, key=lambda each: float(found.off[each].max()))
     row = int(found.off[name].argmax())
     zero = not bool(observed[name][row].any())
@@ -130,9 +130,9 @@ def _off(observed: dict[str, Tensor], found: Likeness) -> str:
 def _behind_noise(
     found: Likeness, noise: float, observed: dict[str, Tensor], bound: bool, figures: str
 ) -> tuple[bool | None, str]:
-    """Whether the described noise, of this energy, explains the difference.
+    """Judge whether the described noise, whose energy is `noise`, explains the difference between update and replay.
 
-    The noise energy is known to a few in √coordinates; the replay's share in the update is 1 with standard error
+    The noise energy varies by a few in √coordinates.  The replay's share in the update should be 1, with standard error
     √(v/‖replay‖²).
     """
     count = sum(value[0].numel() for value in observed.values())
@@ -155,7 +155,6 @@ def _behind_noise(
 
 
 def _noise(reading: Reading, observed: dict[str, Tensor]) -> float | None:
-    """Energy of the described noise on a reading."""
     if reading.description is None or reading.description.noise.variance == 0:
         return None
     return reading.description.noise.variance * sum(value[0].numel() for value in observed.values())

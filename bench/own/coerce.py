@@ -1,6 +1,6 @@
-"""Users' gradients, labels and examples, checked against model and shape.
+"""Conversion of users' gradients, labels and examples to tensors, checked against model and example shape.
 
-Every error is a `BenchError` on a line, with the given and the expected value.
+Every error is a `BenchError` with the given and the expected value in a line.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,11 @@ from bench.sanitize import first_line
 Values = ArrayLike | Tensor
 Range = tuple[float, float]
 ZERO_TO_ONE: Range = (0.0, 1.0)
-_ROUNDING = 1e-6  # a share of the range by which float32 values may leave it
+_ROUNDING = 1e-6  # share of the range by which float32 values may exceed the range
 
 
 def tensor(value: Values, what: str) -> Tensor:
-    """A value as a CPU tensor without history; `what` starts the message."""
+    """Return a value as a detached CPU tensor; `what` names the value in the error message."""
     try:
         return torch.as_tensor(value).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -34,10 +34,10 @@ def gradients(
     parameters: Mapping[str, Tensor],
     state: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
-    """Gradients as name → (reading, *shape), in the order and dtypes of `parameters`.
+    """Return gradients as name → (reading, *shape), in the order and dtypes of `parameters`.
 
-    `values` by name, or a list in this order; each (*shape), or all (reading, *shape).  `state`: the model's parameters
-    and buffers.
+    `values` is a mapping by name, or a list in the order of `parameters`.  Each array is (*shape), or all arrays are
+    (reading, *shape).  `state` holds the model's parameters and buffers, for a better error message.
     """
     if not isinstance(values, Mapping):
         if not isinstance(values, Sequence):
@@ -64,7 +64,7 @@ def gradients(
 
 
 def list_fault(count: int, parameters: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
-    """Fault of a list with this number of arrays, if any."""
+    """Return the error message for a list with the wrong number of arrays."""
     buffers = [name for name in state if name not in parameters]
     if count == len(state) and buffers:
         names = ", ".join(buffers[:3]) + (", …" if len(buffers) > 3 else "")
@@ -97,7 +97,9 @@ def _gradient(name: str, value: Values | None, parameter: Tensor) -> Tensor:
 
 
 def labels(values: Values, count: int, classes: int | None = None) -> Tensor:
-    """`count` labels as integers (count,), below `classes` if known."""
+    """Return `count` labels as integers (count,); raise `BenchError` for a negative label, or a label of `classes`
+    or more.
+    """
     array = tensor(values, "labels").reshape(-1)
     if len(array) != count:
         raise BenchError(f"{len(array)} labels for {count} examples; give one each")
@@ -111,7 +113,7 @@ def labels(values: Values, count: int, classes: int | None = None) -> Tensor:
 
 
 def like_reading(values: Values, like: tuple[int, ...], what: str = "truth") -> Tensor:
-    """Examples with any leading axes as (reading, example, *shape) = `like`."""
+    """Reshape examples with any leading axes to `like`: (reading, example, *shape)."""
     batch, shape = tensor(values, what).float(), like[2:]
     if not torch.isfinite(batch).all():
         raise BenchError(f"{what} has values that are not finite")
@@ -124,7 +126,7 @@ def like_reading(values: Values, like: tuple[int, ...], what: str = "truth") -> 
 
 
 def examples(values: Values, shape: tuple[int, ...], what: str) -> Tensor:
-    """Examples, or a single example, as (example, *shape)."""
+    """Return examples as (example, *shape); a single example without the first axis is accepted."""
     batch = tensor(values, what).float()
     if not torch.isfinite(batch).all():
         raise BenchError(f"{what} has values that are not finite")
@@ -137,7 +139,7 @@ def examples(values: Values, shape: tuple[int, ...], what: str) -> Tensor:
 
 
 def scaled(values: Tensor, value_range: Range, what: str) -> NDArray[np.float64]:
-    """Examples from `value_range` to [0, 1]; raises `BenchError` for values outside."""
+    """Scale examples from `value_range` to [0, 1]; raise `BenchError` for values outside the range."""
     low, high = value_range
     if not high > low:
         raise BenchError(f"value_range must be (low, high), got {value_range}")
@@ -152,7 +154,7 @@ def scaled(values: Tensor, value_range: Range, what: str) -> NDArray[np.float64]
 
 
 def integers(values: Values | None, what: str) -> str:
-    """`what` for an array of whole numbers, otherwise ""."""
+    """Return `what` if the array holds whole numbers, otherwise ""."""
     kind = "" if values is None else np.asarray(tensor(values, what)).dtype.kind
     return what if kind and kind in "iu" else ""
 

@@ -1,4 +1,4 @@
-"""Copy of a user's model for attackers: unwrapped, in eval mode, without trainer hooks."""
+"""A copy of a user's model for attackers: without wrappers and trainer hooks, in eval mode."""
 
 import copy
 from functools import partial
@@ -13,11 +13,14 @@ _WRAPPERS = {
     "OptimizedModule": "_orig_mod",
 }
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_TRAINERS = ("opacus",)  # packages whose hooks record what a later backward pass is to take away again
+_TRAINERS = ("opacus",)  # packages with hooks which keep state for a later backward pass
 
 
 def plain_copy(model: nn.Module) -> nn.Module:
-    """The model on the CPU in eval mode; frozen parameters stay frozen, the user's model stays unchanged."""
+    """Copy the model to the CPU in eval mode, without wrappers and trainer hooks; the user's model stays unchanged.
+
+    Frozen parameters stay frozen.
+    """
     module = copy.deepcopy(unwrapped(model)).cpu().eval()
     for layer in module.modules():
         for name in _HOOKS:
@@ -32,14 +35,13 @@ def plain_copy(model: nn.Module) -> nn.Module:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside the wrappers of Opacus and of PyTorch's parallel and compiled modules."""
+    """Return the model inside wrappers from Opacus and from PyTorch's parallel and compiled modules."""
     while (name := _WRAPPERS.get(type(model).__name__)) and isinstance(inner := getattr(model, name), nn.Module):
         model = inner
     return model
 
 
 def _origin(hook: Any) -> str:
-    """Top-level package of a hook."""
     while isinstance(hook, partial):
         hook = hook.func
     owner = getattr(hook, "__self__", None)

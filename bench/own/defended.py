@@ -1,4 +1,4 @@
-"""Description of a user's defense for an adaptive attacker."""
+"""The description of a user's defense, for an attacker who knows the defense."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,10 +20,11 @@ Chosen = str | Mapping[str, Any] | Defense
 def defended(
     reading: Reading, chosen: Chosen, *, clients: int = 1, per_round: int | None = None, rounds: int = 1
 ) -> Reading:
-    """The reading of an attacker with knowledge of the defense: a name, {"name": …, parameter: …}, or a `Defense`.
+    """Return the reading with the defense's description, for an attacker who knows the defense.
 
-    `clients`, `per_round` and `rounds` matter if the defense's noise depends on them.  Raises `BenchError` for a
-    defense with an unknown name, without effect at the reading's point, or without a description there.
+    `chosen` is a name, {"name": …, parameter: …}, or a `Defense`.  `clients`, `per_round` and `rounds` matter only if
+    the defense's noise depends on them.  Raises `BenchError` for an unknown defense, and for a defense which has no
+    effect or no description at the reading's interception point.
     """
     defense = _instance(chosen)
     if reading.weight_decay:

@@ -1,4 +1,4 @@
-"""Contradictions between a reading and its declaration, without the truth."""
+"""Contradictions between a reading and its declared protocol, found without the true examples."""
 
 from collections.abc import Iterator
 
@@ -9,12 +9,14 @@ from bench.attacks.labels.rules import last_layer
 from bench.gradients import group_gradients, one_hot
 from bench.trip import Reading
 
-_FAR = 30.0  # times a public example's gradient: longer, or shorter by it, is worth a remark
+_FAR = 30.0  # factor to a public example's gradient length, beyond which a remark follows
 _PUBLIC = 16
 
 
 def doubts(reading: Reading, observed: dict[str, Tensor]) -> Iterator[str]:
-    """Contradictions as text, from the reading alone."""
+    """Yield a line for each contradiction between the reading and its declaration; `observed` is the mean
+    observation.
+    """
     path = last_layer(reading.model, reading.classes)
     prefix = f"{path}." if path else ""
     bias = observed.get(f"{prefix}bias") if path is not None else None

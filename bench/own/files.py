@@ -1,9 +1,9 @@
-"""Reading files: a user's gradient in an `.npz`.
+"""Reading files: a user's gradient in an `.npz` file.
 
-value/<parameter>     gradient or update: (*shape), or (reading, *shape) for several
+value/<parameter>     gradient or update: (*shape), or (reading, *shape) for several readings
 weight/<parameter>    the model's parameters at the gradient: (*shape); optional
-label                 true labels, only as a grant: (example,) or (reading, example)
-meta                  JSON as text or uint8: `Meta`'s fields
+label                 true labels, only if granted to the attacker: (example,) or (reading, example)
+meta                  the fields of `Meta` as JSON, stored as text or uint8
 """
 
 import io
@@ -33,7 +33,7 @@ _NAMES = re.compile(r"(?:(?:value|weight)/)?(?!\.{1,2}\.npy)[^/\\]+\.npy", re.DO
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True, config={"extra": "forbid"})
 class Meta:
-    """The attacker's knowledge beside the tensors."""
+    """The attacker's knowledge about a reading file's tensors."""
 
     shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
     """Shape of an example."""
@@ -45,15 +45,15 @@ class Meta:
     rate: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """η, local learning rate."""
     unit: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """A unit of gradient in the values: 1 for gradients, η for w_0 - w_L."""
+    """Unit of the values: 1 for gradients, η for weight differences w_0 - w_L."""
     value_range: tuple[float, float] = (0.0, 1.0)
-    """Range of inputs."""
+    """Range of the model's inputs."""
     client_examples: int | None = Field(default=None, ge=1)
     ragged: bool = False
     momentum: float = Field(default=0.0, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     frozen: tuple[str, ...] = ()
-    """Parameters with weights and without values."""
+    """Names of parameters which have weights but no values."""
 
     @field_validator("value_range")
     @classmethod
@@ -65,7 +65,7 @@ class Meta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingFile:
-    """Content of a reading file; `values` and `weights` by parameter name, `labels` if granted."""
+    """The content of a reading file: `values` and `weights` by parameter name, and `labels` (None: not granted)."""
 
     values: Arrays
     weights: Arrays
@@ -74,7 +74,7 @@ class ReadingFile:
 
 
 def checked_meta(**fields: Any) -> Meta:
-    """A `Meta` from these fields; raises `RecordError` with the name of a wrong field."""
+    """Make a `Meta` from its fields; raise `RecordError` with the name of a wrong field."""
     try:
         return Meta(**fields)
     except ValidationError as error:
@@ -89,7 +89,7 @@ def save(
     weights: Mapping[str, ArrayLike] | None = None,
     labels: ArrayLike | None = None,
 ) -> None:
-    """Write a reading file atomically; `labels` are true labels and count as granted."""
+    """Write a reading file atomically; `labels` are true labels, which the attacker will know."""
     arrays = {f"value/{name}": np.asarray(array) for name, array in values.items()}
     arrays |= {f"weight/{name}": np.asarray(array) for name, array in (weights or {}).items()}
     if labels is not None:
@@ -99,7 +99,7 @@ def save(
 
 
 def load(path: Path) -> ReadingFile:
-    """Read and check a reading file; raises `RecordError` with file, key and remedy."""
+    """Read and check a reading file; raise `RecordError` with the file, the array and a remedy."""
     arrays = load_arrays(path)
     for name in arrays:
         if name not in ("label", "meta") and not name.startswith(("value/", "weight/")):
@@ -115,7 +115,7 @@ def load(path: Path) -> ReadingFile:
 
 
 def save_arrays(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
-    """Write an `.npz` atomically."""
+    """Write arrays as an `.npz` file, atomically."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, array in arrays.items():
@@ -125,9 +125,9 @@ def save_arrays(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
 
 
 def load_arrays(path: Path, *, limit: int = LIMIT) -> Arrays:
-    """Arrays of an untrusted `.npz`, name → finite numbers; `meta` may be text.
+    """Read an untrusted `.npz` as name → array with finite numbers; only `meta` may be text.
 
-    Raises `RecordError` as `bench.record.npz.read_npz`, and for text or non-finite values.
+    Raises `RecordError` for text, non-finite values, and every file which `bench.record.npz.read_npz` refuses.
     """
     try:
         arrays = read_npz(path, limit=limit, names=_NAMES)

@@ -1,4 +1,4 @@
-"""Weights of a Flower client, received and sent, by name."""
+"""Conversion of the weights which a Flower client received and sent to tensors by name."""
 
 import io
 from typing import Any
@@ -13,10 +13,10 @@ from bench.sanitize import first_line
 
 
 def from_flower(before: Any, after: Any, model: nn.Module) -> dict[str, Any]:
-    """`before`, `after` and `model` for `api.reading`: weights by name, including buffers.
+    """Return the arguments `before`, `after` and `model` for `api.reading`, with weights and buffers by name.
 
-    Input: Flower's `ArrayRecord`, `Parameters`, or a list of arrays in the order of `model.state_dict()` or
-    `model.parameters()`.  Raises `BenchError` for values unfit for the model.
+    `before` and `after` are Flower's `ArrayRecord` or `Parameters`, or lists of arrays in the order of
+    `model.state_dict()` or `model.parameters()`.  Raises `BenchError` for values which do not fit the model.
     """
     return {"before": _state(before, model, "before"), "after": _state(after, model, "after"), "model": model}
 

@@ -1,4 +1,4 @@
-"""A run as pandas DataFrames: a row per cell, and a row per example."""
+"""A run as pandas DataFrames: a row for each cell, and a row for each attacked example."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
@@ -13,22 +13,22 @@ from bench.record.store import records
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_PARTS = ("dataset", "model", "defense", "attack")  # of a cell, written as tables write them
+_PARTS = ("dataset", "model", "defense", "attack")  # a cell's fields, written as in tables
 
 
 class Frames(NamedTuple):
-    """`cells` by id; `victims` by cell id, reading and example."""
+    """Two DataFrames: `cells` indexed by cell id, and `victims` indexed by cell id, reading and example."""
 
     cells: "DataFrame"
     victims: "DataFrame"
 
 
 def frames(run: Path) -> Frames:
-    """Cells and victims of a run folder.
+    """Return a run folder's cells and attacked examples as DataFrames.
 
-    A cell's row: configuration (`defense`, `federated.batch`, …), `status`, `reason`, summary (`asr`, `asr.low`,
-    `psnr_db` and other metrics as medians, `epsilon`, `accuracy`, …) and cost.  A victim's row: each metric of an
-    example.  Raises `RecordError` for a folder without records, or an unreadable record.
+    A cell's row has its configuration (`defense`, `federated.batch`, …), `status`, `reason`, summary (`asr`, `asr.low`,
+    medians such as `psnr_db`, `epsilon`, `accuracy`, …) and cost.  A victim's row has the metrics of an example.
+    Raises `RecordError` for a folder without records, or an unreadable record.
     """
     import pandas
 
@@ -87,7 +87,6 @@ def _victims(record: Record) -> Iterator[dict[str, Any]]:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as a flat row: `federated.batch`."""
     row: dict[str, Any] = {}
     for name, value in values.items():
         row |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}

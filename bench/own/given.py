@@ -1,4 +1,4 @@
-"""A user's gradient or update as an attacker's reading, and reading files."""
+"""A user's gradient or weight update as a reading for attacks, and reading files on disk."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -40,9 +40,9 @@ Weights = Mapping[str, Values] | Sequence[Values]
 def build(
     name: str, *, shape: tuple[int, ...], classes: int, seed: int = 0, params: Mapping[str, Any] | None = None
 ) -> nn.Module:
-    """A registered model as a module in eval mode, at its initial weights for this seed.
+    """Build a registered model in eval mode, with its initial weights for this seed.
 
-    Raises `BenchError` for an unknown name or parameter, or an unsupported shape.
+    Raises `BenchError` for an unknown name or parameter, or an unsupported example shape.
     """
     architecture: Model = registry.instance("models", name, params or {})
     try:
@@ -79,22 +79,22 @@ def reading(
     per_round: int | None = None,
     rounds: int = 1,
 ) -> Reading:
-    """Reading of an attacker with a user's gradients or update, ready for `attack`.
+    """Make the reading which an attacker has, from a user's gradients or weight update, for `attack`.
 
-    Either `gradients`: name → tensor, or a list in the order of `model.parameters()`, each of its parameter's shape, or
-    (reading, *shape) for several readings under the same weights; with `weights`, the model at these gradients, by
-    default the module's weights.  Or `before` and `after`: a client's weights around a round, by name or as a list in
-    the order of `model.state_dict()`, with `local`, its training (`SGD`).  `model`: a module (copied, in eval mode;
-    frozen parameters stay frozen) or a registered name.  `shape`: (channel, height, width) or (feature,); `kind`: kind
-    of data (`bench.kinds`), by default inferred from `shape`.
+    Give either `gradients`: name → tensor, or a list in the order of `model.parameters()`; each tensor has its
+    parameter's shape, or (reading, *shape) for several readings under equal `weights` (None: the module's weights).  Or
+    give `before` and `after`: a client's weights around a round, by name or as a list in the order of
+    `model.state_dict()`, with `local` (`SGD`) for the client's training.  `model` is a module, which is copied into
+    eval mode with its frozen parameters still frozen, or a registered name.  `shape` is (channel, height, width) or
+    (feature,).  `kind` names the kind of data (`bench.kinds`); None: inferred from `shape`.
 
     Without `local`, `unit` is 1 for gradients, and `rate` for a weight difference w_0 - w_L over `steps` local steps
-    with `batch` examples each.  `defense`: the client's defense, known to the attacker, by name, as {"name": …,
-    parameter: …} or as a `Defense`; its noise may depend on `clients`, `per_round` and `rounds`.  `labels`: true
-    labels, as a grant.  `public` (example, *shape) and `public_labels` (example,): public knowledge, by default a
-    uniform grey.
+    with `batch` examples each.  `defense` is the client's defense, known to the attacker: a name, {"name": …,
+    parameter: …} or a `Defense`; its noise may depend on `clients`, `per_round` and `rounds`.  `labels` are true labels
+    granted to the attacker.  `public` (example, *shape) and `public_labels` (example,) are public examples; None: a
+    uniform grey example.
 
-    Raises `BenchError` on a line for contradicting arguments.
+    Raises `BenchError` with a line of text for contradicting arguments.
     """
     update = _Update(gradients=gradients, weights=weights, before=before, after=after, local=local)
     if fault := update.fault(declared=(batch, steps, rate, unit) != (1, 1, 1.0, 1.0)):
@@ -155,8 +155,6 @@ def reading(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Update:
-    """Gradients at some weights, or the weights before and after a client's local training."""
-
     gradients: Weights | None
     weights: Weights | None
     before: Weights | None
@@ -164,7 +162,9 @@ class _Update:
     local: SGD | None
 
     def fault(self, *, declared: bool) -> str | None:
-        """The contradiction between the parts, if any; `declared`: batch, steps, rate or unit are given."""
+        """Return the contradiction between the arguments, or None; `declared`: batch, steps, rate or unit were
+        given.
+        """
         if (self.gradients is None) == (self.after is None) or (self.before is None) != (self.after is None):
             return "give either the gradients, or a client's weights before= and after= its round"
         if self.after is not None and self.local is None:
@@ -186,7 +186,7 @@ def _module(model: nn.Module | str, meta: files.Meta, update: _Update) -> nn.Mod
 
 
 def _values(update: _Update, module: nn.Module, meta: files.Meta) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Trained weights, name → (*shape), loaded into the module; gradients or update at these weights, name →
+    """Load the weights into the module; return the trained weights, name → (*shape), and their update, name →
     (reading, *shape).
     """
     state = None if update.before is None else named_state(update.before, module, "before")
@@ -203,14 +203,16 @@ def _values(update: _Update, module: nn.Module, meta: files.Meta) -> tuple[dict[
     assert state is not None and update.local is not None
     moved = difference(state, named_state(update.after, module, "after"), parameters)
     values = coerce.gradients(moved, parameters)
-    if decay := update.local.weight_decay:  # the rest is of the gradients: to first order, exactly in the simulation
+    if decay := update.local.weight_decay:  # leaves the gradients: to first order here, exactly in the simulation
         step = meta.unit * meta.steps * decay
         values = {name: value - step * parameters[name] for name, value in values.items()}
     return parameters, values
 
 
 def _public(inputs: Values | None, labels: Values | None, meta: files.Meta, kind: Kind) -> tuple[Tensor, Tensor]:
-    """Public examples (example, *shape) and labels (example,), -1 for unknown; a uniform grey without examples."""
+    """Return public examples (example, *shape) and labels (example,), -1 for unknown; a uniform grey if none are
+    given.
+    """
     known = torch.full((1, *meta.shape), sum(meta.value_range) / 2)
     if inputs is not None:
         known = coerce.examples(inputs, meta.shape, "public")
@@ -233,10 +235,10 @@ def open_reading(
     public: Values | None = None,
     public_labels: Values | None = None,
 ) -> Reading:
-    """The reading of a reading file (`bench.own.files`).
+    """Open a reading file (`bench.own.files`) as a reading.
 
-    `weights` override the file's weights; `params`: parameters of a named model.  Raises `BenchError` with the file's
-    name.
+    `weights` replace the weights in the file, and `params` are parameters for a model given by name.  Raises
+    `BenchError` with the file's name.
     """
     content = files.load(Path(path))
     meta, chosen = content.meta, weights or content.weights
@@ -262,7 +264,10 @@ def open_reading(
 
 
 def save_reading(path: str | PathLike[str], reading: Reading) -> None:
-    """Write a reading with a single observation for `bench attack --reading`, including granted labels."""
+    """Write a reading, with granted labels, as a file for `bench attack --reading`.
+
+    Raises `BenchError` for a reading with several observations or senders, or with a described or simulated defense.
+    """
     knows = reading.description is not None or reading.simulator is not None
     if len(reading.rounds) > 1 or reading.senders > 1 or knows:
         raise BenchError(f"{path}: a reading file holds one observation of one client, and no description or simulator")

@@ -1,4 +1,4 @@
-"""Similarity of an update and its replay, by reading and by tensor."""
+"""Similarity between an update and its replay, for each reading and each tensor."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,44 +7,44 @@ import torch
 from torch import Tensor
 
 Tensors = Mapping[str, Tensor]
-_OFF = 0.05  # of a tensor's replay: what a tensor may be off by
-_ROUNDING = 1e-5  # of the whole gradient: below, a tensor is rounding
+_OFF = 0.05  # allowed distance between a tensor and its replay, relative to the replay
+_ROUNDING = 1e-5  # share of the whole gradient below which a difference is rounding
 _TINY = 1e-300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Likeness:
-    """Similarity figures, each (reading,)."""
+    """Similarity between updates and their replays; every tensor is (reading,)."""
 
     cosine: Tensor
     scale: Tensor
-    """Length of the update over length of the replay."""
+    """Length of the update divided by the length of its replay."""
     residual: Tensor
-    """Squared distance."""
+    """Squared distance between update and replay."""
     share: Tensor
-    """Share of the replay in the update: 1 under additive noise."""
+    """Share of the replay in the update; additive noise leaves 1 on average."""
     energy: Tensor
     """‖replay‖²."""
     off: Mapping[str, Tensor]
-    """Tensor → relative distance to its replay, for tensors beyond rounding."""
+    """Tensor name → relative distance to its replay, for tensors which differ by more than rounding."""
 
     @property
     def worst(self) -> int:
-        """Least similar reading: by cosine, ties by scale."""
+        """Index of the least similar reading, by cosine and by scale."""
         return int((1 - self.cosine + self.scale.clamp_min(_TINY).log().abs()).argmax())
 
     @property
     def least(self) -> tuple[float, float]:
-        """Cosine and scale of the least similar reading."""
+        """Cosine and scale for the least similar reading."""
         return float(self.cosine[self.worst]), float(self.scale[self.worst])
 
     def alike(self, enough: float, length: float) -> bool:
-        """Whether every reading has at least this cosine, and a length within this share of its replay's length."""
+        """Whether every reading has a cosine of at least `enough`, and a relative length error of at most `length`."""
         return bool((self.cosine >= enough).all() and ((self.scale - 1).abs() <= length).all())
 
 
 def likeness(sent: Tensors, replay: Tensors) -> Likeness:
-    """Similarity of update and replay, both name → (reading, *shape).  Two zeros are equal."""
+    """Compare updates with their replays, both name → (reading, *shape); two zero updates count as equal."""
     pairs = {name: (sent[name].double().flatten(1), replay[name].double().flatten(1)) for name in sent}
     a, b = (torch.cat([pair[n] for pair in pairs.values()], 1) for n in (0, 1))
     long, energy, product = a.norm(dim=1), b.square().sum(1), (a * b).sum(1)

@@ -1,4 +1,4 @@
-"""A client's local training, as declared by a project's owner."""
+"""A client's local training, as its user declares it."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -10,11 +10,13 @@ from bench.errors import BenchError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SGD:
-    """A client's round: SGD at rate `lr` on batches of `batch` examples, on mean cross entropy.
+    """A client's round of training: SGD at learning rate `lr` on the mean cross entropy of batches with `batch`
+    examples.
 
-    `steps` local steps, or `epochs` over `examples` in a new order each; an epoch ends with a smaller batch if `batch`
-    does not divide `examples` (PyTorch's `DataLoader` without `drop_last`).  Without `examples` no example repeats.
-    `momentum` and `weight_decay` as in `torch.optim.SGD`, with empty buffers at the round's begin.
+    The client takes `steps` local steps, or passes `epochs` times over `examples` examples, each time in a new order.
+    An epoch ends with a smaller batch if `batch` does not divide `examples` (PyTorch's `DataLoader` without
+    `drop_last`). Without `examples`, no example repeats.  `momentum` and `weight_decay` work as in `torch.optim.SGD`,
+    with empty buffers at the round's beginning.
 
     Raises `BenchError` for inconsistent numbers.
     """
@@ -55,27 +57,27 @@ class SGD:
 
     @property
     def count(self) -> int:
-        """Local steps."""
+        """The number of local steps."""
         if self.epochs is None:
             return self.steps or 1
         return self.epochs * -(-self.client_examples // self.step_batch)
 
     @property
     def step_batch(self) -> int:
-        """Examples of a full batch, at most all examples."""
+        """The number of examples in a full batch: `batch`, but at most all examples."""
         return self.batch if self.examples is None else min(self.batch, self.examples)
 
     @property
     def client_examples(self) -> int:
-        """Distinct examples of the client; the steps may see fewer."""
+        """The number of the client's distinct examples; the local steps may use fewer."""
         return self.examples or self.batch * (self.steps or 1)
 
     @property
     def ragged(self) -> bool:
-        """Whether epochs end with a smaller batch."""
+        """Whether each epoch ends with a smaller batch."""
         return self.client_examples % self.step_batch > 0
 
     @property
     def unit(self) -> float:
-        """Weight change per unit of each step's gradient, as a mean over the steps."""
+        """The weight change for a unit of each step's gradient, as a mean over the local steps."""
         return self.lr * momentum_gain(self.momentum, self.count)

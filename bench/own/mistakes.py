@@ -1,4 +1,4 @@
-"""Likeliest mistake behind an update that the declared protocol does not explain."""
+"""The likeliest mistake in a user's declaration, if the declared protocol does not explain the update."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,11 +11,11 @@ from bench.own.likeness import Likeness, likeness
 from bench.own.replay import best_rate, moved_by, replayed, trained_in_training_mode
 from bench.trip import Reading
 
-_NEAR = 0.05  # relative: a scale that is a number of the protocol
-_TRIED = 4  # readings: those that are least alike
-_MOST_STEPS = 16  # local steps that are tried where one was declared
+_NEAR = 0.05  # relative tolerance between a scale and a protocol number
+_TRIED = 4  # number of least similar readings which are tried
+_MOST_STEPS = 16  # largest number of local steps tried for a single declared step
 _Columns = tuple[tuple[float, ...], tuple[float, ...]]
-_NORMALISED: dict[int, dict[str, _Columns]] = {  # of channels: mean and deviation that tutorials have
+_NORMALISED: dict[int, dict[str, _Columns]] = {  # channels → mean and deviation from tutorials
     1: {"MNIST's mean and deviation": ((0.1307,), (0.3081,))},
     3: {
         "CIFAR-10's mean and deviation": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
@@ -28,10 +28,11 @@ _NORMALISED: dict[int, dict[str, _Columns]] = {  # of channels: mean and deviati
 def likeliest(
     reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels: Tensor, found: Likeness, enough: float
 ) -> str:
-    """Likeliest mistake with its remedy.
+    """Return the likeliest mistake behind an unexplained update, with its remedy, as text.
 
-    `observed` name → (reading, *shape) in gradient units; truth as `inputs` (reading, example, *shape) and `labels`
-    (reading, example); `found`: similarity of the declared replay; `enough`: cosine of an explaining replay.
+    `observed` is the update, name → (reading, *shape) in gradient units.  The true examples are `inputs` (reading,
+    example, *shape) and `labels` (reading, example).  `found` compares the update with the replay as declared.  A
+    cosine of `enough` or more counts as an explanation.
     """
     cosine, scale = found.least
     if cosine >= enough:
@@ -59,7 +60,6 @@ def likeliest(
 
 
 def _unexplained(reading: Reading, observed: dict[str, Tensor], replay: dict[str, Tensor], found: Likeness) -> str:
-    """Message if no replay explains the update."""
     cosine, scale = found.least
     gone = {
         name: float(((value == 0) & (replay[name] != 0)).sum() / (replay[name] != 0).sum().clamp_min(1))
@@ -85,7 +85,6 @@ def _unexplained(reading: Reading, observed: dict[str, Tensor], replay: dict[str
 
 
 def _of_scale(reading: Reading, scale: float) -> str:
-    """Number of the protocol behind a wrong length."""
     known = [
         (reading.rate, "the rate: a difference of weights, read as a gradient; give before=, after= and local="),
         (1 / reading.rate, "1 over the rate: a gradient, read as a difference of weights; leave unit out"),
@@ -104,7 +103,7 @@ def _of_scale(reading: Reading, scale: float) -> str:
 def _of_rates(
     reading: Reading, inputs: Tensor, labels: Tensor
 ) -> Iterator[tuple[str, Callable[[float], dict[str, Tensor]]]]:
-    """Mistakes with an unknown learning rate, each with its update."""
+    """Yield mistakes which involve an unknown learning rate, each with a function from rate to update."""
     raw = {name: value[:, 0] for name, value in reading.values.items()}
     yield (
         "the model has already moved: these weights are from after a step of rate {rate:.2g}; give those before it"
@@ -126,7 +125,7 @@ def _of_rates(
 
 
 def _tries(reading: Reading, inputs: Tensor, labels: Tensor) -> Iterator[tuple[str, Callable[[], dict[str, Tensor]]]]:
-    """Other mistakes, each with its update."""
+    """Yield other mistakes, each with a function for the update which the mistake would give."""
     if reading.description is not None:
         yield (
             "the defense is declared and was not applied; leave it out",

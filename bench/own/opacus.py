@@ -1,4 +1,4 @@
-"""Plain model, per-example gradients and defense of an Opacus training."""
+"""The plain model, the per-example gradients and the defense in an Opacus training."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,23 +11,23 @@ from bench.own.copies import plain_copy, unwrapped
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpacusStep:
-    """A step of an Opacus training, between `loss.backward()` and `optimizer.step()`."""
+    """The state of an Opacus training between `loss.backward()` and `optimizer.step()`."""
 
     model: nn.Module
-    """Copy without Opacus' hooks, at the step's weights."""
+    """Copy of the model without Opacus's hooks, at the step's weights."""
     gradients: dict[str, Tensor]
-    """name → (example, *shape), before clipping."""
+    """Parameter name → (example, *shape), before clipping."""
     defense: dict[str, Any]
-    """Effect of `optimizer.step()`, in the form of `api.reading`."""
+    """What `optimizer.step()` will do, as an argument for `api.reading`."""
     batch: int
-    """Expected examples of a step."""
+    """Expected number of examples in a step."""
 
 
 def from_opacus(model: nn.Module, optimizer: Any) -> OpacusStep:
-    """The current step of `model` and `optimizer` from `PrivacyEngine.make_private`.
+    """Read the current step from the model and optimizer which `PrivacyEngine.make_private` returned.
 
-    Raises `BenchError` without per-example gradients, and for clipping without a description (a bound per layer, or an
-    adaptive bound).
+    Raises `BenchError` if per-example gradients are missing, and for clipping which bench cannot describe (per-layer or
+    adaptive bounds).
     """
     inner = unwrapped(model)
     gradients: dict[str, Tensor] = {}

@@ -1,4 +1,4 @@
-"""Examples seen by several local steps count as a single example."""
+"""Examples which several local steps use: labels and reconstructions count each example once."""
 
 from dataclasses import dataclass, fields, replace
 
@@ -13,10 +13,10 @@ from bench.trip import Reading, Reconstruction
 
 
 def granted_labels(labels: Values, reading: Reading) -> Tensor:
-    """True labels in the form of `Reading.labels`: (reading, example), a label per use of an example, ascending,
-    because batch order is unknown.
+    """Return true labels in the form of `Reading.labels`: (reading, example), a label for each use of an example.
 
-    Input: labels of each reading's distinct examples, or already a label per use.
+    `labels` has a label for each distinct example, or for each use.  Labels are sorted, because the batch order is
+    unknown.
     """
     distinct, count = distinct_examples(reading), len(reading)
     if coerce.tensor(labels, "labels").numel() == count * reading.examples:
@@ -31,13 +31,15 @@ def granted_labels(labels: Values, reading: Reading) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim(Reconstruction):
-    """A reconstruction with its reading, so a score can check the truth against the reading."""
+    """A reconstruction together with its reading, so that a score can check the truth against the reading."""
 
     reading: Reading
 
 
 def claim(reconstruction: Reconstruction, reading: Reading) -> Claim:
-    """The claim with each distinct example once: the first epoch's examples, for attacks with an example per use."""
+    """Return the reconstruction with each distinct example once: the first epoch's, if the attack has an example per
+    use.
+    """
     made = Claim(**{item.name: getattr(reconstruction, item.name) for item in fields(Reconstruction)}, reading=reading)
     distinct, way = distinct_examples(reading), made.trajectory
     if made.inputs.shape[1] <= distinct:

@@ -1,4 +1,4 @@
-"""Replay of a client's update, as declared and under other circumstances."""
+"""Replays of a client's update on the true examples, as declared or under a possible mistake."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -20,9 +20,10 @@ _BISECTIONS = 7
 
 
 def replayed(reading: Reading, inputs: Tensor, labels: Tensor, draw: int = 0) -> dict[str, Tensor]:
-    """The reading for distinct examples (reading, example, *shape), in gradient units.
+    """Compute the update which the declared protocol gives on distinct examples (reading, example, *shape), in
+    gradient units.
 
-    The first epoch keeps the given order; each later epoch has an order by `draw`.
+    The first epoch keeps the given order.  `draw` seeds the order of later epochs.
     """
     distinct, generator = inputs.shape[1], torch.Generator().manual_seed(draw)
     passes = [torch.arange(distinct)]
@@ -38,7 +39,9 @@ def replayed(reading: Reading, inputs: Tensor, labels: Tensor, draw: int = 0) ->
 
 
 def moved_by(reading: Reading, raw: Tensors, rate: float, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """The replay at the weights before a step of `rate` on the update, `raw` name → (reading, *shape)."""
+    """Compute the replay at the weights before a step of size `rate` along the update `raw`, name → (reading,
+    *shape).
+    """
     rows = []
     for row in range(len(reading)):
         weights = {name: value + rate * raw[name][row] for name, value in reading.weights.items()}
@@ -47,8 +50,9 @@ def moved_by(reading: Reading, raw: Tensors, rate: float, inputs: Tensor, labels
 
 
 def best_rate(sent: Tensors, by_rate: Callable[[float], dict[str, Tensor]], declared: float) -> tuple[float, float]:
-    """Learning rate with the most similar replay, and its least cosine: over powers of ten and the declared rate,
-    then by bisection.
+    """Return the learning rate with the most similar replay, and the replay's least cosine.
+
+    The search tries powers of ten and the declared rate, then bisects.
     """
 
     def reached(rate: float) -> float:
@@ -64,7 +68,7 @@ def best_rate(sent: Tensors, by_rate: Callable[[float], dict[str, Tensor]], decl
 
 
 def trained_in_training_mode(reading: Reading, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Gradients (reading, *shape) with BatchNorm on batch statistics; dropout stays off."""
+    """Return gradients, name → (reading, *shape), with BatchNorm on batch statistics; dropout stays off."""
     model = copy.deepcopy(reading.model)
     for layer in model.modules():
         layer.training = "BatchNorm" in type(layer).__name__
@@ -73,7 +77,7 @@ def trained_in_training_mode(reading: Reading, inputs: Tensor, labels: Tensor) -
     for x, y in zip(inputs, labels, strict=True):
         try:
             loss = F.cross_entropy(functional_call(model, weights, (x,)), y)
-        except ValueError:  # one value a channel: there are no statistics
+        except ValueError:  # a single value per channel has no batch statistics
             return {name: torch.zeros_like(value).expand(len(inputs), *value.shape) for name, value in weights.items()}
         rows.append(torch.autograd.grad(loss, list(weights.values()), allow_unused=True, materialize_grads=True))
     return {name: torch.stack([row[n] for row in rows]) for n, name in enumerate(weights)}

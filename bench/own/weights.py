@@ -1,4 +1,4 @@
-"""A model before and after a round: the client's update, and checks of a user's model."""
+"""A user's model before and after a round: the client's update, and checks of the model."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,12 +11,12 @@ from bench.own.coerce import Values, tensor
 from bench.record.checkpoints import fit
 from bench.sanitize import first_line
 
-_PREFIXES = ("module.", "_module.", "_orig_mod.")  # of wrappers
-_SAME = 0.999  # cosine from which "gradients" are the weights themselves
+_PREFIXES = ("module.", "_module.", "_orig_mod.")  # wrappers' prefixes
+_SAME = 0.999  # cosine above which "gradients" are the weights
 
 
 def check_model(module: nn.Module, shape: tuple[int, ...], classes: int) -> None:
-    """Raises `BenchError` for a model without logits for this shape."""
+    """Raise `BenchError` unless the model maps an input of this shape to (1, classes) logits."""
     for path, layer in module.named_modules():
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             raise BenchError(
@@ -35,8 +35,8 @@ def check_model(module: nn.Module, shape: tuple[int, ...], classes: int) -> None
 
 
 def load_state(module: nn.Module, state: Mapping[str, Tensor] | None, what: str) -> dict[str, Tensor]:
-    """Load an optional state into the module; returns trained parameters, name → (*shape).  Frozen parameters stay
-    in the module.
+    """Load a state, unless None; return the trained parameters, name → (*shape).  Frozen parameters stay in the
+    module only.
     """
     if state is not None:
         fitted = fit(module, state, where=what)
@@ -50,8 +50,10 @@ def load_state(module: nn.Module, state: Mapping[str, Tensor] | None, what: str)
 
 
 def named_state(values: Mapping[str, Values] | Sequence[Values], model: nn.Module, what: str) -> dict[str, Tensor]:
-    """A model's state by name: from a mapping, or a list in the order of `model.state_dict()` (Flower) or
-    `model.parameters()`.  Raises `BenchError` for names and shapes unfit for the model.
+    """Return a model's state by name, from a mapping or a list of arrays.
+
+    A list has the order of `model.state_dict()` (as in Flower) or `model.parameters()`.  Raises `BenchError` for names
+    and shapes which do not fit the model.
     """
     parameters = {name: value.detach() for name, value in model.named_parameters()}
     state = dict(model.state_dict())
@@ -85,7 +87,7 @@ def named_state(values: Mapping[str, Values] | Sequence[Values], model: nn.Modul
 def of_trained(
     gradients: Mapping[str, Values] | Sequence[Values], module: nn.Module
 ) -> Mapping[str, Values] | Sequence[Values]:
-    """Gradients without frozen parameters (None) and without a wrapper's prefix."""
+    """Drop gradients of frozen parameters (None), and remove a wrapper's prefix from the names."""
     parameters = dict(module.named_parameters())
     frozen = [name for name, value in parameters.items() if not value.requires_grad]
     if isinstance(gradients, Mapping):
@@ -102,7 +104,7 @@ def of_trained(
 def difference(
     before: Mapping[str, Tensor], after: Mapping[str, Tensor], parameters: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """w_0 - w_L of the trained parameters, in float64.  Raises `BenchError` for unchanged weights."""
+    """Return w_0 - w_L for the trained parameters in float64; raise `BenchError` for unchanged weights."""
     update = {name: before[name].double() - after[name].double() for name in parameters}
     if not any(bool(value.any()) for value in update.values()):
         raise BenchError("before and after are equal; copy the weights before the client trains")
@@ -110,7 +112,9 @@ def difference(
 
 
 def refuse_batch_statistics(model: nn.Module) -> None:
-    """Raises `BenchError` for BatchNorm in training mode or without statistics, which mixes a batch's examples."""
+    """Raise `BenchError` for BatchNorm in training mode or without statistics, because such a layer mixes a batch's
+    examples.
+    """
     if layer := mixing_layer(model):
         raise BenchError(
             f"{layer}: its gradients mix the examples of a batch, and no attack here simulates that; use GroupNorm, or "
@@ -119,7 +123,7 @@ def refuse_batch_statistics(model: nn.Module) -> None:
 
 
 def refuse_weights(values: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Raises `BenchError` for weights in place of gradients, (reading, *shape) against (*shape)."""
+    """Raise `BenchError` if the user gave weights (*shape) in place of gradients (reading, *shape)."""
     given, own = (
         torch.cat([each[name].double().flatten() for name in values])
         for each in ({name: value[0] for name, value in values.items()}, weights)
