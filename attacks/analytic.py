@@ -1,7 +1,7 @@
 """Exact inversion of a fully connected first layer with bias, without optimisation.
 
-Neuron i has the gradients dW_i = Σ_n δ_in x_n and db_i = Σ_n δ_in. The ratio dW_i / db_i is an example if no other
-example activates the neuron, otherwise a mixture.
+Neuron i has the gradients dW_i = Σ_n δ_in x_n and db_i = Σ_n δ_in, with δ_in = ∂loss/∂z_i of example n. The ratio dW_i
+/ db_i is an example if no other example activates the neuron; otherwise the ratio is a mixture.
 """
 
 from dataclasses import dataclass
@@ -23,11 +23,13 @@ _ROUNDING = 1e-6  # of the largest bias gradient: smaller values are rounding
 
 @dataclass(frozen=True, kw_only=True)
 class Analytic(Attack):
-    """x = dW_i / db_i: a single example exactly; in a batch, each example with a ReLU neuron to itself.
+    """Divide weight gradients by bias gradients: the example is x = dW_i / db_i at neuron i of the first layer.
 
-    A single example is the rank-one least-squares fit to all neurons and observations, which averages noise out. A
-    description is not needed: the ratio cancels a factor common to weight and bias, and the fit leaves coordinates out
-    if a defense set them to zero. Different factors for weight and bias (clipping by tensor) are not undone.
+    A single example is recovered exactly. In a batch, an example is recovered if it is the only example that activates
+    some ReLU neuron. For a single example the attack takes the rank-one least-squares fit to all neurons and
+    observations, which averages noise out. The attack needs no description of the defense: the ratio cancels a factor
+    common to weight and bias, and the fit skips coordinates that a defense set to zero. The attack does not undo
+    different factors for weight and bias (clipping by tensor).
     """
 
     reference = "Phong et al. 2018 §3; Geiping et al. 2020 Prop. 3.1; batches: Boenisch et al. 2023"
@@ -65,8 +67,8 @@ class Analytic(Attack):
         return closed_form(reading, found, infer_labels(reading, mean), loss=torch.stack(loss), status=status)
 
     def _one_reading(self, reading: Reading, layer: FirstLayer, table: Tensor) -> tuple[Tensor, Tensor, Status]:
-        """Examples (example, *shape), unexplained share (0 to 1) and status. `table` (neuron, input + 1). The examples
-        are the public mean if the division is impossible."""
+        """Return the examples (example, *shape), the share of `table` (neuron, input + 1) left unexplained (0 to 1) and
+        the status. If the division is impossible, the examples are the public mean."""
         public = reading.public_mean.double().cpu().expand(reading.examples, *reading.shape)
         if not torch.isfinite(table).all():
             return public, torch.tensor(torch.nan, dtype=torch.float64), "nan"
@@ -83,9 +85,9 @@ class Analytic(Attack):
         return x.reshape(reading.examples, *reading.shape), _unexplained(table, layer.apply(x)), "ok"
 
     def _separate(self, reading: Reading, ratios: Tensor, common: Tensor) -> Tensor:
-        """Examples (example, input), chosen from the neurons' ratios by the number of neurons in agreement. Ties go to
-        the ratio farthest from the examples already chosen, because mixtures lie between examples. `common` fills the
-        rest."""
+        """Choose examples (example, input) among the neurons' ratios. Prefer the ratio on which most neurons agree.
+        Among equals, prefer the ratio farthest from the examples already chosen, because mixtures lie between examples.
+        If too few ratios are valid, `common` (input,) fills the remaining examples."""
         low, high = reading.value_range
         width = high - low
         slack = self.tolerance * width
@@ -106,9 +108,9 @@ class Analytic(Attack):
 
 
 def _rank_one(table: Tensor) -> Tensor:
-    """z in the best fit table ≈ δ (z, 1)ᵀ, by alternating least squares from z = Σ db_i dW_i / Σ db_i². Without zeros
-    this is the first singular pair, the maximum likelihood under equal noise. A zero counts as withheld and is left
-    out, unless its whole column is zero."""
+    """Fit table ≈ δ (z, 1)ᵀ and return z (input,). The fit alternates least squares, from z = Σ db_i dW_i / Σ db_i². If
+    the table has no zeros, the fit is the first singular pair, the maximum likelihood under equal noise. A zero counts
+    as withheld by a defense and is left out, unless its whole column is zero."""
     shown = (table != 0) | (table == 0).all(0)
     mask = shown.double()
     delta = table[:, -1]
@@ -123,14 +125,13 @@ def _rank_one(table: Tensor) -> Tensor:
 
 
 def _ratios(table: Tensor) -> Tensor:
-    """dW_i / db_i (neuron, input) for each neuron with a bias gradient above rounding."""
     bias = table[:, -1]
     rows = table[bias.abs() > _ROUNDING * bias.abs().max()]
     return rows[:, :-1] / rows[:, -1:]
 
 
 def _unexplained(table: Tensor, z: Tensor) -> Tensor:
-    """‖table - projection on the span of all (z, 1)‖² / ‖table‖², between 0 and 1."""
+    """Return ‖table - P‖² / ‖table‖², between 0 and 1, where P is the table's projection on the span of all (z, 1)."""
     span = torch.cat([z, torch.ones_like(z[:, :1])], 1)
     weights = torch.linalg.lstsq(span.T, table.T, driver="gelsd").solution
     residual: Tensor = table.T - span.T @ weights

@@ -1,4 +1,4 @@
-"""Base class for attacks: readings in, reconstructions out, never the truth."""
+"""Base class for attacks: an attack turns readings (observed updates) into reconstructions and never sees the truth."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -15,34 +15,34 @@ Objective = Callable[[Tensor, Tensor], Tensor]
 
 
 class Attack(ABC):
-    """An attack. Subclasses are frozen dataclasses: a choice among parts, with numbers."""
+    """Base class for attacks. Subclasses are frozen dataclasses, whose fields are the attack's parameters."""
 
     reference: ClassVar[str]
     knowledge: ClassVar[tuple[str, ...]] = ("plain",)
     takes: ClassVar[tuple[str, ...]] = ("image", "table")
-    """Names of the accepted kinds of data (`bench.kinds`)."""
+    """Names of the data kinds (`bench.kinds`) accepted by the attack."""
     iterative: ClassVar[bool] = True
-    """Whether the attack uses evaluations."""
+    """True if the attack spends evaluations from its budget, False for closed forms."""
     most_examples: ClassVar[int] = 16
-    """Largest number of examples behind a reading."""
+    """Largest number of examples behind a reading accepted by the attack."""
     mergeable: ClassVar[bool] = False
-    """Whether readings from several cells may form a batch."""
+    """True if readings from several cells may form a batch."""
 
     def refuses(self, reading: Reading) -> str | None:
-        """Reason why the attack cannot take this reading, in a few words, or None."""
+        """Return the reason, in a few words, why the attack cannot take this reading, or None if the attack can."""
         del reading
         return None
 
     @abstractmethod
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
-        """Attack every reading at once, within `budget` evaluations each.
+        """Reconstruct the examples behind every reading in the batch, with at most `budget.evaluations` per reading.
 
-        Randomness comes from `key.generator(WHAT, index, …)` with the reading's index and, if needed, example and
-        restart: a reading has the same result by itself and in a batch.
+        Take randomness from `key.generator(WHAT, index, …)` with the reading's index and, if needed, the example's and
+        the restart's number. A reading then has the same result by itself and in a batch.
         """
 
     def objective(self, reading: Reading) -> Objective | None:
-        """Matching distance without prior, or None if the attack has no distance."""
+        """Return the distance between candidates and the reading, without a prior, or None without such a distance."""
         del reading
         return None
 
@@ -56,10 +56,10 @@ def closed_form(
     status: tuple[Status, ...] | None = None,
     **more: Any,
 ) -> Reconstruction:
-    """Reconstruction of an attack without iterations: 0 evaluations, 0 outer steps, 0 restarts.
+    """Build the reconstruction of an attack without iterations: 0 evaluations, 0 outer steps, 0 restarts.
 
-    `inputs` (reading, example, *shape); `labels` (reading, example), by default -1; `loss` (reading,), by default 0;
-    `status` by default "ok"; `more` are further fields of `Reconstruction`.
+    `inputs` (reading, example, *shape). `labels` (reading, example); None gives -1, an unknown label. `loss`
+    (reading,); None gives 0. `status` per reading; None gives "ok". `more` are further fields of `Reconstruction`.
     """
     ok: Status = "ok"
     zero = torch.zeros(len(reading), dtype=torch.long)

@@ -1,4 +1,4 @@
-"""Cocktail party attack on a fully connected first layer: independent component analysis."""
+"""Cocktail party attack: independent component analysis of a fully connected first layer's gradient."""
 
 from dataclasses import dataclass
 
@@ -23,11 +23,12 @@ _NOTES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Cpa(Attack):
-    """Examples as independent components in the row space of [dW | db] (`first_layer/ica.py`).
+    """Find the examples as independent components in the row space of the first layer's gradient [dW | db].
 
     The row space holds the examples after clipping, after a factor per example, under any later layers and over several
-    local steps. Noise is not undone, so a description would change nothing. Each label is the best match between δ as
-    read and δ as simulated (`first_layer/certificate.py`); `loss` is the mean share of δ's variance left unexplained.
+    local steps (`first_layer/ica.py`). Noise is not undone, so a description of the defense would change nothing. Each
+    label is the best match between δ (∂loss/∂z at the first layer's output z) as read from the gradient and δ as
+    simulated by the model (`first_layer/certificate.py`). `loss` is the mean share of δ's variance left unexplained.
     """
 
     reference = "Kariyappa et al. 2023; Hyvärinen & Oja 2000; Pham & Garat 1997"
@@ -70,7 +71,7 @@ class Cpa(Attack):
         index: int,
         key: Key,
     ) -> tuple[Tensor, Tensor, float, float, Status]:
-        """Examples (example, *shape), labels (example,), loss, certificate and status."""
+        """Return the examples (example, *shape), labels (example,), loss, share of certified examples, and status."""
         public = reading.public_mean.double().cpu().expand(reading.examples, *reading.shape)
         if not torch.isfinite(gradient).all():
             return public, labels, float("nan"), 0.0, "nan"

@@ -1,4 +1,4 @@
-"""CPL: label from the gradient, patterned start, squared distance by L-BFGS."""
+"""CPL: infer the label from the gradient, start from a pattern, minimise the squared distance by L-BFGS."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ _DEPARTURES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Cpl(LbfgsMatching):
-    """Client privacy leakage: ‖∇L(x', y) - g‖² from a tile with half the height and width."""
+    """Client privacy leakage: minimise ‖∇L(x', y) - g‖², from a repeated tile with half the height and width."""
 
     reference = "Wei et al. 2020"
 

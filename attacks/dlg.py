@@ -1,4 +1,4 @@
-"""DLG: inputs and soft labels together, by L-BFGS on the squared distance."""
+"""DLG: optimise inputs and soft labels together, by L-BFGS on the squared distance."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from bench.trip import Budget, Reading
 
 @dataclass(frozen=True, kw_only=True)
 class Dlg(LbfgsMatching):
-    """Deep leakage from gradients: ‖∇L(x', softmax(y')) - g‖² over x' and y'."""
+    """Deep leakage from gradients: minimise ‖∇L(x', softmax(y')) - g‖² over inputs x' and label logits y'."""
 
     reference = "Zhu et al. 2019"
 

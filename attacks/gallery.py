@@ -23,14 +23,15 @@ LIST = 10  # candidates named for a single example, best first
 
 @dataclass(frozen=True, kw_only=True)
 class Gallery(Attack):
-    """Names the most likely candidates; inputs are the public mean, so only the names can score.
+    """Name the most likely candidates behind a reading; inputs are the public mean, so only the names can score.
 
-    For a single example: the least -log likelihood under a candidate's gradient, by the description; without a
-    description the greatest cosine. No attacker exceeds the likelihood among exchangeable candidates.
+    For a single example, the attack takes the candidate with the least -log likelihood of the reading, by the
+    description of the defense; without a description, the candidate whose gradient has the greatest cosine with the
+    reading. No attacker exceeds the likelihood among exchangeable candidates.
 
-    For several examples: the likeliest set under exchanges between a member and another candidate
-    (`candidates/exchange.py`). The exchanges start from the largest coefficients in a non-negative combination, on the
-    reading's nonzero coordinates: first with the candidates' gradients, then with each candidate's message.
+    For several examples, the attack searches for the likeliest set by exchanges between a member and another candidate
+    (`candidates/exchange.py`). The exchanges start from the largest coefficients in a non-negative combination, fitted
+    on the reading's nonzero coordinates: first with candidates' gradients, then with gradients after the defense.
     """
 
     reference = "ours; the maximum likelihood among exchangeable candidates"
@@ -58,8 +59,8 @@ class Gallery(Attack):
 
 
 def _best(reading: Reading, row: int, scores: Tensor) -> Tensor:
-    """Candidates with the greatest scores, as many per granted label as it has examples: (example,). For a single
-    example a list (candidate,), best first."""
+    """Return the candidates with the greatest scores (example,), for each granted label as many as its examples. For a
+    single example, return a list (candidate,) with up to `LIST` candidates, best first."""
     assert reading.gallery_labels is not None
     if reading.examples == 1:
         if reading.labels is not None:
@@ -70,7 +71,6 @@ def _best(reading: Reading, row: int, scores: Tensor) -> Tensor:
 
 
 def _likelihoods(reading: Reading) -> Tensor:
-    """Minus the distance between each reading and each candidate's described gradient: (reading, candidate)."""
     mismatch, observed, every = _mismatch(reading), observations(reading), candidates(reading)
     rows = []
     for row in range(len(reading)):
@@ -84,14 +84,14 @@ def _likelihoods(reading: Reading) -> Tensor:
 
 
 def _mismatch(reading: Reading) -> Mismatch:
-    """Minus the log likelihood; without a description the cosine distance, which ignores scale."""
+    """Take minus the log likelihood as distance; without a description the cosine distance, which ignores scale."""
     plain = reading.description is None
     distance = Distance(kind="cosine") if plain else by_likelihood(Distance(kind="l2"), reading)
     return Mismatch(reading=reading, distance=distance, exact=True)
 
 
 def _sets(reading: Reading, key: Key) -> Tensor:
-    """Scores (reading, candidate); the named set has the greatest."""
+    """Return scores (reading, candidate); in each reading, the members of the named set have the greatest scores."""
     observed = observations(reading)
     mean = mean_observation(observed)
     sketch = Sketch.of({name: tuple(value.shape[1:]) for name, value in mean.items()}, key, _VALUES)
@@ -110,8 +110,8 @@ def _sets(reading: Reading, key: Key) -> Tensor:
 
 
 def _by_gradients(reading: Reading, sketch: Sketch, observed: Tensor) -> Tensor:
-    """Scores (reading, candidate) by the candidates' plain gradients, on the reading's nonzero coordinates. `observed`
-    (reading, value)."""
+    """Score candidates by plain gradients, on the nonzero coordinates of `observed` (reading, value): (reading,
+    candidate)."""
     weights = {name: value[0] for name, value in reading.weights.items()}
     chunks = alone(*candidates(reading))
     gradients = torch.cat([sketch(group_gradients(reading.model, weights, x, y)).float().cpu() for x, y in chunks])

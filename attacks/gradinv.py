@@ -1,4 +1,4 @@
-"""GradInv: cosine distance and total variation, by signed Adam within the data's range."""
+"""GradInv: minimise cosine distance and total variation, by signed Adam within the data's range."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from bench.trip import Budget, Reading
 
 @dataclass(frozen=True, kw_only=True)
 class GradInv(MatchingAttack):
-    """Inverting gradients: 1 - cos(∇L(x', y), g) + α TV(x'), with the settings in the authors' script."""
+    """Inverting gradients: minimise 1 - cos(∇L(x', y), g) + α TV(x'), with the settings in the authors' script."""
 
     reference = "Geiping et al. 2020"
     knowledge = ("plain", "adaptive")

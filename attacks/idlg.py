@@ -1,4 +1,4 @@
-"""iDLG: the label from the last layer's gradient, then DLG on the inputs."""
+"""iDLG: infer the label from the last layer's gradient, then optimise the inputs as DLG does."""
 
 from dataclasses import dataclass, replace
 
@@ -10,7 +10,7 @@ from bench.trip import Budget, Reading
 
 @dataclass(frozen=True, kw_only=True)
 class IDlg(LbfgsMatching):
-    """Improved DLG: ‖∇L(x', y) - g‖² over x', with y inferred from the gradient."""
+    """Improved DLG: minimise ‖∇L(x', y) - g‖² over inputs x', with the label y inferred from the gradient g."""
 
     reference = "Zhao et al. 2020"
 

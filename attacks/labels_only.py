@@ -1,4 +1,4 @@
-"""Attack on labels without inputs."""
+"""Attack that infers labels but no inputs."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from bench.trip import Budget, Reading, Reconstruction
 
 @dataclass(frozen=True, kw_only=True)
 class LabelsOnly(Attack):
-    """Labels from the last layer's gradient; inputs are the public mean, so only labels can score."""
+    """Infer labels from the last layer's gradient; inputs are the public mean, so only the labels can score."""
 
     reference = "Zhao et al. 2020; batches: Wainakh et al. 2021"
     iterative = False

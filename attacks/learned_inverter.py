@@ -1,7 +1,7 @@
-"""Learned inversion: a regression from simulated readings to their public examples.
+"""Learned inversion: a regression from simulated readings to the public examples behind them.
 
-The attacker runs the round with its defense on public examples and learns the inverse. Neither a description nor
-optimisation is needed. Kernel, ridge and features are chosen on held-out public examples.
+The attacker simulates the training round with its defense on public examples and learns the inverse. The attack needs
+neither a description of the defense nor optimisation. Held-out public examples decide the kernel, ridge and features.
 """
 
 import itertools
@@ -47,29 +47,27 @@ _ON_ALL = (0.1, 1.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulations:
-    """Simulated readings with their examples, sorted within a reading by label and brightness."""
+    """Simulated readings with the public examples behind them, sorted within a reading by label, then by brightness."""
 
     vectors: Tensor
-    """Simulated readings (row, value)."""
+    """Simulated readings as vectors (row, value)."""
     inputs: Tensor  # (row, example, *shape)
     labels: Tensor  # (row, example)
     held: int
-    """Number of last rows held out as judges."""
+    """Number of rows held out as judges, the last rows."""
     low: float
-    """Least value in the data's range."""
     high: float
-    """Greatest value in the data's range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A fitted regression with its features."""
+    """A fitted regression, with the scaling that makes its features and the error on held-out examples."""
 
     scaling: Scaling
     words: str
     regression: ridge.Ridge
     error: float
-    """Mean squared error on held-out examples."""
+    """Mean squared error on held-out public examples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +81,7 @@ class Inverter:
     simulations: int
 
     def __call__(self, gradients: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Examples (reading, example, *shape) and class scores (reading, class) from gradients.
+        """Predict examples (reading, example, *shape) and class scores (reading, class) from gradients.
 
         `gradients` name → (reading, *shape). A class score estimates the number of examples in the class.
         """
@@ -94,9 +92,9 @@ class Inverter:
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedInverter(Attack):
-    """Kernel ridge regression from simulated, defended gradients to public examples.
+    """Learn a kernel ridge regression from simulated, defended gradients to public examples; apply it to readings.
 
-    Examples in a batch are sorted by label, then by brightness.
+    The regression sorts the examples in a batch by label, then by brightness, because a reading shows no order.
     """
 
     reference = "Wu et al. 2023 (Learning to Invert), §3, with a network; kernel ridge regression: ours"
@@ -147,10 +145,10 @@ class LearnedInverter(Attack):
         )
 
     def inverter(self, reading: Reading, key: Key) -> Inverter:
-        """Map from readings like this to examples, learned from its simulator and its public examples.
+        """Learn a map from readings like this to examples, with the reading's simulator and public examples.
 
-        Few rows select the best features, with and without principal components; both finalists are then fitted on all
-        rows.
+        A fit on few rows selects the best features, separately with and without principal components. Both finalists
+        are then fitted on all rows, and the smaller held-out error decides.
         """
         simulator = reading.simulator
         assert simulator is not None
@@ -177,7 +175,8 @@ class LearnedInverter(Attack):
         return min(self.simulations, affordable, fresh, max(LEAST, EXAMPLES // reading.examples))
 
     def _principal(self, reading: Reading, sketch: Sketch, trial: "Trial", key: Key) -> Iterator[tuple[Scaling, str]]:
-        """Scalings to the principal components of undefended gradients, which leaves noise in other directions out."""
+        """Yield scalings to the principal components of undefended gradients, with a description in words. These
+        components leave out noise in other directions."""
         if not self.components:
             return
         rows = slice(0, min(PLAIN, trial.fitted))
@@ -201,15 +200,15 @@ class LearnedInverter(Attack):
 
 
 def held_examples(public: int) -> int:
-    """Number of public examples held out."""
+    """Return the number of public examples held out as judges, given the number of all public examples."""
     return min(HELD_OUT, public // 5)
 
 
 def simulate(reading: Reading, simulator: Simulator, sketch: Sketch, rows: int, key: Key) -> Simulations:
-    """Simulated readings of public examples; a held-out example is in no fitted row.
+    """Simulate at most `rows` readings of public examples; no held-out example is in a fitted row.
 
-    Single examples: every public example once, then again with new draws if the defense is random. Batches: a new draw
-    of examples for every row.
+    For single examples, each public example is simulated once, then again with new draws if the defense is random. For
+    batches, each row draws its examples anew.
     """
     count = len(reading.public_inputs)
     order = torch.from_numpy(key.generator("public").permutation(count))
@@ -238,13 +237,12 @@ def simulate(reading: Reading, simulator: Simulator, sketch: Sketch, rows: int, 
 
 
 def _batches(pool: Tensor, rows: int, examples: int, key: Key, purpose: str) -> Tensor:
-    """Distinct public examples for each batch: (row, example)."""
     random = key.generator(purpose)
     return torch.stack([pool[random.permutation(len(pool))[:examples]] for _ in range(rows)])
 
 
 def _shown(reading: Reading, simulator: Simulator, sketch: Sketch, members: Tensor, draws: Iterator[int]) -> Tensor:
-    """Simulated readings of these public examples (row, value), averaged over observations."""
+    """Simulate readings (row, value) of public examples `members` (row, example), averaged over observations."""
     parts = []
     for rows in members.split(CHUNK):
         shown = simulator(reading.public_inputs[rows], reading.public_labels[rows], next(draws))
@@ -254,8 +252,8 @@ def _shown(reading: Reading, simulator: Simulator, sketch: Sketch, members: Tens
 
 
 def _sought(reading: Reading, members: Tensor) -> tuple[Tensor, Tensor]:
-    """Inputs and labels for public examples (row, example), sorted by label, then by brightness. The sorting is needed
-    because a reading does not show the order within a batch."""
+    """Return inputs and labels of the public examples `members` (row, example), sorted by label, then by brightness.
+    The sorting is needed because a reading does not show the order within a batch."""
     inputs, labels = reading.public_inputs[members], reading.public_labels[members]
     brightness = inputs.flatten(2).mean(2)
     brightest = (brightness - brightness.min()) / (brightness.max() - brightness.min()).clamp_min(1e-9)
@@ -265,7 +263,6 @@ def _sought(reading: Reading, members: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _undefended(reading: Reading, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Gradients without the defense for batches from public examples, name → (row, *shape)."""
     like = next(iter(reading.values.values()))
     weights = {name: value[0] for name, value in reading.weights.items()}
     parts = [
@@ -277,15 +274,14 @@ def _undefended(reading: Reading, inputs: Tensor, labels: Tensor) -> dict[str, T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Simulated readings and regression targets."""
+    """Simulated readings with their regression targets, for fitting and comparing regressions."""
 
     simulated: Simulations
     targets: Tensor
-    """(row, target): input values, then the number of examples per class."""
+    """Regression targets (row, target): input values, then the number of examples per class."""
     classes: int
-    """Number of classes."""
     fitted: int
-    """Number of first rows for fitting; the others judge."""
+    """Number of rows for fitting, the first rows; the other rows judge."""
 
     @classmethod
     def of(cls, simulated: Simulations, classes: int) -> "Trial":
@@ -295,7 +291,7 @@ class Trial:
         return cls(simulated=simulated, targets=targets, classes=classes, fitted=len(vectors) - simulated.held)
 
     def final(self, choice: Choice) -> Choice:
-        """Try neighbouring widths and ridges on few rows, then fit the best on all."""
+        """Fit the final regression: try widths and ridges near `choice` on few rows, then fit the best on all rows."""
         regression = choice.regression
         widths = tuple(sorted({regression.kernel.width * factor for factor in (0.5, 1.0, 2.0)}))
         ridges = tuple(regression.ridge * factor for factor in _FINER)
@@ -307,7 +303,7 @@ class Trial:
     def best(
         self, scaling: Scaling, words: str, widths: Iterable[float], ridges: Sequence[float], count: int
     ) -> Choice:
-        """Best kernel and ridge for a scaling, fitted on `count` rows at most."""
+        """Return the best kernel and ridge for a scaling (described by `words`), fitted on at most `count` rows."""
         rows = slice(0, min(count, self.fitted))
         features, others = (scaling(self.simulated.vectors[at]) for at in (rows, slice(self.fitted, None)))
         products, across = features @ features.T, others @ features.T
@@ -331,7 +327,6 @@ class Trial:
         )
 
     def _error(self, predicted: Tensor) -> float:
-        """Mean squared error on held-out rows, labels excluded; `predicted` (row, target)."""
         inputs = predicted[:, : -self.classes].clamp(self.simulated.low, self.simulated.high)
         error = (inputs - self.targets[self.fitted :, : -self.classes]).square().mean()
         return float(error.nan_to_num(torch.inf))
@@ -342,7 +337,6 @@ def _error(choice: Choice) -> float:
 
 
 def _whole(sketch: Sketch, trial: Trial) -> Iterator[tuple[Scaling, str]]:
-    """Scalings for the whole gradient."""
     vectors = trial.simulated.vectors[: min(CHOSEN_ON, trial.fitted)]
     for units, balance in _SCALINGS:
         words = f"{units}s scaled" + (", tensors alike" if balance == "tensors" else "")

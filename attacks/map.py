@@ -1,4 +1,4 @@
-"""MAP: the most probable examples, given the reading and the distribution of public examples."""
+"""MAP: find the most probable examples, given the reading and the distribution of public examples."""
 
 from dataclasses import dataclass, replace
 
@@ -16,12 +16,13 @@ _SCALED = "the model does not see the scale of its inputs: each picture is as br
 
 @dataclass(frozen=True, kw_only=True)
 class Map(Attack):
-    """min ‖D(∇L(x', y)) - g‖² + 2v·½‖u‖², x' = mean + A u, A Aᵀ the covariance of public examples.
+    """Find the most probable examples: minimise ‖D(∇L(x', y)) - g‖² + 2v·½‖u‖² over x' = mean + A u.
 
-    v is the variance of the described noise. Without described noise, v follows each stage's residual down to zero.
-    ReLUs are softened first and sharpened in stages; a softened model's gradient has another length, so stages before
-    the last match the angle unless noise is described. Without ReLUs, every second start on a single example begins by
-    the angle: for an example predicted with confidence the gradient is faint, and the distance misleads.
+    D is the described defense, g the reading, v the variance of the described noise, and A Aᵀ the covariance of public
+    examples. Without described noise, v follows each stage's residual down to zero. ReLUs are softened first and
+    sharpened in stages. A softened model's gradient has another length, so stages before the last match the angle,
+    unless the description has noise. Without ReLUs and without described noise, every second start for a single example
+    begins by matching the angle: an example predicted with confidence has a faint gradient, and the distance misleads.
     """
 
     reference = "ours; as an estimator: maximum a posteriori"

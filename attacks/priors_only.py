@@ -1,4 +1,4 @@
-"""Prior-only baselines: attacks without the gradient, or with only the label from the gradient."""
+"""Prior-only baselines: attacks that ignore the gradient, or infer only the label from the gradient."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from bench.trip import Budget, Reading, Reconstruction
 
 @dataclass(frozen=True, kw_only=True)
 class MeanPicture(Attack):
-    """Mean of the public split, for every reading."""
+    """Answer every reading with the mean of the public examples."""
 
     reference = "prior-only baseline"
     iterative = False
@@ -26,7 +26,7 @@ class MeanPicture(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class NearestPublic(Attack):
-    """Public example nearest to the public mean, for every reading."""
+    """Answer every reading with the public example nearest to the mean of the public examples."""
 
     reference = "prior-only baseline"
     iterative = False
@@ -40,7 +40,7 @@ class NearestPublic(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassMean(Attack):
-    """Public class mean, for the label inferred from the last layer's gradient."""
+    """Infer the label from the last layer's gradient, and answer with the mean of the label's public examples."""
 
     reference = "label-only baseline: Zhao et al. 2020 (label), Wainakh et al. 2021 (batches)"
     iterative = False

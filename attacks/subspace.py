@@ -1,4 +1,4 @@
-"""Match all layers inside the row space of a fully connected first layer's gradient."""
+"""Match the gradients of all layers, with candidates inside the row space of the first layer's gradient."""
 
 import warnings
 from dataclasses import dataclass, replace
@@ -28,16 +28,17 @@ _NOTES = ("a Jacobian counts as one evaluation, residuals alone as another",)
 
 @dataclass(frozen=True, kw_only=True)
 class Subspace(Attack):
-    """min ‖g(A R) - g‖² over the mixing A, R the row space of [dW | db], by Levenberg–Marquardt.
+    """Minimise ‖g(A R) - g‖² over the mixing A, where R is the row space of the first layer's gradient [dW | db].
 
-    SPEAR (Dimitrov et al. 2024, §3) searches A by ReLU zeros; here the layers above decide, under any activation. The
-    bias column fixes each example's scale, so B examples have B(r - 1) variables at rank r. Residuals in a layer are
-    divided by its singular values. The first start is the independent components (`cpa`) with labels from δ; further
-    starts are public examples projected on the space, with labels from the last layer. The search ends when every
-    example is certain (`first_layer/certificate.py`).
+    g(A R) is the gradient of the candidates A R, and g the reading; the solver is Levenberg–Marquardt. SPEAR (Dimitrov
+    et al. 2024, §3) searches A by ReLU zeros; here the layers above decide, under any activation. The bias column fixes
+    each example's scale, so B examples have B(r - 1) variables at rank r. Residuals in a layer are divided by the
+    layer's singular values. The first start is the independent components (`cpa`) with labels from δ (∂loss/∂z at the
+    first layer's output z). Further starts are public examples projected on the row space, with labels from the last
+    layer or from δ. The search ends when every example has a certificate (`first_layer/certificate.py`).
 
-    With a description each example has a free factor, which undoes clipping. The result is the independent components,
-    without matching, after several local steps or above 1000 variables.
+    With a description of the defense, each example has a free factor, which undoes clipping. After several local steps,
+    or above 1000 variables, the result is the independent components, without matching.
     """
 
     reference = "Dimitrov et al. 2024; Kariyappa et al. 2023"
@@ -119,7 +120,7 @@ class Subspace(Attack):
         key: Key,
         index: int,
     ) -> "_Attempt":
-        """Best start within the budget; the best point so far joins each next group as a start."""
+        """Return the best attempt within the budget. The best point so far joins each next group of starts."""
         public = reading.public_inputs.double().cpu().flatten(1)
         used, number, loss = best.evaluations, 0, float("inf")
         point = problem.project(best.inputs.flatten(1)) if best.status == "ok" else None
@@ -155,22 +156,18 @@ class Subspace(Attack):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attempt:
-    """Result for a reading."""
-
     inputs: Tensor  # (example, *shape)
     labels: Tensor  # (example,)
     loss: float
-    certain: float
-    """Share of examples with a certificate."""
+    certain: float  # share of examples with a certificate
     status: Status
-    evaluations: int = 0
-    """Evaluations used, the judgement included."""
+    evaluations: int = 0  # including the judgement
     restarts: int = 0
 
 
 def _judged(reading: Reading, witness: Witness, space: RowSpace, mixing: Tensor, labels: Tensor) -> _Attempt:
-    """Attempt from a `mixing` (example, rank). Labels are inferred from δ if the mixing covers every example and no
-    labels are granted."""
+    """Build the attempt for a `mixing` (example, rank). Labels come from δ if no example is missing and none is
+    granted."""
     inputs = mixing @ space.right
     missing = reading.examples - len(inputs)  # repeated examples, or more examples than neurons
     loss, certain = 1.0, 0.0
@@ -191,8 +188,8 @@ def _judged(reading: Reading, witness: Witness, space: RowSpace, mixing: Tensor,
 
 
 class _Problem:
-    """Least squares for a reading. Variables per example: coordinates (rank - 1) in the affine space of mixings with
-    bias 1; with `factors` also a log factor."""
+    """Least-squares problem for a reading. An example's variables are coordinates (rank - 1) in the affine space of
+    mixings with bias 1 and, with `factors`, a log factor."""
 
     def __init__(
         self, space: RowSpace, upper: Upper, observed: dict[str, Tensor], examples: int, factors: bool
@@ -221,25 +218,25 @@ class _Problem:
         return self.examples * (self.space.rank - 1 + self.factors)
 
     def project(self, inputs: Tensor) -> Tensor:
-        """Variables of the points in the space nearest to `inputs` (example, input)."""
+        """Return the variables (variable,) of the points in the row space nearest to `inputs` (example, input)."""
         mixing = inputs @ self.space.right.T + self.space.bias
         places = (mixing - self._origin) @ self._axes.T
         zero = places.new_zeros(len(places), int(self.factors))
         return torch.cat([places, zero], 1).flatten()
 
     def mixing(self, x: Tensor) -> Tensor:
-        """Mixing (example, rank) from a start's variables."""
+        """Return the mixing (example, rank) for a start's variables `x` (variable,)."""
         rows: Tensor = self._origin + x.reshape(self.examples, -1)[:, : self.space.rank - 1] @ self._axes
         return rows
 
     def residuals(self, x: Tensor, targets: Tensor) -> Tensor:
-        """(start, variable), (start, example, class) → (start, residual)."""
+        """Return residuals (start, residual) for `x` (start, variable) and `targets` (start, example, class)."""
         each = vmap(vmap(self._contribution))(x.unflatten(1, (self.examples, -1)), targets)
         total: Tensor = each.sum(1) - self._target
         return total
 
     def jacobian(self, x: Tensor, targets: Tensor) -> Tensor:
-        """(start, residual, variable), by example: an example's variables move only its gradient."""
+        """Return derivatives (start, residual, variable), by example: an example's variables move only its gradient."""
         with warnings.catch_warnings():
             # raised by torch about its `jit.script`, at the first forward derivative in a process
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -248,7 +245,7 @@ class _Problem:
         return blocks
 
     def _contribution(self, x: Tensor, target: Tensor) -> Tensor:
-        """An example's share in every layer's gradient, divided by the layer's singular values: (residual,)."""
+        """Return an example's share in every layer's gradient, divided by the layer's singular values: (residual,)."""
         rank = self.space.rank
         mixing = self._origin + x[: rank - 1] @ self._axes
         weight = (x[-1].exp() if self.factors else 1.0) / self.examples
@@ -265,5 +262,4 @@ class _Problem:
 
 
 def _matrix(tensors: list[Tensor]) -> Tensor:
-    """A layer's weight and bias as a matrix (output, input + 1)."""
     return torch.cat([tensor.reshape(len(tensor), -1) for tensor in tensors], 1)

@@ -1,1 +1,1 @@
-"""Parts that find a reading's examples in a gallery."""
+"""Components that find a reading's examples in a gallery."""

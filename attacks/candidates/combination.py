@@ -1,4 +1,4 @@
-"""Decompose a reading into candidate gradients by nonnegative least squares."""
+"""Decompose a reading into candidates' gradients by nonnegative least squares."""
 
 from dataclasses import dataclass
 
@@ -14,19 +14,20 @@ _TINY = 1e-30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """Candidate gradients with a factorised Gram matrix."""
+    """Candidates' gradients, with a Cholesky factor of their Gram matrix."""
 
     gradients: Tensor  # (candidate, value)
     norms: Tensor  # (candidate,)
     root: Tensor
-    """Lower Cholesky factor of the Gram matrix of normalised gradients."""
+    """Lower Cholesky factor (candidate, candidate) of the Gram matrix of normalised gradients."""
 
     @classmethod
     def of(cls, gradients: Tensor, shown: Tensor | None = None) -> "Basis":
-        """Basis on the values in the mask `shown` (value,), by default all.
+        """Build the basis of `gradients` (candidate, value) on the values in the mask `shown` (value,); None keeps
+        all values.
 
-        With hardly more values than candidates, the Gram matrix is singular except for its ridge, which single
-        precision rounding exceeds; the products are then taken in float64.
+        With hardly more values than candidates, the Gram matrix is singular except for its ridge, and single precision
+        rounding exceeds the ridge; the products are then taken in float64.
         """
         few = shown is not None and int(shown.sum()) < _FEW * len(gradients)
         gradients = gradients if shown is None else gradients * shown
@@ -37,8 +38,8 @@ class Basis:
 
 
 def _root(gram: Tensor) -> Tensor:
-    """Lower Cholesky factor of a Gram matrix with its ridge. If rounding makes the matrix indefinite (gradients in a
-    few directions), eigenvalues are raised to the ridge."""
+    """Return the lower Cholesky factor of a Gram matrix plus a small ridge. If rounding makes the matrix indefinite
+    (gradients in a few directions), its eigenvalues are raised to the ridge."""
     lower: Tensor
     lower, failed = torch.linalg.cholesky_ex(gram + _RIDGE * torch.eye(len(gram), dtype=gram.dtype))
     if not failed:
@@ -49,12 +50,13 @@ def _root(gram: Tensor) -> Tensor:
 
 
 def scores(basis: Basis, observed: Tensor, examples: int) -> Tensor:
-    """Scores (candidate,) for a reading (value,), the mean of `examples` gradients.
+    """Score each candidate as a member of the set behind `observed` (value,), the mean of `examples` gradients:
+    (candidate,).
 
-    Members score above 1; other candidates have their rank by explained remainder, in [0, 1). In a mean over B, every
-    gradient has the coefficient 1/B: a faint gradient with a much larger coefficient explains noise, and a gradient
-    much fainter than others may have any. Coefficients near 1/B are therefore taken first and subtracted; then,
-    repeatedly, the candidate with the smallest remainder.
+    The members found score above 1. Other candidates score in [0, 1), the higher the smaller the remainder after
+    subtraction of their gradient. In a mean over B, every gradient has the coefficient 1/B: a faint gradient with a
+    much larger coefficient explains noise, and a gradient much fainter than others may have any. Candidates with
+    coefficients near 1/B are taken first and subtracted; then, repeatedly, the candidate with the smallest remainder.
     """
     gradients, norms, root = basis.gradients, basis.norms, basis.root
     products = (gradients @ observed).double() / norms

@@ -1,6 +1,6 @@
-"""Most likely set of candidates behind a reading of several examples.
+"""Search for the most likely set of candidates behind a reading of several examples.
 
-A member is exchanged for another candidate while the likelihood grows; this needs no more than the description.
+The search exchanges a member for another candidate while the likelihood grows. It needs only the defense's description.
 """
 
 import math
@@ -33,36 +33,37 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Candidates considered for a reading."""
+    """Candidates considered as members of the set behind a reading."""
 
     mismatch: Mismatch
     observed: Sequence[Tensors]
-    """Observations, each name → (1, *shape)."""
+    """Observations of the reading, each name → (1, *shape)."""
     members: Tensor
-    """Gallery numbers (member,)."""
+    """Each member's position in the gallery (member,)."""
     inputs: Tensor
     targets: Tensor
     gradients: Tensors
-    """name → (member, *shape)."""
+    """Members' gradients, name → (member, *shape)."""
     messages: Sequence[Tensors]
-    """Per observation: simulated reading if every sender holds only this member, name → (member, *shape)."""
+    """For each observation, the simulated reading if every sender holds only this member: name → (member, *shape)."""
     separable: bool = False
-    """The simulated reading of a set is the mean of its members' messages."""
+    """True if the simulated reading of a set is the mean of its members' messages."""
 
     @property
     def size(self) -> int:
-        """Number of values in a gradient."""
+        """Number of values in a member's gradient."""
         return sum(value[0].numel() for value in self.gradients.values())
 
     @property
     def _together(self) -> bool:
-        """Whether the mean gradient of a set determines its simulated reading."""
+        """True if the mean gradient of a set determines its simulated reading."""
         description = self.mismatch.reading.description
         return description is None or (description.senders == 1 and not description.inside_steps)
 
     def losses(self, chosen: Tensor, place: int, others: Tensor) -> Tensor:
-        """Minus log likelihood, up to a constant, with each of `others` at this place in the set: (other,). `chosen`
-        (example,), `others` (other,): members."""
+        """Return minus the log likelihood (other,), up to a constant, of the set `chosen` (example,) with each of
+        `others` (other,) in turn at position `place`. Both hold member numbers. Without a description, a squared
+        distance replaces minus the log likelihood."""
         distance = _apart if self.mismatch.reading.description is None else self.mismatch.of_shown
         numbers = self.size * (1 if self.separable or self._together else len(chosen))
         parts = others.split(max(1, _AT_ONCE // numbers))
@@ -75,7 +76,6 @@ class Pool:
         return total.nan_to_num(nan=torch.inf)
 
     def _with(self, number: int, chosen: Tensor, place: int, others: Tensor) -> Tensors:
-        """Simulated observation of these sets, name → (other, *shape)."""
         rest = torch.cat([chosen[:place], chosen[place + 1 :]])
         if self.separable:
             return _means(self.messages[number], rest, others)
@@ -89,7 +89,7 @@ class Pool:
         return self.shown(observed, sets)
 
     def adds_up(self, chosen: Tensor) -> bool:
-        """Whether the simulated reading of this set (example,) is the mean of its messages, within rounding."""
+        """Return whether the simulated reading of `chosen` (example,) is the mean of its messages, within rounding."""
         for observed, messages in zip(self.observed, self.messages, strict=True):
             whole, means = self.shown(observed, chosen[None]), _means(messages, chosen[1:], chosen[:1])
             if any(
@@ -102,7 +102,7 @@ class Pool:
         return replace(self, separable=True)
 
     def shown(self, observed: Tensors, sets: Tensor) -> Tensors:
-        """Simulated observation of sets (set, example), name → (set, *shape)."""
+        """Simulate the observation `observed` for each of `sets` (set, example): name → (set, *shape)."""
         weights = {name: value[0] for name, value in self.mismatch.reading.weights.items()}
         behind = Candidates(inputs=self.inputs[sets], targets=self.targets[sets], weights=weights)
         gradients = {name: value[sets] for name, value in self.gradients.items()}
@@ -117,12 +117,13 @@ def most_likely(
     sketch: Sketch,
     generator: np.random.Generator,
 ) -> Tensor:
-    """Gallery numbers (example,) of the most likely set visited.
+    """Search for the most likely set behind a reading; return its members' positions in the gallery (example,).
 
-    - `observed`: a reading, name → (1, *shape) per observation.
-    - `scores` (candidate,): all candidates; the best are considered.
-    - `labels` (example,): if known.
-    - `sketch`: vector form of a gradient.
+    - `observed`: the reading's observations, each name → (1, *shape).
+    - `scores` (candidate,): of all candidates in the gallery; the best are considered.
+    - `labels` (example,): the examples' labels, or None if unknown.
+    - `sketch`: turns a gradient into a vector.
+    - `generator`: draws the random exchanges.
     """
     reading = mismatch.reading
     ranked, counts = by_label(reading, scores, labels)
@@ -144,7 +145,7 @@ def most_likely(
 
 
 def pool_of(mismatch: Mismatch, observed: Sequence[Tensors], members: Tensor) -> Pool:
-    """Pool of the candidates numbered `members` (member,)."""
+    """Build the pool of the candidates at the gallery positions `members` (member,)."""
     reading = mismatch.reading
     inputs, targets = candidates(reading, members)
     weights = {name: value[0] for name, value in reading.weights.items()}
@@ -166,7 +167,6 @@ def pool_of(mismatch: Mismatch, observed: Sequence[Tensors], members: Tensor) ->
 
 
 def _message(mismatch: Mismatch, observed: Tensors, gradients: Tensors, behind: Candidates) -> Tensors:
-    """Simulated reading if every sender holds only this candidate, name → (candidate, *shape)."""
     description = mismatch.reading.description
     copies = 1 if description is None else description.senders
     count = len(behind.inputs)
@@ -182,8 +182,8 @@ def _message(mismatch: Mismatch, observed: Tensors, gradients: Tensors, behind: 
 
 
 def _search(pool: Pool, starts: Sequence[Tensor], options: Sequence[Tensor], generator: np.random.Generator) -> Tensor:
-    """Best set (example,) by iterated local search (Lourenço, Martin, Stützle 2003). Descends from the starts, then
-    from the best set with random exchanges, until the best set is found twice."""
+    """Return the best set (example,) found by iterated local search (Lourenço, Martin, Stützle 2003). The search
+    descends from the starts, then from the best set after random exchanges, until the best set is found twice."""
     met = Counter[tuple[int, ...]]()
     best, least = starts[0], math.inf
     for turn in range(len(starts) + _KICKS):
@@ -202,7 +202,6 @@ def _key(members: Tensor) -> tuple[int, ...]:
 
 
 def _kicked(members: Tensor, options: Sequence[Tensor], generator: np.random.Generator) -> Tensor:
-    """Set with a random part of its members exchanged."""
     kicked = members.clone()
     for place in generator.permutation(len(members))[: math.ceil(_KICKED * len(members))].tolist():
         others = options[place][~torch.isin(options[place], kicked)]
@@ -212,8 +211,8 @@ def _kicked(members: Tensor, options: Sequence[Tensor], generator: np.random.Gen
 
 
 def _descend(pool: Pool, start: Tensor, options: Sequence[Tensor]) -> tuple[float, Tensor]:
-    """Exchange by the distance to the mean of the draws, then by their law. Under the law, a set with a single wrong
-    member may be no likelier than a set with only wrong members."""
+    """Exchange members by the distance to the mean of the defense's draws, then by the draws' distribution. Under the
+    distribution, a set with a single wrong member may be no likelier than a set with only wrong members."""
     smooth = replace(pool, mismatch=replace(pool.mismatch, exact=False))
     if not torch.equal(pool.losses(start, 0, start[:1]), smooth.losses(start, 0, start[:1])):
         _, start = _exchange(smooth, start, options)
@@ -221,7 +220,6 @@ def _descend(pool: Pool, start: Tensor, options: Sequence[Tensor]) -> tuple[floa
 
 
 def _exchange(pool: Pool, start: Tensor, options: Sequence[Tensor]) -> tuple[float, Tensor]:
-    """Loss and members (example,) after exchanges until none raises the likelihood."""
     chosen, loss = start.clone(), float(pool.losses(start, 0, start[:1])[0])
     for _ in range(_SWEEPS):
         before = loss
@@ -239,14 +237,14 @@ def _exchange(pool: Pool, start: Tensor, options: Sequence[Tensor]) -> tuple[flo
 
 
 def _means(each: Tensors, rest: Tensor, others: Tensor) -> Tensors:
-    """Means over the rest and each of the others, name → (other, *shape)."""
     count = len(rest) + 1
     return {name: (value[rest].sum(0) + value[others]) / count for name, value in each.items()}
 
 
 def _apart(simulated: Tensors, observed: Tensors) -> Tensor:
-    """Squared distance (row,) to the nearest multiple of the simulated reading, on nonzero coordinates. Used without a
-    description: dropped coordinates and clipping factors are then unknown. Both name → (row, *shape)."""
+    """Return the squared distance (row,) from the observation to the nearest multiple of the simulated reading, both
+    name → (row, *shape), on nonzero coordinates. Used without a description, when dropped coordinates and clipping
+    factors are unknown."""
     seen = torch.cat([value.flatten(1) for value in observed.values()], 1)
     made = torch.cat([simulated[name].flatten(1) for name in observed], 1) * (seen != 0)
     factor = (made * seen).sum(1) / made.square().sum(1).clamp_min(_TINY)

@@ -1,4 +1,4 @@
-"""Gallery candidates as tensors."""
+"""Candidates in the granted gallery, as tensors."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,8 @@ _CHUNK = 64  # candidates in parallel
 
 
 def candidates(reading: Reading, members: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Inputs (candidate, *shape) and label probabilities (candidate, class), for all or the numbers `members`."""
+    """Return inputs (candidate, *shape) and label probabilities (candidate, class) of the candidates at the gallery
+    positions `members`; None takes all candidates."""
     assert reading.gallery_inputs is not None and reading.gallery_labels is not None
     like = next(iter(reading.values.values()))
     inputs, labels = reading.gallery_inputs, reading.gallery_labels
@@ -22,12 +23,13 @@ def candidates(reading: Reading, members: Tensor | None = None) -> tuple[Tensor,
 
 
 def alone(inputs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Chunks with each candidate as its group: (candidate, 1, *shape) and (candidate, 1, class)."""
+    """Yield candidates in chunks, with each candidate as a batch: (candidate, 1, *shape) and (candidate, 1, class)."""
     yield from zip(inputs[:, None].split(_CHUNK), targets[:, None].split(_CHUNK), strict=True)
 
 
 def by_label(reading: Reading, scores: Tensor, labels: Tensor | None) -> tuple[list[Tensor], list[int]]:
-    """Candidates per label, best first, and the number of examples per label. Unknown labels form a single group."""
+    """Return each label's candidates, best score first, and each label's number of examples. If `labels` (example,) is
+    None, all candidates form a single group."""
     assert reading.gallery_labels is not None
     if labels is None:
         return [scores.argsort(descending=True)], [reading.examples]

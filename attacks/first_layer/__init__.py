@@ -1,1 +1,1 @@
-"""Parts that solve for examples in the gradient of a fully connected first layer."""
+"""Components that solve for examples in the gradient of a fully connected first layer."""

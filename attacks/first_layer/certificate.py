@@ -1,9 +1,9 @@
 """Certificates for reconstructions: δ as read from the gradient against δ as simulated by the model.
 
-A reconstruction at a fully connected first layer determines δ = ∂loss/∂z per example by linear algebra, without the
-layers above. The model simulates δ for the reconstructed example. Agreement confirms the example: a mixture of examples
-would have the same mixture of δ only by chance. For ReLU this includes the zero pattern tested by SPEAR (Dimitrov et
-al. 2024, §4.3, λ), but ReLU is not needed.
+δ is ∂loss/∂z at the output z of a fully connected first layer. A reconstruction determines δ of each example by linear
+algebra, without the layers above. The model simulates δ for the reconstructed example. Agreement confirms the example:
+a mixture of examples would have the same mixture of δ only by chance. For ReLU this includes the zero pattern tested by
+SPEAR (Dimitrov et al. 2024, §4.3, λ), but ReLU is not needed.
 """
 
 import copy
@@ -25,8 +25,6 @@ SURE = 0.9
 
 
 class _Output(nn.Module):
-    """Stand-in for the first layer with a given output."""
-
     value: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
@@ -36,21 +34,22 @@ class _Output(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upper:
-    """Model above its first layer, in float64 on the CPU."""
+    """The model above its first layer, in float64 on the CPU."""
 
     model: nn.Module
     output: _Output
     shape: tuple[int, ...]
     weight: Tensor
-    """First layer's weight for inputs x (neuron, input)."""
+    """First layer's weight (neuron, input), with the normalisation of inputs included."""
     bias: Tensor
-    """First layer's bias for inputs x (neuron,)."""
+    """First layer's bias (neuron,), with the normalisation of inputs included."""
     rest: dict[str, Tensor]
-    """Weights of the layers above, name → (*shape)."""
+    """Weights of the layers above the first, name → (*shape)."""
 
     @classmethod
     def of(cls, reading: Reading, layer: FirstLayer, *, observed: bool = True) -> "Upper":
-        """Layers above at the first observation's weights. `observed` keeps the caller's hooks on the model."""
+        """Build the layers above `layer`, at the weights of the first observation. Without `observed`, the copy of the
+        model drops the caller's forward pre-hooks."""
         weights = {name: value[0].detach().double().cpu() for name, value in reading.weights.items()}
         model = copy.deepcopy(reading.model).double().cpu()
         if not observed:
@@ -69,13 +68,13 @@ class Upper:
         )
 
     def logits(self, z: Tensor, rest: dict[str, Tensor]) -> Tensor:
-        """Outputs (example, class) for first layer outputs z (example, neuron)."""
+        """Return outputs (example, class) for first-layer outputs `z` (example, neuron) and upper weights `rest`."""
         self.output.value = z
         outputs: Tensor = functional_call(self.model, rest, (z.new_zeros(len(z), *self.shape),))
         return outputs
 
     def deltas(self, inputs: Tensor) -> Tensor:
-        """∂loss/∂z of each input (example, input) under each label: (example, class, neuron)."""
+        """Return ∂loss/∂z for each of `inputs` (example, input) under each label: (example, class, neuron)."""
         with torch.enable_grad():
             z = (inputs @ self.weight.T + self.bias).requires_grad_()
             loss = -self.logits(z, self.rest).log_softmax(-1)
@@ -85,12 +84,12 @@ class Upper:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """Agreement between δ as read and δ as simulated."""
+    """Agreement between δ (∂loss/∂z) as read from the gradient and δ as simulated by the model."""
 
     explained: Tensor
-    """1 for equal δ, about -1 for a different example with the same label (example,)."""
+    """Agreement (example,): 1 for equal δ, about -1 for a different example with the same label."""
     labels: Tensor
-    """Label with the best agreement (example,)."""
+    """Label whose simulated δ agrees best (example,)."""
 
     @property
     def certain(self) -> int:
@@ -100,7 +99,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Witness:
-    """Simulator of δ, with its usual variation among public examples."""
+    """Simulator of δ (∂loss/∂z at the first layer), with the usual variation of δ among public examples."""
 
     upper: Upper
     directions: Tensor
@@ -116,8 +115,8 @@ class Witness:
         return cls(upper=Upper.of(reading, layer), directions=axes[:, shown] / variance[shown].sqrt())
 
     def agreement(self, inputs: Tensor, deltas: Tensor) -> Agreement:
-        """Agreement for `inputs` (example, input) with `deltas` (example, neuron) as read, in any scale. `explained` is
-        1 minus the mean squared gap over the directions."""
+        """Compare `deltas` (example, neuron), as read from the gradient in any scale, with δ as simulated for `inputs`
+        (example, input). The agreement is 1 minus the mean squared gap over the directions."""
         gaps = self.upper.deltas(inputs)
         gaps = _unit(gaps) - _unit(deltas)[:, None]
         labels = gaps.square().sum(-1).nan_to_num(torch.inf).argmin(1)

@@ -1,8 +1,8 @@
-"""Independent component analysis of a row space: unmix its rows into single examples.
+"""Independent component analysis of a row space: separate its rows into single examples.
 
-FastICA (Hyvärinen & Oja 2000) on differences of neighbouring pixels, which are sparse and far from Gaussian. Then
-maximum likelihood without FastICA's decorrelation (Pham & Garat 1997): over few pixels true examples are correlated,
-and this error grows with the batch.
+FastICA (Hyvärinen & Oja 2000) separates differences of neighbouring pixels, which are sparse and far from Gaussian. A
+maximum likelihood fit without FastICA's decorrelation (Pham & Garat 1997) follows: over few pixels true examples are
+correlated, so decorrelation causes an error, which grows with the batch.
 """
 
 import warnings
@@ -30,8 +30,8 @@ _Density = Callable[[Floats], tuple[Floats, Floats]]
 
 
 def independent(space: RowSpace, reading: Reading, draw: np.random.Generator, *, refine: bool) -> Tensor | None:
-    """Mixing (rank, rank) with independent examples as rows, scaled to bias 1. None if the places are too few to
-    separate the examples."""
+    """Return the mixing (rank, rank) whose rows give independent examples, scaled to bias 1, or None if too few pixels
+    (or columns) vary to separate the examples. `refine` adds maximum likelihood after FastICA."""
     observed = _sources(space, reading)
     size = space.rank
     if size == 1:
@@ -51,8 +51,8 @@ def independent(space: RowSpace, reading: Reading, draw: np.random.Generator, *,
 
 
 def _sources(space: RowSpace, reading: Reading) -> Floats:
-    """Linear maps of the rows that are independent between examples, (rank, place), in public deviations. Images:
-    neighbouring pixel differences with decorrelated colours; tables: centred columns."""
+    """Return linear maps of the rows (rank, place) that are independent between examples, divided by public deviations.
+    Images: neighbouring pixel differences with decorrelated colours; tables: centred columns."""
     public = reading.public_inputs[:PUBLIC].double().cpu()
     if not reading.kind.spatial:
         mean = public.mean(0).flatten()
@@ -73,13 +73,13 @@ def _sources(space: RowSpace, reading: Reading) -> Floats:
 
 
 def _differences(x: Tensor) -> Tensor:
-    """Images (example, channel, height, width) → vertical and horizontal differences (example, channel, place)."""
+    """Return vertical and horizontal differences (example, channel, place) of images (example, channel, h, w)."""
     return torch.cat([x.diff(dim=2).flatten(2), x.diff(dim=3).flatten(2)], 2)
 
 
 def _likeliest(unmixing: Floats, observed: Floats, density: _Density) -> Floats:
-    """W near `unmixing` with the greatest log|det W| + mean over places Σ log density(W · observed). Sources are scaled
-    by their deviations at the start."""
+    """Return the W near `unmixing` with the greatest log|det W| + mean over places Σ log density(W · observed). Sources
+    are scaled by their deviations at the start."""
     sources = unmixing @ observed
     scale = np.sqrt((sources**2).mean(1, keepdims=True))
     sources = sources / scale
@@ -101,7 +101,7 @@ def _likeliest(unmixing: Floats, observed: Floats, density: _Density) -> Floats:
 
 
 def _log_cosh(x: Floats) -> tuple[Floats, Floats]:
-    """-log density and its slope: a smoothed Laplace density."""
+    """Return -log of a smoothed Laplace density, and its slope."""
     size = np.abs(x)
     return size + np.log1p(np.exp(-2 * size)), np.tanh(x)
 

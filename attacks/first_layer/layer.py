@@ -1,7 +1,7 @@
-"""Fully connected first layer: detection, and the row space of its gradient.
+"""Detect a fully connected first layer, and compute the row space of its gradient.
 
-The gradient [dW | db] is Σ_n δ_n (x_n, 1)ᵀ: rank 1 for a single example (Phong et al. 2018, §3); for a batch, the
-examples span its row space (Kariyappa et al. 2023, §4; Dimitrov et al. 2024, §3).
+The gradient [dW | db] is Σ_n δ_n (x_n, 1)ᵀ, with δ_n = ∂loss/∂z of example n. Its rank is 1 for a single example (Phong
+et al. 2018, §3). For a batch, the examples span its row space (Kariyappa et al. 2023, §4; Dimitrov et al. 2024, §3).
 """
 
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ _ROUNDING = 3e-8  # of the largest singular value: rounding of float32 sums beyo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstLayer:
-    """First layer on factor · x + offset."""
+    """First layer of a model, which sees an example x as factor · x + offset."""
 
     prefix: str
-    """Prefix of the layer's parameter names."""
+    """Prefix of the layer's parameter names, such as "fc1."."""
     factor: Tensor  # (input,)
     offset: Tensor  # (input,)
 
@@ -33,8 +33,8 @@ class FirstLayer:
 
 
 def first_layer(reading: Reading) -> FirstLayer | None:
-    """First layer with parameters in the forward pass, or None. The layer must be linear with bias, used once, on the
-    flattened input, optionally normalised per value."""
+    """Find the first layer with parameters in the forward pass. Return None unless the layer is linear with bias and
+    used once, on the flattened input; each input value may be normalised by a factor and an offset."""
     weights = {name: value[0] for name, value in reading.weights.items()}
     like = next(iter(weights.values()))
     size = prod(reading.shape)
@@ -71,7 +71,7 @@ def first_layer(reading: Reading) -> FirstLayer | None:
 
 
 def refusal(reading: Reading) -> str | None:
-    """Reason why the first layer cannot be inverted, in a few words, or None."""
+    """Return the reason, in a few words, why the first layer cannot be inverted, or None if it can."""
     if reading.linked != "vector":
         return "it divides weights by biases, and this reading's coordinates are not linked"
     if first_layer(reading) is None:
@@ -80,8 +80,8 @@ def refusal(reading: Reading) -> str | None:
 
 
 def table(layer: FirstLayer, observed: list[dict[str, Tensor]], row: int) -> Tensor:
-    """First layer gradient of a reading, Σ_n δ_n (z_n, 1): (observation · neuron, input + 1), biases last. z is the
-    layer's input."""
+    """Return the first layer's gradient of the reading at position `row`, Σ_n δ_n (z_n, 1) with the layer's inputs z_n:
+    (observation · neuron, input + 1), biases last."""
     weight, bias = (
         torch.cat([gradient[f"{layer.prefix}{name}"][row] for gradient in observed]).double().cpu()
         for name in ("weight", "bias")
@@ -91,8 +91,8 @@ def table(layer: FirstLayer, observed: list[dict[str, Tensor]], row: int) -> Ten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSpace:
-    """Singular factors of a table Σ_n δ_n (x_n, 1), in float64. Examples are rows of mixing @ [right | bias] with 1 in
-    the last column."""
+    """Singular factors of a gradient Σ_n δ_n (x_n, 1), in float64. The examples are rows of mixing @ [right | bias]
+    with 1 in the last column."""
 
     left: Tensor  # (neuron, rank)
     singular: Tensor  # (rank,)
@@ -104,18 +104,18 @@ class RowSpace:
         return len(self.singular)
 
     def scaled(self, mixing: Tensor) -> Tensor:
-        """`mixing` (example, rank) with each row scaled to bias 1."""
+        """Scale each row of `mixing` (example, rank) to bias 1."""
         return mixing / (mixing @ self.bias)[:, None]
 
     def deltas(self, mixing: Tensor) -> Tensor:
-        """δ as read, (example, neuron), for a `mixing` (rank, rank)."""
+        """Return δ = ∂loss/∂z (example, neuron), as read from the gradient, for a `mixing` (rank, rank)."""
         deltas: Tensor = torch.linalg.solve(mixing.T, (self.left * self.singular).T)
         return deltas
 
 
 def row_space(layer: FirstLayer, gradient: Tensor, examples: int) -> RowSpace:
-    """Row space of a table (neuron, input + 1), in units of the inputs x. The rank is at most `examples`, lower if
-    singular values are rounding or examples repeat."""
+    """Compute the row space of `gradient` (neuron, input + 1), in units of the examples x. The rank is at most
+    `examples`, and lower if singular values are rounding or examples repeat."""
     bias = gradient[:, -1]
     inputs = (gradient[:, :-1] - bias[:, None] * layer.offset) / layer.factor
     left, singular, right = torch.linalg.svd(torch.cat([inputs, bias[:, None]], 1), full_matrices=False)

@@ -1,1 +1,1 @@
-"""Parts for a regression from gradients to examples."""
+"""Components for a regression from gradients to examples."""

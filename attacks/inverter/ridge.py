@@ -1,6 +1,7 @@
 """Kernel ridge regression in closed form.
 
-f(z) = b + k(z) A with A = (K + λ m I)⁻¹ (T - b); m is the mean of K's diagonal, so λ has no unit.
+The prediction for features z is f(z) = b + k(z) A, with A = (K + λ m I)⁻¹ (T - b). K is the kernel matrix, T the
+targets, b their mean, and m the mean of K's diagonal, so λ has no unit.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,12 +15,13 @@ WORST = 1e6  # λ at which only the mean remains
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """Linear kernel zᵀz' for `width` 0, otherwise exp(-width · ‖z - z'‖² / median ‖z - z'‖²)."""
+    """Linear kernel zᵀz' if `width` is 0, otherwise Gaussian kernel exp(-width · ‖z - z'‖² / median ‖z - z'‖²)."""
 
     width: float = 0.0
 
     def __call__(self, products: Tensor, left: Tensor, right: Tensor, median: float) -> Tensor:
-        """Kernel values from zᵀz' (left, right) and both squared norms, (left,) and (right,)."""
+        """Return kernel values (left, right) from products zᵀz' (left, right), squared norms `left` (left,) and `right`
+        (right,), and the median squared distance."""
         if self.width == 0:
             return products
         distances = (left[:, None] + right[None] - 2 * products).clamp_min_(0)
@@ -30,7 +32,7 @@ class Kernel:
 
 
 def median_distance(products: Tensor) -> float:
-    """Median ‖z - z'‖² over pairs among some hundred rows, from zᵀz' (row, row); never 0."""
+    """Return the median ‖z - z'‖² over pairs among some hundred rows, from products zᵀz' (row, row); never 0."""
     every = max(1, len(products) // 300)
     few = products[::every, ::every]
     norms = few.diagonal()
@@ -40,8 +42,8 @@ def median_distance(products: Tensor) -> float:
 
 
 def factorise(kernel: Tensor, ridge: float) -> tuple[Tensor, float]:
-    """Cholesky factor of K + λ m I, and λ: `ridge`, times 10 until the matrix is positive definite. `kernel` (row,
-    row)."""
+    """Return the Cholesky factor of K + λ m I, and λ. `kernel` (row, row) is K, and m the mean of its diagonal. λ is
+    `ridge`, multiplied by 10 until the matrix is positive definite."""
     mean = kernel.diagonal().mean().clamp_min(torch.finfo(kernel.dtype).tiny)
     while True:
         shifted = kernel.clone()
@@ -54,32 +56,32 @@ def factorise(kernel: Tensor, ridge: float) -> tuple[Tensor, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ridge:
-    """A fitted regression."""
+    """A fitted kernel ridge regression."""
 
     kernel: Kernel
     ridge: float
     features: Tensor
-    """Features in the fit (row, feature)."""
+    """Features of the fitted rows (row, feature)."""
     norms: Tensor
-    """Squared norms of the features (row,)."""
+    """Squared norms of these features (row,)."""
     median: float
     coefficients: Tensor  # (row, target)
     offset: Tensor  # (target,)
 
     def __call__(self, features: Tensor) -> Tensor:
-        """(row, feature) → (row, target)."""
+        """Predict targets (row, target) for `features` (row, feature)."""
         return self.from_products(features @ self.features.T, features.square().sum(1))
 
     def from_products(self, products: Tensor, norms: Tensor) -> Tensor:
-        """Prediction from products with the fit's features (row, row fitted on) and squared norms (row,)."""
+        """Predict targets from products with the fitted rows' features (row, fitted row) and squared norms (row,)."""
         return self.offset + self.kernel(products, norms, self.norms, self.median) @ self.coefficients
 
 
 def path(
     features: Tensor, targets: Tensor, kernel: Kernel, ridges: Iterable[float], products: Tensor | None = None
 ) -> Iterator[Ridge]:
-    """Regressions of `targets` (row, target) on `features` (row, feature), one per λ. `products` (row, row): scalar
-    products of the features, if known."""
+    """Fit a regression of `targets` (row, target) on `features` (row, feature) for each λ in `ridges`. `products` (row,
+    row) are the features' scalar products; None computes them."""
     if products is None:
         products = features @ features.T
     norms, median, offset = products.diagonal().clone(), median_distance(products), targets.mean(0)

@@ -1,4 +1,4 @@
-"""Regression features from gradient vectors, with a scaling learned from public gradients."""
+"""Turn gradient vectors into regression features, with a scaling learned from public gradients."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,15 +16,15 @@ _TINY = 1e-30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """Gradient vectors (row, value) → features (row, feature)."""
+    """Map from gradient vectors (row, value) to features (row, feature)."""
 
     slices: tuple[slice, ...]
     direction: bool
-    """Normalise each tensor in a row to length 1 first."""
+    """True first normalises each tensor in a row to length 1."""
     mean: Tensor  # Subtracted (value,)
     factor: Tensor  # Multiplied (value,)
     basis: Tensor | None = None
-    """Principal components (value, feature), or None for all values."""
+    """Principal components (value, feature), or None to keep all values as features."""
 
     def __call__(self, vectors: Tensor) -> Tensor:
         scaled = (_directions(vectors, self.slices) if self.direction else vectors) - self.mean
@@ -33,8 +33,9 @@ class Scaling:
 
 
 def learn(vectors: Tensor, slices: tuple[slice, ...], units: Units, balance: Balance) -> Scaling:
-    """Scaling to unit deviation per tensor, per coordinate, or per tensor after normalisation. `balance`: equal weight
-    for every feature, or for every tensor."""
+    """Learn a scaling of `vectors` (row, value) to unit deviation. `units` is "tensor", "coordinate", or "direction"
+    (per tensor, after normalising the tensor to length 1). `balance` gives equal weight to every value or to every
+    tensor. `slices` locates the tensors."""
     shown = _directions(vectors, slices) if units == "direction" else vectors
     mean = shown.mean(0)
     deviation = (shown - mean).square().mean(0).sqrt()
@@ -50,8 +51,8 @@ def learn(vectors: Tensor, slices: tuple[slice, ...], units: Units, balance: Bal
 
 
 def principal(scaled: Tensor, count: int, key: Key) -> Tensor:
-    """First `count` principal directions of centred features (row, feature): (feature, count at most). Randomised
-    decomposition (Halko et al. 2011, algorithm 4.4) with a power step."""
+    """Return the first principal directions (feature, direction) of centred features `scaled` (row, feature), at most
+    `count`. The method is a randomised decomposition (Halko et al. 2011, algorithm 4.4) with a power step."""
     rank = min(count, *scaled.shape)
     start = key.generator("principal", rank).standard_normal((scaled.shape[1], min(rank + 10, len(scaled))))
     span = torch.linalg.qr(scaled @ torch.from_numpy(start).to(scaled)).Q

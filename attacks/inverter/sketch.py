@@ -1,4 +1,4 @@
-"""Gradients as vectors of bounded length."""
+"""Turn gradients into vectors of bounded length."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ MOST = 16384  # values kept of a gradient; longer gradients are hashed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """A gradient as a vector. For models with more than `most` parameters, each tensor's coordinates are hashed into
-    buckets with random signs, which keeps scalar products on average (Charikar et al. 2002)."""
+    """Map from a gradient to a vector. In a gradient with more values than the limit, each tensor's coordinates are
+    hashed into buckets with random signs, which keeps scalar products on average (Charikar et al. 2002)."""
 
     sizes: tuple[int, ...]
     buckets: tuple[tuple[Tensor, Tensor] | None, ...]
 
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]], key: Key, most: int = MOST) -> "Sketch":
-        """Sketch for gradients with these parameter shapes."""
+        """Build a sketch for gradients with these parameter shapes; longer gradients shrink to about `most` values."""
         counts = [torch.Size(shape).numel() for shape in shapes.values()]
         share = min(1.0, most / sum(counts))
         sizes, buckets = [], list[tuple[Tensor, Tensor] | None]()
@@ -42,12 +42,12 @@ class Sketch:
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """Position of each tensor in the vector."""
+        """Slice of the vector for each tensor."""
         ends = torch.tensor((0, *self.sizes)).cumsum(0).tolist()
         return tuple(slice(*pair) for pair in pairwise(ends))
 
     def __call__(self, gradients: Mapping[str, Tensor]) -> Tensor:
-        """name → (row, *shape), to (row, value)."""
+        """Turn gradients, name → (row, *shape), into vectors (row, value)."""
         parts = []
         for value, size, bucket in zip(gradients.values(), self.sizes, self.buckets, strict=True):
             flat = value.flatten(1)

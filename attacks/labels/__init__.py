@@ -1,1 +1,1 @@
-"""Parts that infer labels from the last layer's gradient."""
+"""Components that infer labels from the last layer's gradient."""

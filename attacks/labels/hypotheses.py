@@ -1,8 +1,8 @@
 """Label hypotheses: the most plausible labels behind each reading, best first.
 
-A hypothesis is scored by the last-layer update it would cause, trained on features of public examples
+A hypothesis is scored by the last-layer update that its labels would cause, simulated on features of public examples
 (`sequence_scores`). The same rule covers single examples, batches, masks, clipping and several local steps. An attack's
-loss then chooses among the first few.
+loss then chooses among the first few hypotheses.
 """
 
 from collections.abc import Mapping
@@ -29,17 +29,17 @@ _RESCALED_BELOW = 0.5  # of the plain residual; a fit up to a factor counts if i
 
 
 def label_hypotheses(reading: Reading, observed: Tensors, count: int, key: Key | None = None) -> Tensor:
-    """The `count` most plausible labels of each reading, (reading, hypothesis, example) int64, best first.
+    """Return the `count` most plausible labels of each reading, (reading, hypothesis, example) int64, best first.
 
     - `observed` name → (reading, *shape): mean gradient over all steps, in gradient units.
     - Examples are in the order of local steps, with labels ascending within a step.
-    - Granted labels are kept; hypotheses then differ in their order over several steps.
+    - Granted labels are kept; hypotheses then differ in the order of labels over several steps.
     - Hypotheses repeat from the best on if fewer than `count` exist.
-    - -1 if the model has no last linear layer with an output per class.
-    - `key` draws search starts if the hypotheses are too many to try all.
+    - All labels are -1 if the model has no last linear layer with an output per class.
+    - `key` draws the starts of a search if the hypotheses are too many to try all; None takes seed 0.
 
-    The label is certain for a single example whose update was sent whole and without noise (Zhao et al. 2020). With
-    repeated examples in a client, `tied_examples` gives the positions with the same example.
+    The label is certain for a single example whose update was sent whole and without noise (Zhao et al. 2020). If a
+    client repeats its examples, `tied_examples` gives the positions with the same example.
     """
     described = described_classes(reading, observed)
     counted = labels_from(reading, observed, described)
@@ -57,7 +57,7 @@ def label_hypotheses(reading: Reading, observed: Tensors, count: int, key: Key |
 
 
 def _all_from(counted: Tensor, classes: int, count: int) -> Tensor:
-    """Inferred labels first; then the other classes for single examples, repeats for batches."""
+    """Put the inferred labels first, then the other classes for single examples, or repeats for batches."""
     if counted.shape[1] > 1:
         return counted[:, None].expand(-1, count, -1).clone()
     others = (counted + torch.arange(classes)) % classes
@@ -65,7 +65,6 @@ def _all_from(counted: Tensor, classes: int, count: int) -> Tensor:
 
 
 def _of_layer(layer: LastLayer, reading: Reading, row: int, counted: Tensor, key: Key) -> Tensor:
-    """Hypotheses for a reading, (hypothesis, example), best first."""
     known = None if reading.labels is None else reading.labels[row]
     if not torch.isfinite(layer.d_weight).all():
         return counted[None]
@@ -88,8 +87,8 @@ def _of_layer(layer: LastLayer, reading: Reading, row: int, counted: Tensor, key
 
 
 def _scores(layer: LastLayer, sequences: Tensor) -> Tensor:
-    """Scores, lower is more plausible. After a single step: residuals on class-mean features, up to a factor if the
-    factor explains much more."""
+    """Score sequences; a lower score is more plausible. After a single step, the score is the residual on class-mean
+    features, fitted up to a factor if the factor explains much more."""
     if layer.steps > 1 and layer.whole:
         return marginal_scores(layer, sequences)
     scores = mean_residuals(layer, sequences)
@@ -101,7 +100,7 @@ def _scores(layer: LastLayer, sequences: Tensor) -> Tensor:
 
 
 def _fitted(layer: LastLayer, sequences: Tensor, *, search: bool, labels_known: bool) -> Tensor:
-    """Sequences (sequence, example) sorted by fitted score; with `search` also their neighbours."""
+    """Sort sequences (sequence, example) by their fitted score; with `search`, add their neighbours."""
     scores, expanded = fitted_scores(layer, sequences), set[tuple[int, ...]]()
     for _ in range(_ROUNDS if search else 0):
         fresh = [
@@ -123,5 +122,4 @@ def _fitted(layer: LastLayer, sequences: Tensor, *, search: bool, labels_known: 
 
 
 def _padded(hypotheses: Tensor, count: int) -> Tensor:
-    """First `count` rows, repeated from the best on if too few."""
     return hypotheses[torch.arange(count) % len(hypotheses)]

@@ -1,4 +1,4 @@
-"""Label inference: by rule, or by the description if the defense breaks the rule."""
+"""Infer labels by a rule, or by the description of the defense if the defense breaks the rule."""
 
 from collections.abc import Mapping
 
@@ -19,16 +19,16 @@ _STEP = 64  # classes and batches in parallel
 
 
 def infer_labels(reading: Reading, gradients: Tensors) -> Tensor:
-    """Labels behind each reading, (reading, example), ascending within a reading.
+    """Infer the labels behind each reading, (reading, example), ascending within a reading.
 
-    `gradients` name → (reading, *shape), in gradient units. Granted labels are returned unchanged. -1 if the model has
-    no last linear layer with an output per class.
+    `gradients` name → (reading, *shape), in gradient units. Granted labels are returned unchanged. All labels are -1 if
+    the model has no last linear layer with an output per class.
     """
     return labels_from(reading, gradients, described_classes(reading, gradients))
 
 
 def labels_from(reading: Reading, gradients: Tensors, described: Tensors | None) -> Tensor:
-    """`infer_labels` with the result of `described_classes` as `described`."""
+    """Infer labels as `infer_labels` does, with the result of `described_classes` as `described`."""
     if reading.labels is not None:
         return reading.labels
     if described is None:
@@ -43,10 +43,11 @@ def labels_from(reading: Reading, gradients: Tensors, described: Tensors | None)
 
 
 def described_classes(reading: Reading, gradients: Tensors) -> dict[str, Tensor] | None:
-    """Simulated readings of public batches per class, name → (class and batch, *shape), or None.
+    """Simulate readings of public batches with a single class each: name → (class and batch, *shape), or None.
 
-    None if labels are granted, or if the rule reads these simulations correctly. Such simulations recover labels even
-    from a defense with publicly known changes, for example sign flips in the last layer.
+    The simulations recover labels even from a defense with publicly known changes, for example sign flips in the last
+    layer. The result is None if labels are granted, if the label rule reads the simulations correctly, or if the
+    description cannot simulate them (no description, several steps or senders, draws that depend on this reading).
     """
     description = reading.description
     if reading.labels is not None or last_layer(reading.model, reading.classes) is None:
@@ -63,7 +64,6 @@ def described_classes(reading: Reading, gradients: Tensors) -> dict[str, Tensor]
 
 
 def _described(reading: Reading, gradients: Tensors) -> dict[str, Tensor]:
-    """Simulated first reading of public batches with a single class, name → (class and batch, *shape)."""
     like = next(iter(gradients.values()))
     count = reading.classes * _PUBLIC
     at = torch.arange(_PUBLIC * reading.examples) % len(reading.public_inputs)
@@ -81,7 +81,7 @@ def _described(reading: Reading, gradients: Tensors) -> dict[str, Tensor]:
 
 
 def _nearest(of_class: Tensor, observed: Tensor, examples: int) -> Tensor:
-    """Labels (example,) whose class gradients (class, value) best explain `observed` (value,)."""
+    """Return the labels (example,) whose class gradients (class, value) best explain `observed` (value,)."""
     if examples == 1:
         products = (of_class @ observed) / of_class.norm(dim=1).clamp_min(1e-30)
         best: Tensor = products.argmax()[None].cpu()

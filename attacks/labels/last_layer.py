@@ -1,7 +1,7 @@
-"""Last linear layer for label inference: its observed gradient, and its inputs on public examples.
+"""The last linear layer, for label inference: its observed gradient, and its inputs (features) on public examples.
 
-The cross entropy gradient at the last layer is Σ (p - y)[h, 1]ᵀ: [dW|db] is known, the features h are not, but public
-examples per class give their expectation.
+The gradient of the cross entropy at the last layer is Σ (p - y)[h, 1]ᵀ over examples, with probabilities p, one-hot
+labels y and features h. The gradient is known; public examples per class give the features' expectation.
 """
 
 from collections.abc import Mapping
@@ -22,22 +22,22 @@ PUBLIC = 512  # public examples for the features
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastLayer:
-    """Last layer of a reading, in float64 on the CPU; L local steps."""
+    """Last layer of a reading with its observed gradient and public features, in float64 on the CPU."""
 
     weight: Tensor  # (class, feature), at the start of the round
     bias: Tensor  # (class,), at the start of the round
     d_weight: Tensor
-    """Sum over steps of the mean gradient (class, feature)."""
+    """Gradient at the weight (class, feature): the sum over local steps of each step's mean."""
     d_bias: Tensor
-    """Sum over steps of the mean gradient (class,)."""
+    """Gradient at the bias (class,): the sum over local steps of each step's mean."""
     kept: Tensor
-    """Mask of coordinates sent (class, feature + 1), bias last."""
+    """Mask of the coordinates sent (class, feature + 1), bias last."""
     means: Tensor
-    """Mean feature of public examples per class (step, class, feature)."""
+    """Mean feature of public examples per local step and class (step, class, feature)."""
     spread: float
-    """Public feature variance within a class, averaged over features."""
+    """Variance of public features within a class, averaged over features."""
     batches: tuple[int, ...]
-    """Examples per step (step,)."""
+    """Number of examples in each local step (step,)."""
     rate: float
     client_examples: int | None = None
     """Number of distinct examples, all visited before any repeats; None if all are distinct."""
@@ -45,7 +45,7 @@ class LastLayer:
 
     @property
     def distinct(self) -> int:
-        """Examples in the first pass."""
+        """Number of distinct examples, as visited in the first pass."""
         return self.examples if self.client_examples is None else min(self.examples, self.client_examples)
 
     @property
@@ -62,7 +62,7 @@ class LastLayer:
 
     @property
     def step_of(self) -> Tensor:
-        """Local step of each position (example,)."""
+        """Local step of each example (example,)."""
         return torch.repeat_interleave(torch.arange(self.steps), torch.tensor(self.batches))
 
     @property
@@ -81,16 +81,16 @@ class LastLayer:
 
     @property
     def bias_unit(self) -> float:
-        """Mean ‖h‖²: weight of a squared bias residual relative to the weights' residuals."""
+        """Mean ‖h‖² of class-mean features: weight of a squared bias residual relative to the weights' residuals."""
         return float(self.means[0].square().sum(-1).mean())
 
 
 def last_layers(reading: Reading, observed: Tensors) -> list[LastLayer] | None:
-    """Last layer of each reading, or None without a last linear layer on vectors with `classes` outputs.
+    """Build the last layer of each reading; None without a last linear layer on vectors with `classes` outputs.
 
     `observed` name → (reading, *shape): mean gradient over all steps, in gradient units. Features at local step s are
-    taken at w_0 - s η · observed, on the straight line between the weights before and after. Several senders count as a
-    single step.
+    computed at w_0 - s η · observed, on the straight line between the weights before and after. Several senders count
+    as one step.
     """
     path = last_layer(reading.model, reading.classes)
     if path is None:
@@ -117,8 +117,8 @@ def last_layers(reading: Reading, observed: Tensors) -> list[LastLayer] | None:
 
 
 def features(model: nn.Module, weights: Tensors, path: str, inputs: Tensor) -> Tensor | None:
-    """Inputs of the layer at `path`, (example, feature) in float64. None if these are not a vector per example, or if
-    the layer's outputs are not the model's."""
+    """Return the inputs of the layer at `path`, (example, feature) in float64, when the model sees `inputs`. Return
+    None if they are not a vector per example, or if the layer's outputs are not the model's."""
     taken: list[tuple[Tensor, Tensor]] = []
     handle = model.get_submodule(path).register_forward_hook(
         lambda _, arguments, out: taken.append((arguments[0].detach(), out.detach()))
@@ -157,7 +157,7 @@ def _of(reading: Reading, observed: Tensors, row: int, names: tuple[str, str], m
 
 
 def _kept(sent: Tensor, sent_bias: Tensor) -> Tensor:
-    """Mask of nonzero coordinates; if the rest was sent, a zero column is a dead feature and counts as sent."""
+    """Return the mask of nonzero coordinates. A zero column counts as sent (a dead feature) if all others were sent."""
     kept = sent != 0
     dead = ~kept.any(0)
     if bool((kept | dead).all()):
@@ -166,7 +166,7 @@ def _kept(sent: Tensor, sent_bias: Tensor) -> Tensor:
 
 
 def _class_means(moved: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, float]:
-    """Mean features (step, class, feature), overall mean for empty classes; and the variance within classes."""
+    """Return mean features (step, class, feature), overall means for empty classes, and the variance within classes."""
     overall = moved.mean(1, keepdim=True)
     means = overall.expand(-1, classes, -1).clone()
     for label in range(classes):

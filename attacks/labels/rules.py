@@ -1,9 +1,9 @@
-"""Label rules on the last layer's gradient, without optimisation.
+"""Rules that infer labels from the last layer's gradient, without optimisation.
 
-Single example (Zhao et al. 2020): the cross entropy gradient at the last bias is p - y, negative only at the true
-class. At the weights it is (p - y) hᵀ: the true class has the row sum with the largest magnitude (three classes or
-more), the only negative row sum if h ≥ 0. Batches: counts from the bias, (Σp - counts)/B with p estimated on public
-examples, or from the weights (Wainakh et al. 2021, LLG).
+Single example (Zhao et al. 2020): the cross entropy gradient at the last bias is p - y (probabilities minus one-hot
+label), negative only at the true class. At the weights it is (p - y) hᵀ with features h: the true class has the row sum
+with the largest magnitude (three classes or more), and the only negative row sum if h ≥ 0. Batches: class counts from
+the bias gradient, (Σp - counts)/B with p estimated on public examples, or from the weights (Wainakh et al. 2021, LLG).
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,8 @@ Tensors = Mapping[str, Tensor]
 
 
 def labels_by_rule(reading: Reading, gradients: Tensors) -> Tensor:
-    """Labels behind each reading by the rules above, (reading, example), ascending within a reading. `gradients` name →
-    (reading, *shape), in gradient units. -1 if the model has no last linear layer with `classes` outputs."""
+    """Infer the labels behind each reading by this module's rules, (reading, example), ascending within a reading.
+    `gradients` name → (reading, *shape), in gradient units. -1 without a last linear layer with `classes` outputs."""
     path = last_layer(reading.model, reading.classes)
     if path is None:
         return torch.full((len(next(iter(gradients.values()))), reading.examples), -1)
@@ -39,12 +39,12 @@ def labels_by_rule(reading: Reading, gradients: Tensors) -> Tensor:
 
 
 def listed(counts: Tensor) -> Tensor:
-    """Class counts (reading, class) with equal sums → labels (reading, example), ascending."""
+    """Turn class counts (reading, class) with equal sums into labels (reading, example), ascending."""
     return torch.stack([torch.repeat_interleave(row) for row in counts])
 
 
 def last_layer(model: nn.Module, classes: int) -> str | None:
-    """Path of the last linear layer ("" for the model itself), or None if its outputs are not the classes."""
+    """Return the last linear layer's path ("" for the model itself), or None if its outputs are not the classes."""
     linear = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, nn.Linear)]
     if not linear:
         return None
@@ -62,7 +62,8 @@ def _counts_from_bias(reading: Reading, bias: Tensor) -> Tensor:
 
 
 def whole_counts(estimate: Tensor, total: int) -> Tensor:
-    """Nonnegative integers with sum `total`; each unit goes to the class with the largest remainder."""
+    """Round `estimate` (class,) to integers (class,) of at least 0 with sum `total`: each unit goes to the largest
+    remainder."""
     counts = torch.zeros(len(estimate), dtype=torch.long)
     for _ in range(total):
         counts[(estimate - counts).argmax()] += 1
@@ -70,8 +71,8 @@ def whole_counts(estimate: Tensor, total: int) -> Tensor:
 
 
 def _counts_from_weights(reading: Reading, sums: Tensor) -> Tensor:
-    """LLG: each class with a negative row sum once, then repeatedly the class with the lowest sum. Each count subtracts
-    the mean impact of an example from its class."""
+    """Count labels by LLG: each class with a negative row sum once, then repeatedly the class with the lowest sum. Each
+    count subtracts an example's mean impact from its class's sum."""
     counts = torch.zeros((len(sums), reading.classes), dtype=torch.long)
     for row, values in enumerate(sums.cpu().clone()):
         # Wainakh et al. 2021, §4.1: m = Σ negative sums · (1 + 1/classes) / B

@@ -1,9 +1,10 @@
-"""Scores for label sequences: local training of the last layer, simulated from labels and features.
+"""Scores for label sequences, from simulated local training of the last layer.
 
-At a high rate each local step overturns the softmax, so Σ (p - y) over the steps reveals neither counts nor order with
-p at the first weights. Given features h, the labels determine the last layer's training: its weights at step s are W -
-η Σ (p_j - y_j) h_jᵀ over earlier examples, so logits need only products of features. Features are class means of public
-examples (`mean_residuals`), random around them (`marginal_scores`), or fitted (`fitted_scores`).
+At a high rate each local step overturns the softmax, so Σ (p - y) over the steps, with p at the first weights, reveals
+neither the labels' counts nor their order. Given features h, the labels determine the last layer's training: its
+weights at step s are W - η Σ (p_j - y_j) h_jᵀ over earlier examples j, so logits need only products of features.
+Features are class means of public examples (`mean_residuals`), random around these means (`marginal_scores`), or fitted
+to the update (`fitted_scores`).
 """
 
 import torch
@@ -20,7 +21,8 @@ _TINY = 1e-300
 
 
 def mean_residuals(layer: LastLayer, sequences: Tensor, *, rescaled: bool = False) -> Tensor:
-    """Squared residual of [dW|db] on class-mean features: (sequence, example) int64 → (sequence,).
+    """Return the squared residual (sequence,) of [dW|db] on class-mean features, for label sequences (sequence,
+    example).
 
     Examples are in the order of local steps; the bias residual is weighted by the mean ‖h‖². `rescaled` minimises over
     a positive factor on dW and another on db: clipping shortens an update, and an example predicted with confidence, or
@@ -58,19 +60,19 @@ def mean_residuals(layer: LastLayer, sequences: Tensor, *, rescaled: bool = Fals
 
 
 def _residual(energy: Tensor, product: Tensor, square: Tensor, rescaled: bool) -> Tensor:
-    """‖o - s·c‖² from ‖o‖², o·c and ‖c‖², with s = 1 or the best s ≥ 0."""
+    """Return ‖o - s·c‖² from ‖o‖², o·c and ‖c‖², with s = 1 or, if `rescaled`, the best s ≥ 0."""
     if not rescaled:
         return energy - 2 * product + square
     return energy - product.clamp_min(0).square() / square.clamp_min(_TINY)
 
 
 def marginal_scores(layer: LastLayer, sequences: Tensor) -> Tensor:
-    """-2 log density of the update, up to a constant: (sequence, example) → (sequence,).
+    """Return -2 log density of the update (sequence,), up to a constant, for label sequences (sequence, example).
 
-    For features with variance `spread` around their class means, and p - y as on the means, the residual in each column
-    of dW has covariance Σ spread · (p - y)(p - y)ᵀ over examples: residuals along an example's p - y are expected,
-    other residuals are not. A floor covers noise and the deviation of p - y from the means. The bias is a further
-    column, weighted by the mean ‖h‖². Every coordinate must have been sent.
+    Features are random with variance `spread` around their class means, and p - y is as on the means. The residual in
+    each column of dW then has covariance Σ spread · (p - y)(p - y)ᵀ over examples: residuals along an example's p - y
+    are expected, other residuals are not. A floor covers noise and the deviation of p - y from the means. The bias is a
+    further column, weighted by the mean ‖h‖². Every coordinate must have been sent.
     """
     steps = layer.step_of
     flat, sent = layer.means.flatten(0, 1), layer.d_weight
@@ -95,10 +97,11 @@ def marginal_scores(layer: LastLayer, sequences: Tensor) -> Tensor:
 
 
 def simulate(layer: LastLayer, gram: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-    """(p - y)/B of each example at its local step: (sequence, example, class).
+    """Simulate the last layer's training; return (p - y)/B of examples at their local step: (sequence, example,
+    class).
 
-    `gram` (sequence, example, example): products of features; `logits` (sequence, example, class) under the first W and
-    b; `labels` (sequence, example). With momentum, each value is multiplied by its step's share in the update.
+    `gram` (sequence, example, example): products of features; `logits` (sequence, example, class) under the first
+    weights; `labels` (sequence, example). With momentum, each value is multiplied by its step's share in the update.
     """
     targets = torch.nn.functional.one_hot(labels, logits.shape[-1]).to(logits)
     step_of, parts, first = layer.step_of, list[Tensor](), 0
@@ -120,17 +123,17 @@ def simulate(layer: LastLayer, gram: Tensor, logits: Tensor, labels: Tensor) -> 
 
 
 def _reach(momentum: float, steps: Tensor) -> Tensor:
-    """Distance moved by a constant gradient after `steps` steps, in learning rates."""
+    """Return the distance moved by a constant gradient after `steps` steps with momentum, in learning rates."""
     return (1 - momentum**steps) / (1 - momentum)
 
 
 def fitted_scores(layer: LastLayer, sequences: Tensor, *, evaluations: int = 40) -> Tensor:
-    """-2 log density at the most probable features, up to a constant: (sequence, example) → (sequence,).
+    """Return -2 log density (sequence,) at the most probable features, for label sequences (sequence, example).
 
-    Each example's features vary around their class mean with the public variance. The update has the noise shown by its
-    columns, at least 1/1000 of a feature's share in the energy, because a fit down to rounding would not separate
-    sequences. If all coordinates were sent, the best features differ from their means only within the span of means,
-    rows of dW and rows of W; the search in this span is exact.
+    The density is up to a constant. Each example's features vary around their class mean with the public variance. The
+    update has the noise shown by its columns, at least 1/1000 of a feature's share in the energy, because a fit down to
+    rounding would not separate sequences. If all coordinates were sent, the best features differ from their means only
+    within the span of means, rows of dW and rows of W; the search in this span is exact.
     """
     steps = layer.step_of
     kept = layer.kept[:, :-1].to(layer.weight)

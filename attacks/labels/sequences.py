@@ -1,6 +1,6 @@
-"""Label sequences: in the order of local steps, ascending within a step, because a step's mean has no order.
+"""Label sequences: examples' labels in the order of local steps, ascending within a step, whose mean has no order.
 
-If a client repeats its examples, each pass has the labels of the first (`repeats`).
+If a client repeats its examples, each pass has the labels of the first pass (`repeats`).
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,8 @@ Score = Callable[[Tensor], Tensor]  # sequences (sequence, example) → (sequenc
 
 
 def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
-    """Upper bound on the number of sequences: orders of `labels` (example,) if known, otherwise over all classes."""
+    """Return an upper bound on the number of sequences: orders of `labels` (example,), or all labels' sequences if
+    None."""
     count: int
     if layer.distinct < layer.examples:
         lengths = [min(layer.distinct, layer.examples - at) for at in range(0, layer.examples, layer.distinct)]
@@ -34,7 +35,7 @@ def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
 
 
 def all_sequences(layer: LastLayer, labels: Tensor | None) -> Tensor:
-    """Every sequence (sequence, example)."""
+    """Return every sequence (sequence, example): orders of `labels` (example,), or, if None, labels of all classes."""
     sequences: Tensor
     if layer.distinct < layer.examples:
         return _all_passes(layer, labels)
@@ -51,7 +52,6 @@ def all_sequences(layer: LastLayer, labels: Tensor | None) -> Tensor:
 
 
 def _all_passes(layer: LastLayer, labels: Tensor | None) -> Tensor:
-    """Every sequence whose later passes permute the labels of the first."""
     distinct = layer.distinct
     once = torch.cartesian_prod(*[torch.arange(layer.classes)] * distinct).reshape(-1, distinct)
     lengths = [min(distinct, layer.examples - at) for at in range(distinct, layer.examples, distinct)]
@@ -64,7 +64,6 @@ def _all_passes(layer: LastLayer, labels: Tensor | None) -> Tensor:
 
 
 def _orders(labels: list[int]) -> Iterator[tuple[int, ...]]:
-    """Distinct orders of labels."""
     if not labels:
         yield ()
     for label in sorted(set(labels)):
@@ -75,8 +74,9 @@ def _orders(labels: list[int]) -> Iterator[tuple[int, ...]]:
 
 
 def descend(layer: LastLayer, score: Score, starts: Tensor, labels_known: bool) -> tuple[Tensor, Tensor]:
-    """Coordinate descent from each start (start, example): visited sequences (sequence, example) and their scores. A
-    move changes an example's label (unless labels are known), or swaps two labels between steps within a pass."""
+    """Lower `score` by coordinate descent from each start (start, example). Return the visited sequences (sequence,
+    example) and their scores. A move changes a label (unless known), or swaps two labels between steps within a
+    pass."""
     pool: dict[tuple[int, ...], float] = {}
     for start in starts:
         now = canonical(start[None], layer)[0]
@@ -92,7 +92,7 @@ def descend(layer: LastLayer, score: Score, starts: Tensor, labels_known: bool) 
 
 
 def neighbours(layer: LastLayer, now: Tensor, labels_known: bool) -> Tensor:
-    """Sequences (sequence, example) a single move of `descend` away from `now` (example,)."""
+    """Return the sequences (sequence, example) reached from `now` (example,) by a single move of `descend`."""
     rows = []
     count, ties, step_of = len(now), tied_examples(now, layer.distinct), layer.step_of
     if not labels_known:
@@ -110,7 +110,7 @@ def neighbours(layer: LastLayer, now: Tensor, labels_known: bool) -> Tensor:
 
 
 def any_sequence(layer: LastLayer, labels: Tensor | None, draw: np.random.Generator) -> Tensor:
-    """Random start (example,): `labels` in random order if known, otherwise random labels."""
+    """Draw a random sequence (example,): `labels` (example,) in random order, or, if None, random labels."""
     distinct, examples = layer.distinct, layer.examples
     if labels is None:
         first = torch.from_numpy(draw.integers(0, layer.classes, distinct))
@@ -130,8 +130,8 @@ def any_sequence(layer: LastLayer, labels: Tensor | None, draw: np.random.Genera
 
 
 def _first_pass(labels: Tensor, distinct: int) -> Tensor:
-    """Labels (example,) in a single pass, given the labels over all passes. Each label's count is at most its share
-    over full passes and at least its share with an additional pass."""
+    """Return the labels (example,) in a single pass, given the labels over all passes. Each label's count is at most
+    its share over full passes and at least its share with an additional pass."""
     full = len(labels) // distinct
     counts = torch.bincount(labels)
     of_pass, most = -(-counts // (full + 1 if len(labels) % distinct else full)), counts // full
@@ -141,6 +141,6 @@ def _first_pass(labels: Tensor, distinct: int) -> Tensor:
 
 
 def canonical(sequences: Tensor, layer: LastLayer) -> Tensor:
-    """Sequences with labels sorted within each step and pass."""
+    """Sort each sequence's labels within each step and pass: (sequence, example)."""
     lengths = segments(layer.batches, layer.distinct)
     return torch.cat([part.sort(1).values for part in sequences.split(lengths, dim=1)], 1)

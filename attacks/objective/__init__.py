@@ -1,1 +1,1 @@
-"""Parts that compare candidate gradients with the reading."""
+"""Components that compare candidates' gradients with the reading."""

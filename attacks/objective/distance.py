@@ -1,4 +1,4 @@
-"""Distances between a candidate's gradient c and the observed gradient o, a value per reading."""
+"""Distances between a candidate's gradient c and the observed gradient o, with a value per reading."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,25 +15,26 @@ _LEAST = 1e-4  # of the mean variance: lower bound for a coordinate's variance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distance:
-    """Distance between a candidate's gradient c and the observed o, over all tensors together."""
+    """Distance between a candidate's gradient c and the observed gradient o, over all tensors together."""
 
     kind: Kind
     """`l2`: Σ (c - o)²; `l1`: Σ |c - o|; `cosine`: 1 - c·o / (‖c‖‖o‖) (Geiping et al. 2020, eq. 4)."""
     layers: Layers = "equal"
-    """Weights of tensors; "normalised" makes a zero gradient equally far in each."""
+    """Weights of tensors: "equal", or "normalised", which makes a zero gradient equally far in each tensor."""
     exclude: tuple[str, ...] = ()
-    """Prefixes of tensor names left out (Risk-balanced's "muted" attacker)."""
+    """Name prefixes of the tensors left out (Risk-balanced's "muted" attacker)."""
     unknown_scale: bool = False
-    """Minimise over factors s ≥ 1 on o, for a reading shortened by an unknown factor; below 1 a zero gradient would
-    explain everything."""
+    """True minimises over factors s ≥ 1 on o, for a reading shortened by an unknown factor; with s below 1 a zero
+    gradient would explain everything."""
     variances: Tensors | None = None
-    """Noise variance per coordinate, name → broadcastable to (*shape): coordinates are divided by their deviation and
-    multiplied by the mean deviation."""
+    """Noise variance per coordinate, name → broadcastable to (*shape), or None for equal variances. Coordinates are
+    divided by their deviation and multiplied by the mean deviation."""
     variance: float = 0.0
-    """Mean of `variances`."""
+    """Mean of `variances` over all coordinates."""
 
     def __call__(self, candidate: Tensors, observed: Tensors) -> Tensor:
-        """name → (reading, *shape) twice → (reading,). Raises `ValueError` if `exclude` leaves no tensor."""
+        """Return the distance (reading,) between gradients, both name → (reading, *shape). Raises `ValueError` if
+        `exclude` leaves no tensor."""
         names = self._names(observed)
         c, o = self._weighed(candidate, names), self._weighed(observed, names)
         if self.kind == "cosine":
@@ -47,7 +48,7 @@ class Distance:
         return _total({n: gap * gap for n, gap in gaps.items()}, self._weights(o, 2))
 
     def of_zero(self, observed: Tensors) -> Tensor:
-        """Distance of a zero gradient, which explains nothing: (reading,)."""
+        """Return the distance (reading,) of a zero gradient, which explains nothing."""
         o = self._weighed(observed, self._names(observed))
         if self.kind == "cosine":
             return torch.ones_like(_total(o))
@@ -55,7 +56,7 @@ class Distance:
         return _total({n: v.abs() ** power for n, v in o.items()}, self._weights(o, power))
 
     def squared_norm(self, observed: Tensors) -> Tensor:
-        """‖o‖² (reading,) in the distance's weights."""
+        """Return ‖o‖² (reading,) with the weights of this distance."""
         o = self._weighed(observed, self._names(observed))
         return _total({n: value * value for n, value in o.items()}, self._weights(o, 2))
 
@@ -75,7 +76,7 @@ class Distance:
         return names
 
     def _weights(self, o: Tensors, power: int) -> dict[str, Tensor] | None:
-        """Weight per tensor (reading,): mean energy over the tensor's energy, which keeps the total."""
+        """Return a weight per tensor (reading,): mean energy over the tensor's energy, which keeps the total."""
         if self.layers == "equal":
             return None
         energies = {n: (value.detach().abs() ** power).flatten(1).sum(1) for n, value in o.items()}
@@ -84,7 +85,7 @@ class Distance:
 
 
 def _rescaled(c: Tensors, o: Tensors) -> dict[str, Tensor]:
-    """s·o per reading, with the s ≥ 1 nearest to c in squares."""
+    """Return s·o for each reading, with the s ≥ 1 nearest to c in squares."""
     dot = _total({n: c[n] * o[n] for n in o})
     energy = _total({n: o[n] * o[n] for n in o})
     s = (dot / energy.clamp_min(torch.finfo(energy.dtype).tiny)).clamp_min(1)

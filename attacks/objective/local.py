@@ -1,7 +1,7 @@
-"""Unrolled local training: a client's update after several local steps on candidates.
+"""Simulate (unroll) local training: a client's update after several local steps on candidates.
 
-After the first step the weights depend on the reading and on its candidates. The graph is kept through the weights, so
-distances to the update have exact derivatives.
+After the first step the weights depend on the reading and on its candidates. The computation graph is kept through the
+weights, so distances to the update have exact derivatives.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,13 +30,13 @@ def unrolled_update(
     momentum: float = 0.0,
     weight_decay: float = 0.0,
 ) -> dict[str, Tensor]:
-    """Update of each reading after `steps` local steps, in gradient units: name → (reading, *shape).
+    """Simulate each reading's update after `steps` local steps, in gradient units: name → (reading, *shape).
 
     - `weights`: shared start, name → (*shape); `rate`: η.
     - `inputs` (reading, step·example, *shape), `targets` (reading, step·example, class): in the order of the steps.
-    - `batches`: examples per step (step,), by default equal.
+    - `batches`: examples per step (step,); None makes equal batches.
     - `between`: defense inside local steps (`Description.local_steps`), from example gradients (reading, example,
-      *shape) to ḡ; by default the mean.
+      *shape) to ḡ; None takes the mean.
 
     Each step is w ← w - η ḡ with ḡ the mean gradient at the current weights (local SGD, McMahan et al. 2017, algorithm
     1). The result is the update w_0 - w_L divided by η·steps.
@@ -45,8 +45,8 @@ def unrolled_update(
     result is (w_0 - w_L) / (η · steps · `momentum_gain`) - λ w_0, which equals the gradient if the gradient is
     constant.
 
-    Differentiable to inputs and targets through all steps if they require it; otherwise no graph is kept. Raises
-    `BenchError` if the examples do not form `steps` equal batches, `NotApplicable` as `group_gradients` does.
+    The result is differentiable to inputs and targets through all steps if they require it; otherwise no graph is kept.
+    Raises `BenchError` if the examples do not form `steps` equal batches, `NotApplicable` as `group_gradients` does.
     """
     count, examples = inputs.shape[:2]
     if batches is None:
@@ -82,14 +82,13 @@ def unrolled_update(
 
 
 def momentum_gain(momentum: float, steps: int) -> float:
-    """Mean of (1 - mˢ)/(1 - m) over s = 1 … L: reach of momentum m after L steps, relative to none."""
+    """Return the mean of (1 - mˢ)/(1 - m) over s = 1 … L: the factor by which momentum m lengthens L steps."""
     return sum((1 - momentum**s) / (1 - momentum) for s in range(1, steps + 1)) / steps
 
 
 def _example_gradients(
     model: nn.Module, shared: Tensors | None, local: Tensors, inputs: Tensor, targets: Tensor, graph: bool
 ) -> dict[str, Tensor]:
-    """Gradient of each example, name → (reading, example, *shape), as groups of size 1."""
     count, examples = inputs.shape[:2]
     repeated = (
         {name: value[:, None].expand(count, examples, *value.shape[1:]).flatten(0, 1) for name, value in local.items()}
@@ -105,7 +104,7 @@ def _example_gradients(
 def _mean_gradients(
     model: nn.Module, shared: Tensors | None, local: Tensors, inputs: Tensor, targets: Tensor, graph: bool
 ) -> dict[str, Tensor]:
-    """Mean gradient of each group at weights `shared`, name → (*shape), or `local`, name → (group, *shape)."""
+    """Return each group's mean gradient at weights `shared`, name → (*shape), or `local`, name → (group, *shape)."""
     if shared is not None:
         return group_gradients(model, shared, inputs, targets, differentiable=graph)
     leaves = {
@@ -126,7 +125,7 @@ def _loss(weights: Tensors, model: nn.Module, inputs: Tensor, targets: Tensor) -
 
 
 def _one_by_one(weights: Tensors, model: nn.Module, inputs: Tensor, targets: Tensor, graph: bool) -> dict[str, Tensor]:
-    """Plain autograd for each group: slow, but right for every model."""
+    """Use plain autograd for each group: slow, but right for every model."""
     rows = []
     for row, (x, y) in enumerate(zip(inputs, targets, strict=True)):
         local = {name: value[row] for name, value in weights.items()}

@@ -1,4 +1,4 @@
-"""Matching objective: observations, and their distance to the gradients of candidate examples."""
+"""Matching objective: a reading's observations, and their distance to the gradients of candidate examples."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,11 +15,11 @@ Tensors = Mapping[str, Tensor]
 
 
 def observations(reading: Reading) -> list[dict[str, Tensor]]:
-    """Observations as gradients, each name → (reading, *shape), in gradient units.
+    """Return a reading's observations as gradients, each name → (reading, *shape), in gradient units.
 
     An update over L steps, w_0 - w_L = η Σ g, counts as the mean gradient, which is exact at L = 1. Observations under
-    the same weights are averaged, since their mean is sufficient, unless the description says that more than added
-    noise is random.
+    the same weights are averaged, since their mean is sufficient, unless the description has other randomness than
+    added noise.
     """
     scale = 1 / (reading.unit * reading.steps)
     values = {name: value * scale for name, value in reading.values.items()}
@@ -29,13 +29,14 @@ def observations(reading: Reading) -> list[dict[str, Tensor]]:
 
 
 def mean_observation(observed: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Mean over observations, name → (reading, *shape)."""
+    """Return the mean over observations, name → (reading, *shape)."""
     return {name: torch.stack([each[name] for each in observed]).mean(0) for name in observed[0]}
 
 
 def by_likelihood(distance: Distance, reading: Reading) -> Distance:
-    """Distance matched to the described noise. L2 becomes L1, Laplace noise's log likelihood, for a single observation
-    with Laplace noise only. Coordinates are scaled by their noise deviation if deviations differ."""
+    """Adapt a distance to the described noise; without a description, return it unchanged. L2 becomes L1 (the log
+    likelihood under Laplace noise) for a single observation with only Laplace noise. Coordinates are scaled by their
+    noise deviation if deviations differ."""
     if reading.description is None:
         return distance
     noise = reading.description.noise
@@ -46,20 +47,20 @@ def by_likelihood(distance: Distance, reading: Reading) -> Distance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """Mean distance between the observations and simulated readings of candidates."""
+    """Mean distance between a reading's observations and the simulated observations of candidate examples."""
 
     reading: Reading
     distance: Distance
     unrolled: bool = False
-    """Simulate each local step instead of the mean over steps."""
+    """True simulates each local step; False takes a single gradient in place of the mean over steps."""
     exact: bool = False
-    """Return minus the described log density, any sign, if the description has a density."""
+    """True returns minus the described log density, any sign, if the description has a density."""
 
     def __call__(
         self, observed: list[dict[str, Tensor]], inputs: Tensor, targets: Tensor, *, differentiable: bool
     ) -> Tensor:
-        """Distance (reading,) to `observed`, each name → (reading, *shape). `inputs` (reading, example, *shape),
-        `targets` (reading, example, class)."""
+        """Return the distance (reading,) to `observed`, each name → (reading, *shape), for candidates with `inputs`
+        (reading, example, *shape) and label probabilities `targets` (reading, example, class)."""
         reading = self.reading
         total = torch.zeros(len(inputs), dtype=inputs.dtype, device=inputs.device)
         shared = len(observed) > 1 and same_weights(reading)
@@ -73,16 +74,16 @@ class Mismatch:
         return total / len(observed)
 
     def simulated(self, observed: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Simulated first observation of candidates, name → (reading, *shape)."""
+        """Simulate the first observation for candidates `inputs` and `targets`: name → (reading, *shape)."""
         weights = {name: value[0] for name, value in self.reading.weights.items()}
         gradients = self._gradients(weights, observed, inputs, targets, False)
         return self._as_shown(gradients, observed, Candidates(inputs=inputs, targets=targets, weights=weights))
 
     def shown(self, observed: Tensors, gradients: Tensors, candidates: Candidates | None = None) -> dict[str, Tensor]:
-        """Simulated observation from known gradients after a single local step, name → (reading, *shape).
+        """Simulate an observation from known gradients after a single local step: name → (reading, *shape).
 
-        `gradients` under the first weights, name → (reading, example, *shape). `candidates` are needed if the defense
-        acts inside the step.
+        `gradients` are under the first weights, name → (reading, example, *shape). Only a defense inside the step needs
+        `candidates`.
         """
         description = self.reading.description
         if description is not None and description.inside_steps:
@@ -96,7 +97,6 @@ class Mismatch:
     def _as_shown(
         self, gradients: dict[str, Tensor], observed: Tensors, candidates: Candidates | None
     ) -> dict[str, Tensor]:
-        """Gradients from `_gradients` after the described defense."""
         description = self.reading.description
         if description is None:
             return gradients
@@ -107,9 +107,9 @@ class Mismatch:
     def _gradients(
         self, weights: Tensors, observed: Tensors, inputs: Tensor, targets: Tensor, differentiable: bool
     ) -> dict[str, Tensor]:
-        """Gradients of candidates in the description's format. Without a description the mean, name → (reading,
-        *shape); with a description each client's message, (reading, client, *shape); with a defense inside local steps
-        each example's gradient, (reading, example, *shape)."""
+        """Return candidates' gradients in the description's format. Without a description, this is the mean, name →
+        (reading, *shape); with a description, each client's message, (reading, client, *shape); with a defense inside
+        local steps, each example's gradient, (reading, example, *shape)."""
         reading, description = self.reading, self.reading.description
         model = reading.model
         if self.unrolled:
@@ -135,7 +135,8 @@ class Mismatch:
         return {name: value.unflatten(0, (len(inputs), rows)) for name, value in flat.items()}
 
     def of_shown(self, simulated: Tensors, observed: Tensors) -> Tensor:
-        """Distance (reading,), or -2v log p if the defense's draws have a likelihood."""
+        """Return the distance (reading,) between a simulated and an actual observation. If the defense's draws have a
+        likelihood p, return -2v log p with noise variance v instead."""
         description = self.reading.description
         if description is not None and self.exact and len(self.reading.rounds) == 1:
             density = description.log_density(simulated, observed)
@@ -149,5 +150,5 @@ class Mismatch:
 
 
 def same_weights(reading: Reading) -> bool:
-    """Whether all observations have the same weights."""
+    """Return whether all observations were made under the same weights."""
     return len(reading.rounds) == 1 or all(bool((value == value[:1]).all()) for value in reading.weights.values())

@@ -1,8 +1,7 @@
-"""More local positions than examples: repeated examples in a client's local steps.
+"""Repeated examples in a client's local steps: more positions in the steps than examples.
 
 A client visits its D examples in a new order per pass. Positions 0 … D-1 are a first pass over distinct examples; later
-passes repeat them in other orders. An attack can then search D examples instead of B·L, with evidence from all their
-steps.
+passes repeat them in other orders. An attack can then search D examples instead of B·L, with evidence from all steps.
 """
 
 from collections.abc import Sequence
@@ -15,19 +14,20 @@ from bench.trip import Reading
 
 
 def distinct_examples(reading: Reading) -> int:
-    """Distinct examples behind each reading, at most `reading.examples`. Repeats are resolved only for a single sender,
-    not in an aggregate over several."""
+    """Return the number of distinct examples behind each reading, at most `reading.examples`. Repeats count only for a
+    single sender, not in an aggregate over several senders."""
     if reading.senders > 1:
         return reading.examples
     return min(reading.examples, reading.client_examples)
 
 
 def tied_examples(labels: Tensor, distinct: int) -> Tensor:
-    """Example number (below `distinct`) at each position: labels (..., position) int64 → the same shape.
+    """Return the example's number (below `distinct`) at each position in `labels` (..., position) int64, in the same
+    shape.
 
     Position p in the first pass is example p. Later passes are matched by label, equal labels by ascending position:
-    labels carry no more information. -1 if a later pass has a label more often than the first. Distinct inputs
-    (reading, example, *shape) are spread over positions by `inputs[:, ties]`.
+    labels carry no more information. The number is -1 if a later pass has a label more often than the first. `inputs[:,
+    ties]` spreads distinct inputs (reading, example, *shape) over positions.
     """
     flat = labels.flatten(0, -2) if labels.dim() > 1 else labels[None]
     first = flat[:, :distinct]
@@ -40,12 +40,11 @@ def tied_examples(labels: Tensor, distinct: int) -> Tensor:
 
 
 def _rank(labels: Tensor) -> Tensor:
-    """Number of earlier positions with the same label: (row, position) → the same shape."""
     return (labels[:, :, None] == labels[:, None, :]).long().tril(-1).sum(2)
 
 
 def segments(batches: Sequence[int], distinct: int) -> list[int]:
-    """Lengths of runs of positions within a step and a pass, whose order has no effect."""
+    """Return the lengths of runs of positions within a step and a pass; the order in a run has no effect."""
     examples = sum(batches)
     ends = sorted({*accumulate(batches), *range(distinct, examples, distinct)})
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]

@@ -1,4 +1,4 @@
-"""Rescaling of readings whose squared norms leave single precision."""
+"""Rescale readings whose squared norms leave the range of single precision."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _USUAL = (1e-6, 1e6)  # norms left unchanged: products of two squares stay finit
 
 @dataclass(frozen=True, slots=True)
 class _RescaledDescription:
-    """`Description` for a reading multiplied by `factor`. Candidate gradients keep their scale."""
+    """`Description` for a reading multiplied by `factor`. Candidates' gradients keep their scale."""
 
     inner: Description
     factor: float
@@ -68,8 +68,6 @@ class _RescaledDescription:
 
 @dataclass(frozen=True, slots=True)
 class _RescaledSimulator:
-    """`Simulator` for a reading multiplied by `factor`."""
-
     inner: Simulator
     factor: float
 
@@ -90,7 +88,7 @@ class _RescaledSimulator:
 
 
 def rescaled(reading: Reading) -> Reading:
-    """Reading scaled by a power of two to a median norm near 1, if the norm is outside 1e-6 … 1e6. Description and
+    """Scale a reading by a power of two to a median norm near 1, if the norm is outside 1e-6 … 1e6. The description and
     simulator follow. Without this, 1e-21 squared is 0 in single precision and every candidate would seem exact."""
     squares = torch.stack([value.double().flatten(1).square().sum(1) for value in reading.values.values()])
     norms = squares.sum(0).sqrt()

@@ -1,1 +1,1 @@
-"""Parts that minimise an objective over inputs: starts, priors, search spaces, stages."""
+"""Components that minimise an objective over inputs: starts, priors, search spaces, stages."""

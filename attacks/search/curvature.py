@@ -1,4 +1,4 @@
-"""Search space in which the matching distance is equally curved in all directions."""
+"""Search space in which the matching distance has about equal curvature in all directions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ _DAMPING = 1e-3  # of the mean curvature
 
 @dataclass(frozen=True, slots=True)
 class EqualCurvature:
-    """Variables w with u = T w in a Gaussian space; T Tᵀ is the inverse damped curvature in u."""
+    """Search space with variables w, u = T w in a Gaussian space; T Tᵀ is the inverse damped curvature in u."""
 
     space: Gaussian
     to_prior: Tensor
-    """T, upper triangular (value, value)."""
+    """Matrix T, upper triangular (value, value)."""
 
     def inputs(self, w: Tensor) -> Tensor:
         return self.space.inputs(self._prior(w))
@@ -50,10 +50,10 @@ class EqualCurvature:
 
 
 def equal_curvature(space: Gaussian, reading: Reading, key: Key) -> EqualCurvature:
-    """`space` in variables with about equal curvature of Σ (∇L(x, y) - g)² in every direction.
+    """Change the variables of `space` so that Σ (∇L(x, y) - g)² has about equal curvature in every direction.
 
-    E[JᵀJ], J = ∂∇L/∂x, is the mean of (Jᵀz)(Jᵀz)ᵀ over random signs z and public examples. A single matrix serves all
-    readings at the same weights.
+    The curvature E[JᵀJ], with J = ∂∇L/∂x, is the mean of (Jᵀz)(Jᵀz)ᵀ over random signs z and public examples. A single
+    matrix serves all readings at the same weights.
     """
     like = next(iter(reading.values.values()))
     size = reading.public_mean.numel()
@@ -72,7 +72,6 @@ def equal_curvature(space: Gaussian, reading: Reading, key: Key) -> EqualCurvatu
 
 
 def _probes(reading: Reading, like: Tensor, key: Key) -> Iterator[Tensor]:
-    """Jᵀz (probe, value) for public examples in turn."""
     for first in range(0, _PROBES, _EXAMPLES):
         random = key.generator("curvature-matrix", first)
         examples = [n % len(reading.public_inputs) for n in range(first, min(_PROBES, first + _EXAMPLES))]

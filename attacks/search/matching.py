@@ -1,6 +1,6 @@
-"""Gradient matching: distance, prior, solver, start and labels, for many readings in parallel.
+"""Gradient matching for many readings in parallel.
 
-A matching attack chooses the parts and their numbers.
+A matching attack chooses a distance, prior, solver, start and label treatment, and their numbers.
 """
 
 from abc import abstractmethod
@@ -35,25 +35,26 @@ _WRONG_ORDER = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Components of a matching attack."""
+    """Components of a matching attack, with their numbers."""
 
     distance: Kind
     solver: Solver[Any]
     start: Start
     labels: Literal["joint", "inferred"]
-    """Optimised with the inputs as softmax(logits) ("joint", Zhu et al. 2019), or inferred from the gradient."""
+    """"joint": optimised with the inputs, as softmax(logits) (Zhu et al. 2019). "inferred": read from the gradient."""
     limits: RowLimits
-    """The authors' number of evaluations, capped by the budget."""
+    """Limits for the solver, with the authors' number of evaluations; the budget caps this number."""
     departures: tuple[str, ...] = ()
-    """Differences from the authors' code, for the record."""
+    """Differences from the authors' code, in words for the record."""
     prior: Prior = Prior()
     preconditioned: bool = False
-    """Normalised losses and preconditioned inputs; always on with a description, except for the cosine distance."""
+    """True normalises losses and preconditions inputs. With a description both are always on; with the cosine distance
+    inputs are never preconditioned."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MatchingAttack(Attack):
-    """Gradient matching; these options are ours and by default off."""
+    """Base class for gradient matching. These options are this benchmark's additions, by default off."""
 
     mergeable = True
 
@@ -72,7 +73,7 @@ class MatchingAttack(Attack):
 
     @abstractmethod
     def parts(self, reading: Reading, budget: Budget) -> Parts:
-        """Parts for this reading within this budget."""
+        """Return the attack's components for this reading and budget."""
 
     def refuses(self, reading: Reading) -> str | None:
         if reading.linked != "vector":
@@ -83,7 +84,6 @@ class MatchingAttack(Attack):
         return None
 
     def objective(self, reading: Reading) -> Objective:
-        """Matching distance without prior."""
         reading = rescaled(reading)
         mismatch = self._mismatch(self.parts(reading, Budget(evaluations=1)), reading)
         return partial(mismatch, observations(reading), differentiable=False)
@@ -118,7 +118,7 @@ class MatchingAttack(Attack):
         return reconstruction(problem, solution, parts.solver, cost, tuple(_departures(parts, problem, evaluations)))
 
     def unrolls(self, reading: Reading) -> bool:
-        """Whether each local step behind this reading is simulated."""
+        """Return whether the attack simulates each local step behind this reading."""
         return self.local == "unrolled" and reading.steps > 1 and reading.senders == 1
 
     def _mismatch(self, parts: Parts, reading: Reading) -> Mismatch:
@@ -131,7 +131,7 @@ class MatchingAttack(Attack):
 def reconstruction(
     problem: MatchingProblem, solution: Solution, solver: Solver[Any], cost: int, notes: tuple[str, ...]
 ) -> Reconstruction:
-    """Reconstruction from a solution; each solver evaluation counts `cost` times."""
+    """Turn a solver's solution into a reconstruction; each solver evaluation counts `cost` times."""
     rows = torch.arange(len(solution.loss))
     inputs, logits = problem.split(solution.x)
     labels = problem.ordered_labels(rows, solution.runs) if logits is None else logits.argmax(-1)
@@ -160,7 +160,6 @@ def reconstruction(
 
 
 def _departures(parts: Parts, problem: MatchingProblem, evaluations: int) -> Iterator[str]:
-    """Differences from the authors' run, in words for the record."""
     yield "keeps the point of the attack's least loss; the published loop keeps the last"
     if problem.space is not None:
         yield "the solver sees normalised losses and preconditioned inputs"

@@ -1,4 +1,4 @@
-"""Mixtures in a batch as a function of their originals, for defenses that train on mixtures.
+"""Mixtures in a batch as a function of their originals, for attacks on training with mixtures (mixup).
 
 Each row of the mixing matrix M (mixture, original) is a softmax over variables: positive shares with sum 1. A row's
 variables follow the variables of an example, so solvers and stages need no change.
@@ -17,7 +17,8 @@ _SPREAD = 3.0  # of the logits over their variables
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Space `inner` per example plus `examples` logits: (..., example, value + examples) on both sides."""
+    """Search space `inner` per example, extended by `examples` logits of the mixing matrix. Variables and inputs both
+    have the shape (..., example, value + examples)."""
 
     inner: Space
     examples: int
@@ -44,5 +45,5 @@ class Mixed:
 
 
 def split(values: Tensor, examples: int) -> tuple[Tensor, Tensor]:
-    """Inputs (..., example, value) and M (..., mixture, original) from (..., example, value + examples)."""
+    """Split (..., example, value + examples) into inputs (..., example, value) and M (..., mixture, original)."""
     return values[..., :-examples], values[..., -examples:].softmax(-1)

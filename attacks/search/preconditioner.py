@@ -1,4 +1,4 @@
-"""Diagonal preconditioner for inputs: effect of each input value on the gradient, on public examples."""
+"""Diagonal preconditioner for inputs, from the effect of each input value on the gradient of public examples."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -18,13 +18,14 @@ _ROOM = 1 << 22  # coordinates of gradients in memory at once
 
 
 def preconditioner(reading: Reading, key: Key) -> Tensor:
-    """Length of each input value in the solver's variables, (value,), like the reading in dtype and device.
+    """Return the length of each input value in the solver's variables, (value,), in the reading's dtype and device.
 
     The length is the inverse root of the mean curvature of Σ (∇L(x, y) - g)² in the value, relative to all values. A
     strided convolution sees some pixels through more windows than others, so curvatures differ tenfold by place; in
     these variables they are alike. The diagonal of JᵀJ, J = ∂∇L/∂x, is the mean of (Jᵀz)² over random signs z
     (Hutchinson's estimator; Bekas, Kokiopoulou & Saad 2007), here over public examples at the reading's weights; 64
-    draws give it to 18 %, its root to 9 %. All ones without public examples, or if no value moves the gradient.
+    draws give it to 18 %, its root to 9 %. All lengths are 1 without public examples, or if no value moves the
+    gradient.
     """
     count, like = min(PUBLIC, len(reading.public_inputs)), next(iter(reading.values.values()))
     ones = like.new_ones(reading.public_mean.numel())
@@ -45,7 +46,7 @@ def preconditioner(reading: Reading, key: Key) -> Tensor:
 
 
 def _samples(reading: Reading, like: Tensor, key: Key, examples: range, draws: int) -> Iterator[Tensor]:
-    """(Jᵀz)² (value,) for some public examples and each draw; z depends only on the example's number."""
+    """Yield (Jᵀz)² (value,) for some public examples and each draw; z depends only on the example's number."""
     generators = [key.generator("curvature", number) for number in examples]
 
     def bits(shape: tuple[int, ...]) -> NDArray[np.int8]:
@@ -59,8 +60,9 @@ def _samples(reading: Reading, like: Tensor, key: Key, examples: range, draws: i
 def signed_derivative(
     reading: Reading, like: Tensor, examples: Sequence[int], bits: Callable[[tuple[int, ...]], NDArray[np.int8]]
 ) -> Tensor:
-    """Jᵀz of public examples, (example, value), with J = ∂∇L/∂x at the reading's weights. z = 2·`bits` - 1 per
-    parameter, (example, *shape). An example's label is its number modulo the classes."""
+    """Return Jᵀz (example, value) for the public examples numbered `examples`, with J = ∂∇L/∂x at the reading's
+    weights. Signs are z = 2·`bits` - 1 per parameter, (example, *shape). An example's label is its number modulo the
+    classes."""
     weights = {name: value[0] for name, value in reading.weights.items()}
     labels = torch.tensor(examples, device=like.device) % reading.classes
     targets = one_hot(labels, reading.classes, like.dtype)[:, None]

@@ -1,4 +1,4 @@
-"""Priors on inputs, a value per reading added to the distance: published priors, and noise-aware priors."""
+"""Priors on inputs, added to the distance as a value per reading: published priors, and noise-aware priors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ _SMOOTH = 0.01  # differences, in units of the data, below which |∂x| is smoot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior:
-    """Weights of the published priors."""
+    """Weights of the published priors on inputs."""
 
     total_variation: float = 0.0
-    """Images only."""
+    """Weight of the total variation; images only."""
     squared: float = 0.0
     absolute: float = 0.0
 
     def __call__(self, x: Tensor) -> Tensor | float:
-        """Inputs (reading, example, *shape) → (reading,), or 0."""
+        """Return the weighted prior of inputs `x` (reading, example, *shape): (reading,), or 0 if all weights are 0."""
         return (
             (self.total_variation * total_variation(x) if self.total_variation else 0.0)
             + (self.squared * squared(x) if self.squared else 0.0)
@@ -35,27 +35,28 @@ class Prior:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseModel:
-    """Prior weight under described noise: the objective's minimum is the most probable candidate.
+    """Prior weight under described noise, chosen so that the objective's minimum is the most probable candidate.
 
     For noise variance v per coordinate of the mean observation, -2v log p is the squared distance plus 2v times the
-    prior's -log p; for Laplace noise √(v/2) takes the place of 2v, and the absolute distance of the squared. The prior:
-    neighbouring pixels differ as in public images, and values lie in the data's range.
+    prior's -log p. For Laplace noise √(v/2) takes the place of 2v, and the absolute distance of the squared distance.
+    The prior expects neighbouring pixels to differ as in public images, and values to lie in the data's range.
     """
 
     variance: float
-    """Mean over coordinates, in squared gradient units; 0 without described noise, which also sets the prior to 0."""
+    """Mean noise variance over coordinates, in squared gradient units; 0 (without a prior) if no noise is described."""
     weight: float
     """Prior weight at `variance`."""
     edge_scale: float
-    """Scale of neighbour differences in public images."""
+    """Scale of the differences between neighbouring pixels in public images."""
     bound: bool = False
-    """`variance` is an upper bound; `of_rows` then estimates each reading's variance."""
+    """True if `variance` is an upper bound; `of_rows` then estimates each reading's variance."""
     last: str | None = None
-    """Name of the last layer's weight, for this estimate."""
+    """Name of the last layer's weight, used in this estimate, or None if the weight is not sent."""
 
     @classmethod
     def of(cls, reading: Reading, observations: int) -> "NoiseModel":
-        """Model for a reading after averaging to `observations`; `weight` is 0 without public images."""
+        """Build the model for a reading averaged to `observations` observations; the weight is 0 without public
+        images."""
         noise = Noise() if reading.description is None else reading.description.noise
         variance = noise.variance / (len(reading.rounds) / observations)
         images = reading.kind.spatial and len(reading.public_inputs) > 1
@@ -72,11 +73,12 @@ class NoiseModel:
         )
 
     def of_rows(self, observed: Mapping[str, Tensor]) -> Tensor:
-        """Variance per reading, from name → (reading, *shape): (reading,).
+        """Return the noise variance (reading,) of each reading in `observed`, name → (reading, *shape).
 
-        For a bound: median square over a standard normal's, at most the bound. Most gradient coordinates are near zero,
-        so their median shows the noise, or more if the noise is weak. The last layer corrects weak noise: Σ (p - y)
-        over classes is 0, so each column of dW sums to noise. Exact zeros are dropped coordinates, without noise.
+        For a bound, the estimate is the median square over a standard normal's, at most the bound. Most gradient
+        coordinates are near zero, so their median shows the noise, or more if the noise is weak. The last layer
+        corrects weak noise: Σ (p - y) over classes is 0, so each column of dW sums to noise. Exact zeros are dropped
+        coordinates, without noise.
         """
         whole = torch.cat([value.detach().flatten(1) for value in observed.values()], 1)
         if not self.bound or self.variance == 0:
@@ -92,8 +94,8 @@ class NoiseModel:
         return torch.fmin(found, sums.nanmean(1))
 
     def prior(self, x: Tensor, value_range: tuple[float, float], share: Tensor | float = 1.0) -> Tensor | float:
-        """Weighted -log p of inputs (reading, example, *shape), up to a constant: (reading,), or 0. `share` (reading,)
-        multiplies the weight: for a variance below `variance`, or a distance in other units."""
+        """Return the weighted -log p of inputs `x` (reading, example, *shape), up to a constant: (reading,), or 0.
+        `share` (reading,) multiplies the weight: for a variance below `variance`, or a distance in other units."""
         if self.weight == 0:
             return 0.0
         return self.weight * share * (edges(x, self.edge_scale) + outside(x, *value_range) / (2 * _RANGE_DEVIATION**2))
@@ -103,52 +105,50 @@ Variance = TypeVar("Variance", float, Tensor)
 
 
 def _last_weight(reading: Reading) -> str | None:
-    """Name of the last linear layer's weight, or None if it is not sent."""
     path = last_layer(reading.model, reading.classes)
     name = None if path is None else f"{path}.weight" if path else "weight"
     return name if name in reading.values else None
 
 
 def prior_weight(variance: Variance, *, absolute: bool) -> Variance:
-    """Weight of -log p next to a squared distance, 2v, or with `absolute` an absolute distance, √(v/2)."""
+    """Return the weight of -log p at noise variance v: 2v for a squared distance, √(v/2) for an `absolute` distance."""
     return (variance / 2) ** 0.5 if absolute else 2 * variance
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """Mean absolute neighbour difference, both directions: (reading, example, channel, h, w) → (reading,). Geiping et
-    al. 2020, §4: anisotropic, mean over pixels."""
+    """Return the mean absolute difference between neighbouring pixels, summed over both directions: (reading, example,
+    channel, h, w) → (reading,). The form is anisotropic, with a mean over pixels (Geiping et al. 2020, §4)."""
     across, down = (d.abs().flatten(1).mean(1) for d in _differences(x))
     return across + down
 
 
 def squared(x: Tensor) -> Tensor:
-    """Mean square, (reading,)."""
+    """Return the mean square of each reading's inputs (reading,)."""
     return (x * x).flatten(1).mean(1)
 
 
 def absolute(x: Tensor) -> Tensor:
-    """Mean magnitude, (reading,)."""
+    """Return the mean magnitude of each reading's inputs (reading,)."""
     return x.abs().flatten(1).mean(1)
 
 
 def outside(x: Tensor, low: float, high: float) -> Tensor:
-    """Sum of squared excess over the data's range (reading,)."""
+    """Return the sum of squared excess over the data's range [low, high], per reading (reading,)."""
     return ((low - x).clamp_min(0) ** 2 + (x - high).clamp_min(0) ** 2).flatten(1).sum(1)
 
 
 def edges(x: Tensor, scale: float) -> Tensor:
-    """-log density, up to a constant, of images with Laplace neighbour differences: Σ |∂x| / scale. Smoothed at zero;
-    (reading, example, channel, h, w) → (reading,)."""
+    """Return -log density, up to a constant, of images with Laplace neighbour differences: Σ |∂x| / scale, smoothed at
+    zero. `x` (reading, example, channel, h, w) → (reading,)."""
     across, down = (((d * d + _SMOOTH**2).sqrt() - _SMOOTH).flatten(1).sum(1) for d in _differences(x))
     return (across + down) / scale
 
 
 def edge_scale(public: Tensor) -> float:
-    """Maximum likelihood scale of `edges` on public images (example, channel, h, w): mean |∂x|, at least .001."""
+    """Return the likeliest scale for `edges` on public images (example, channel, h, w): mean |∂x|, at least .001."""
     differences = torch.cat([d.flatten() for d in _differences(public)])
     return max(float(differences.abs().mean()), 1e-3)
 
 
 def _differences(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Neighbour differences across and down, (..., height, width)."""
     return x[..., :, 1:] - x[..., :, :-1], x[..., 1:, :] - x[..., :-1, :]

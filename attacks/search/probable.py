@@ -1,4 +1,4 @@
-"""Search for the most probable examples, for direct readings (`map`) or mixtures (`demix`)."""
+"""Search for the most probable examples behind a reading (`map`), or behind training on mixtures (`demix`)."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,7 +35,7 @@ _LEAST_CURVED = 200  # evaluations per start above which the curvature matrix pa
 
 
 def unfit(reading: Reading) -> str | None:
-    """Reason why the search cannot run, or None."""
+    """Return the reason why the search cannot run on this reading, or None if it can."""
     if reading.linked != "vector":
         return "it matches whole vectors, and this reading's coordinates are not linked"
     if reading.labels is None and last_layer(reading.model, reading.classes) is None:
@@ -46,7 +46,7 @@ def unfit(reading: Reading) -> str | None:
 
 
 def objective_of(reading: Reading) -> Objective:
-    """Matching distance without prior."""
+    """Return the distance between candidates and the reading, without the prior."""
     reading = rescaled(reading)
     return partial(mismatch_of(reading), observations(reading), differentiable=False)
 
@@ -61,8 +61,9 @@ def most_probable(
     distinct: int | None = None,
     mixed: bool = False,
 ) -> Reconstruction:
-    """Most probable examples behind a rescaled reading, over several starts. `tolerance`: share of the zero-gradient
-    loss at which a reading is finished; `distinct`: see `MatchingProblem`; `mixed`: search a batch's originals."""
+    """Search for the most probable examples behind a rescaled reading, over several starts. A reading is finished below
+    the share `tolerance` of the zero-gradient loss. `distinct` is the number of distinct examples, None if all are
+    distinct. `mixed` searches the originals behind a batch's mixtures."""
     observed, mismatch, space = observations(reading), mismatch_of(reading), public_space(reading)
     hypotheses = label_hypotheses(reading, mean_observation(observed), starts, key)
     cost = reading.steps if mismatch.unrolled else 1
@@ -98,7 +99,7 @@ def most_probable(
 
 
 def mismatch_of(reading: Reading) -> Mismatch:
-    """Distance between readings and candidates by the described noise."""
+    """Return the distance between readings and candidates that fits the described noise."""
     return Mismatch(
         reading=reading,
         distance=by_likelihood(Distance(kind="l2"), reading),
@@ -107,7 +108,6 @@ def mismatch_of(reading: Reading) -> Mismatch:
 
 
 def _starts_worth(reading: Reading, evaluations: int, starts: int) -> int:
-    """`starts`, or fewer if the evaluations do not suffice."""
     if not has_relu(reading.model):
         return starts
     return max(1, min(starts, evaluations // (_SOFT_STAGE * len(_SHARPNESS))))
@@ -116,7 +116,7 @@ def _starts_worth(reading: Reading, evaluations: int, starts: int) -> int:
 def _ways(
     reading: Reading, space: Gaussian, variance: float, evaluations: int, key: Key, *, bound: bool
 ) -> tuple[tuple[Stage, ...], ...]:
-    """Stages of successive starts, each with this number of evaluations."""
+    """Return the stages of successive starts; each start has `evaluations` evaluations."""
     model = reading.model
     if has_relu(model):
         return (tuple(_softened_stages(model, space, by_angle=variance == 0)),)

@@ -1,4 +1,4 @@
-"""Gradient matching as a problem for the solvers' loop: variables, starts, losses."""
+"""Gradient matching as a problem for the solvers' loop: variables, starts and losses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,19 +32,19 @@ class MatchingProblem:
     noise: NoiseModel
     key: Key
     shuffled: bool = False
-    """Restarts try the labels in other orders."""
+    """True if restarts try the labels in other orders."""
     space: Space | None = None
-    """Search space for inputs, or None for the inputs themselves."""
+    """Search space for inputs; None searches the inputs themselves."""
     initial: Tensor | None = None
-    """Starts (reading, variable) that replace `start_kind`."""
+    """Starts (reading, variable) in place of `start_kind`; None takes `start_kind`."""
     energy_weight: Tensor | None = None
-    """Weight of the space's -log p in the loss (reading,)."""
+    """Weight of the space's -log p in the loss (reading,); None leaves -log p out."""
     tolerance: float | None = None
-    """Share of the zero-gradient loss seen as 1 by the solver, whose tolerances are absolute."""
+    """Share of the zero-gradient loss shown as 1 to the solver, whose tolerances are absolute; None: no such share."""
     distinct: int | None = None
-    """Number of distinct examples; tied positions (`tied_examples`) share variables."""
+    """Number of distinct examples, None if all are; tied positions (`tied_examples`) share variables."""
     mixed: bool = False
-    """Variables describe originals, trained on as mixtures (`search.mixtures`, in a `Mixed` space)."""
+    """True if variables describe originals, trained on as mixtures (`search.mixtures`, in a `Mixed` space)."""
 
     @property
     def reading(self) -> Reading:
@@ -52,12 +52,12 @@ class MatchingProblem:
 
     @property
     def examples(self) -> int:
-        """Number of examples with variables, the first in the reading."""
+        """Number of examples with variables; these are the first examples in the reading."""
         return self.reading.examples if self.distinct is None else self.distinct
 
     @property
     def values(self) -> int:
-        """Variables per example."""
+        """Number of variables per example."""
         return self.reading.public_mean.numel() + (self.examples if self.mixed else 0)
 
     @property
@@ -109,7 +109,8 @@ class MatchingProblem:
         return torch.stack(losses).mean(0)
 
     def noise_floor(self, rows: Tensor) -> Tensor:
-        """Loss from noise alone: variance (L1: mean magnitude) times nonzero coordinates; 0 for cosine."""
+        """Return the loss from noise alone (row,): variance (L1: mean magnitude) times nonzero coordinates; 0 for
+        cosine."""
         kind = self.mismatch.distance.kind
         if self.noise.variance == 0 or kind == "cosine":
             return torch.zeros_like(self.zero_gradient_loss(rows))
@@ -121,14 +122,14 @@ class MatchingProblem:
         return (variance / 2 if kind == "l1" else variance.square()).sqrt() * torch.stack(counts).to(self.like).mean(0)
 
     def variances(self, rows: Tensor) -> Tensor:
-        """Noise variance per row, as described, or estimated under a bound: (row,)."""
+        """Return the noise variance per row (row,), as described, or estimated if the description gives a bound."""
         return torch.stack([self.noise.of_rows(_rows(target, rows)) for target in self.observed]).mean(0)
 
     def _share(self, rows: Tensor) -> Tensor | float:
-        """Share of the prior's weight per row, (row,) or 1. The share falls in proportion to a noise variance below its
-        bound. Near the truth 1 - cos(c, o) is the squared distance over 2‖o‖², which also scales the prior. An attack's
-        total variation replaces the prior, since both together are too strong (digits, Gaussian 1e-4, GradInv, 24
-        victims: .79 with total variation, .71 with the prior or both)."""
+        """Return the share of the prior's weight per row, (row,), 1 or 0. The share falls in proportion to a noise
+        variance below its bound. Near the truth 1 - cos(c, o) is the squared distance over 2‖o‖², which also scales the
+        prior. An attack's total variation replaces the prior, since both together are too strong: in our test (digits,
+        Gaussian 1e-4, GradInv, 24 victims), total variation gave .79, the prior or both .71."""
         share: Tensor | float = 1.0
         if self.mismatch.distance.kind == "cosine" and self.prior.total_variation > 0:
             return 0.0
@@ -141,12 +142,12 @@ class MatchingProblem:
         return share
 
     def loss_scale(self, rows: Tensor) -> Tensor:
-        """Factor (row,) to the normalised loss.
+        """Return the factor (row,) from the loss to the normalised loss that the solver sees.
 
-        With `tolerance`: maps this share of the zero-gradient loss to 1. Without a space or public labels: 1.
-        Otherwise, and at least 1: squared norm of undefended public gradients over the reading's. A faint reading
-        (clipped, or an example predicted with confidence) would otherwise meet the solver's absolute tolerances
-        immediately.
+        With `tolerance`, the factor maps this share of the zero-gradient loss to 1. Without a space or public labels,
+        the factor is 1. Otherwise the factor is the squared norm of undefended public gradients over the reading's, at
+        least 1: a faint reading (clipped, or an example predicted with confidence) would otherwise meet the solver's
+        absolute tolerances immediately.
         """
         zero_loss, reading, like = self.zero_gradient_loss(rows), self.reading, self.like
         if self.tolerance is not None:
@@ -163,8 +164,9 @@ class MatchingProblem:
         return (usual / zero_loss.clamp_min(torch.finfo(zero_loss.dtype).tiny)).clamp_min(1)
 
     def ordered_labels(self, rows: Tensor, restarts: Tensor) -> Tensor | None:
-        """Labels (row, example) for these restarts, or None if labels are variables. An update does not show the order
-        of examples over local steps: the first run takes ascending labels, each restart a random order."""
+        """Return the labels (row, example) for these restarts, or None if labels are variables. An update does not show
+        the order of examples over local steps: if `shuffled`, the first run takes ascending labels, others a random
+        order."""
         if self.labels is None or not self.shuffled:
             return None if self.labels is None else self.labels[rows.cpu()]
         orders = []
@@ -175,12 +177,13 @@ class MatchingProblem:
         return torch.stack(orders)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Variables (row, variable) → inputs (row, example, *shape), label logits (row, example, class) or None."""
+        """Split variables (row, variable) into inputs (row, example, *shape) and label logits (row, example, class) or
+        None."""
         inputs, _, logits, _ = self._split(x)
         return inputs, logits
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Inputs, the space's -log p (row,), label logits, and the mixing matrix (row, mixture, original)."""
+        """Return inputs, the space's -log p (row,), label logits, and the mixing matrix (row, mixture, original)."""
         reading, examples, size = self.reading, self.examples, self.values
         variables = x[:, : examples * size].reshape(len(x), examples, size)
         inputs, energy = variables, x.new_zeros(len(x), examples)
@@ -193,7 +196,6 @@ class MatchingProblem:
         return inputs, energy.sum(1), logits, shares
 
     def _at_positions(self, inputs: Tensor, labels: Tensor | None) -> Tensor:
-        """Inputs (row, example, *shape) at each position in `labels` (row, position)."""
         if labels is None or self.examples == self.reading.examples:
             return inputs
         ties = tied_examples(labels, self.examples)
@@ -202,7 +204,6 @@ class MatchingProblem:
 
 
 def _mixed(shares: Tensor, of: Tensor) -> Tensor:
-    """Mixtures (row, mixture, …) from (row, original, …)."""
     return torch.einsum("rmo,ro...->rm...", shares, of)
 
 

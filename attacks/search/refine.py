@@ -1,4 +1,4 @@
-"""Continue rows in double precision after single precision stops them before their budget."""
+"""Continue rows in double precision if single precision stopped them before their budget was spent."""
 
 import copy
 from dataclasses import replace
@@ -16,8 +16,8 @@ from bench.trip import Reading
 def refine(
     problem: MatchingProblem, solver: Solver[Any], limits: RowLimits, solution: Solution, chunk: int
 ) -> Solution:
-    """`solution` with unfinished rows continued in float64, without restarts. A row is unfinished if evaluations remain
-    and its normalised loss is finite and above the stop in `limits`."""
+    """Continue the solution's unfinished rows in float64, without restarts. A row is unfinished if evaluations remain
+    and its normalised loss is finite and above `limits.stop_loss`."""
     loss = problem.loss_scale(torch.arange(len(solution.loss))) * solution.loss
     unfinished = ((loss > (limits.stop_loss or 0.0)) & torch.isfinite(loss)).cpu()
     rows = torch.nonzero((solution.evaluations < limits.evaluations) & unfinished)[:, 0]
@@ -37,7 +37,7 @@ def refine(
 
 
 def in_double(reading: Reading) -> Reading:
-    """Reading with observations, weights and a copy of the model in double precision."""
+    """Return the reading with observations, weights and a copy of the model in double precision."""
     return replace(
         reading,
         model=copy.deepcopy(reading.model).double(),
@@ -47,7 +47,7 @@ def in_double(reading: Reading) -> Reading:
 
 
 def _merged(first: Solution, more: Solution, rows: Tensor) -> Solution:
-    """`first` with the better rows in `more`; counts in `more` are totals."""
+    """Replace rows in `first` by the better rows in `more`; counts in `more` are totals."""
     x, loss, evaluations = first.x.clone(), first.loss.clone(), first.evaluations.clone()
     at = rows.to(loss.device)
     better = more.loss.to(loss) < loss[at]

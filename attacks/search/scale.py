@@ -1,7 +1,6 @@
-"""Models blind to the scale of inputs: normalisation after a first layer without bias removes it.
+"""Models blind to the scale of inputs: normalisation after a first layer without bias removes the scale.
 
-The gradient is then equal for α·x at any α: a reconstruction may be too dark or too bright, and the prior must fix the
-factor.
+The gradient is then equal for α·x at any α: a reconstruction may be too dark or too bright, and the prior must fix α.
 """
 
 import torch
@@ -17,7 +16,7 @@ _BRIGHT = 0.99  # quantile of an image matched to public images
 
 @torch.no_grad()
 def blind_to_scale(reading: Reading) -> bool:
-    """Whether the model's outputs ignore halving the values of public images."""
+    """Return whether the model's outputs stay equal if the values of public images are halved."""
     if not reading.kind.spatial or len(reading.public_inputs) < 2:
         return False
     weights = {name: value[0] for name, value in reading.weights.items()}
@@ -28,7 +27,7 @@ def blind_to_scale(reading: Reading) -> bool:
 
 
 def usual_brightness(inputs: Tensor, reading: Reading) -> Tensor:
-    """Images (…, *shape), each scaled so that its bright values match a median public image."""
+    """Scale each image in `inputs` (…, *shape) so that its bright values match a median public image's."""
     dims = len(reading.shape)
     bright = inputs.flatten(-dims).quantile(_BRIGHT, dim=-1)
     usual = reading.public_inputs.flatten(1).quantile(_BRIGHT, dim=1).median().to(bright)

@@ -1,4 +1,4 @@
-"""Copy of a model with softened ReLUs."""
+"""Copies of a model with softened ReLUs."""
 
 import copy
 
@@ -10,8 +10,8 @@ def has_relu(model: nn.Module) -> bool:
 
 
 def softened(model: nn.Module, sharpness: float) -> nn.Module:
-    """Copy with log(1 + exp(s z)) / s in place of each ReLU, s = `sharpness`. A ReLU's gradient is constant between
-    kinks, so the distance has almost no curvature there, and jumps."""
+    """Return a copy of the model with log(1 + exp(s z)) / s in place of each ReLU, s = `sharpness`. A ReLU's gradient
+    is constant between kinks, so the matching distance has almost no curvature there, and jumps at kinks."""
     copied = copy.deepcopy(model)
     for parent in list(copied.modules()):
         for name, child in parent.named_children():

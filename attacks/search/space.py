@@ -1,4 +1,4 @@
-"""Search spaces x = mean + A u with prior -log p(u) = ½‖u‖², A Aᵀ the covariance of public examples.
+"""Search spaces x = mean + A u with prior -log p(u) = ½‖u‖², where A Aᵀ is the covariance of public examples.
 
 A value with little variation among public examples moves little in these variables, so a solver reaches probable
 examples first. Spaces map the last axis, the values of an example, and keep earlier axes.
@@ -23,17 +23,17 @@ _LEAST_DEVIATION = 1e-3  # of a frequency
 
 
 class Space(Protocol):
-    """Variables u (..., value) ↔ inputs x (..., value)."""
+    """Map between variables u (..., value) and inputs x (..., value)."""
 
     def inputs(self, u: Tensor) -> Tensor: ...
     def variables(self, x: Tensor) -> Tensor: ...
     def with_energy(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs (..., value) and -log p(u) up to a constant (...); 0 in a space without prior."""
+        """Return inputs (..., value) and -log p(u) up to a constant (...), which is 0 in a space without prior."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagonal:
-    """x = `lengths`·u, lengths (value,), without prior."""
+    """Search space x = `lengths`·u with a length per value (value,), without prior."""
 
     lengths: Tensor
 
@@ -49,13 +49,14 @@ class Diagonal:
 
 @dataclass(frozen=True, slots=True)
 class Spectrum:
-    """Images with the same distribution at every place: variance per cosine frequency, covariance of channels."""
+    """Search space for images, equally distributed at every place: variance per cosine frequency, channel
+    covariance."""
 
     mean: Tensor  # (channel, height, width)
     channels: Tensor
     """Principal colours as rows (channel, channel)."""
     deviation: Tensor
-    """Deviation per colour and frequency (channel, height, width)."""
+    """Standard deviation per colour and frequency (channel, height, width)."""
 
     def inputs(self, u: Tensor) -> Tensor:
         across, down = cosines(self.mean.shape[-1]).to(u), cosines(self.mean.shape[-2]).to(u)
@@ -72,7 +73,7 @@ class Spectrum:
         return self.inputs(u), 0.5 * (u * u).sum(-1)
 
     def transposed(self, gradient: Tensor) -> Tensor:
-        """Aᵀ on a gradient (..., value): from inputs to variables."""
+        """Apply Aᵀ to a gradient (..., value), which turns derivatives by inputs into derivatives by variables."""
         across, down = cosines(self.mean.shape[-1]).to(gradient), cosines(self.mean.shape[-2]).to(gradient)
         colours = self._colours(gradient.unflatten(-1, self.mean.shape), self.channels)
         return (down @ colours @ across.T * self.deviation.to(gradient)).flatten(-3)
@@ -84,7 +85,7 @@ class Spectrum:
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """x = `mean` + `factor` u."""
+    """Search space x = `mean` + `factor` u with a full covariance."""
 
     mean: Tensor  # (value,)
     factor: Tensor
@@ -110,7 +111,7 @@ Gaussian = Spectrum | Dense
 
 @cache
 def cosines(size: int) -> Tensor:
-    """Orthonormal discrete cosine transform (type II), (frequency, place), in float64."""
+    """Return the orthonormal discrete cosine transform (type II) as a matrix (frequency, place), in float64."""
     places = torch.arange(size, dtype=torch.float64)
     matrix = torch.cos(math.pi / size * (places + 0.5) * places[:, None]) * math.sqrt(2 / size)
     matrix[0] /= math.sqrt(2)
@@ -118,10 +119,10 @@ def cosines(size: int) -> Tensor:
 
 
 def public_space(reading: Reading) -> Gaussian:
-    """Space fitted to the reading's public examples, in its dtype and on its device.
+    """Fit a search space to the reading's public examples, in the reading's dtype and on its device.
 
-    Images: `Spectrum`, or a full covariance shrunk towards it if held-out public examples are then likelier; tables: a
-    full covariance shrunk towards its diagonal.
+    Large images get a `Spectrum`. Other images get a `Spectrum`, or a full covariance shrunk towards it if held-out
+    public examples are then likelier. Tables get a full covariance shrunk towards its diagonal.
     """
     like = next(iter(reading.values.values()))
     public, images = reading.public_inputs.double(), reading.kind.spatial
@@ -137,8 +138,8 @@ def public_space(reading: Reading) -> Gaussian:
 
 
 def spectrum(public: Tensor) -> Spectrum:
-    """`Spectrum` of public images (example, channel, height, width) and their mirror images. Variances are smoothed
-    over neighbouring frequencies."""
+    """Fit a `Spectrum` to public images (example, channel, height, width) and their mirror images. Variances are
+    smoothed over neighbouring frequencies."""
     mean = public.mean(0)
     centred = public - mean
     centred = torch.cat([centred, centred.flip(-1)])
@@ -153,7 +154,7 @@ def spectrum(public: Tensor) -> Spectrum:
 
 
 def dense(public: Tensor, share: float, images: bool) -> Dense:
-    """Public covariance with `share` of the `Spectrum`'s covariance (tables: of its diagonal)."""
+    """Fit the covariance of public examples; `share` is taken from the `Spectrum`'s (tables: from the diagonal)."""
     flat = public.flatten(1)
     mean = flat.mean(0)
     centred = flat - mean
@@ -171,7 +172,6 @@ def dense(public: Tensor, share: float, images: bool) -> Dense:
 
 
 def _log_likelihood(space: Gaussian, x: Tensor) -> float:
-    """Mean log density of examples (example, value), up to a constant."""
     deviations = space.deviation if isinstance(space, Spectrum) else space.factor.diagonal()
     _, energy = space.with_energy(space.variables(x))
     return float(-energy.mean() - deviations.log().sum())

@@ -1,4 +1,4 @@
-"""Sequences of minimisations (stages), from several starts."""
+"""Minimise in stages (successive minimisations), from several starts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,17 +26,17 @@ _SPREAD = (0.1, 0.5)  # deviation of u: first start with several examples, later
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A minimisation."""
+    """A minimisation, as a part of a staged search."""
 
     model: nn.Module
     space: Space
     weight: float | None = None
-    """Weight of -log p over the zero-gradient loss; None: set by the previous stage's residual. Described noise sets
-    its own weight, for a bound at most the residual's."""
+    """Weight of -log p over the zero-gradient loss; None takes the weight from the previous stage's residual. Described
+    noise sets its own weight, for a bound at most the residual's."""
     until: float = 1.0
-    """Share of a start's evaluations at which the stage ends."""
+    """Share of a start's evaluations after which the stage ends."""
     cosine: bool = False
-    """Match the angle to the reading instead of the distance."""
+    """True matches the angle to the reading instead of the distance."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,23 +49,15 @@ class _Search:
     stop: float
     budget: Budget
     zero_loss: Tensor
-    noise_floor: Tensor
-    """Loss left by noise (reading,)."""
-    noise_weight: Tensor | None
-    """Weight of -log p under described noise (reading,), or None."""
-    coordinates: Tensor
-    """Number of nonzero observed coordinates (reading,)."""
-    spent: Tensor
-    """Evaluations (reading,)."""
+    noise_floor: Tensor  # (reading,), loss left by noise
+    noise_weight: Tensor | None  # (reading,), weight of -log p under described noise
+    coordinates: Tensor  # (reading,), number of nonzero observed coordinates
+    spent: Tensor  # (reading,), evaluations
     restarts: Tensor
-    runs: Tensor
-    """Start with the best point (reading,)."""
-    loss: Tensor
-    """Loss at the best point (reading,)."""
-    residual: Tensor
-    """Distance after the last stage (reading,)."""
-    point: Tensor
-    """Best inputs so far (reading, example, value)."""
+    runs: Tensor  # (reading,), start with the best point
+    loss: Tensor  # (reading,), at the best point
+    residual: Tensor  # (reading,), distance after the last stage
+    point: Tensor  # (reading, example, value), best inputs so far
     marks: list[int]
     losses: list[Tensor]
     points: list[Tensor]
@@ -81,12 +73,13 @@ def staged(
     stop: float,
     budget: Budget,
 ) -> Solution:
-    """Point with the least loss per reading over `starts`, in the variables of `problem.space`.
+    """Minimise in stages over several `starts`; return each reading's point with the least loss, in `problem.space`.
 
     Each start takes the next of `hypotheses` (reading, start, example), labels best first, and the next of `ways`,
-    cyclically. Starts share the evaluations equally; only readings not yet explained begin another. The rest continues
-    the last stage, which all ways share. A reading is finished below `stop` times its zero-gradient loss, or if its
-    loss no longer falls. The loss is the distance under the model itself, plus -log p under described noise.
+    cyclically. Starts share the evaluations equally; only readings not yet explained begin another start. The remaining
+    evaluations continue the last stage, which all ways share. A reading is finished below `stop` times its
+    zero-gradient loss, or if its loss no longer falls. The loss is the distance under the model itself, plus -log p
+    under described noise.
     """
     search, evaluations = _begin(problem, hypotheses, solver, stop, budget), budget.evaluations
     longest = max(map(len, ways))
@@ -146,7 +139,7 @@ def _begin(problem: MatchingProblem, hypotheses: Tensor, solver: Solver[Any], st
 
 
 def _noise_weight(problem: MatchingProblem, rows: Tensor) -> Tensor | None:
-    """Weight of -log p (reading,): 2v, or √(v/2) for Laplace noise; None without noise."""
+    """Return the weight of -log p (reading,): 2v, or √(v/2) for Laplace noise; None without noise."""
     if problem.noise.variance == 0:
         return None
     return prior_weight(problem.variances(rows), absolute=problem.mismatch.distance.kind == "l1")
@@ -158,8 +151,8 @@ def _unexplained(search: _Search) -> Tensor:
 
 
 def _start(search: _Search, rows: Tensor, start: int, *, first: bool) -> Tensor:
-    """Inputs (row, example, value): u = 0 for a way's first start on a single example, otherwise near 0. Several
-    examples need distinct starts, since equal examples would stay equal."""
+    """Return inputs (row, example, value): u = 0 for a way's first start on a single example, otherwise u near 0.
+    Several examples need distinct starts, since equal examples would stay equal."""
     problem, (examples, values) = search.problem, _size(search.problem)
     assert problem.space is not None
     u = problem.like.new_zeros((len(rows), examples, values))
@@ -174,8 +167,8 @@ def _start(search: _Search, rows: Tensor, start: int, *, first: bool) -> Tensor:
 def _run(
     search: _Search, stage: Stage, rows: Tensor, runs: Tensor, x: Tensor, limit: int, last: bool = False
 ) -> Tensor:
-    """Inputs after a stage from `x`, both (row, example, value), up to `limit` evaluations per reading. `runs` (row,):
-    start numbers. Better points under the model itself are kept. `last`: final stage."""
+    """Run a stage from `x` (row, example, value), up to `limit` evaluations per reading; return the inputs reached.
+    `runs` (row,) holds start numbers. Better points under the model itself are kept. `last` marks the final stage."""
     problem = _labelled(search, rows, runs)
     distance = problem.mismatch.distance
     if int(search.spent[rows].min()) >= limit:
@@ -220,7 +213,6 @@ def _run(
 
 
 def _keep(search: _Search, rows: Tensor, runs: Tensor, x: Tensor, loss: Tensor) -> None:
-    """Keep inputs (row, example, value) with a loss (row,) below the best so far."""
     better = loss < search.loss[rows.to(loss.device)]
     chosen, known = rows[better.cpu()], runs[better.cpu()]
     at = chosen.to(loss.device)
@@ -231,7 +223,6 @@ def _keep(search: _Search, rows: Tensor, runs: Tensor, x: Tensor, loss: Tensor) 
 
 
 def _labelled(search: _Search, rows: Tensor, runs: Tensor) -> MatchingProblem:
-    """Problem with each row's hypothesis for this start as labels, on the host."""
     labels = search.hypotheses[:, 0].clone()
     labels[rows] = search.hypotheses[rows, runs]
     return replace(search.problem, labels=labels)

@@ -1,1 +1,1 @@
-"""Solvers: rows in parallel, state apart from configuration."""
+"""Solvers for many minimisations in parallel; state is separate from configuration."""

@@ -1,4 +1,4 @@
-"""Adam and signed Adam with step decay, many rows at once (Kingma & Ba 2015; Geiping et al. 2020)."""
+"""Adam and signed Adam with step decay, for many rows in parallel (Kingma & Ba 2015; Geiping et al. 2020)."""
 
 from dataclasses import dataclass
 
@@ -10,28 +10,26 @@ from bench.attacks.solvers.base import Solver, State
 
 @dataclass
 class AdamState(State):
-    """State of Adam."""
-
     first: Tensor
     """First moments (row, variable)."""
     second: Tensor
     """Second moments (row, variable)."""
     count: Tensor
-    """Iterations (row,)."""
+    """Iterations so far (row,)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adam(Solver[AdamState]):
-    """Adam with optional sign gradients, step decay and box."""
+    """Adam, optionally on the gradient's sign, with step decay and a range for the variables."""
 
     rate: float
     signed: bool = False
-    """Use the gradient's sign."""
+    """True replaces the gradient by its sign."""
     milestones: tuple[int, ...] = ()
-    """Iterations after which the rate is multiplied by `decay`."""
+    """Iteration counts after which the rate is multiplied by `decay`."""
     decay: float = 0.1
     box: tuple[float, float] | None = None
-    """Range (low, high) enforced after each step."""
+    """Range (low, high) enforced on the variables after each step, or None."""
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
 

@@ -1,7 +1,7 @@
-"""Solver interface: descent methods for many rows in parallel.
+"""Solver interface: descent methods for many rows in parallel, a row per minimisation.
 
-Configuration is frozen; state is a separate dataclass, tensors with a leading row axis. Evaluation, restarts and
-replacement are in `loop.py`.
+A solver's configuration is frozen; its state is a separate dataclass of tensors with a leading row axis. Evaluation,
+restarts and replacement are in `loop.py`.
 """
 
 from abc import ABC, abstractmethod
@@ -15,12 +15,12 @@ from torch import Tensor
 
 @dataclass
 class State:
-    """State of a solver, rows first."""
+    """A solver's state: tensors with a leading row axis."""
 
     trial: Tensor
-    """Next point for evaluation (row, variable)."""
+    """Next point to evaluate (row, variable)."""
     finished: Tensor
-    """Rows without a helpful step left (row,)."""
+    """True for a row without a helpful step left (row,)."""
 
 
 S = TypeVar("S", bound=State)
@@ -31,26 +31,26 @@ class Solver(ABC, Generic[S]):
 
     @abstractmethod
     def init(self, x: Tensor) -> S:
-        """State of rows starting at `x` (row, variable)."""
+        """Return the state of rows that start at `x` (row, variable)."""
 
     @abstractmethod
     def step(self, state: S, loss: Tensor, gradient: Tensor) -> S:
-        """State with each row's next trial, after loss (row,) and gradient (row, variable) at `trial`. May write into
-        `state`, which is not used again."""
+        """Return the state with each row's next trial, given loss (row,) and gradient (row, variable) at the present
+        trial. The method may write into `state`, which is not used again."""
 
     @abstractmethod
     def outer(self, evaluations: Tensor) -> Tensor:
-        """Evaluations (row,) → iterations (row,) as counted by the published loops."""
+        """Convert evaluations (row,) to iterations (row,) as counted by the published loops."""
 
 
 def select(state: S, rows: Tensor) -> S:
-    """State of the rows numbered `rows`."""
+    """Return the state of the rows numbered `rows`."""
     values = {item.name: getattr(state, item.name) for item in fields(state)}
     return replace(state, **{name: value[rows.to(value.device)] for name, value in values.items()})
 
 
 def merge(state: S, fresh: S, rows: Tensor) -> S:
-    """`state` with the rows in the mask `rows` replaced by `fresh`."""
+    """Return `state` with the rows in the mask `rows` replaced by the rows of `fresh`."""
     merged = {}
     for item in fields(state):
         value = getattr(state, item.name).clone()
@@ -60,7 +60,7 @@ def merge(state: S, fresh: S, rows: Tensor) -> S:
 
 
 def put(target: Tensor, rows: Tensor, chosen: Tensor, values: Tensor) -> None:
-    """target[rows[chosen]] = values[chosen], for distinct `rows`; on a GPU without waiting for the mask."""
+    """Assign target[rows[chosen]] = values[chosen], for distinct `rows`; on a GPU without waiting for `chosen`."""
     if not target.is_cuda:
         target[rows[chosen]] = values[chosen]
         return
@@ -69,7 +69,7 @@ def put(target: Tensor, rows: Tensor, chosen: Tensor, values: Tensor) -> None:
 
 
 def may_hold(any_of: Tensor) -> bool:
-    """Whether any mask value is true; on a GPU always True, which saves a synchronisation."""
+    """Return whether any mask value is true; on a GPU always True, which saves a synchronisation."""
     return any_of.is_cuda or bool(any_of.any())
 
 
@@ -81,19 +81,19 @@ class Problem(Protocol):
     """Independent minimisations, a row each; row and restart numbers are on the host."""
 
     def start(self, row: int, restart: int) -> Tensor:
-        """Start of a row for this restart: (variable,)."""
+        """Return the start of a row for this restart: (variable,)."""
 
     def subset(self, rows: Tensor, restarts: Tensor) -> Evaluate:
-        """Objective for some rows, each at its restart; both (row,)."""
+        """Return the objective for the rows numbered `rows`, each at its restart; both (row,)."""
 
     def zero_gradient_loss(self, rows: Tensor) -> Tensor:
-        """Loss (row,) of a candidate with a zero gradient, which explains nothing."""
+        """Return the loss (row,) of a candidate with a zero gradient, which explains nothing."""
 
     def noise_floor(self, rows: Tensor) -> Tensor:
-        """Loss (row,) caused by noise at the truth; a lower loss carries no information."""
+        """Return the loss (row,) caused by noise at the truth; a lower loss carries no information."""
 
     def loss_scale(self, rows: Tensor) -> Tensor:
-        """Factor (row,) from loss to normalised loss; solver tolerances are absolute."""
+        """Return the factor (row,) from the loss to the normalised loss; solver tolerances are absolute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,17 +107,17 @@ class RowLimits:
     - if its least loss is below `explained` and has become flat (`flat_after`, `least_fall`);
     - if restarts remain, its equal share of the budget is spent, and its least loss is above `abandon_above`.
 
-    `abandon_above` and `keep_below` are at least twice the noise floor.
+    The loop raises `abandon_above` and `keep_below` to at least twice the noise floor.
     """
 
     evaluations: int
     restarts: int = 0
     stop_loss: float | None = None
-    """Normalised loss at which a row is finished."""
+    """Normalised loss below which a row is finished; None never stops by the loss."""
     look_every: int = 1
     """Evaluations between comparisons with `stop_loss`."""
     flat_after: int | None = None
-    """Evaluations over which the fall in loss is measured."""
+    """Evaluations over which the fall in loss is measured; None never stops a flat run."""
     least_fall: float = 0.01
     """Share of the loss; a smaller fall counts as flat."""
     explained: float = 1e-3
@@ -125,16 +125,16 @@ class RowLimits:
     abandon_above: float = 1e-2
     """Share of the zero-gradient loss above which a run is abandoned."""
     keep_below: float = 1e-4
-    """Share of the zero-gradient loss; a run ending above is restarted while budget remains."""
+    """Share of the zero-gradient loss; a run that ends above is restarted while budget remains."""
     leave_stalled: bool = False
-    """Restart a converged run only at or above `stalled`; lower runs are left to a refinement."""
+    """True restarts a converged run only at or above `stalled`; lower runs are left to a refinement."""
     stalled: float = 1.0
-    """Share of the zero-gradient loss."""
+    """Share of the zero-gradient loss, for `leave_stalled`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """Result per row; counts are on the host."""
+    """Result of a minimisation, by row; counts are on the host."""
 
     x: Tensor
     """Point with the least loss over all runs (row, variable)."""
@@ -142,12 +142,12 @@ class Solution:
     """Least loss (row,)."""
     evaluations: Tensor  # (row,)
     restarts: Tensor
-    """Restarts used (row,)."""
+    """Number of restarts used (row,)."""
     runs: Tensor
-    """Restart with the least loss (row,)."""
+    """Number of the restart with the least loss (row,)."""
     marks: tuple[int, ...]
-    """Evaluation counts: powers of two, then the last evaluation."""
+    """Evaluation counts at which losses are noted: powers of two, then the last evaluation."""
     losses: Tensor
     """Least loss so far at each mark (mark, row)."""
     trajectory: Tensor
-    """Points of these losses for the first rows (mark, row, variable)."""
+    """Points with these losses, for the first rows only (mark, row, variable)."""

@@ -1,6 +1,6 @@
 """L-BFGS (Nocedal 1980) with a separate step size, history and stop for every row.
 
-`line_search = "none"` takes full steps, as the published attack loops with `torch.optim.LBFGS`; `"backtracking"`
+`line_search = "none"` takes full steps, as the published attack loops with `torch.optim.LBFGS` do; `"backtracking"`
 shrinks a row's step until the sufficient-decrease test holds. Rows are asynchronous: an evaluation takes each row's
 trial, be it a full or a shrunk step. The direction comes from the compact form (Byrd, Nocedal & Schnabel 1994, theorem
 2.2), which reads the history twice per step; its small systems are solved in float64.
@@ -22,15 +22,15 @@ _SHRINKS = 15  # trials along a direction before steepest descent
 
 @dataclass
 class LbfgsState(State):
-    """State of L-BFGS; `x`, `loss`, `gradient` belong to the accepted point."""
+    """State of L-BFGS; `x`, `loss` and `gradient` belong to the accepted point."""
 
     x: Tensor
     loss: Tensor  # +inf before the first evaluation
     gradient: Tensor
     d: Tensor
-    """Direction."""
+    """Search direction (row, variable)."""
     t: Tensor
-    """Step size."""
+    """Step size along the direction (row,)."""
     slope: Tensor  # g·d
     shrinks: Tensor
     scale: Tensor  # γ, the initial inverse Hessian
@@ -44,7 +44,7 @@ class LbfgsState(State):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lbfgs(Solver[LbfgsState]):
-    """L-BFGS; `rate`, `history` and tolerances as in `torch.optim.LBFGS`."""
+    """L-BFGS, with `rate`, `history` and tolerances as in `torch.optim.LBFGS`."""
 
     rate: float = 1.0
     history: int = 100
@@ -52,7 +52,7 @@ class Lbfgs(Solver[LbfgsState]):
     tolerance_gradient: float = 1e-7
     tolerance_change: float = 1e-9
     inner: int = 20
-    """Evaluations per published outer step."""
+    """Evaluations in an outer step of the published loops."""
 
     def init(self, x: Tensor) -> LbfgsState:
         rows, n = x.shape
@@ -155,15 +155,15 @@ class Lbfgs(Solver[LbfgsState]):
         return loss <= state.loss + _ARMIJO * state.t * state.slope
 
     def _shrink(self, state: LbfgsState, loss: Tensor) -> Tensor:
-        """Minimiser of the parabola through f(0), f'(0), f(t), within [.1, .5] of the step."""
+        """Return the factor to the minimum of the parabola through f(0), f'(0), f(t), within [.1, .5]."""
         rise = loss - state.loss - state.t * state.slope
         factor = -0.5 * state.t * state.slope / rise
         return torch.where(torch.isfinite(factor), factor, 0.1).clamp(0.1, 0.5)
 
     def _direction(self, state: LbfgsState, columns: Tensor, ys: Tensor, push: Tensor) -> tuple[Tensor, Tensor]:
-        """d = -H g and γ, after the newest pairs (s, y) enter the history of the rows in `push`. `columns` (row, 3,
-        variable): g, s and y; the pair is zero outside `push`. Writes the history in place, all rows into the same
-        slot."""
+        """Return d = -H g and γ (the initial inverse Hessian), after the newest pairs (s, y) enter the history of the
+        rows in `push`. `columns` (row, 3, variable): g, s and y; the pair is zero outside `push`. Writes the history in
+        place, all rows into the same slot."""
         g, s, y = columns.unbind(1)
         scale = torch.where(push, ys / torch.linalg.vecdot(y, y).clamp_min(1e-30), state.scale)
         if not may_hold(push) and not may_hold(state.filled):
@@ -192,9 +192,8 @@ class Lbfgs(Solver[LbfgsState]):
 def _compact(
     columns: Tensor, s: Tensor, y: Tensor, sy: Tensor, yy: Tensor, filled: Tensor, scale: Tensor, slot: int
 ) -> Tensor:
-    """-H g for a block of rows, small enough to keep its history (row, slot, variable) in cache for both readings.
-    `columns` (row, 3, variable): g and the newest pair, stored in `slot`. Updates the pair products `sy` and `yy` in
-    place."""
+    """Return -H g for a block of rows, small enough to keep its history (row, slot, variable) in cache for both
+    readings. `columns` (row, 3, variable): g and the newest pair, stored in `slot`. Updates `sy` and `yy` in place."""
     with_s, with_y = (columns @ s.mT).double(), (columns @ y.mT).double()
     sy[:, slot] = with_y[:, 1]  # s_new·y_j
     sy[:, :, slot] = with_s[:, 2]  # s_i·y_new

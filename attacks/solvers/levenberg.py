@@ -1,6 +1,6 @@
 """Levenberg–Marquardt from several starts of a least-squares problem (Levenberg 1944; Marquardt 1963).
 
-Not a `Solver`: it takes residuals and their Jacobian instead of a loss and its gradient.
+The function is no `Solver`: it takes residuals and their Jacobian instead of a loss and its gradient.
 """
 
 from collections.abc import Callable
@@ -19,19 +19,19 @@ Residuals = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Result per start."""
+    """Result of the minimisation, by start."""
 
     x: Tensor  # (start, variable)
     loss: Tensor
-    """Sum of squares (start,)."""
+    """Sum of squared residuals (start,)."""
     evaluations: Tensor  # (start,)
 
 
 def least_squares(residuals: Residuals, jacobian: Residuals, x: Tensor, *, evaluations: int, stop: float) -> Fit:
-    """Minimise Σ residuals² from each start `x` (start, variable), until a start is below `stop`.
+    """Minimise Σ residuals² from each start `x` (start, variable), until the sum of a start is below `stop`.
 
-    Both functions also take the start numbers. Residuals count as an evaluation, a Jacobian as another; `evaluations`
-    is the limit per start.
+    `residuals` and `jacobian` also take the start numbers. Residuals count as an evaluation, a Jacobian as another;
+    `evaluations` is the limit per start.
     """
     everyone = torch.arange(len(x))
     f = residuals(x, everyone)

@@ -19,33 +19,24 @@ class _Progress:
     problem: Problem
     solver: Solver[Any]
     limits: RowLimits
-    rows: Tensor
-    """Row numbers in the problem, by position; host."""
+    rows: Tensor  # (position,), row numbers in the problem; host
     evaluations: Tensor  # (position,); host
     restarts: Tensor  # (position,); host
-    run_evaluations: Tensor
-    """Evaluations of the present run (position,); host."""
-    per_run: Tensor
-    """Evaluations after which a run may be abandoned (position,); host."""
-    slots: Tensor
-    """Active positions (slot,); host."""
-    waiting: int
-    """First position not yet begun."""
-    zero_loss: Tensor
-    """(position,); this and the following fields are on the device."""
+    run_evaluations: Tensor  # (position,), of the present run; host
+    per_run: Tensor  # (position,), evaluations after which a run may be abandoned; host
+    slots: Tensor  # (slot,), active positions; host
+    waiting: int  # first position not yet begun
+    zero_loss: Tensor  # (position,); this and the following fields are on the device
     loss_scale: Tensor
     abandon_above: Tensor
     keep_below: Tensor
     runs: Tensor
     loss: Tensor
-    run_loss: Tensor
-    """Least loss of the present run (position,)."""
-    earlier_loss: Tensor
-    """`run_loss` at the last check for flatness (position,)."""
+    run_loss: Tensor  # (position,), least loss of the present run
+    earlier_loss: Tensor  # (position,), `run_loss` at the last check for flatness
     x: Tensor
     trajectory: Trajectory
-    active: Tensor
-    """`slots` on the device."""
+    active: Tensor  # `slots` on the device
     state: State
     evaluate: Evaluate
 
@@ -60,10 +51,10 @@ def minimise(
     spent: Tensor | None = None,
     traced: int = TRACED,
 ) -> Solution:
-    """Minimise the rows numbered `rows`, `chunk` at a time, each as if by itself.
+    """Minimise the rows numbered `rows`, at most `chunk` at a time (None: all), each as if by itself.
 
-    A finished row makes room for the next. `rows` (row,) and `spent` (row,), the evaluations already used, are on the
-    host. Trajectories are kept for the first `traced` rows.
+    A finished row makes room for the next. `rows` (row,) and `spent` (row,), the evaluations already used (None: 0),
+    are on the host. Trajectories are kept for the first `traced` rows.
     """
     now = _begin(problem, solver, limits, rows, min(len(rows), chunk or len(rows)), spent, traced)
     while len(now.slots):
@@ -132,8 +123,7 @@ def _starts(problem: Problem, rows: Tensor, restarts: Tensor) -> Tensor:
 
 
 def _advance(now: _Progress) -> tuple[Tensor, Tensor]:
-    """Evaluate trials, keep better points, choose next trials; returns normalised losses and a mask for finite values,
-    both (slot,)."""
+    """Evaluate trials, keep better points, choose next trials; return normalised losses and a finite mask (slot,)."""
     active, trial = now.active, now.state.trial
     loss, gradient = now.evaluate(trial)
     finite = torch.isfinite(loss) & torch.isfinite(gradient.abs().amax(1))
@@ -153,7 +143,7 @@ def _advance(now: _Progress) -> tuple[Tensor, Tensor]:
 
 
 def _judge(now: _Progress, loss: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
-    """Slots to restart and slots done, by `RowLimits`: two disjoint masks (slot,)."""
+    """Return the slots to restart and the slots done, by `RowLimits`: two disjoint masks (slot,)."""
     limits, active, slots, converged = now.limits, now.active, now.slots, now.state.finished
     run_loss, spent, run = now.run_loss[active], now.evaluations[slots], now.run_evaluations[slots]
     exhausted, allowed = spent >= limits.evaluations, now.restarts[slots] < limits.restarts
@@ -174,12 +164,12 @@ def _judge(now: _Progress, loss: Tensor, finite: Tensor) -> tuple[Tensor, Tensor
 
 
 def _where(known: Tensor, mask: Tensor) -> Tensor:
-    """Conjunction with a mask `known` on the host."""
+    """Combine (and) a mask on the device with a mask `known` on the host."""
     return mask if known.all() else mask & known.to(mask.device)
 
 
 def _refill(now: _Progress, restart: Tensor, done: Tensor) -> None:
-    """Restart slots, give finished slots to waiting rows, drop empty slots; masks are on the host."""
+    """Restart slots, give finished slots to waiting rows, drop empty slots; both masks are on the host."""
     now.restarts[now.slots[restart]] += 1
     now.trajectory.close(now.slots[done], now.loss, now.x)
     refilled = torch.nonzero(done)[: len(now.rows) - now.waiting, 0]

@@ -1,11 +1,11 @@
-"""Trajectory of a minimisation: least losses and their points at powers of two and at the end."""
+"""Trajectory of a minimisation: the least losses, with their points, at powers of two and at the end."""
 
 import torch
 from torch import Tensor
 
 
 class Trajectory:
-    """`losses` (mark, row) for all rows, `points` (mark, row, variable) for the first `traced` rows."""
+    """Least `losses` so far (mark, row), and their `points` (mark, row, variable) for the first `traced` rows."""
 
     def __init__(self, evaluations: int, x: Tensor, traced: int) -> None:
         powers = [1 << n for n in range(evaluations.bit_length()) if 1 << n < evaluations]
@@ -16,8 +16,8 @@ class Trajectory:
         self._counts = torch.tensor(self.marks)
 
     def note(self, rows: Tensor, evaluations: Tensor, loss: Tensor, x: Tensor) -> None:
-        """Fill the marks just reached by `rows`; `loss` and `x` cover all rows, `rows` and `evaluations` are on the
-        host."""
+        """Fill the marks just reached by `rows`, at `evaluations` (row,). `loss` and `x` cover all rows; `rows` and
+        `evaluations` are on the host."""
         reached = evaluations >= self._counts[self._next[rows].clamp_max(len(self.marks) - 1)]
         if not reached.any():
             return
@@ -33,7 +33,7 @@ class Trajectory:
             self._next[row] = len(self.marks)
 
     def until(self, last: int) -> tuple[tuple[int, ...], list[int]]:
-        """Marks up to the last evaluation of any row, and their positions in `losses`."""
+        """Return the marks up to the last evaluation of any row, `last`, and their positions in `losses`."""
         before = [n for n, mark in enumerate(self.marks) if mark < last]
         return (*(self.marks[n] for n in before), last), [*before, len(self.marks) - 1]
 
