@@ -25,14 +25,14 @@ def repeatable(device: torch.device | str) -> Iterator[None]:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
     precisions = [each.fp32_precision for each in _precise()]
     algorithms = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
-    filling: Any = torch.utils.deterministic  # which torch does not type
+    filling: Any = torch.utils.deterministic  # torch has no types for it
     filled = filling.fill_uninitialized_memory
     try:
         for each in _precise():
             each.fp32_precision = "ieee"
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
-        filling.fill_uninitialized_memory = False  # a kernel for each empty tensor
+        filling.fill_uninitialized_memory = False  # filling would cost a kernel per empty tensor
         yield
     finally:
         for each, precision in zip(_precise(), precisions, strict=True):
@@ -72,7 +72,7 @@ def tf32(device: torch.device | str) -> bool | None:
 
 
 def _precise() -> tuple[Any, ...]:
-    cudnn: Any = torch.backends.cudnn  # which torch does not type
+    cudnn: Any = torch.backends.cudnn  # torch has no types for it
     return cudnn.conv, cudnn.rnn, torch.backends.cuda.matmul
 
 

@@ -3,7 +3,7 @@
 import traceback
 from pathlib import Path
 
-# What content of another form than it should have makes its reader raise.
+# Errors that a parser raises for malformed content.
 MALFORMED = (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError, RecursionError)
 
 

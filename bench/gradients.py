@@ -60,7 +60,7 @@ def group_gradients(
             f"{layer}, which mixes the examples of a batch; use GroupNorm, or eval mode with running statistics"
         )
     if differentiable and len(inputs) == 1:
-        return _one_by_one(model, weights, inputs, targets)  # nothing to share: plain autograd is fastest
+        return _one_by_one(model, weights, inputs, targets)  # plain autograd is fastest for a single group
     if _hookable(model):
         gradients = _by_hooks(model, weights, inputs, targets, differentiable)
         if gradients is not None:
@@ -73,7 +73,7 @@ def group_gradients(
 def mixing_layer(model: nn.Module) -> str | None:
     """Describe a layer whose batch statistics mix a batch's examples; None if the model has no such layer."""
     for path, layer in model.named_modules():
-        # without running statistics, eval mode uses those of the batch, too
+        # without running statistics, eval mode uses batch statistics, too
         if isinstance(layer, _BATCH_STATISTICS) and (layer.training or layer.running_mean is None):
             mode = "in training mode" if layer.training else "without running statistics"
             return f"{path or 'the model'} is {type(layer).__name__} {mode}"
@@ -158,7 +158,7 @@ def _by_hooks(
         a = hook.inputs if differentiable else hook.inputs.detach()
         for name, value in _layer_gradients(hook, a, delta, groups).items():
             gradients[name] = gradients[name] + value if name in gradients else value
-    for name in weights.keys() - gradients.keys():  # of a layer that the loss does not reach
+    for name in weights.keys() - gradients.keys():  # parameters in a layer that the loss does not reach
         gradients[name] = inputs.new_zeros((groups, *weights[name].shape))
     return {name: gradients[name] for name in weights}
 

@@ -72,7 +72,7 @@ def build(entry: type[T], params: Mapping[str, Any], *, where: str) -> T:
     Raises `BenchError` for an unknown name (with the nearest known name), a wrong type, a value out of bounds, and a
     `ValueError` from the entry's `__post_init__`.
     """
-    from pydantic import TypeAdapter, ValidationError  # 0.1 s that `bench list` need not pay
+    from pydantic import TypeAdapter, ValidationError  # the import takes 0.1 s, which `bench list` saves
 
     declared = {item.name: item for item in parameters(entry)}
     hints = get_type_hints(entry)

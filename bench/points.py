@@ -16,7 +16,7 @@ from bench.errors import BenchError
 Stage = Literal["input", "example", "step", "client", "exchange", "server", "aggregate"]
 STAGES: tuple[Stage, ...] = ("input", "example", "step", "client", "exchange", "server", "aggregate")
 
-# Stages on gradients and updates: subject of a description, and visible at some point.
+# Stages on gradients and updates: a description covers them, and some point shows each.
 GRADIENT_STAGES: tuple[Stage, ...] = STAGES[1:]
 
 # Stages on a client's whole update, in order: after the local training, before the mean.
@@ -81,12 +81,12 @@ _TABLE = (
         "mean of clients",
     ),
 )
-# From inside the client outwards: the order of points in tables.
+# The order of points in tables: from inside the client outwards.
 POINTS = {point.name: point for point in _TABLE}
 
 
 def point(name: str) -> Point:
-    """Return the point with this name; raises `BenchError`, which lists all names."""
+    """Return the point with this name; raises `BenchError`, with all known names, for an unknown name."""
     if name not in POINTS:
         raise BenchError(f"unknown interception point {name!r}; there are {', '.join(POINTS)}")
     return POINTS[name]

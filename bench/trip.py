@@ -1,4 +1,4 @@
-"""The values passed along: Victims → Reading → Reconstruction (→ `bench.scoring.score.Scores`).
+"""Values passed between a cell's steps: Victims → Reading → Reconstruction (→ `bench.scoring.score.Scores`).
 
 Axis names in every docstring:
 
@@ -57,7 +57,7 @@ def _chosen(content: Any, axis: str, rows: Sequence[int]) -> Any:
     if isinstance(content, Mapping):
         return {name: _chosen(value, axis, rows) for name, value in content.items()}
     if axis == MARK["axis"]:
-        if isinstance(content, Tensor):  # the first readings, at least
+        if isinstance(content, Tensor):  # a trajectory may hold only the first readings
             return content[:, torch.tensor([row for row in rows if row < content.shape[1]], dtype=torch.long)]
         return tuple((mark, _chosen(losses, READING["axis"], rows)) for mark, losses in content)
     if isinstance(content, Tensor):
@@ -76,16 +76,16 @@ def _concatenated(contents: Sequence[Any]) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victims:
-    """The truth behind a cell's readings, known to the harness only."""
+    """The true examples behind a cell's readings, known to the harness only."""
 
     inputs: Tensor
-    """(reading, sender, step, example, *shape) in [0, 1]."""
+    """(reading, sender, step, example, *shape): inputs in [0, 1]."""
     labels: Tensor
-    """(reading, sender, step, example)."""
+    """(reading, sender, step, example): class numbers."""
     indices: Tensor
     """(reading, sender, step, example): positions in the training split."""
     clients: tuple[tuple[int, ...], ...]
-    """(reading, sender): client numbers, K senders for an aggregate and a single sender otherwise."""
+    """(reading, sender): client numbers; an aggregate has K senders, any other reading a single sender."""
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -207,7 +207,9 @@ class Reading(ByReading):
     point: Point
     """Observation point in the pipeline."""
     linked: Literal["vector", "coordinate"]
-    """"vector" if all coordinates in an update share a known sender; "coordinate" if each arrived without a sender."""
+    """"vector" if an update's coordinates arrive together, from a known sender; "coordinate" if each arrives
+    separately.
+    """
     values: Tensors = field(metadata=READING)
     """Gradients, or updates in `unit`, name → (reading, observation, *shape); at `aggregate` the senders' mean."""
     weights: Tensors = field(metadata=OBSERVATION)
@@ -223,7 +225,7 @@ class Reading(ByReading):
     shape: tuple[int, ...] = field(metadata=SHARED)
     """Shape of an example."""
     value_range: tuple[float, float]
-    """Least and largest input value."""
+    """Smallest and largest possible input value."""
     classes: int
     """Number of classes."""
     batch: int

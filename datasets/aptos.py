@@ -23,7 +23,7 @@ _GRADES = ("no DR", "mild", "moderate", "severe", "proliferative DR")
 _LAYOUTS = tuple(
     Layout(place=place, names=("train.csv", "train_images")) for place in ("aptos", "aptos2019-blindness-detection")
 )
-_MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # what the frozen network was trained with
+_MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # normalisation in the frozen network's training
 _CHUNK = 16
 Images = NDArray[np.uint8]
 Values = NDArray[np.uint8] | NDArray[np.float32]
@@ -41,7 +41,7 @@ class Aptos(Dataset):
     """
 
     reference = "APTOS 2019 Blindness Detection; Bayesian DP table III"
-    kind = "table"  # of features; pixels are images
+    kind = "table"  # kind for features; pixels are images
     private = True  # patients' eyes
 
     features: Literal["resnet50", "pixels"] = parameter("resnet50", "what a row is", source="B")
@@ -147,7 +147,7 @@ def _features(weights: Path, parts: Iterable[Iterable[Images]]) -> list[NDArray[
     network = resnet50()
     try:
         network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
-    except Exception as error:  # pickles of any kind
+    except Exception as error:  # a wrong file raises many types
         raise DataError(f"{weights}: no weights of torchvision's ResNet-50 ({type(error).__name__})") from None
     network.fc = torch.nn.Identity()
     network.eval()

@@ -11,14 +11,14 @@ from bench.datasets.tables import numeric_groups, scale
 
 @dataclass(frozen=True, kw_only=True)
 class Cancer(Dataset):
-    """Fed-αCDP's "Cancer": 426/143 rows with 30 numeric features, malignant or benign."""
+    """426 training and 143 test rows with 30 numeric features, malignant or benign; Fed-αCDP's "Cancer"."""
 
     reference = "Street, Wolberg and Mangasarian 1993; Fed-αCDP Table II"
     kind = "table"
     private = False
 
     def load(self, folders: tuple[Path, ...]) -> Raw:
-        from sklearn.datasets import load_breast_cancer  # a second that other data sets need not pay
+        from sklearn.datasets import load_breast_cancer  # the import takes a second, needed here only
 
         del folders
         bunch = load_breast_cancer()

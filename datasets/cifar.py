@@ -106,7 +106,7 @@ _BATCHES_100 = {"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae6
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar10(_Cifar):
-    """50000/10000 colour pictures 3×32×32 in ten classes."""
+    """50000 training and 10000 test colour pictures, 3×32×32, in ten classes."""
 
     reference = "Krizhevsky 2009, CIFAR-10"
     kind = "image"
@@ -141,7 +141,7 @@ class Cifar10First(Cifar10):
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar100(_Cifar):
-    """50000/10000 colour pictures 3×32×32 with CIFAR-100's fine labels."""
+    """50000 training and 10000 test colour pictures, 3×32×32, with CIFAR-100's 100 fine labels."""
 
     reference = "Krizhevsky 2009, CIFAR-100 (fine labels)"
     kind = "image"

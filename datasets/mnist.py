@@ -57,7 +57,7 @@ class _IdxPictures(Dataset):
 
 @dataclass(frozen=True, kw_only=True)
 class Mnist(_IdxPictures):
-    """Handwritten digits, 60000/10000 grey pictures 1×28×28."""
+    """Handwritten digits: 60000 training and 10000 test grey pictures, 1×28×28."""
 
     reference = "LeCun, Cortes and Burges 1998, MNIST"
     kind = "image"
@@ -85,7 +85,7 @@ class Mnist(_IdxPictures):
 
 @dataclass(frozen=True, kw_only=True)
 class FashionMnist(_IdxPictures):
-    """Clothing, 60000/10000 grey pictures 1×28×28."""
+    """Clothing: 60000 training and 10000 test grey pictures, 1×28×28."""
 
     reference = "Xiao, Rasul and Vollgraf 2017, Fashion-MNIST"
     kind = "image"

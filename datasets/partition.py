@@ -72,10 +72,10 @@ def _iid(labels: NDArray[np.int64], clients: int, size: int, seed: int) -> Indic
 
 
 def _two_shard(labels: NDArray[np.int64], clients: int, size: int, seed: int) -> Indices:
-    # 2N shards; where 2N do not fit, as many as do, and the next clients get the next time over.
-    # The authors permute each class N/100 times over instead, which can hand a client one example twice.
+    # 2N shards for N clients; if fewer fit, the remaining clients get shards from further passes over the split.
+    # The authors instead repeat each class N/100 times, which can give a client an example twice.
     shards = 2 * min(clients, len(labels) // size)
-    starts = np.arange(shards) * len(labels) // shards  # spread, so that no class is cut off at the end
+    starts = np.arange(shards) * len(labels) // shards  # spread over the split, so that no class is missing
 
     def one_pass(number: int) -> Indices:
         random = rng.generator(seed, "partition", "two-shard", number)

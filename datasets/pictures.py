@@ -17,7 +17,7 @@ def read_picture(path: Path, *, mode: str) -> Image.Image:
     Raises `DataError` for other formats, damaged files, more than 8 bits per channel, or more than 50 million pixels.
     """
     try:
-        # Our own bound is below Pillow's; its warning would come before we can speak.
+        # Our limit is below Pillow's, so our error replaces Pillow's warning.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             picture = Image.open(path, formats=("PNG", "JPEG"))

@@ -95,7 +95,7 @@ def _members(cell: AttackCell, company: Sequence[AnyCell], context: RunContext, 
     if not others or not attack.mergeable or cell.knowledge == "black-box":
         return []
     members = [_observed(cell, context, memory)]
-    if not len(members[0].reading):  # a cascade left none
+    if not len(members[0].reading):  # a cascade left no reading
         return []
     room = rows_at_once(context, members[0].reading) - len(members[0].reading)
     shared = reading_hash(members[0].reading.of(()))

@@ -15,7 +15,7 @@ from bench.gradients import one_hot
 from bench.trip import Reading
 
 EXAMPLES = 16  # per reading, at most: a candidate costs a gradient per example
-_CHUNK = 64  # candidates side by side
+_CHUNK = 64  # candidates computed at once
 
 
 def has_likelihood(reading: Reading) -> bool:
@@ -48,7 +48,7 @@ def decoder_places(reading: Reading, truth: Truth, gallery: Gallery) -> tuple[in
         rivals = torch.ones(len(gallery.labels), dtype=torch.bool)
         if reading.labels is not None:
             rivals = gallery.labels == gallery.labels[own]
-        rivals[gallery.positions[row, 1:]] = False  # known batch mates
+        rivals[gallery.positions[row, 1:]] = False  # the batch's other examples, which are known
         among = rivals.nonzero()[:, 0]
         scores = []
         for chosen in among.split(_CHUNK):

@@ -12,7 +12,7 @@ from bench.trip import Reading
 
 _ROUNDING = 1e-5  # relative to the reading's squared norm, in single precision
 _ERRORS = 6.0  # standard errors for a mean square under the heaviest law, Laplace
-_LAPLACE = 5.0  # variance for a squared draw, in squared variances
+_LAPLACE = 5.0  # variance of a squared Laplace draw, in squared variances
 
 
 def explained(reading: Reading, truth: Truth) -> bool | None:
@@ -42,7 +42,7 @@ def explained(reading: Reading, truth: Truth) -> bool | None:
     if noise.variances is not None:
         stated = float(sum(v.expand(observed[0][n].shape[1:]).sum() for n, v in noise.variances.items()))
     if len(observed) == 1:
-        stated /= len(reading.rounds)  # their mean
+        stated /= len(reading.rounds)  # the observations' mean
     draws = count * len(reading) * len(observed)
     loose = _ERRORS * (_LAPLACE / draws) ** 0.5
     most = stated * (1 + loose) + _ROUNDING * norms

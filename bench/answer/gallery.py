@@ -49,7 +49,7 @@ def granted_gallery(cell: AttackCell, data: Data, truth: Truth) -> Gallery | Non
         [truth.inputs.flatten(0, 1)[first], torch.from_numpy(strangers.floats(slice(0, count))).to(truth.inputs)]
     )
     labels = torch.cat([truth.labels.flatten()[first], torch.from_numpy(strangers.labels[:count]).to(truth.labels)])
-    place = torch.from_numpy(np.argsort(order))  # example → place in the order
+    place = torch.from_numpy(np.argsort(order))  # example → position in the order
     return Gallery(
         inputs=inputs[order],
         labels=labels[order],

@@ -19,7 +19,7 @@ def provenance(cell: AttackCell | TrainingCell, run: Path) -> Provenance:
     if cell.after:
         try:
             code = replace(code, left=left(cell, run))
-        except BenchError:  # what comes before it has not run
+        except BenchError:  # earlier cells in the cascade have not run
             code = replace(code, left=())
     if training_id(cell) is None:
         return code

@@ -9,9 +9,9 @@ from bench.cell import PublicKnowledge
 from bench.datasets.base import Data
 from bench.rng import generator
 
-_DRAWS = 512  # examples from a law
-_DEVIATION = 0.25  # standard deviation around grey, for an unknown pixel
-_COMMON = 0.9  # share in its variance common to all channels
+_DRAWS = 512  # examples drawn from a distribution
+_DEVIATION = 0.25  # an unknown pixel's standard deviation around grey
+_COMMON = 0.9  # share of this variance that all channels have in common
 
 
 def known_public(data: Data, known: PublicKnowledge) -> tuple[Tensor, Tensor]:
@@ -24,7 +24,7 @@ def known_public(data: Data, known: PublicKnowledge) -> tuple[Tensor, Tensor]:
     inputs = torch.from_numpy(data.public.floats())
     if known == "distribution":
         return inputs, torch.from_numpy(data.public.labels)
-    # the same sequence for all cells: an attacker's knowledge is no draw of the victims
+    # the same draws for all cells: the attacker's knowledge does not depend on the victims
     random = generator(0, "public data", known)
     if known == "statistics":
         weights = torch.from_numpy(random.standard_normal((_DRAWS, len(inputs)))).to(inputs)

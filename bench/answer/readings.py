@@ -134,7 +134,7 @@ def observe(
         return {name: torch.stack([one[name] for one in shown]) for name in setup.weights}
     if not setup.whole_round:
         return shown[0]
-    # each is of one reading's whole round, the victim first
+    # each entry is a reading's whole round, with the victim first
     return {name: torch.stack([one[name][0] for one in shown]) for name in setup.weights}
 
 
@@ -150,7 +150,7 @@ def reading_hash(reading: Reading) -> str:
         value = reading.examples if field.name == "point" else getattr(reading, field.name)
         tensors = value if isinstance(value, Mapping) else {}
         if isinstance(value, nn.Module):
-            tensors, value = dict(value.named_buffers()), str(value)  # its weights are a field of their own
+            tensors, value = dict(value.named_buffers()), str(value)  # the field `weights` holds its weights
         elif isinstance(value, Tensor):
             tensors = {"": value}
         digest.update(f"{field.name} {sorted(tensors) if tensors else value!r}".encode())

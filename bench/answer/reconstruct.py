@@ -58,7 +58,7 @@ def reconstruct(reading: Reading, cell: AttackCell, context: RunContext, memory:
     try:
         attempt = attack_reading(attacker_of(cell, reading), reading, cell, context, key)
     except PluginError:
-        memory.data.clear()  # parts of the reading are views of the data, and the attack may have written to it
+        memory.data.clear()  # the reading holds views of the data, which the attack may have changed
         raise
     remember(key, cell, attempt, memory)
     return attempt
@@ -124,7 +124,7 @@ def _within_memory(
         except (MemoryError, RuntimeError) as error:
             if chunk == 1 or not _is_memory(error):
                 raise
-        torch.cuda.empty_cache()  # only now: the error's traceback held what is to be freed
+        torch.cuda.empty_cache()  # only now: the error's traceback still held the tensors to free
         chunk = max(1, chunk // 2)
         notes.append(f"out of memory: went on with {chunk} readings at once")
 

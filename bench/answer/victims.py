@@ -57,7 +57,7 @@ class Truth(ByReading):
     """The true examples behind the readings at a point, for each position in the batch."""
 
     inputs: Tensor = field(metadata=READING)
-    """(reading, example, *shape) in [0, 1]."""
+    """(reading, example, *shape): inputs in [0, 1]."""
     labels: Tensor = field(metadata=READING)
     """(reading, example): class numbers."""
     indices: Tensor = field(metadata=READING)

@@ -16,10 +16,10 @@ from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
 
 KEY = Key(seed=1)
-SHORT = 20  # evaluations over which rounding has not grown
+SHORT = 20  # evaluations after which rounding errors are still small
 LONG = 60
 CLOSE = 1e-9  # float64
-SUCCESS = 0.01  # mean square error of 20 dB
+SUCCESS = 0.01  # mean squared error at 20 dB
 _STATUSES = ("ok", "diverged", "nan")
 
 

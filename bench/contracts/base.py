@@ -18,7 +18,7 @@ class ContractSkipped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """A promise with its test."""
+    """A promise that every entry of a kind must keep, with its test."""
 
     name: str
     promise: str
@@ -52,7 +52,7 @@ def one_line(text: object) -> bool:
 def declared(entry: Any) -> None:
     """Require a frozen dataclass with a `reference`, and parameters that JSON can hold."""
     kind = type(entry)
-    # nothing but a frozen dataclass has these, and a base class without one answers with None
+    # only a dataclass has these parameters
     frozen = is_dataclass(entry) and getattr(kind, "__dataclass_params__").frozen  # noqa: B009
     require(frozen, f"{kind.__name__} is no frozen dataclass; write @dataclass(frozen=True, kw_only=True)")
     reference = getattr(kind, "reference", None)

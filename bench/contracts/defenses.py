@@ -56,7 +56,7 @@ def stages_claimed(defense: Defense) -> None:
     unknown = set(claimed) - set(STAGES)
     require(not unknown, f"claims stage {sorted(unknown)}; there are {', '.join(STAGES)}")
     reached: set[str] = set()
-    pairs: list[Defense] = []  # with every choice of every two of its parameters
+    pairs: list[Defense] = []  # copies with all choices for every two parameters
     for variant in (second for first in variants(defense) for second in variants(first)):
         if variant in pairs:
             continue
@@ -167,7 +167,9 @@ def row_alone(defense: Defense) -> None:
 
 
 def originals(defense: Defense) -> None:
-    """Require that stage `input` computes an example only from itself and its successor, the truth at type-2."""
+    """Require that stage `input` computes an example only from itself and its successor, which are the truth at
+    type-2. Targets must stay probabilities.
+    """
     words, trial = first_trial(defense)
     if not trial.stages.has("input"):
         raise ContractSkipped("it leaves examples as they are")
@@ -216,7 +218,7 @@ def transforms_only(defense: Defense) -> None:
         return
 
 
-# What another choice of its parameters can change; the others concern the class, or all choices together.
+# Contracts that depend on the choice of parameters; the other contracts concern the class, or all choices together.
 OF_A_CHOICE = frozenset(
     {
         "acts",

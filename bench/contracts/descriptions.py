@@ -32,8 +32,8 @@ SETTINGS = ((1, 1), (1, 3), (2, 1), (2, 3))  # local steps, batch
 EXACT = 1e-9  # relative distance at the truth, float64
 POSITIVE = 1e-12
 
-# Where a reading does not determine what was drawn, no function of it and of the truth can equal it: two draws that
-# leave the same reading of one row leave different readings of the others.  `expected` stands in.
+# If a reading does not determine the draws, no function of reading and truth gives the reading: two draws with the same
+# reading of a row have different readings of other rows.  `expected` is compared for these transforms.
 EXCEPTIONS: Mapping[str, str] = {
     "KeepRandom": "a mean of masked rows does not show which of them kept a coordinate: 2^rows masks, one figure"
 }
@@ -121,7 +121,7 @@ def noise(defense: Defense) -> None:
         for key, value in before.items():
             apart = torch.stack([one[key] - value for one in drawn])
             _of_tensor(f"{words}, {stage}: {name}'s noise on {key}", apart, value, said, key, lead_of(stage))
-            if stage == "example" and said is not None:  # what leaves the client is the batch's mean
+            if stage == "example" and said is not None:  # the client sends the batch's mean
                 what = f"{words}, {stage}: {name}'s noise on the mean of a batch, {key}"
                 _of_tensor(what, apart.mean(2), value.mean(1), _of_mean(said, value.shape[1]), key, 1)
             if exact is not None:

@@ -16,7 +16,7 @@ from bench.federated.draws import StreamDraws
 from bench.points import Stage
 
 _ROUNDS = 30
-_HALF = 0.5  # of the first round's squared change, which a later round must keep
+_HALF = 0.5  # least squared change in a later round, relative to the first round
 
 
 def rounds(defense: Defense) -> None:
@@ -29,7 +29,7 @@ def rounds(defense: Defense) -> None:
     words, trial = first_trial(defense)
     try:
         trial = trial.of_rounds(defense, _ROUNDS)
-    except ValueError:  # what was tried is another choice of its parameters
+    except ValueError:  # only another choice of its parameters was accepted
         raise ContractSkipped("it refuses the setting") from None
     for stage, transform, given, state in arriving_at(trial):
         what = f"{words}, {stage}: in round {{}} {type(transform).__name__}"
@@ -97,7 +97,7 @@ def training_draws(defense: Defense) -> None:
     words, trial = first_trial(defense)
     for stage, transform, given, state in arriving_at(trial):
         if not lead_of(stage):
-            continue  # the server's own, keyed in trainings too
+            continue  # the server's draws are keyed in trainings too
         keyed, streamed = (_outputs(trial, stage, transform, given, state, kind) for kind in ("keyed", "streamed"))
         what = f"{words}, {stage}: {type(transform).__name__}"
         if not transform.random:

@@ -14,16 +14,16 @@ from bench.defenses.base import AddedNoise, Defense, State, Transform
 from bench.federated.straight_through import StraightThrough
 from bench.points import Stage
 
-_ROWS = 800  # of noise: among so many two are equal where 2¹⁶ seeds make them, but for one time in a hundred
-_COORDINATES = 400  # of each tensor
-_VALUES = 200_000  # whose distribution is compared
+_ROWS = 800  # rows of noise: with 2¹⁶ seeds, two rows are equal in 99 cases out of 100
+_COORDINATES = 400  # coordinates tested per tensor
+_VALUES = 200_000  # values whose distribution is compared
 _OFF = 0.03  # largest distance of two distribution functions (Kolmogorov, Smirnov); by chance it is below .01
-_DISTINCT = 0.98  # of the values; single precision repeats 1 or 2 in a thousand
-_DEPENDENT = 2.0  # times what independent coordinates give
-_WHOLE = 0.99  # of the coordinates
-_SAME = 1e-12  # float64: of the largest
-_LEAST = 0.1  # of the mean square of another row's noise
-_GROWN = 2.0  # times the variance, where gradients are ten times larger
+_DISTINCT = 0.98  # least share of distinct values; single precision repeats 1 or 2 in a thousand
+_DEPENDENT = 2.0  # largest `dependence`; independent coordinates give 1
+_WHOLE = 0.99  # least share of coordinates with noise
+_SAME = 1e-12  # relative difference between equal rows, float64
+_LEAST = 0.1  # least ratio between two rows' mean squares
+_GROWN = 2.0  # largest growth of the variance for gradients ten times larger
 
 
 def law(defense: Defense) -> None:
@@ -64,7 +64,7 @@ def _looks(
     whole = torch.cat(list(parts.values()), -1)  # (draw, row, coordinate)
     squares = whole.square().mean((0, 2))
     if not float(squares.max()):
-        return  # what is stated of none, contract `noise` says
+        return  # contract `noise` tests stated noise that is absent
     alike = squares.unflatten(0, given[next(iter(given))].shape[:lead]) if lead > 1 else squares[None]
     if lead > 1 or not said.bound:
         least = float((alike.amin(-1) / alike.amax(-1).clamp_min(1e-300)).min())
@@ -84,7 +84,7 @@ def _looks(
         return
     values = z.flatten()[:: max(1, z.numel() // _VALUES)].sort().values
     drawn, values = len(values), values[values != 0]
-    if len(values) < _WHOLE * drawn:  # some coordinates alone, drawn anew each time
+    if len(values) < _WHOLE * drawn:  # noise on some coordinates only, chosen anew in each draw
         values = values / values.square().mean().sqrt()
     distinct = len(torch.unique(values)) / max(1, len(values))
     require(distinct >= _DISTINCT, f"{what} takes few values ({distinct:.2g} of them are distinct)")

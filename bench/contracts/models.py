@@ -117,7 +117,7 @@ def gradients_flow(model: Model) -> None:
         sent = group_gradients(module, weights, x[:, None], targets[:, None], differentiable=True)
         energy = torch.stack([value.square().sum() for value in sent.values()]).sum()
         ours = torch.autograd.grad(energy, x)[0]
-        # relative to the largest: the derivative of a sum of squares spans many sizes
+        # relative to the largest: the derivatives differ by orders of magnitude
         apart = float((ours - slope).abs().max() / slope.abs().max())
         require(apart <= CLOSE, f"the gradient's derivative to the input is off autograd's by {apart:.1e}")
 

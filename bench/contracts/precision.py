@@ -9,7 +9,7 @@ from bench.contracts.descriptions import arriving_at
 from bench.contracts.trials import context_of, first_trial
 from bench.defenses.base import Context, Defense, Tensors
 
-_NEAR = 1e-2  # of the output's norm: a threshold may fall on the other side of a coordinate that rounds
+_NEAR = 1e-2  # relative to the output's norm: rounding may move a coordinate across a threshold
 
 
 def precision(defense: Defense) -> None:

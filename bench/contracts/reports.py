@@ -12,8 +12,8 @@ from bench.defenses.base import Defense
 from bench.points import UPDATE_STAGES
 
 _DRAWS = 64
-_SLACK = 0.02  # of ε: what chance may add beside its stated error
-_SIZES = (1e6, 1.0, 0.0, -1.0, -1e6)  # of a client's update, in units of its largest coordinate
+_SLACK = 0.02  # share of ε allowed for chance, above the stated error
+_SIZES = (1e6, 1.0, 0.0, -1.0, -1e6)  # sizes of a client's update, in units of its largest coordinate
 
 
 def reports(defense: Defense) -> None:

@@ -79,7 +79,7 @@ def _outcome(contract: Contract, subject: Any) -> Outcome:
         return Outcome(contract=contract, status="skipped", reason=str(reason))
     except ContractBroken as broken:
         return Outcome(contract=contract, status="broken", reason=str(broken))
-    except Exception as error:  # an entry that raises breaks the contract in which it does
+    except Exception as error:  # an entry that raises breaks the tested contract
         return Outcome(contract=contract, status="broken", reason=f"raises {error_line(error)}")
     return Outcome(contract=contract, status="ok")
 

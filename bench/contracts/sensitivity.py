@@ -16,12 +16,12 @@ from bench.federated.stages import DrawKey
 from bench.points import STAGES, UPDATE_STAGES, Stage
 
 _DRAWS = 128
-_ROUNDS = (2, 100)  # T, so that no mechanism is of one setting alone
-_SLACK = 1.1  # deviations are measured, each to 6 %
+_ROUNDS = (2, 100)  # T: a mechanism must hold in both settings
+_SLACK = 1.1  # deviations are estimated, each to 6 %
 _LARGE = 1e6
-_SIZES = (1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e4, _LARGE)  # a bound may hold for the largest alone
-_DEPENDENT = 2.0  # times what independent coordinates give: mean squared product of two draws
-_BENT = 2.0  # mean square of a standardised difference that says so; 1 by chance, of hundreds of coordinates
+_SIZES = (1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e4, _LARGE)  # a bound may fail for medium sizes only
+_DEPENDENT = 2.0  # largest `dependence`; independent coordinates give 1
+_BENT = 2.0  # mean squared standardised difference of a non-linear stage; 1 by chance
 _Shown = dict[Stage, dict[str, torch.Tensor]]
 
 

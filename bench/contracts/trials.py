@@ -181,7 +181,7 @@ def lead_of(stage: Stage) -> int:
 def variants(defense: Defense) -> Iterator[Defense]:
     """Yield the defense, and its copies with each option of each choice parameter, changed singly."""
     yield defense
-    entry: Any = defense  # a dataclass, as the contract `declared` asks
+    entry: Any = defense  # a dataclass, as the contract `declared` requires
     hints = get_type_hints(type(defense))
     for item in dataclasses.fields(entry):
         hint = hints[item.name]
@@ -193,7 +193,7 @@ def variants(defense: Defense) -> Iterator[Defense]:
             try:
                 yield dataclasses.replace(entry, **{item.name: option})
             except ValueError:
-                continue  # this choice asks for other parameters as well
+                continue  # this option needs other parameters as well
 
 
 def context_of(trial: Trial, stage: Stage, *, draw: int = 0) -> Context:

@@ -9,7 +9,7 @@ from bench.contracts.situations import Tensors
 from bench.contracts.trials import CLIENTS, DRAWS, SIGMAS, context_of, first_trial, lead_of
 from bench.defenses.base import Defense
 
-_LIKE = 0.3  # cosine with another's row; of thousands of coordinates it is near 0 by chance
+_LIKE = 0.3  # cosine with another client's row; by chance near 0 for thousands of coordinates
 
 
 def unlinked(defense: Defense) -> None:
@@ -47,7 +47,9 @@ def unlinked(defense: Defense) -> None:
 
 
 def linked(defense: Defense) -> None:
-    """Require that without `unlinks` no client's row resembles another's more than its own: scores would be wrong."""
+    """Require that clients' rows are not exchanged unless a transform says `unlinks`; else scores use wrong
+    examples.
+    """
     words, trial = first_trial(defense)
     mixes = False
     for stage, transform, given, state in arriving_at(trial):

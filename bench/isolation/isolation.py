@@ -111,7 +111,7 @@ class Isolation:
         return result, cost
 
     def ask(self, function: Callable[..., T], kind: str, entry: Entry) -> T:
-        """Return a function's value for an entry, computed in a plug-in process and cached; no cell pays for it."""
+        """Return `function`'s value for an entry from a plug-in process; cached, and charged to no cell's time."""
         key = (function.__qualname__, kind, entry.model_dump_json())
         if key not in self._answers:
             self._answers[key] = self._pipeline.call(function, kind, entry)

@@ -30,7 +30,7 @@ def load(content: bytes) -> Any:
     """Return the value behind the bytes; raises `PluginError` for damaged bytes, and for names that are not data."""
     try:
         return unpickle.load(content, _ARRAYS, _is_data)
-    except Exception as error:  # damaged content raises many types
+    except Exception as error:  # damaged bytes raise many types
         raise PluginError(f"a plug-in's process answered what cannot be read: {error}") from None
 
 

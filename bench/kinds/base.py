@@ -48,7 +48,7 @@ class Success:
     words: str
     """The rule's text for messages."""
     reached: Callable[[Figures], Booleans]
-    """Tells which reconstructions are near enough, without regard to prior-only guesses."""
+    """Function that tells which reconstructions are near enough, without regard to prior-only guesses."""
     closeness: str
     """Name of the metric compared with prior-only guesses; higher is nearer."""
     over: str
@@ -69,7 +69,7 @@ class Success:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Kind:
-    """A kind of data; `bench.kinds.known` lists all kinds."""
+    """A kind of data, such as images or tables; `bench.kinds.known` lists all kinds."""
 
     name: str
     """Name used in data sets, models, attacks and records."""
@@ -95,7 +95,7 @@ class Kind:
     """True if each value is a named column; data sets then declare groups of columns."""
 
     def __repr__(self) -> str:
-        return f"Kind({self.name})"  # the same in every process: readings are hashed by it
+        return f"Kind({self.name})"  # equal in every process, because it enters a reading's hash
 
     @property
     def shape_text(self) -> str:

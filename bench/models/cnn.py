@@ -10,7 +10,7 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, kw_only=True)
 class FedCnn(Model):
-    """3×3×32, pool 2, 3×3×64, pool 2, linear; valid padding, no biases."""
+    """Two 3×3 convolutions (32, 64 channels) with 2×2 pooling, then a linear layer; no padding, no biases."""
 
     reference = "Fed-αCDP's authors' code, MNIST"
     takes = ("image",)

@@ -11,7 +11,7 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, kw_only=True)
 class Mlp(Model):
-    """Two hidden layers of 200 units, with biases."""
+    """Fully connected net with two hidden layers of 200 units, with biases."""
 
     reference = "NISS (MLP 200-200); Fed-αCDP's tabular sets have two hidden layers (sizes ours)"
     takes = ("image", "table")

@@ -18,9 +18,9 @@ from bench.record.store import read_arrays
 
 EXAMPLES = 8  # at most, in one image
 GAP = 6  # pixels between two examples
-PAPER = np.uint8(255)  # a number: filling with a colour takes ten times as long
+PAPER = np.uint8(255)  # a number, because filling with a colour takes ten times as long
 _SIDE = 96  # pixels: a readable image
-_BROKEN = np.array([214, 39, 100], np.uint8)  # not a number: neither black nor white would be honest
+_BROKEN = np.array([214, 39, 100], np.uint8)  # colour for NaN: black or white could be a value
 Floats = NDArray[np.floating[Any]]
 
 

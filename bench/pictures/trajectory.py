@@ -40,7 +40,7 @@ def over_iterations(truth: Floats, trajectory: Floats, marks: Sequence[int], kin
     font = ImageFont.load_default(_SIZE)
     height, width = columns[0][0].shape[:2]
     column_width = max(width, *(int(np.ceil(font.getlength(text))) for text in labels))
-    # The truth stands apart: it is not on the way.
+    # A gap separates the truth, which is no iteration.
     lefts = [GAP + n * (column_width + GAP) for n in range(len(marks))]
     lefts.append(lefts[-1] + column_width + 3 * GAP)
     head = GAP + 2 * _LINE

@@ -7,7 +7,7 @@ from scipy.optimize import linear_sum_assignment
 from bench.errors import PluginError
 from bench.kinds.base import Floats, Values
 
-# Above every distance between examples: an example with NaN is paired last.
+# Larger than every distance between examples, so an example with NaN is matched last.
 _UNUSABLE = 2.0
 
 

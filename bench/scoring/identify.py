@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from bench.kinds.base import Values
 
 GALLERY_LIMIT = 1000
-# Above the rounding of distances by the expanded square (90 dB).
+# Larger than the rounding error of distances by the expanded square (90 dB).
 _TIE = 1e-9
 
 

@@ -16,7 +16,7 @@ from bench.kinds.unit import clipped, within_range
 from bench.record.metrics import LPIPS
 
 TRUNK = "alexnet-owt-7be5be79.pth"
-TRUNK_PREFIX = "7be5be79"  # of the file's SHA-256, as its name says
+TRUNK_PREFIX = "7be5be79"  # start of the file's SHA-256, also in its name
 SMALLEST = 31  # pixels: a smaller side leaves AlexNet's second pooling nothing to pool
 _CHUNK = 64
 # (reading, example, channel, height, width) twice → (reading, example), 0 for equal examples

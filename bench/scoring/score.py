@@ -91,7 +91,7 @@ def score(
         best = np.fmax(best, prior[rule.closeness])
     if rule.closeness == PSNR_DB.name:
         columns["prior_db"] = best
-    columns[rule.over] = columns[rule.closeness] - best  # NaN for an example without a prior: no margin to keep
+    columns[rule.over] = columns[rule.closeness] - best  # NaN for an example without a prior, which needs no margin
     columns["success"] = rule.leaked(columns)
     strict = rule.leaked_strictly(columns)
     if strict is not None:
