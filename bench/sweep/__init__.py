@@ -1,1 +1,1 @@
-"""Scheduling of many cells: remaining work, order, workers, and progress in the run folder."""
+"""Runs over many cells: which cells remain, in which order, on which workers, with progress in the run folder."""

@@ -1,4 +1,4 @@
-"""Input and output files of a cell, by their paths in a run folder.
+"""A cell's input and output files, named by their paths in a run folder.
 
 Used for workers without access to the run folder (`bench.sweep.cluster`), merges (`bench.sweep.merge`) and repeated
 cells (`bench run --cell`).
@@ -26,8 +26,8 @@ _NAME = re.compile(
 
 
 def inputs(cell: AnyCell, run: Path) -> dict[str, bytes]:
-    """Input files of a cell: a checkpoint with its training's record and states, an interrupted training, an
-    external weights file, records of earlier cascade cells.
+    """Return a cell's input files: a checkpoint with its training's record and states, an interrupted training's
+    state, an external weights file, or the records of earlier cascade cells.
     """
     if not isinstance(cell, AttackCell):
         return _content(run, [resume.place(run, cell.id)])
@@ -36,7 +36,7 @@ def inputs(cell: AnyCell, run: Path) -> dict[str, bytes]:
         case FileWeights() as weights:
             try:
                 return before | {file_name(weights): Path(weights.path).read_bytes()}
-            except OSError:  # it is gone: who answers the cell says so in its record
+            except OSError:  # the file is gone: the cell's record will say so
                 return before
         case CheckpointWeights(training=training, round=round_):
             checkpoint = checkpoint_path(run, training, round_)
@@ -46,20 +46,21 @@ def inputs(cell: AnyCell, run: Path) -> dict[str, bytes]:
 
 
 def file_name(weights: FileWeights) -> str:
-    """Bundle name of an external weights file; the suffix gives the format."""
+    """Return the bundle name of an external weights file; its suffix names the format."""
     suffix = Path(weights.path).suffix
     return f"files/{weights.sha256}{suffix if _SUFFIX.fullmatch(suffix) else '.unknown'}"
 
 
 def outputs(run: Path, sent: Files) -> dict[str, bytes]:
-    """Files written by a cell to a folder with only its inputs."""
+    """Return the files which a cell wrote to a folder with only its inputs (`sent`)."""
     content = _content(run, run.rglob("*"))
     return {name: data for name, data in content.items() if _NAME.fullmatch(name) and sent.get(name) != data}
 
 
 def unpack(run: Path, files: Files) -> None:
-    """Write files to their places.  Raises `RecordError` for a name outside the run folder's layout, before any
-    write, and `StorageError` on failure.
+    """Write files to their places in a run folder.
+
+    Raises `RecordError` before any write for a name outside the folder's layout, and `StorageError` for a failed write.
     """
     for name in files:
         if not _NAME.fullmatch(name):
@@ -69,9 +70,9 @@ def unpack(run: Path, files: Files) -> None:
 
 
 def admit(run: Path, files: Files, cell_id: str) -> Record:
-    """Write a worker's files for a cell, the record last; returns the record.
+    """Write a worker's files for a cell, the record last; return the record.
 
-    Raises `RecordError`, before any write, unless the files hold exactly one valid record of this cell.
+    Raises `RecordError` before any write, unless the files hold exactly one valid record for this cell.
     """
     names = [name for name in files if name.startswith("records/")]
     if len(names) != 1:

@@ -1,4 +1,4 @@
-"""Whether a plug-in's defense keeps its contracts, beside its figures."""
+"""The contract check for plug-in defenses, made during a run."""
 
 from bench.answer.place import Here
 from bench.cell import AnyCell
@@ -9,7 +9,9 @@ from bench.isolation.isolation import Isolation
 
 
 def broken(cell: AnyCell, place: Here | Isolation) -> tuple[str, ...]:
-    """The contracts that the cell's defense breaks, with the reasons; none for bench's own, which its tests keep."""
+    """Return the contracts which the cell's defense breaks, with reasons; always empty for bench's defenses, which
+    bench's tests check.
+    """
     if isinstance(place, Here) or not foreign("defenses", cell.defense.name):
         return ()
     try:

@@ -1,11 +1,11 @@
-"""Workers on other machines, by Dask: `--executor dask://HOST:PORT`, an optional extra.
+"""Workers on other machines through Dask: `--executor dask://HOST:PORT`, an optional extra.
 
-Dask transports cells and files and reports workers' arrivals and departures; the scheduler assigns cells, as on a
-single machine.  A worker uses a private folder with only the cell's inputs, so no shared file system is needed; bench,
-plug-in modules and data sets must be installed.  Only the head writes to the run folder.  A worker without room, data
-or this bench's code is excluded.
+Dask transports cells and files, and reports when workers arrive and leave; bench's scheduler assigns the cells, as on a
+single machine.  A worker uses a private folder with only the cell's inputs, so the machines need no shared file system;
+bench, plug-in modules and data sets must be installed.  Only the head machine writes to the run folder.  A worker
+without disk space, the data or equal code is excluded.
 
-The cluster trusts everyone with access and runs received code: see SECURITY.md.
+The cluster trusts every machine with access, and runs received code: see SECURITY.md.
 """
 
 import contextlib
@@ -34,30 +34,30 @@ from bench.sweep.pool import CellReturned, Event, WorkerGone, WorkerLost, run_wi
 from bench.sweep.session import chosen_device
 
 SCHEME = "dask://"
-PATIENCE = 120.0  # seconds without a scheduler, or without one worker, after which the run stops
-_LOOK = 0.5  # seconds between two looks at who is there
+PATIENCE = 120.0  # seconds without a scheduler or any worker, after which the run stops
+_LOOK = 0.5  # seconds between two queries for workers
 _PROGRESS = "bench-progress"
-_memory: Memory | None = None  # of this process, where it is a worker
+_memory: Memory | None = None  # set in a worker process
 _place: Here | Isolation = HERE
 _plugins: dict[str, bytes | None] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Work for a worker: the cell as JSON, input files, and the required provenance of the record."""
+    """A cell for a worker: the cell as JSON, its input files, and the provenance which the record must have."""
 
     cell: str
     files: dict[str, bytes]
     provenance: Provenance
     plugins: dict[str, bytes | None]
-    """Specification → file content; None for an installed module."""
+    """Plug-in specification → file content; None for an installed module."""
     context: RunContext
-    """Settings; the worker replaces the run folder."""
+    """Run settings; the worker replaces the run folder by its private folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exclusion:
-    """Reason why a worker, unlike other workers, cannot answer."""
+    """The reason why a worker gets no more cells: its machine, not the cell, is at fault."""
 
     reason: str
 
@@ -71,9 +71,11 @@ class _DaskWorker:
 
 
 class ClusterPool:
-    """A pool of a Dask cluster's workers (`bench.sweep.pool.WorkerPool`), a cell at a time per worker process.
+    """A pool of a Dask cluster's workers (`bench.sweep.pool.WorkerPool`); each worker process has a single cell at a
+    time.
 
-    Raises `BenchError` without Dask, or for an address without an answer.
+    `executor` is the cluster's address.  `patience` is how long, in seconds, the pool waits for workers.  `notify`
+    receives lines for the user.  Raises `BenchError` if Dask is not installed or no scheduler answers.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class ClusterPool:
         self._context, self._device, self._patience, self._notify = context, device, patience, notify
         self._plugins = {spec: _content(spec) for spec in plugins}
         self._workers: dict[str, _DaskWorker] = {}
-        self._excluded: dict[str, str] = {}  # with the reason
+        self._excluded: dict[str, str] = {}  # worker → reason
         self._messages: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()  # progress, and futures
         self._client = self._connected(10.0)
         self._alone_since = self._looked = time.monotonic()
@@ -99,7 +101,7 @@ class ClusterPool:
         return tuple(sorted(self._workers))
 
     def submit(self, worker: str, cell: AnyCell, *, demand: int, company: tuple[AnyCell, ...] = ()) -> None:
-        del demand, company  # a job is one cell: what another leaves in memory may be on another machine
+        del demand, company  # a job is a single cell: another cell's memory may be on another machine
         run, there = self._context.run, self._workers[worker]
         context = replace(self._context, device=self._device, threads=there.threads, data_errors_fail_cell=False)
         job = Job(
@@ -134,7 +136,7 @@ class ClusterPool:
 
     def close(self) -> None:
         futures = [worker.future for worker in self._workers.values() if worker.future is not None]
-        with contextlib.suppress(Exception):  # a scheduler that is gone
+        with contextlib.suppress(Exception):  # the scheduler may be gone
             self._client.cancel(futures, force=True)
         with contextlib.suppress(Exception):
             self._client.close(timeout=5)
@@ -142,7 +144,7 @@ class ClusterPool:
     def _of_message(self, name: str, message: Any) -> list[tuple[str, Event]]:
         worker = self._workers.get(name)
         if worker is None or worker.cell is None:
-            return []  # of a worker that was given up
+            return []  # from an abandoned worker
         if isinstance(message, TrainingProgress):
             return [(name, message)]
         if worker.future is not message:
@@ -162,7 +164,9 @@ class ClusterPool:
         return [(name, CellReturned())]
 
     def _look(self) -> list[tuple[str, Event]]:
-        """Arrivals and departures reported by the scheduler; after the loss of the scheduler no worker is blamed."""
+        """Return departures since the last call, and note arrivals; if the scheduler itself is lost, no worker is
+        blamed.
+        """
         away = self._client.status != "running"
         if away:
             self._reconnect()
@@ -178,7 +182,6 @@ class ClusterPool:
         return gone
 
     def _gone(self, worker: _DaskWorker, away: bool) -> Event:
-        """Event of a departed worker."""
         if worker.cell is None:
             return WorkerGone()
         with contextlib.suppress(Exception):
@@ -193,11 +196,10 @@ class ClusterPool:
     def _reconnect(self) -> None:
         with contextlib.suppress(Exception):
             self._client.close(timeout=1)
-        with contextlib.suppress(BenchError):  # not yet; `_look` comes again
+        with contextlib.suppress(BenchError):  # not yet; `_look` tries again
             self._client = self._connected(2.0)
 
     def _present(self) -> dict[str, int]:
-        """Workers' addresses and threads."""
         try:
             workers = self._client.scheduler_info(n_workers=-1)["workers"]
         except Exception:  # the scheduler went meanwhile
@@ -213,7 +215,7 @@ class ClusterPool:
         return f"no worker is left that can go on; {worker}: {reason}{others}"
 
     def _connected(self, seconds: float) -> Any:
-        """A client with progress events of trainings; raises `BenchError` without an answer."""
+        """Connect a client which receives trainings' progress events; raise `BenchError` without an answer."""
         try:
             import dask
             from distributed import Client
@@ -224,7 +226,7 @@ class ClusterPool:
         dask.config.set(
             {
                 "distributed.client.scheduler-info-interval": "500ms",
-                "distributed.admin.large-graph-warning-threshold": "1GB",  # a cell takes its checkpoint along
+                "distributed.admin.large-graph-warning-threshold": "1GB",  # a cell is sent with its checkpoint
             }
         )
         messages = self._messages
@@ -245,10 +247,10 @@ class ClusterPool:
 
 
 def work(job: Job) -> "dict[str, bytes] | Exclusion | WorkerLost":
-    """On a worker: answer a cell in a private folder; returns its files, including the record.
+    """Run a cell on a Dask worker in a private folder; return its output files, including the record.
 
-    Missing room, data or code excludes the worker; any other failure belongs to the cell, so a cell cannot remove every
-    worker.
+    Missing disk space, data or code excludes the worker.  Any other failure belongs to the cell, so a cell cannot
+    exclude every worker.
     """
     global _memory
     from distributed import get_worker
@@ -261,7 +263,7 @@ def work(job: Job) -> "dict[str, bytes] | Exclusion | WorkerLost":
             _memory = Memory()
         if isinstance(_place, Here) or job.plugins != _plugins:
             _use_plugins(job.plugins, worker.local_directory, context.device)
-            _memory = Memory()  # what other code made of equal readings counts for nothing now
+            _memory = Memory()  # results from other plug-in code must not be reused
         with tempfile.TemporaryDirectory(prefix="bench-", dir=worker.local_directory) as folder:
             return _answered(job, cell, replace(context, run=Path(folder)), _memory, worker)
     except (StorageError, DataError, PluginError) as error:
@@ -288,17 +290,14 @@ def _answered(
         weights = cell.weights.model_copy(update={"path": str(run / file_name(cell.weights))})
         local = cell.model_copy(update={"weights": weights})
     record = run_within_limits(local, context, memory, on_progress, _place)
-    # a trace of where a plug-in hung lies in this folder, which goes
+    # the trace of a hung plug-in lies in this temporary folder
     reason = record.reason and without_trace(record.reason)
     write(run, replace(record, cell=cell, reason=reason))
     return outputs(run, job.files)
 
 
 def _use_plugins(plugins: dict[str, bytes | None], folder: str, device: str) -> None:
-    """Give the processes exactly these plug-ins.
-
-    Files are sent whole and live in the worker's folder.
-    """
+    """Load exactly these plug-ins in this worker; plug-in files are written to the worker's folder."""
     global _place, _plugins
     _place.close()
     registry.drop_plugins()
@@ -314,11 +313,11 @@ def _use_plugins(plugins: dict[str, bytes | None], folder: str, device: str) -> 
 
 
 def _outcome(future: Any) -> "dict[str, bytes] | Exclusion | WorkerLost | CellReturned":
-    """Result of a task: the value of `work`, or Dask's reason for a missing result."""
+    """Return the result of `work`, or an event or exclusion for a task without a result."""
     if future.status == "finished":
         try:
             outcome: dict[str, bytes] | Exclusion | WorkerLost = future.result(timeout=60)
-        except Exception as error:  # it was there, and its worker went before it was fetched
+        except Exception as error:  # the worker left before its result was fetched
             return WorkerLost(reason=f"its worker went with the result ({type(error).__name__})")
         return outcome
     if future.status != "error":  # cancelled, or lost with the scheduler
@@ -330,7 +329,7 @@ def _outcome(future: Any) -> "dict[str, bytes] | Exclusion | WorkerLost | CellRe
 
 
 def _checked(executor: str) -> str:
-    """Dask's address for `dask://HOST:PORT` or `dask+tls://HOST:PORT`; raises `BenchError` otherwise."""
+    """Return Dask's address for `dask://HOST:PORT` or `dask+tls://HOST:PORT`; raise `BenchError` otherwise."""
     for scheme, transport in ((SCHEME, "tcp://"), ("dask+tls://", "tls://")):
         if executor.startswith(scheme) and executor.removeprefix(scheme).rpartition(":")[2].isdigit():
             return transport + executor.removeprefix(scheme)
@@ -338,6 +337,6 @@ def _checked(executor: str) -> str:
 
 
 def _content(spec: str) -> bytes | None:
-    """Bytes of a plug-in file, as hashed; None for a module, which workers must have installed."""
+    """Return a plug-in file's bytes; None for a module, which workers must have installed."""
     path = Path(spec)
     return path.read_bytes() if path.suffix == ".py" else None

@@ -1,4 +1,4 @@
-"""Dispatch loop: every cell of a schedule becomes a record, even after a worker's death."""
+"""The dispatch loop: every cell in a schedule becomes a record, even if its worker dies."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from bench.sweep.observer import Observer
 from bench.sweep.pool import WorkerLost, WorkerPool
 from bench.sweep.scheduler import Scheduler
 
-TRIES = 2  # of a cell that its worker does not survive: the first may have died of something else
+TRIES = 2  # for a cell whose worker dies: the first death may have another cause
 
 
 def dispatch(
@@ -22,9 +22,10 @@ def dispatch(
     observers: Sequence[Observer],
     learn: Callable[[AnyCell, Cost], None],
 ) -> None:
-    """Let the pool answer all cells of the scheduler.
+    """Let the pool's workers run all cells in the scheduler.
 
-    `learn` receives each cell's cost.  Raises as `pool.events`, with all finished cells on disk.
+    `observers` receive every event, and `learn` receives each cell's cost.  Raises as `pool.events` does; finished
+    cells are then on disk.
     """
     running: dict[str, AnyCell] = {}
     losses: Counter[str] = Counter()

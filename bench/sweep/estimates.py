@@ -1,4 +1,4 @@
-"""Run-time estimates: a rough formula, corrected by times of similar cells on this machine."""
+"""Run-time estimates for cells: a rough formula, corrected by measured times of similar cells on this machine."""
 
 import statistics
 import threading
@@ -13,15 +13,15 @@ from bench.record.schema import Cost, Record
 from bench.registry import entries as registry
 from bench.sweep.observer import Observer
 
-_REMEMBERED = 32  # of each kind of cell: what it took last
-_UNSURE = 60.0  # seconds of cells after which a machine's speed counts as much as what was known
+_REMEMBERED = 32  # latest times kept for each kind of cell
+_UNSURE = 60.0  # seconds of measured cells after which this machine's speed counts half
 
 
 def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
-    """Order of magnitude in seconds on a core, times the model's `work`.
+    """Return a cell's run time on a core in seconds, by order of magnitude, for examples of `shape`.
 
     From trials with DLG's nets (0.5 ms per evaluation of a 28×28 image, growing with pixels and images) and Fed-αCDP's
-    net (4 ms per client step).
+    net (4 ms per client step); multiplied by the model's `work`.
     """
     federated = cell.federated
     work = float(getattr(registry.load("models", cell.model.name), "work", 1.0))
@@ -30,33 +30,37 @@ def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
         return 1 + steps * 0.004 * max(1, federated.batch / 5) * work
     attack = registry.load("attacks", cell.attack.name)
     if not getattr(attack, "iterative", True):
-        return 20.0 if cell.knowledge == "black-box" else 0.2  # what it learns from simulations
+        return 20.0 if cell.knowledge == "black-box" else 0.2  # time for simulations
     count = examples(cell.point, federated)
     size = float(max(0.1, (count * prod(shape) / 784) ** 0.9))
     return 0.2 + cell.readings * cell.evaluations * 0.0005 * size * work
 
 
 class Estimates:
-    """Run-time estimates: the formula times the median ratio of the most similar measured cells.
+    """Run-time estimates: the formula's time, multiplied by the median ratio for the most similar measured cells.
 
-    `shape`: cell → shape of an example.  `known`: cell → published time or None; replaces the formula, scaled to this
-    machine's speed.
+    `shape` returns the shape of a cell's examples.  `known` returns a cell's published time in seconds, or None; a
+    published time, scaled to this machine's speed, replaces the formula.
     """
 
     def __init__(
         self, shape: Callable[[AnyCell], tuple[int, ...]], known: Callable[[AnyCell], float | None] = lambda cell: None
     ) -> None:
         self._shape, self._known = shape, known
-        self._speeds: deque[tuple[float, float]] = deque(maxlen=16 * _REMEMBERED)  # of known cells: here, elsewhere
+        self._speeds: deque[tuple[float, float]] = deque(
+            maxlen=16 * _REMEMBERED
+        )  # for cells with a published time: seconds here, published seconds
         self._formula: dict[str, float] = {}
         self._elsewhere: dict[str, float | None] = {}
         self._ratios: defaultdict[Hashable, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
         self._medians: dict[Hashable, float] = {}
-        self._lock = threading.Lock()  # the thread that writes a run's progress reads, while the run learns
+        self._lock = threading.Lock()  # the progress thread reads while the run learns
         self.seen = 0
 
     def learn(self, cell: AnyCell, cost: Cost) -> None:
-        """Add a measured time; impossible times and reused answers are ignored."""
+        """Learn from a cell's measured time; impossible times are ignored, and reused answers correct only the
+        machine's speed.
+        """
         if (elsewhere := self._took_elsewhere(cell)) is not None and 0 < cost.wall_seconds < 1e9:
             with self._lock:
                 self._speeds.append((cost.wall_seconds, elsewhere))
@@ -70,11 +74,11 @@ class Estimates:
             self.seen += 1
 
     def seconds(self, cell: AnyCell) -> float:
-        """Expected seconds on a core."""
+        """Return the cell's expected seconds on a core."""
         if (elsewhere := self._took_elsewhere(cell)) is not None:
             with self._lock:
                 here, there = (sum(each) for each in zip(*self._speeds, strict=True)) if self._speeds else (1.0, 1.0)
-            # one cell says little of a machine: its speed counts as it is known
+            # a single cell says little about a machine: the speed's weight grows with measured time
             return elsewhere * ((here + _UNSURE) / (there + _UNSURE))
         with self._lock:
             for kind in _kinds(cell):
@@ -85,7 +89,7 @@ class Estimates:
         return self._by_formula(cell)
 
     def _took_elsewhere(self, cell: AnyCell) -> float | None:
-        """Cached published time of the cell: remaining work is estimated every two seconds."""
+        """Return the cell's published time, cached because the remaining time is estimated every two seconds."""
         if cell.id not in self._elsewhere:
             self._elsewhere[cell.id] = self._known(cell)
         return self._elsewhere[cell.id]
@@ -97,12 +101,12 @@ class Estimates:
 
 
 class Remaining(Observer):
-    """Remaining wall time of `cells`, by the speed of finished and running cells."""
+    """An observer which estimates the remaining wall time of `cells` from the speed so far."""
 
     def __init__(self, cells: Iterable[AnyCell], estimates: Estimates) -> None:
         self._estimates = estimates
         self._open = {cell.id: cell for cell in cells}
-        self._running: dict[str, float] = {}  # cell id → when it began
+        self._running: dict[str, float] = {}  # cell id → start time
         self._done: list[AnyCell] = []
         self._began = time.monotonic()
 
@@ -117,11 +121,11 @@ class Remaining(Observer):
             self._done.append(cell)
 
     def left(self) -> float | None:
-        """Seconds; None before the first finished cell.
+        """Return the estimated remaining seconds; None before the first finished cell.
 
-        A running cell beyond its estimate is assumed to need a quarter of its elapsed time.
+        A running cell beyond its estimate is assumed to need another quarter of its elapsed time.
         """
-        # copies: the thread that writes a run's progress calls this, while the run goes on
+        # copies: the progress thread calls this during the run
         now, done = time.monotonic(), sum(map(self._estimates.seconds, list(self._done)))
         if not done:
             return None
@@ -138,11 +142,11 @@ class Remaining(Observer):
 
 
 def _kinds(cell: AnyCell) -> Iterator[Hashable]:
-    """Keys of similar cells, narrowest first."""
+    """Yield keys which similar cells share, most specific first."""
     what = "training" if isinstance(cell, TrainingCell) else (cell.attack.name, cell.knowledge)
     setting = (what, cell.model.name, cell.dataset.name)
     yield (*setting, str(cell.defense), "" if isinstance(cell, TrainingCell) else cell.point)
     yield (*setting, cell.defense.name)
     yield setting
     yield what
-    yield cell.kind  # a slower machine, or one under load, is so for every attack
+    yield cell.kind  # a slow or busy machine slows every attack

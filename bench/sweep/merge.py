@@ -1,7 +1,7 @@
-"""Merge of run folders: shards of a matrix, or the same matrix from several machines.
+"""Merging of run folders: shards of a matrix, or runs of a matrix on several machines.
 
-Every record is checked first: id equals the cell's hash, and arrays and checkpoints exist with the stated hashes.  A
-replaced record is kept aside, as after a repeated cell.
+Every record is checked first: its id must be the cell's hash, and its arrays and checkpoints must exist with the stated
+hashes.  A replaced record moves to `kept/`, as after a repeated cell.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ from bench.record.store import UNPACKED, arrays_hash
 from bench.sanitize import LONG, sanitize
 from bench.sweep.bundle import unpack
 
-_LARGEST = 2**23  # bytes of one record
-_RANK = {"done": 2, "n/a": 1, "crashed": 0}  # which of two records says more
+_LARGEST = 2**23  # bytes in a record
+_RANK = {"done": 2, "n/a": 1, "crashed": 0}  # the higher status replaces the lower
 _BESIDE = (request.FILE, "published.json")
 
 
 @dataclass(slots=True)
 class MergeResult:
-    """Counts of `new`, `better` and `same` records; `differs` and `refused` have a line per record."""
+    """Counts of `new`, `better` and `same` records; `differs` and `refused` hold a line for each such record."""
 
     new: int = 0
     better: int = 0
@@ -39,10 +39,10 @@ class MergeResult:
 
 
 def merge(into: Path, sources: Sequence[Path]) -> MergeResult:
-    """Merge the records of `sources` into the run folder `into`, locked by the caller.
+    """Merge the records in `sources` into the run folder `into`, which the caller has locked.
 
-    Sources stay unchanged, and may be running.  Raises `RecordError` for a source without a run, `StorageError` for a
-    failed write.
+    Sources stay unchanged, and may belong to active runs.  Raises `RecordError` for a source without a run,
+    `BenchError` if `into` is a source, and `StorageError` for a failed write.
     """
     for source in sources:
         if not (source / "records").is_dir():
@@ -84,7 +84,7 @@ def _bring(path: Path, source: Path, into: Path, merged: MergeResult) -> None:
 
 
 def _difference(record: Record, old: Record) -> str | None:
-    """Difference between two records of a cell, times and machines aside."""
+    """Describe how two records of a cell differ, except in times and machines; None if they agree."""
     if record.provenance != old.provenance:
         return "answered by other code"
     if record.status != old.status:
@@ -93,7 +93,7 @@ def _difference(record: Record, old: Record) -> str | None:
 
 
 def _files(record: Record, source: Path) -> dict[str, bytes]:
-    """Checked files of a record, by their paths in a run folder."""
+    """Read a record's files and check their hashes; return path in the run folder → content."""
     files: dict[str, bytes] = {}
     if record.arrays is not None:
         path = source / "arrays" / f"{record.arrays}.npz"
@@ -116,7 +116,9 @@ def _read(path: Path, limit: int = UNPACKED) -> bytes:
 
 
 def _beside(source: Path, into: Path, merged: MergeResult) -> None:
-    """A run's statement about its matrix.  For differing statements the first remains, except an unranked suite."""
+    """Copy a source's statements about its matrix; the first statement stays, unless an unranked suite contradicts
+    it.
+    """
     for path in sorted((*(source / name for name in _BESIDE), *source.glob("suite-*.json"))):
         if not path.is_file() or path.stat().st_size > _LARGEST:
             continue

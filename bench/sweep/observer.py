@@ -1,22 +1,22 @@
-"""Observers of a run: progress file, remaining time, screen."""
+"""Observers of a run, for example the progress file, the remaining time and the screen."""
 
 from typing import TYPE_CHECKING
 
 from bench.cell import AnyCell
 from bench.record.schema import Record
 
-if TYPE_CHECKING:  # `bench status` reads a file alone, and waits for no torch
+if TYPE_CHECKING:  # `bench status` only reads a file, and should not wait for torch
     from bench.answer.context import TrainingProgress
 
 
 class Observer:
-    """Receives each event in the run's thread; this base class ignores events."""
+    """A receiver of a run's events, called in the run's thread; this base class ignores all events."""
 
     def on_start(self, cell: AnyCell, worker: str) -> None:
-        """A worker begins a cell."""
+        """A worker has begun the cell."""
 
     def on_progress(self, cell: AnyCell, progress: "TrainingProgress") -> None:
-        """A training finished a round."""
+        """A training has finished a round."""
 
     def on_record(self, record: Record) -> None:
-        """A record is on disk."""
+        """A cell's record is on disk."""

@@ -1,4 +1,4 @@
-"""Planned cells → remaining work, in groups and order."""
+"""The schedule of a run: which planned cells remain, grouped by shared work."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from bench.sweep.scheduler import CellGroup
 
 
 class Resolver:
-    """Loads each data set once and keeps facts without arrays."""
+    """Loads each data set once, and keeps its facts without its arrays."""
 
     def __init__(self, data_dir: Path | None) -> None:
         self._data_dir = data_dir
@@ -44,24 +44,24 @@ class Resolver:
         return self._facts[key]
 
     def shape(self, cell: AnyCell) -> tuple[int, ...]:
-        """Shape of an example of the cell's data."""
+        """Return the shape of an example in the cell's data set."""
         return self.data(cell.dataset.name, cell.dataset.params).shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSchedule:
-    """Finished and remaining cells of a matrix in a run folder."""
+    """A matrix's finished and remaining cells in a run folder."""
 
     done: tuple[AnyCell, ...]
-    """Cells with a record of equal provenance."""
+    """Cells with a record from equal code and inputs."""
     again: Mapping[str, str]
-    """Cell id → reason against its record."""
+    """Cell id → reason why the cell's record does not count."""
     impossible: tuple[tuple[AnyCell, str], ...]
-    """Recorded as n/a without running."""
+    """Cells with the reason why they cannot run; recorded as n/a."""
     groups: tuple[CellGroup, ...]
-    """Remaining cells, trainings first."""
+    """Remaining cells in groups, trainings first."""
     estimates: Estimates
-    """Seconds per cell on a core, from finished cells of the run folder."""
+    """Estimates of a cell's run time, from finished cells in the run folder."""
 
     @property
     def waiting(self) -> tuple[AnyCell, ...]:
@@ -69,7 +69,7 @@ class RunSchedule:
 
     @property
     def seconds(self) -> float:
-        """Remaining seconds on a core."""
+        """Estimated remaining seconds on a single core."""
         return sum(map(self.estimates.seconds, self.waiting))
 
 
@@ -79,7 +79,10 @@ def schedule(
     resolver: Resolver,
     known: Callable[[AnyCell], float | None] = lambda cell: None,
 ) -> RunSchedule:
-    """Remaining cells of `planned` in `run`, in groups with shared work; `known`: published times."""
+    """Compare planned cells with the records in a run folder, and group the remaining cells by shared work.
+
+    `known` returns a cell's published run time in seconds, or None.
+    """
     done: list[AnyCell] = []
     again: dict[str, str] = {}
     impossible: list[tuple[AnyCell, str]] = []
@@ -88,7 +91,7 @@ def schedule(
     estimates = Estimates(resolver.shape, known)
     planned = tuple(planned)
     keys = _reading_keys(planned)
-    pending: set[str] = set()  # cells that run again: what is attacked on their weights, or after them, does, too
+    pending: set[str] = set()  # cells which run again; attacks on their weights or after them follow
     for item in planned:
         cell = item.cell
         record, stale = _state(cell, run, pending)
@@ -115,17 +118,16 @@ def schedule(
 
 
 def shard_of(planned: Sequence[PlannedCell], number: int, count: int, resolver: Resolver) -> tuple[PlannedCell, ...]:
-    """Shard `number` of `count` (from 1), with about equal times.
+    """Return the planned cells in shard `number` of `count` (from 1); shards have about equal run times.
 
-    Dependents of a training stay together, as do cells with shared readings, unless larger than half a shard: then each
-    defense is separate.  The shards depend on the matrix alone, so all machines agree.
+    A training's dependent cells stay together, as do cells with shared readings.  If such a part exceeds half a shard's
+    work, its defenses are separated.  Shards depend only on the matrix, so all machines agree.
     """
     fresh = Estimates(resolver.shape)
 
     keys = _reading_keys(planned)
 
     def _part(item: PlannedCell) -> str:
-        """Key of inseparable cells."""
         cell = item.cell
         return cell.id if isinstance(cell, TrainingCell) else training_id(cell) or keys[cell.id]
 
@@ -156,7 +158,7 @@ def _grouped(items: Iterable[PlannedCell], key: Callable[[PlannedCell], str]) ->
 
 
 def _state(cell: AnyCell, run: Path, pending: set[str]) -> tuple[Record | None, str | None]:
-    """A cell's record and the reason against the record: None if valid, "" without a record."""
+    """Return a cell's record, and why the record does not count: None if it does, "" without a record."""
     path = records.record_path(run, cell.id)
     if not path.exists():
         return None, ""
@@ -177,18 +179,18 @@ def _state(cell: AnyCell, run: Path, pending: set[str]) -> tuple[Record | None, 
 
 
 def _missing(record: Record, cell: AnyCell, run: Path) -> str | None:
-    """A missing file of the record, or a missing round of the cell."""
+    """Return the first missing file of a cell's record, or None; a checkpoint which the cell asks for counts too."""
     files = [run / "arrays" / f"{record.arrays}.npz"] if record.arrays else []
     if (training := record.training) is not None and isinstance(cell, TrainingCell):
         rounds = {*training.checkpoints}
-        if not training.diverged:  # one that stopped has no later rounds
+        if not training.diverged:  # a stopped training has no later rounds
             rounds |= {round_ for round_ in cell.checkpoints if round_ <= training.rounds}
         files += [checkpoint_path(run, cell.id, round_) for round_ in sorted(rounds)]
     return next((str(path.relative_to(run)) for path in files if not path.exists()), None)
 
 
 def _reading_keys(planned: Iterable[PlannedCell]) -> dict[str, str]:
-    """`_reading_key` of each attack cell; a cascade has its first cell's key."""
+    """Return cell id → reading key for attack cells; a cascade shares its first cell's key."""
     keys: dict[str, str] = {}
     for cell in (item.cell for item in planned):
         if isinstance(cell, AttackCell):
@@ -197,8 +199,9 @@ def _reading_keys(planned: Iterable[PlannedCell]) -> dict[str, str]:
 
 
 def _reading_key(cell: AttackCell) -> str:
-    """Key of cells with possibly equal readings: all but defense, draw, knowledge and, for B > 1 within a scope,
-    point.
+    """Return a key shared by cells with possibly equal readings.
+
+    The key ignores defense, draw and knowledge; for B > 1 also the point within a scope.
     """
     scope = point(cell.point).scope if cell.federated.batch > 1 else ""
     equal = {"defense": Entry(name="any"), "point": str(scope), "knowledge": "plain", "draw": 0}

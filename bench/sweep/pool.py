@@ -1,4 +1,4 @@
-"""Protocol of a worker pool for the dispatch loop (`bench.sweep.dispatch`)."""
+"""The interface between worker pools and the dispatch loop (`bench.sweep.dispatch`)."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -21,7 +21,7 @@ from bench.sweep.checked import broken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost:
-    """Loss of a worker with its cell; `retry`: another worker may try the cell."""
+    """Event: a worker was lost together with its cell; `retry` tells whether another worker may try the cell."""
 
     reason: str
     retry: bool = True
@@ -29,32 +29,34 @@ class WorkerLost:
 
 @dataclass(frozen=True, slots=True)
 class CellReturned:
-    """A worker returns its cell: the machine is at fault."""
+    """Event: a worker returns its cell without an answer, because its machine is at fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerGone:
-    """Departure of a worker without a cell."""
+    """Event: a worker without a cell left."""
 
 
 Event = TrainingProgress | Record | WorkerLost | CellReturned | WorkerGone
 
 
 class WorkerPool(Protocol):
-    """Named workers, a cell at a time each.  A record in an event is already on disk."""
+    """A set of named workers, each with at most one cell.  A record in an event is already on disk."""
 
     def workers(self) -> tuple[str, ...]:
-        """Workers ready for cells."""
+        """Return the names of workers which accept cells."""
 
     def submit(self, worker: str, cell: AnyCell, *, demand: int, company: tuple[AnyCell, ...] = ()) -> None:
-        """Let a worker answer a cell.  `demand`: cells ready to run, including this cell; `company`: next cells,
-        open to a joint attack.
+        """Let a worker run a cell.
+
+        `demand` counts the cells which could run now, including this cell.  `company` holds the worker's next cells,
+        which it may attack in the same batch.
         """
 
     def events(self) -> list[tuple[str, Event]]:
-        """Events by worker, after a wait; possibly empty after arrivals.
+        """Wait, and return events with their worker's name; possibly none, for example after arrivals.
 
-        Raises `BenchError` without any worker left.
+        Raises `BenchError` if no worker is left.
         """
 
     def close(self) -> None:
@@ -63,7 +65,7 @@ class WorkerPool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """A pool to start, its description, and its number of workers, None if unknown."""
+    """A worker pool to start later, with its description and its number of workers (None: unknown)."""
 
     start: Callable[[], WorkerPool]
     description: str
@@ -78,16 +80,18 @@ def run_within_limits(
     place: Here | Isolation = HERE,
     company: Sequence[AnyCell] = (),
 ) -> Record:
-    """Run a cell to a writable record within the time limit; a worker beyond the limit ends itself."""
+    """Run a cell within the time limit, and return a record which can be written as JSON; past the limit the worker
+    process ends itself.
+    """
     limit = context.time_limit
     if limit is not None and place.concerns(cell):
-        limit += GRACE  # the plug-ins' process knows better where it was
+        limit += GRACE  # lets the plug-ins' process report first: it knows where it hung
     with nullcontext() if limit is None else exit_after(limit, trace_path(context.run, cell.id)):
         record = run(cell, context, memory, on_progress, place, company)
         record = replace(record, broken=broken(cell, place))
     try:
         to_json(record)
-    except MALFORMED as error:  # a plug-in's value of another kind, in notes or marks
+    except MALFORMED as error:  # a plug-in's value of another type, in notes or marks
         reason = f"what is to be recorded is no JSON: {first_line(error)}"
         return replace(record, status="crashed", reason=reason, result=None)
     return record

@@ -1,7 +1,7 @@
-"""Long-lived worker processes on this machine, a thread each, with idle cores for trainings.
+"""A pool of long-lived worker processes on this machine, a thread each; idle cores help trainings.
 
-A dead worker loses its cell and is replaced.  A worker without a parent ends itself.  With several GPUs each worker
-uses one GPU.
+A dead worker loses its cell and is replaced.  A worker without its parent process ends itself.  With several GPUs, each
+worker uses a single GPU.
 """
 
 import multiprocessing
@@ -49,13 +49,13 @@ class ProcessPool:
         return self._names
 
     def submit(self, worker: str, cell: AnyCell, *, demand: int, company: tuple[AnyCell, ...] = ()) -> None:
-        trace_path(self._context.run, cell.id).unlink(missing_ok=True)  # of an earlier run
+        trace_path(self._context.run, cell.id).unlink(missing_ok=True)  # from an earlier run
         process = self._workers.get(worker)
-        if process is None or not process.process.is_alive():  # it may have died while it had nothing to do
+        if process is None or not process.process.is_alive():  # may have died while idle
             device = device_of(self._context.device, self._names.index(worker))
             process = self._workers[worker] = _start(replace(self._context, device=device), self._plugins)
         process.cell = cell
-        with suppress(OSError):  # it died since: `events` finds out
+        with suppress(OSError):  # died meanwhile: `events` will notice
             beside = company if many_rows(self._context) else ()
             process.pipe.send((cell, self._jobs // min(self._jobs, demand), beside))
 
@@ -75,13 +75,12 @@ class ProcessPool:
                 worker.process.terminate()
         for worker in self._workers.values():
             worker.process.join(10)
-            if worker.process.is_alive():  # it hangs where no signal is heard
+            if worker.process.is_alive():  # hangs, and ignores signals
                 worker.process.kill()
                 worker.process.join(10)
         self._workers.clear()
 
     def _event(self, name: str, worker: _LocalWorker, cell: AnyCell) -> Event:
-        """Message of a worker.  Raises the worker's `StorageError`."""
         try:
             message: TrainingProgress | Record | StorageError = worker.pipe.recv()
         except (EOFError, OSError):
@@ -104,7 +103,7 @@ class ProcessPool:
 
 
 def device_of(device: str, number: int) -> str:
-    """Device of the worker with this number, from 0: round robin over GPUs."""
+    """Return the device for worker `number`, from 0; workers take GPUs in turn."""
     count = torch.cuda.device_count() if device == "cuda" else 0
     return f"cuda:{number % count}" if count > 1 else device
 
@@ -122,7 +121,7 @@ def _start(context: RunContext, plugins: Sequence[str]) -> _LocalWorker:
 def _work(pipe: "Connection[Any, Any]", context: RunContext, plugins: tuple[str, ...], parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     single_threaded()
-    # before there is another thread or any truth here
+    # before this process has other threads or true examples
     memory, isolation = Memory(), Isolation(plugins, context.device, fork=True)
     end_with(parent)
     while True:
@@ -143,7 +142,7 @@ def _work(pipe: "Connection[Any, Any]", context: RunContext, plugins: tuple[str,
 
 
 def _send(pipe: "Connection[Any, Any]", progress: TrainingProgress) -> None:
-    """Send to the parent.  Without a parent the process ends, and no cell is blamed."""
+    """Send progress to the parent; without a parent this process ends, and no cell is blamed."""
     try:
         pipe.send(progress)
     except OSError:

@@ -1,4 +1,4 @@
-"""Progress of a run, in a file beside its records, for `bench status` on any terminal or machine."""
+"""A run's progress in a file beside its records, for `bench status` on any terminal or machine."""
 
 import json
 import threading
@@ -29,7 +29,9 @@ _Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A cell at a worker: id, description, start, and training progress."""
+    """A running cell: `cell` is its id, `what` its description, `since` its start time, and `step` its training's
+    progress.
+    """
 
     cell: str
     what: str
@@ -39,28 +41,28 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress:
-    """Progress of a run.  Times: seconds since 1970 by the running machine's clock."""
+    """A run's progress.  All times are seconds since 1970 on the running machine's clock."""
 
     __pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
     title: str
     state: str
-    """Running, finished, or stopped with the reason."""
+    """"running", "finished", or "stopped" with the reason."""
     began: float
     seen: float
-    """Time of the last write."""
+    """Time of the file's last write."""
     cells: _Count
     settled: _Count
-    """Cells with a record."""
+    """Number of cells with a record."""
     statuses: dict[str, _Count]
-    """Counts in this run."""
+    """Record status → number of cells in this run."""
     left: float | None
-    """Estimated seconds."""
+    """Estimated remaining seconds; None: unknown."""
     busy: dict[str, Running] = field(default_factory=dict)
-    """Worker → cell."""
+    """Worker → running cell."""
 
 
 def read(run: Path) -> RunProgress | None:
-    """Progress of the run; None without a file.  Raises `BenchError` for a damaged file."""
+    """Read a run's progress; None without a file.  Raises `BenchError` for a damaged file."""
     path = run / _FILE
     try:
         return TypeAdapter(RunProgress).validate_json(path.read_bytes())
@@ -72,9 +74,9 @@ def read(run: Path) -> RunProgress | None:
 
 
 class Reporter(Observer):
-    """Context that keeps the file current.
+    """An observer and context manager which keeps the progress file current.
 
-    A thread writes the file every two seconds, as a sign of life; its failures never disturb the run.
+    A thread writes the file every two seconds, as a sign of life; write errors never disturb the run.
     """
 
     def __init__(self, run: Path, title: str, *, cells: int, settled: int, left: Callable[[], float | None]) -> None:
@@ -101,7 +103,7 @@ class Reporter(Observer):
         what = [cell.dataset.name, cell.model.name, cell.defense.name]
         what += ["training"] if cell.kind == "training" else [cell.attack.name, cell.knowledge, cell.point]
         with self._lock:
-            self._drop(cell.id)  # of a worker that was lost with it
+            self._drop(cell.id)  # an earlier worker was lost with this cell
             self._running[worker] = Running(cell=cell.id, what=" · ".join(what), since=time.time())
 
     def on_progress(self, cell: AnyCell, progress: "TrainingProgress") -> None:
@@ -125,7 +127,6 @@ class Reporter(Observer):
             self.write("running")
 
     def write(self, state: str) -> None:
-        """Write the file now."""
         with self._lock:
             progress = RunProgress(
                 title=self._title,
@@ -138,5 +139,5 @@ class Reporter(Observer):
                 busy=dict(self._running),
                 left=self._left() if state == "running" else None,
             )
-        with suppress(StorageError):  # a full disk: the records say so, too, and louder
+        with suppress(StorageError):  # a full disk: writing records reports it, too
             write_atomically(self._path, json.dumps(asdict(progress)).encode())

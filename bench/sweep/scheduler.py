@@ -1,9 +1,9 @@
-"""Order of cells and choice of workers, without processes.
+"""The order of cells and the choice of workers, independent of processes.
 
-Cells of a group (equal data and weights, possibly equal readings) go to the same worker in order; a cascade cell begins
-after the records of earlier cells.  A worker stays with its data set while work remains.  Trainings required by attacks
-come first, then the longest group of the data set with most work per worker.  An idle worker takes half of another
-worker's queue.
+Cells in a group (equal data and weights, possibly equal readings) go to the same worker in order; a cascade cell begins
+only after its earlier cells have records.  A worker stays with its data set while work remains.  Trainings which
+attacks need come first, then the longest group in the data set with most work per worker.  An idle worker takes half of
+another worker's queue.
 """
 
 from bisect import insort
@@ -16,23 +16,22 @@ from bench.cell import AnyCell, AttackCell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellGroup:
-    """Cells for a worker, in order."""
+    """Cells for a single worker, in order."""
 
     cells: tuple[AnyCell, ...]
     after: str | None = None
-    """Id of the training with their weights, or None."""
+    """Id of the training which makes the cells' weights, or None."""
 
     @property
     def data(self) -> str:
-        """Their shared data set."""
         return self.cells[0].dataset.sha256
 
 
 class Scheduler:
-    """Queue of cell groups.
+    """A queue of cell groups for workers.
 
-    `seconds` estimates a cell; `learned`: number of measured cells behind the estimates; new measurements renew the
-    order.
+    `seconds` estimates a cell's run time.  `learned` returns how many measured cells the estimates use; when this
+    number has doubled, the queue is sorted again.
     """
 
     def __init__(
@@ -40,10 +39,10 @@ class Scheduler:
     ) -> None:
         self._seconds, self._learned = seconds, learned
         self._ready: defaultdict[str, list[CellGroup]] = defaultdict(list)  # by data set, the longest last
-        self._first: list[CellGroup] = []  # trainings that others wait for and cells to repeat, the most urgent last
-        self._blocked: defaultdict[str, list[CellGroup]] = defaultdict(list)  # by the training they wait for
-        self._queues: dict[str, deque[AnyCell]] = {}  # what is left of each worker's group
-        self._loaded: dict[str, str] = {}  # the data set that each worker has loaded
+        self._first: list[CellGroup] = []  # needed trainings and cells to repeat, most urgent last
+        self._blocked: defaultdict[str, list[CellGroup]] = defaultdict(list)  # by required training
+        self._queues: dict[str, deque[AnyCell]] = {}  # the rest of each worker's group
+        self._loaded: dict[str, str] = {}  # worker → loaded data set
         self._sorted_at = 0
         groups = [group for group in groups if group.cells]
         self._unsettled = {cell.id for group in groups for cell in group.cells}
@@ -58,10 +57,10 @@ class Scheduler:
         self._takeable = sum(len(group.cells) for group in ready)
 
     def take(self, worker: str) -> AnyCell | None:
-        """Next cell for this worker; None if no cell is ready."""
+        """Take the next cell for this worker; None if no cell is ready."""
         queue = self._queues.get(worker)
         if queue and self._first and not self._may_begin(queue[0]):
-            queue.extendleft(reversed(self._first.pop().cells))  # it may be what the queue waits for
+            queue.extendleft(reversed(self._first.pop().cells))  # the queue may wait for these cells
         if not queue:
             group = self._choose(worker)
             if group is None:
@@ -74,11 +73,11 @@ class Scheduler:
         return queue.popleft()
 
     def queue(self, worker: str) -> tuple[AnyCell, ...]:
-        """Known next cells for this worker."""
+        """Return the cells which are planned next for this worker."""
         return tuple(self._queues.get(worker, ()))
 
     def settle(self, cell: AnyCell) -> None:
-        """Note a cell's record; dependent cells become ready."""
+        """Note that a cell has a record; its dependent cells become ready."""
         self._unsettled.discard(cell.id)
         for group in self._blocked.pop(cell.id, ()):
             self._insert(group)
@@ -89,12 +88,12 @@ class Scheduler:
             self._sort()
 
     def retry(self, cell: AnyCell) -> None:
-        """Put an unfinished cell first."""
+        """Put an unfinished cell at the front of the queue."""
         self._first.append(CellGroup(cells=(cell,)))
         self._takeable += 1
 
     def remove(self, worker: str) -> None:
-        """Forget a worker; its queue goes to other workers."""
+        """Forget a worker; its remaining cells return to the queue."""
         queue = self._queues.pop(worker, None)
         self._loaded.pop(worker, None)
         if queue:
@@ -102,20 +101,19 @@ class Scheduler:
 
     @property
     def ready(self) -> int:
-        """Cells ready now."""
+        """Number of cells which could run now."""
         return self._takeable
 
     @property
     def empty(self) -> bool:
-        """Whether no cell is left, now or later."""
+        """Whether no cell is ready or blocked."""
         return not self._blocked and not self._takeable
 
     def _may_begin(self, cell: AnyCell) -> bool:
-        """Whether earlier cascade cells have records."""
+        """Return whether the cell's earlier cascade cells have records."""
         return self._unsettled.isdisjoint(_before(cell))
 
     def _line(self, group: CellGroup) -> list[CellGroup]:
-        """Queue of a group."""
         urgent = any(cell.id in self._blocked for cell in group.cells)
         return self._first if urgent else self._ready[group.data]
 
@@ -133,12 +131,12 @@ class Scheduler:
         return self._half(worker) if fullest is None else self._ready[fullest].pop()
 
     def _load(self, data: str) -> float:
-        """Work on a data set per worker, with another worker added."""
+        """Return the work on a data set per worker, if another worker joined."""
         workers = sum(loaded == data for loaded in self._loaded.values())
         return sum(map(self._cost, self._ready[data])) / (1 + workers)
 
     def _half(self, worker: str) -> CellGroup | None:
-        """Later half of the longest other queue; cascades stay whole."""
+        """Take the later half of another worker's longest queue; cascades stay whole."""
         others = [queue for name, queue in self._queues.items() if queue and name != worker]
         if not others:
             return None
@@ -160,16 +158,14 @@ class Scheduler:
         return sum(map(self._seconds, group.cells))
 
     def _urgency(self, group: CellGroup) -> float:
-        """Time of a training plus its longest dependent group."""
+        """Return a group's time plus the time of its longest dependent group."""
         waiting = [other for cell in group.cells for other in self._blocked.get(cell.id, ())]
         return self._cost(group) + max(map(self._cost, waiting), default=0.0)
 
 
 def _before(cell: AnyCell) -> tuple[str, ...]:
-    """Ids of earlier cascade cells."""
     return cell.after if isinstance(cell, AttackCell) else ()
 
 
 def _chain(cell: AnyCell) -> str:
-    """First cell of the cascade, or the cell itself."""
     return next(iter(_before(cell)), cell.id)

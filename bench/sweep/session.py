@@ -1,4 +1,6 @@
-"""A run from schedule to records: n/a records for impossible cells, a worker pool for the rest."""
+"""A whole run, from schedule to records: n/a records for impossible cells, and a worker pool for the remaining
+cells.
+"""
 
 import os
 from collections.abc import Callable
@@ -20,10 +22,10 @@ from bench.sweep.scheduler import Scheduler
 def run_schedule(
     schedule: RunSchedule, context: RunContext, start_pool: Callable[[], WorkerPool], *observers: Observer
 ) -> None:
-    """Run the remaining cells; every cell leaves a record.
+    """Run the schedule's remaining cells; every cell leaves a record.
 
-    The caller locks `context.run` (`record.folder.locked`).  The pool starts with the first cell and closes at the end.
-    Raises `StorageError` for a failed write, `BenchError` without any worker left.
+    The caller must lock `context.run` (`record.folder.locked`).  `start_pool` is called only if cells can run, and the
+    pool is closed at the end.  Raises `StorageError` for a failed write, and `BenchError` if no worker is left.
     """
     for cell, reason in schedule.impossible:
         record = record_without_result(cell, context, "n/a", reason)
@@ -39,14 +41,16 @@ def run_schedule(
 
 
 def default_jobs(device: str = "cpu") -> int:
-    """A worker per usable core, or per GPU."""
+    """Return the default number of workers: the usable cores, or for `cuda` the GPUs."""
     if device == "cuda":
         return max(1, torch.cuda.device_count())
     return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def chosen_device(device: str) -> str:
-    """`auto`: a CUDA device if present; raises `BenchError` for `cuda` without a device."""
+    """Replace `auto` by `cuda` if a CUDA device is present, else by `cpu`; raise `BenchError` for `cuda` without a
+    device.
+    """
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
