@@ -207,9 +207,7 @@ class Reading(ByReading):
     point: Point
     """Observation point in the pipeline."""
     linked: Literal["vector", "coordinate"]
-    """"vector" if an update's coordinates arrive together, from a known sender; "coordinate" if each arrives
-    separately.
-    """
+    """"vector" if a known client sent all coordinates in an update; "coordinate" if each arrived without a sender."""
     values: Tensors = field(metadata=READING)
     """Gradients, or updates in `unit`, name → (reading, observation, *shape); at `aggregate` the senders' mean."""
     weights: Tensors = field(metadata=OBSERVATION)
@@ -336,11 +334,9 @@ class Reconstruction(ByReading):
     history: tuple[tuple[int, tuple[float, ...]], ...] = field(default=(), metadata=MARK)
     """Pairs (evaluation count, least losses so far (reading,))."""
     trajectory: Tensor | None = field(default=None, metadata=MARK)
-    """(mark, reading, example, *shape): examples with the losses in `history`, for the first readings; None if
-    absent.
-    """
+    """(mark, reading, example, *shape): examples at each mark in `history`, for the first readings; None if absent."""
     certificate: Tensor | None = field(default=None, metadata=READING)
-    """(reading,) in [0, 1]: share that the attack itself proves correct, without the truth; None without a proof."""
+    """(reading,) in [0, 1]: share of examples that the attack proves right without the truth; None without a proof."""
     named: Tensor | None = field(default=None, metadata=READING)
     """(reading, candidate): gallery numbers that the attack names, as many as examples; for a single example a
     ranked list, best first.  None without names.

@@ -40,7 +40,7 @@ def draw_truth(cell: AttackCell, data: Data, run: Path) -> CellTruth:
 
 
 def truth_from(cell: AttackCell, source: Source, rows: tuple[int, ...] | None = None) -> CellTruth:
-    """Draw the truth from its source, for the readings numbered `rows`; None attacks all readings."""
+    """Draw the truth from its source; `rows` are the numbers of the readings to attack, None for all."""
     point = point_of(cell.point)
     victims = draw_victims(cell, source, point)
     examples = truth_at(victims, point)

@@ -145,7 +145,7 @@ def _modules(model: Model, *, double: bool = False) -> Iterator[tuple[Kind, tupl
 
 
 def _built(model: Model, kind: Kind, shape: tuple[int, ...]) -> nn.Module:
-    """Raises `ValueError` or `RuntimeError` if the inputs are too small."""
+    """Build and try the module; raises `ValueError` or `RuntimeError` if the inputs are too small."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of layers without a single weight; so do we, below
         module = model.build(shape, CLASSES).eval()

@@ -58,7 +58,7 @@ def _public() -> Public:
 
 
 def setting_of(federated: Federated, *, rounds: int = 2) -> Setting:
-    """Return what a defense knows in this federated setting."""
+    """Return the federated setting in the form that a defense gets, for a training over `rounds` rounds."""
     return Setting(
         clients=federated.clients,
         per_round=federated.per_round,

@@ -101,7 +101,7 @@ class Trial:
         )[0]
 
     def local(self, clients: tuple[int, ...], examples: int) -> Local:
-        """Return the data for the clients' first local step: its first `examples` examples."""
+        """Return the model, weights and first `examples` examples for these clients' first local step."""
         rows = _places(clients)
         return Local(
             model=self.module,

@@ -59,11 +59,11 @@ class Success:
     """Second, stricter threshold for the reconstruction; None for kinds without a strict rate."""
 
     def leaked(self, figures: Figures) -> Booleans:
-        """Return which examples leaked."""
+        """Return which examples leaked, given their `figures` by metric."""
         return self.reached(figures) & ~(np.asarray(figures[self.over], np.float64) < self.margin)
 
     def leaked_strictly(self, figures: Figures) -> Booleans | None:
-        """Return which examples leaked by the stricter threshold; None for kinds without a strict rate."""
+        """Return which examples leaked by the stricter threshold, given their `figures`; None without a strict rate."""
         return None if self.strict is None else self.leaked(figures) & self.strict(figures)
 
 

@@ -42,9 +42,8 @@ def psnr_db(truth: ArrayLike, guess: ArrayLike) -> Floats:
 
 def ssim(truth: ArrayLike, guess: ArrayLike) -> Floats:
     """Return each image's mean SSIM, −1 to 1 (Wang, Bovik, Sheikh, Simoncelli 2004), after clipping the guess.
-
-    (reading, example, channel, height, width) → (reading, example), mean over channels; NaN if a side is under 7
-    pixels.
+    (reading, example, channel, height, width) → (reading, example), mean over channels; NaN below 7 pixels per
+    side.
     """
     x, y = within_range(truth), clipped(guess)
     values = np.full(x.shape[:2], np.nan)
