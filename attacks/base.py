@@ -24,9 +24,9 @@ class Attack(ABC):
     iterative: ClassVar[bool] = True
     """True if the attack spends evaluations from its budget, False for closed forms."""
     most_examples: ClassVar[int] = 16
-    """Largest number of examples behind a reading accepted by the attack."""
+    """The attack accepts readings with at most this number of examples behind each."""
     mergeable: ClassVar[bool] = False
-    """True if readings from several cells may form a batch."""
+    """True if readings from several experiment cells may form a single batch."""
 
     def refuses(self, reading: Reading) -> str | None:
         """Return the reason, in a few words, why the attack cannot take this reading, or None if the attack can."""
@@ -42,7 +42,7 @@ class Attack(ABC):
         """
 
     def objective(self, reading: Reading) -> Objective | None:
-        """Return the distance between candidates and the reading, without a prior, or None without such a distance."""
+        """Return a function from candidates to their distance to the reading (reading,), without a prior, or None."""
         del reading
         return None
 

@@ -166,8 +166,7 @@ class _Attempt:
 
 
 def _judged(reading: Reading, witness: Witness, space: RowSpace, mixing: Tensor, labels: Tensor) -> _Attempt:
-    """Build the attempt for a `mixing` (example, rank). Labels come from δ if no example is missing and none is
-    granted."""
+    """Build the attempt for a `mixing` (example, rank); δ gives the labels if no example is missing, unless granted."""
     inputs = mixing @ space.right
     missing = reading.examples - len(inputs)  # repeated examples, or more examples than neurons
     loss, certain = 1.0, 0.0

@@ -93,7 +93,7 @@ class Agreement:
 
     @property
     def certain(self) -> int:
-        """Number of examples with a certificate."""
+        """Number of examples confirmed: `explained` is at least `SURE`."""
         return int((self.explained >= SURE).sum())
 
 

@@ -30,8 +30,9 @@ _Density = Callable[[Floats], tuple[Floats, Floats]]
 
 
 def independent(space: RowSpace, reading: Reading, draw: np.random.Generator, *, refine: bool) -> Tensor | None:
-    """Return the mixing (rank, rank) whose rows give independent examples, scaled to bias 1, or None if too few pixels
-    (or columns) vary to separate the examples. `refine` adds maximum likelihood after FastICA."""
+    """Return a matrix (rank, rank) whose rows combine the space's rows into independent examples, scaled to bias 1, or
+    None if too few pixels (or columns) vary to separate the examples. `refine` adds maximum likelihood after
+    FastICA."""
     observed = _sources(space, reading)
     size = space.rank
     if size == 1:

@@ -104,11 +104,11 @@ class RowSpace:
         return len(self.singular)
 
     def scaled(self, mixing: Tensor) -> Tensor:
-        """Scale each row of `mixing` (example, rank) to bias 1."""
+        """Scale each row of `mixing` (example, rank) so that the example's bias entry is 1."""
         return mixing / (mixing @ self.bias)[:, None]
 
     def deltas(self, mixing: Tensor) -> Tensor:
-        """Return δ = ∂loss/∂z (example, neuron), as read from the gradient, for a `mixing` (rank, rank)."""
+        """Return δ = ∂loss/∂z (example, neuron) from the gradient, given the `mixing` (rank, rank) for the examples."""
         deltas: Tensor = torch.linalg.solve(mixing.T, (self.left * self.singular).T)
         return deltas
 

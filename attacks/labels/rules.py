@@ -62,8 +62,7 @@ def _counts_from_bias(reading: Reading, bias: Tensor) -> Tensor:
 
 
 def whole_counts(estimate: Tensor, total: int) -> Tensor:
-    """Round `estimate` (class,) to integers (class,) of at least 0 with sum `total`: each unit goes to the largest
-    remainder."""
+    """Round `estimate` (class,) to nonnegative integers (class,) with sum `total`, by the largest remainders."""
     counts = torch.zeros(len(estimate), dtype=torch.long)
     for _ in range(total):
         counts[(estimate - counts).argmax()] += 1

@@ -18,8 +18,7 @@ Score = Callable[[Tensor], Tensor]  # sequences (sequence, example) → (sequenc
 
 
 def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
-    """Return an upper bound on the number of sequences: orders of `labels` (example,), or all labels' sequences if
-    None."""
+    """Return an upper bound on the number of sequences: orders of `labels` (example,), or, if None, any labels."""
     count: int
     if layer.distinct < layer.examples:
         lengths = [min(layer.distinct, layer.examples - at) for at in range(0, layer.examples, layer.distinct)]
@@ -35,7 +34,7 @@ def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
 
 
 def all_sequences(layer: LastLayer, labels: Tensor | None) -> Tensor:
-    """Return every sequence (sequence, example): orders of `labels` (example,), or, if None, labels of all classes."""
+    """Return every label sequence (sequence, example): orders of `labels` (example,), or, if None, any labels."""
     sequences: Tensor
     if layer.distinct < layer.examples:
         return _all_passes(layer, labels)
@@ -74,9 +73,8 @@ def _orders(labels: list[int]) -> Iterator[tuple[int, ...]]:
 
 
 def descend(layer: LastLayer, score: Score, starts: Tensor, labels_known: bool) -> tuple[Tensor, Tensor]:
-    """Lower `score` by coordinate descent from each start (start, example). Return the visited sequences (sequence,
-    example) and their scores. A move changes a label (unless known), or swaps two labels between steps within a
-    pass."""
+    """Lower `score` by coordinate descent from `starts` (start, example); return visited sequences (sequence, example)
+    and their scores. A move changes a label (unless known), or swaps two labels between steps within a pass."""
     pool: dict[tuple[int, ...], float] = {}
     for start in starts:
         now = canonical(start[None], layer)[0]

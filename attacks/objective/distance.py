@@ -56,7 +56,7 @@ class Distance:
         return _total({n: v.abs() ** power for n, v in o.items()}, self._weights(o, power))
 
     def squared_norm(self, observed: Tensors) -> Tensor:
-        """Return ‖o‖² (reading,) with the weights of this distance."""
+        """Return ‖o‖² (reading,) of the observed gradient o, with the weights of this distance."""
         o = self._weighed(observed, self._names(observed))
         return _total({n: value * value for n, value in o.items()}, self._weights(o, 2))
 

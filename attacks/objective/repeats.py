@@ -22,8 +22,7 @@ def distinct_examples(reading: Reading) -> int:
 
 
 def tied_examples(labels: Tensor, distinct: int) -> Tensor:
-    """Return the example's number (below `distinct`) at each position in `labels` (..., position) int64, in the same
-    shape.
+    """Return the example's number (below `distinct`) at each position of `labels` (..., position): the same shape.
 
     Position p in the first pass is example p. Later passes are matched by label, equal labels by ascending position:
     labels carry no more information. The number is -1 if a later pass has a label more often than the first. `inputs[:,
@@ -44,7 +43,8 @@ def _rank(labels: Tensor) -> Tensor:
 
 
 def segments(batches: Sequence[int], distinct: int) -> list[int]:
-    """Return the lengths of runs of positions within a step and a pass; the order in a run has no effect."""
+    """Split positions into runs within a step (`batches`: examples per step) and a pass (`distinct` examples); return
+    the runs' lengths. The order in a run has no effect."""
     examples = sum(batches)
     ends = sorted({*accumulate(batches), *range(distinct, examples, distinct)})
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]

@@ -88,8 +88,9 @@ class _RescaledSimulator:
 
 
 def rescaled(reading: Reading) -> Reading:
-    """Scale a reading by a power of two to a median norm near 1, if the norm is outside 1e-6 … 1e6. The description and
-    simulator follow. Without this, 1e-21 squared is 0 in single precision and every candidate would seem exact."""
+    """Scale a reading by a power of two to a median norm near 1, if the norm is outside 1e-6 … 1e6, with its
+    description and simulator. Otherwise 1e-21 squared is 0 in single precision, and every candidate would seem
+    exact."""
     squares = torch.stack([value.double().flatten(1).square().sum(1) for value in reading.values.values()])
     norms = squares.sum(0).sqrt()
     norms = norms[norms.isfinite() & (norms > 0)]

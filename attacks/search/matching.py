@@ -54,7 +54,7 @@ class Parts:
 
 @dataclass(frozen=True, kw_only=True)
 class MatchingAttack(Attack):
-    """Base class for gradient matching. These options are this benchmark's additions, by default off."""
+    """Base class for gradient matching; its options extend the published attacks and are off by default."""
 
     mergeable = True
 

@@ -18,14 +18,14 @@ _ROOM = 1 << 22  # coordinates of gradients in memory at once
 
 
 def preconditioner(reading: Reading, key: Key) -> Tensor:
-    """Return the length of each input value in the solver's variables, (value,), in the reading's dtype and device.
+    """Return a length per input value, (value,): the factor from the solver's variable to the input.
 
     The length is the inverse root of the mean curvature of Σ (∇L(x, y) - g)² in the value, relative to all values. A
-    strided convolution sees some pixels through more windows than others, so curvatures differ tenfold by place; in
-    these variables they are alike. The diagonal of JᵀJ, J = ∂∇L/∂x, is the mean of (Jᵀz)² over random signs z
+    strided convolution sees some pixels through more windows than others, so curvatures differ tenfold by place; in the
+    solver's variables they are alike. The diagonal of JᵀJ, J = ∂∇L/∂x, is the mean of (Jᵀz)² over random signs z
     (Hutchinson's estimator; Bekas, Kokiopoulou & Saad 2007), here over public examples at the reading's weights; 64
-    draws give it to 18 %, its root to 9 %. All lengths are 1 without public examples, or if no value moves the
-    gradient.
+    draws give it to 18 %, its root to 9 %. Lengths have the reading's dtype and device. All are 1 without public
+    examples, or if no value moves the gradient.
     """
     count, like = min(PUBLIC, len(reading.public_inputs)), next(iter(reading.values.values()))
     ones = like.new_ones(reading.public_mean.numel())

@@ -45,7 +45,7 @@ class NoiseModel:
     variance: float
     """Mean noise variance over coordinates, in squared gradient units; 0 (without a prior) if no noise is described."""
     weight: float
-    """Prior weight at `variance`."""
+    """Weight of the prior's -log p in the loss, for noise with `variance`."""
     edge_scale: float
     """Scale of the differences between neighbouring pixels in public images."""
     bound: bool = False
@@ -55,8 +55,7 @@ class NoiseModel:
 
     @classmethod
     def of(cls, reading: Reading, observations: int) -> "NoiseModel":
-        """Build the model for a reading averaged to `observations` observations; the weight is 0 without public
-        images."""
+        """Build the model for a reading averaged to `observations` observations; weight 0 without public images."""
         noise = Noise() if reading.description is None else reading.description.noise
         variance = noise.variance / (len(reading.rounds) / observations)
         images = reading.kind.spatial and len(reading.public_inputs) > 1
@@ -75,10 +74,10 @@ class NoiseModel:
     def of_rows(self, observed: Mapping[str, Tensor]) -> Tensor:
         """Return the noise variance (reading,) of each reading in `observed`, name → (reading, *shape).
 
-        For a bound, the estimate is the median square over a standard normal's, at most the bound. Most gradient
-        coordinates are near zero, so their median shows the noise, or more if the noise is weak. The last layer
-        corrects weak noise: Σ (p - y) over classes is 0, so each column of dW sums to noise. Exact zeros are dropped
-        coordinates, without noise.
+        If `variance` is a bound, the estimate is the median square over a standard normal's, at most the bound. Most
+        gradient coordinates are near zero, so their median shows the noise, or more if the noise is weak. The last
+        layer corrects weak noise: Σ (p - y) over classes is 0, so each column of dW sums to noise. Exact zeros are
+        dropped coordinates, without noise.
         """
         whole = torch.cat([value.detach().flatten(1) for value in observed.values()], 1)
         if not self.bound or self.variance == 0:

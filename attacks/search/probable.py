@@ -46,7 +46,7 @@ def unfit(reading: Reading) -> str | None:
 
 
 def objective_of(reading: Reading) -> Objective:
-    """Return the distance between candidates and the reading, without the prior."""
+    """Return a function from candidates to their distance to the reading (reading,), without the prior."""
     reading = rescaled(reading)
     return partial(mismatch_of(reading), observations(reading), differentiable=False)
 
@@ -99,7 +99,7 @@ def most_probable(
 
 
 def mismatch_of(reading: Reading) -> Mismatch:
-    """Return the distance between readings and candidates that fits the described noise."""
+    """Return the mismatch between the reading and candidates, with a distance that fits the described noise."""
     return Mismatch(
         reading=reading,
         distance=by_likelihood(Distance(kind="l2"), reading),

@@ -38,7 +38,7 @@ class MatchingProblem:
     initial: Tensor | None = None
     """Starts (reading, variable) in place of `start_kind`; None takes `start_kind`."""
     energy_weight: Tensor | None = None
-    """Weight of the space's -log p in the loss (reading,); None leaves -log p out."""
+    """Weight (reading,) in the loss of the prior -log p given by `space`; None leaves this prior out."""
     tolerance: float | None = None
     """Share of the zero-gradient loss shown as 1 to the solver, whose tolerances are absolute; None: no such share."""
     distinct: int | None = None
@@ -109,8 +109,7 @@ class MatchingProblem:
         return torch.stack(losses).mean(0)
 
     def noise_floor(self, rows: Tensor) -> Tensor:
-        """Return the loss from noise alone (row,): variance (L1: mean magnitude) times nonzero coordinates; 0 for
-        cosine."""
+        """Return the loss (row,) from noise: variance (L1: mean magnitude) times nonzero coordinates; 0 for cosine."""
         kind = self.mismatch.distance.kind
         if self.noise.variance == 0 or kind == "cosine":
             return torch.zeros_like(self.zero_gradient_loss(rows))
@@ -164,8 +163,8 @@ class MatchingProblem:
         return (usual / zero_loss.clamp_min(torch.finfo(zero_loss.dtype).tiny)).clamp_min(1)
 
     def ordered_labels(self, rows: Tensor, restarts: Tensor) -> Tensor | None:
-        """Return the labels (row, example) for these restarts, or None if labels are variables. An update does not show
-        the order of examples over local steps: if `shuffled`, the first run takes ascending labels, others a random
+        """Return labels (row, example) for these restarts, or None if labels are variables. An update does not show the
+        order of examples over local steps: if `shuffled`, the first run takes ascending labels, others a random
         order."""
         if self.labels is None or not self.shuffled:
             return None if self.labels is None else self.labels[rows.cpu()]
@@ -177,7 +176,7 @@ class MatchingProblem:
         return torch.stack(orders)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Split variables (row, variable) into inputs (row, example, *shape) and label logits (row, example, class) or
+        """Split variables (row, variable) into inputs (row, example, *shape) and logits (row, example, class) or
         None."""
         inputs, _, logits, _ = self._split(x)
         return inputs, logits

@@ -49,8 +49,7 @@ class Diagonal:
 
 @dataclass(frozen=True, slots=True)
 class Spectrum:
-    """Search space for images, equally distributed at every place: variance per cosine frequency, channel
-    covariance."""
+    """Gaussian search space for stationary images: a variance per cosine frequency, and a covariance of channels."""
 
     mean: Tensor  # (channel, height, width)
     channels: Tensor
@@ -85,7 +84,7 @@ class Spectrum:
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """Search space x = `mean` + `factor` u with a full covariance."""
+    """Gaussian search space x = `mean` + `factor` u with a full covariance."""
 
     mean: Tensor  # (value,)
     factor: Tensor
@@ -121,8 +120,8 @@ def cosines(size: int) -> Tensor:
 def public_space(reading: Reading) -> Gaussian:
     """Fit a search space to the reading's public examples, in the reading's dtype and on its device.
 
-    Large images get a `Spectrum`. Other images get a `Spectrum`, or a full covariance shrunk towards it if held-out
-    public examples are then likelier. Tables get a full covariance shrunk towards its diagonal.
+    Images above 1024 values get a `Spectrum`. Other images get a `Spectrum`, or a full covariance shrunk towards it if
+    held-out public examples are then likelier. Tables get a full covariance shrunk towards its diagonal.
     """
     like = next(iter(reading.values.values()))
     public, images = reading.public_inputs.double(), reading.kind.spatial
@@ -154,7 +153,8 @@ def spectrum(public: Tensor) -> Spectrum:
 
 
 def dense(public: Tensor, share: float, images: bool) -> Dense:
-    """Fit the covariance of public examples; `share` is taken from the `Spectrum`'s (tables: from the diagonal)."""
+    """Fit a `Dense` space to public examples: `share` of its covariance is the `Spectrum`'s (tables: the diagonal), the
+    rest the examples' covariance."""
     flat = public.flatten(1)
     mean = flat.mean(0)
     centred = flat - mean

@@ -31,8 +31,8 @@ class Stage:
     model: nn.Module
     space: Space
     weight: float | None = None
-    """Weight of -log p over the zero-gradient loss; None takes the weight from the previous stage's residual. Described
-    noise sets its own weight, for a bound at most the residual's."""
+    """Weight of the prior's -log p over the zero-gradient loss; None takes the weight from the previous stage's
+    residual. Described noise sets its own weight; for a bound on the noise, at most the residual's weight."""
     until: float = 1.0
     """Share of a start's evaluations after which the stage ends."""
     cosine: bool = False
@@ -76,10 +76,10 @@ def staged(
     """Minimise in stages over several `starts`; return each reading's point with the least loss, in `problem.space`.
 
     Each start takes the next of `hypotheses` (reading, start, example), labels best first, and the next of `ways`,
-    cyclically. Starts share the evaluations equally; only readings not yet explained begin another start. The remaining
-    evaluations continue the last stage, which all ways share. A reading is finished below `stop` times its
-    zero-gradient loss, or if its loss no longer falls. The loss is the distance under the model itself, plus -log p
-    under described noise.
+    sequences of stages, cyclically. Starts share the evaluations equally; only readings not yet explained begin another
+    start. The remaining evaluations continue the last stage, which all ways share. A reading is finished below `stop`
+    times its zero-gradient loss, or if its loss no longer falls. The loss is the distance under the model itself, plus
+    -log p under described noise.
     """
     search, evaluations = _begin(problem, hypotheses, solver, stop, budget), budget.evaluations
     longest = max(map(len, ways))

@@ -84,7 +84,7 @@ class Problem(Protocol):
         """Return the start of a row for this restart: (variable,)."""
 
     def subset(self, rows: Tensor, restarts: Tensor) -> Evaluate:
-        """Return the objective for the rows numbered `rows`, each at its restart; both (row,)."""
+        """Return the objective (points → losses and gradients) for the rows numbered `rows`, each at its restart."""
 
     def zero_gradient_loss(self, rows: Tensor) -> Tensor:
         """Return the loss (row,) of a candidate with a zero gradient, which explains nothing."""
@@ -93,17 +93,17 @@ class Problem(Protocol):
         """Return the loss (row,) caused by noise at the truth; a lower loss carries no information."""
 
     def loss_scale(self, rows: Tensor) -> Tensor:
-        """Return the factor (row,) from the loss to the normalised loss; solver tolerances are absolute."""
+        """Return the factor (row,) from the loss to the normalised loss, for the solvers' absolute tolerances."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLimits:
-    """Limits per row; restarts share the row's budget.
+    """Limits for the minimisation of a row; restarts share the row's evaluations.
 
     A run ends
 
     - if its solver has converged, or a value is not finite;
-    - below `stop_loss`;
+    - if its loss is below `stop_loss`;
     - if its least loss is below `explained` and has become flat (`flat_after`, `least_fall`);
     - if restarts remain, its equal share of the budget is spent, and its least loss is above `abandon_above`.
 
@@ -119,17 +119,17 @@ class RowLimits:
     flat_after: int | None = None
     """Evaluations over which the fall in loss is measured; None never stops a flat run."""
     least_fall: float = 0.01
-    """Share of the loss; a smaller fall counts as flat."""
+    """Fall over `flat_after` evaluations as a share of the loss; a smaller fall counts as flat."""
     explained: float = 1e-3
     """Share of the zero-gradient loss below which a reading counts as explained."""
     abandon_above: float = 1e-2
     """Share of the zero-gradient loss above which a run is abandoned."""
     keep_below: float = 1e-4
-    """Share of the zero-gradient loss; a run that ends above is restarted while budget remains."""
+    """A run that ends above this share of the zero-gradient loss is restarted while budget remains."""
     leave_stalled: bool = False
     """True restarts a converged run only at or above `stalled`; lower runs are left to a refinement."""
     stalled: float = 1.0
-    """Share of the zero-gradient loss, for `leave_stalled`."""
+    """Loss limit for `leave_stalled`, as a share of the zero-gradient loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
