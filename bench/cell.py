@@ -1,7 +1,7 @@
-"""Cells: the configurations in a matrix, frozen, in canonical JSON, named by their hash.
+"""Cells: a matrix's configurations as immutable values, each identified by the hash of its canonical JSON.
 
-A *training cell* gives a curve, an accuracy and checkpoints; an *attack cell* gives reconstructions and scores.  The
-*cell id* hashes the configuration with the data's content hash.  Code has a separate fingerprint
+A *training cell* gives a curve, an accuracy and checkpoints.  An *attack cell* gives reconstructions and scores.  The
+*cell id* covers the configuration and the data's content hash.  Code has a separate fingerprint
 (`bench.record.fingerprint`).
 """
 
@@ -23,7 +23,7 @@ Knowledge = Literal["plain", "adaptive", "black-box"]
 
 
 class Mark(Enum):
-    """Role of a field, in its annotation."""
+    """A field's role, written in the field's annotation."""
 
     IN_ID = "part of the id even at its default: a field from before the rule of `configuration`"
     NOT_IN_ID = "no part of the configuration"
@@ -36,15 +36,15 @@ IN_ID, NOT_IN_ID, NOT_AN_AXIS, VARIED, ATTACKER = Mark
 
 
 class Frozen(BaseModel):
-    """A value, validated once and immutable."""
+    """An immutable value, validated once."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     def configuration(self, content: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The JSON that ids hash; `content` is the value's JSON, if at hand.
+        """Return the JSON which ids hash; `content` is the value's JSON (None: computed here).
 
-        A field at its default is left out, so that a new field changes no id.  Marks `IN_ID` and `NOT_IN_ID` override
-        the rule.
+        Fields at their defaults are left out, so a new field changes no id.  The marks `IN_ID` and `NOT_IN_ID` override
+        this rule.
         """
         content = self.model_dump(mode="json") if content is None else content
         kept = {}
@@ -60,7 +60,7 @@ _ALWAYS = object()
 
 @cache
 def _in_ids(kind: type[Frozen]) -> tuple[tuple[str, Any], ...]:
-    """(field, default) of each field in ids; the default is `_ALWAYS` for required and marked fields."""
+    """Return (field, default) for each field in ids; the default is `_ALWAYS` for required and marked fields."""
     return tuple(
         (
             name,
@@ -72,17 +72,17 @@ def _in_ids(kind: type[Frozen]) -> tuple[tuple[str, Any], ...]:
 
 
 def marked(kind: type[BaseModel], *marks: Mark) -> tuple[str, ...]:
-    """The fields with one of these marks."""
+    """Return the names of a class's fields which carry any of these marks."""
     return tuple(name for name, field in kind.model_fields.items() if {*marks} & {*field.metadata})
 
 
 class Entry(Frozen):
-    """A registered name with its parameters."""
+    """A registered attack, defense, data set or model, with its parameters."""
 
     name: str
     """Name in the registry."""
     params: Annotated[Params, IN_ID] = {}
-    """Parameters, defaults written out."""
+    """Parameters, with defaults written out."""
 
     def __str__(self) -> str:
         shown = ", ".join(f"{key}={value}" for key, value in sorted(self.params.items()))
@@ -90,10 +90,10 @@ class Entry(Frozen):
 
 
 class DataRef(Entry):
-    """A data set, by content."""
+    """A data set, identified by its content."""
 
     sha256: Sha256
-    """Hash over the arrays."""
+    """Hash over the data arrays."""
     subset: Annotated[str | None, IN_ID] = None
     """Name of the subset; None: the whole data set."""
 
@@ -102,15 +102,15 @@ class Federated(Frozen):
     """The federated setting (Fed-αCDP §3)."""
 
     algorithm: Annotated[Literal["fedsgd", "fedavg"], IN_ID] = "fedsgd"
-    """Upload: the gradient of a local step (`fedsgd`), or w_0 - w_L after L steps (`fedavg`)."""
+    """Upload: a local step's gradient (`fedsgd`), or w_0 - w_L after L local steps (`fedavg`)."""
     clients: Annotated[int, Field(ge=1, description="N"), IN_ID] = 100
-    """N, clients."""
+    """N, the number of clients."""
     per_round: Annotated[int, Field(ge=1, description="K"), IN_ID] = 10
-    """K, clients per round."""
+    """K, the number of clients in a round."""
     steps: Annotated[int, Field(ge=1, description="L, local steps"), IN_ID] = 1
-    """L, local steps."""
+    """L, the number of local steps."""
     batch: Annotated[int, Field(ge=1, description="B, local batch"), IN_ID] = 3
-    """B, local batch."""
+    """B, the number of examples in a local batch."""
     rate: Annotated[float, Field(gt=0, description="η, local learning rate"), IN_ID] = 0.05
     """η, local learning rate."""
     partition: Annotated[Literal["iid", "two-shard", "two-class"], IN_ID] = "iid"
@@ -118,7 +118,7 @@ class Federated(Frozen):
     client_examples: Annotated[int | None, Field(ge=1, description="|D_i|; none: the training split over N"), IN_ID] = (
         None
     )
-    """|D_i|, examples per client; None: the training split over N."""
+    """|D_i|, the number of examples per client; None: the training split divided by N."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -130,30 +130,30 @@ class Federated(Frozen):
 
     @property
     def unit(self) -> float:
-        """A gradient's unit within an upload: 1 (FedSGD) or η (FedAvg)."""
+        """The size of a gradient in an upload: 1 (FedSGD) or η (FedAvg)."""
         return 1.0 if self.algorithm == "fedsgd" else self.rate
 
 
 class InitialWeights(Frozen):
-    """Untrained weights, drawn by key with the model's initialisation."""
+    """Untrained weights, drawn with the model's initialisation from the cell's seed."""
 
     kind: Annotated[Literal["init"], IN_ID] = "init"
 
 
 class FileWeights(Frozen):
-    """Weights from a file, by content."""
+    """Weights from a file, identified by the file's content."""
 
     kind: Annotated[Literal["file"], IN_ID] = "file"
     sha256: Sha256
-    """Hash of the file."""
+    """Hash over the file."""
     path: Annotated[str, NOT_IN_ID]
-    """Location on the disk."""
+    """Location on this disk."""
     series: Annotated[str, NOT_IN_ID] = ""
-    """Common name of several seeds' files, so that tables count them together."""
+    """Common name for several seeds' files, so that tables count the seeds together."""
 
 
 class CheckpointWeights(Frozen):
-    """Weights after a round of a training cell."""
+    """Weights saved after a round of a training cell."""
 
     kind: Annotated[Literal["checkpoint"], IN_ID] = "checkpoint"
     training: Sha256
@@ -161,39 +161,42 @@ class CheckpointWeights(Frozen):
     round: Annotated[int, Field(ge=0)]
     """Round of the training."""
     series: Annotated[str, NOT_IN_ID] = ""
-    """Id of the training with seed 0."""
+    """Id of the same training with seed 0."""
 
 
 Weights = Annotated[InitialWeights | FileWeights | CheckpointWeights, Field(discriminator="kind")]
 
 
 class Grants(Frozen):
-    """Knowledge of the attacker beyond the reading; a description is the grant in words, with `{}` for its value."""
+    """The attacker's knowledge in addition to the reading.
+
+    A field's description gives the grant in words, with `{}` for its value.
+    """
 
     labels: Annotated[bool, Field(description="the true labels")] = False
-    """True labels."""
+    """Whether the attacker knows the true labels."""
     repeated_readings: int = Field(default=1, ge=1, description="{} draws of the defense's noise at frozen weights")
-    """Readings with the defense's noise redrawn at frozen weights."""
+    """How many readings the attacker gets at frozen weights, with the defense's noise redrawn for each."""
     colluders: float = Field(default=0.0, ge=0, le=1, description="what {:.0%} of a client's neighbours know")
-    """Share of a client's neighbours that collude."""
+    """Share of a client's neighbours which collude with the attacker."""
     public: PublicKnowledge = Field(default="distribution", description="public data: {}")
-    """Public data: examples, their statistics, or none."""
+    """Public data: examples (`distribution`), only their statistics, or none."""
     gallery: int = Field(default=0, ge=0, description="{} candidates, of which the examples are some")
-    """Candidates, with the true examples among them."""
+    """How many candidate examples the attacker gets, including the true examples; 0: no gallery."""
 
     def granted(self) -> dict[str, Any]:
-        """The grants beyond the defaults, by name."""
+        """Return the grants which differ from the defaults, by name."""
         return self.model_dump(exclude_defaults=True)
 
     def words(self) -> list[str]:
-        """Each grant in a few words: `the true labels`."""
+        """Return each grant in a few words, such as `the true labels`."""
         fields = type(self).model_fields
         return [(fields[name].description or name).format(value) for name, value in self.granted().items()]
 
 
 class _Cell(Frozen):
     def canonical(self) -> str:
-        """The configuration as canonical JSON: sorted keys, no spaces."""
+        """Return the configuration as canonical JSON, with sorted keys and without spaces."""
         return json.dumps(self.configuration(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @cached_property
@@ -202,34 +205,34 @@ class _Cell(Frozen):
         return hashlib.sha256(self.canonical().encode()).hexdigest()
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """As pydantic's, with a new id."""
+        """Copy the cell as pydantic does; the copy computes its id anew."""
         copied = super().model_copy(update=update, deep=deep)
         copied.__dict__.pop("id", None)
         return copied
 
 
 class Bayesian(Frozen):
-    """Bayesian accounting of a training (Triastcyn & Faltings 2019)."""
+    """Options for Bayesian accounting of a training (Triastcyn & Faltings 2019)."""
 
     levels: Annotated[tuple[Literal["client", "instance", "joint"], ...], IN_ID] = ("client",)
-    """Levels of the accounting."""
+    """Levels at which ε is counted."""
     instances: Annotated[Literal["parallel", "sequential"], IN_ID] = "parallel"
-    """Composition of instance costs over clients."""
+    """How instances' costs compose over clients."""
     formula: Annotated[Literal["code", "paper"], IN_ID] = "code"
-    """c^R, as in the author's code or as printed."""
+    """Formula for c^R, as in the author's code or as printed."""
     delta: Annotated[float, Field(gt=0, lt=1, description="δ"), IN_ID] = 1e-5
-    """δ."""
+    """δ in (ε, δ)."""
     estimator: Annotated[float, Field(gt=0, lt=1, description="δ', of one round's estimate"), IN_ID] = 1e-16
-    """δ' per estimated round."""
+    """δ' for each round's estimate."""
     dependent: Annotated[bool, IN_ID] = False
-    """Whether a Hölder correction covers dependent rounds."""
+    """Whether a Hölder correction accounts for dependence between rounds."""
 
 
 # Fields of the two cells stand in the order of a matrix: the first axis varies slowest.
 
 
 class TrainingCell(_Cell):
-    """A training."""
+    """The configuration of a training."""
 
     kind: Annotated[Literal["training"], IN_ID, NOT_AN_AXIS] = "training"
     dataset: DataRef
@@ -241,27 +244,27 @@ class TrainingCell(_Cell):
     defense: Entry
     """Defense."""
     rounds: Annotated[int, Field(ge=1, description="T")]
-    """T, rounds at most."""
+    """T, the largest number of rounds."""
     seed: Annotated[int, Field(ge=0), IN_ID] = 0
-    """Seed of every random draw."""
+    """Seed for every random draw."""
     checkpoints: Annotated[tuple[int, ...], NOT_IN_ID, NOT_AN_AXIS] = ()
-    """Rounds with saved weights."""
+    """Rounds after which weights are saved."""
     test_every: Annotated[int, Field(ge=1), IN_ID, NOT_AN_AXIS] = 5
-    """Rounds between tests."""
+    """Rounds between two tests."""
     test_examples: Annotated[int, Field(ge=1), IN_ID, NOT_AN_AXIS] = 2000
-    """Test examples at most."""
+    """The most test examples used."""
     until_accuracy: Annotated[float | None, Field(gt=0, le=1, description="stop once reached"), NOT_AN_AXIS] = None
-    """Accuracy at which the training stops."""
+    """Accuracy at which the training stops; None: no such limit."""
     until_epsilon: Annotated[
         float | None, Field(gt=0, description="stop before the paper's count passes it"), NOT_AN_AXIS
     ] = None
-    """ε by the paper's count that the training does not exceed."""
+    """ε (by the paper's count) which the training must not exceed; None: no such limit."""
     bayesian: Annotated[Bayesian | None, NOT_AN_AXIS] = None
     """Bayesian accounting; None: not requested."""
 
 
 class AttackCell(_Cell):
-    """An attack."""
+    """The configuration of an attack."""
 
     kind: Annotated[Literal["attack"], IN_ID, NOT_AN_AXIS, VARIED] = "attack"
     dataset: DataRef
@@ -275,23 +278,23 @@ class AttackCell(_Cell):
     attack: Annotated[Entry, ATTACKER]
     """Attack."""
     knowledge: Annotated[Knowledge, IN_ID, ATTACKER] = "plain"
-    """Knowledge about the defense."""
+    """What the attacker knows about the defense: `plain`, `adaptive` or `black-box`."""
     grants: Annotated[Grants, IN_ID] = Grants()
-    """Knowledge beyond the reading."""
+    """Further knowledge in addition to the reading."""
     point: Annotated[str, VARIED]
     """Interception point."""
     defense: Annotated[Entry, VARIED]
     """Defense."""
     draw: Annotated[int, Field(ge=0, description="which draw of the defense's noise"), IN_ID, VARIED] = 0
-    """Draw of the defense's noise."""
+    """Index for the draw of the defense's noise."""
     seed: Annotated[int, Field(ge=0), IN_ID, VARIED] = 0
-    """Seed of every random draw."""
+    """Seed for every random draw."""
     evaluations: Annotated[int, Field(ge=1, description="budget, restarts included"), IN_ID, ATTACKER] = 500
     """Gradient evaluations per reading, restarts included."""
     readings: Annotated[int, Field(ge=1), IN_ID] = 16
-    """Attacked readings."""
+    """How many readings are attacked."""
     chunk: Annotated[int, Field(ge=1, description="readings in memory at once"), IN_ID, ATTACKER] = 32
-    """Readings in memory at once."""
+    """How many readings are in memory at once."""
     reference: Annotated[bool, Field(description="compute the linear-Gaussian reference beside it"), ATTACKER] = False
     """Whether the linear-Gaussian reference is computed."""
     after: Annotated[
@@ -300,7 +303,7 @@ class AttackCell(_Cell):
         NOT_AN_AXIS,
         ATTACKER,
     ] = ()
-    """Earlier cells of a cascade, by id; this cell attacks the readings left by them."""
+    """Ids of the cascade's earlier cells; this cell attacks the readings which they left."""
 
 
 AnyCell = TrainingCell | AttackCell
@@ -308,5 +311,5 @@ Cell = Annotated[AnyCell, Field(discriminator="kind")]
 
 
 def axes(kind: type[AnyCell]) -> tuple[str, ...]:
-    """The axes of a matrix, slowest first."""
+    """Return the names of a cell's matrix axes; the first axis varies slowest."""
     return tuple(name for name in kind.model_fields if name not in marked(kind, NOT_AN_AXIS))

@@ -1,4 +1,4 @@
-"""A matrix document made ready for its models: sweeps and rows written out, sizes checked before products."""
+"""Preparation of a matrix document for its models: sizes are checked, then sweeps and rows are written out."""
 
 from collections.abc import Iterator, Mapping
 from itertools import product
@@ -13,7 +13,7 @@ _LISTS = {*AXES, *TRAIN_AXES}
 
 
 def tables(content: Mapping[str, Any], kind: str) -> list[tuple[str, dict[str, Any]]]:
-    """The blocks of a kind with their keys; `[axes]` without a block counts as an attack block."""
+    """Return the blocks of a kind with their keys; `[axes]` without a block counts as an attack block."""
     blocks = content.get(kind)
     if kind == "attack" and not blocks:
         axes = content.get("axes")
@@ -23,7 +23,7 @@ def tables(content: Mapping[str, Any], kind: str) -> list[tuple[str, dict[str, A
 
 
 def written_out(errors: Errors, content: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with single values for sweeps, and a table per published row."""
+    """Return the document with each sweep replaced by single values, and each published row as a table."""
     _check_size(errors, content)
     content = dict(content)
     if isinstance(content.get("axes"), dict):
@@ -42,7 +42,7 @@ def written_out(errors: Errors, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_size(errors: Errors, content: Mapping[str, Any]) -> None:
-    """Raise `MatrixError` for too large products, before any product."""
+    """Raise `MatrixError` for too many combinations, before any combination is made."""
     shared = content["axes"] if isinstance(content.get("axes"), dict) else {}
     blocks = [(key, {**shared, **block}) for key, block in tables(content, "attack")]
     total = 0
@@ -55,15 +55,13 @@ def _check_size(errors: Errors, content: Mapping[str, Any]) -> None:
 
 
 def _size(raw: Any) -> int:
-    """Count of values behind an item of an axis."""
+    """Return how many values an axis item stands for."""
     sweep = raw.get("sweep") if isinstance(raw, dict) else None
     lists = sweep.values() if isinstance(sweep, dict) else ()
     return prod(max(1, len(items)) for items in lists if isinstance(items, list))
 
 
 def _unswept(errors: Errors, key: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    """The table with single values for sweeps."""
-
     def values(name: str, items: list[Any]) -> Iterator[tuple[str, Any]]:
         for index, item in enumerate(items):
             for value in _values(errors, f"{key}.{name}[{index}].sweep", item):
@@ -76,7 +74,7 @@ def _unswept(errors: Errors, key: str, table: Mapping[str, Any]) -> dict[str, An
 
 
 def _values(errors: Errors, key: str, raw: Any) -> list[Any]:
-    """The values behind an item: the item, or the product of its sweep."""
+    """Return the values which an item stands for: the item, or all combinations of its sweep."""
     if not isinstance(raw, dict) or "sweep" not in raw:
         return [raw]
     fixed, sweep = {name: value for name, value in raw.items() if name != "sweep"}, raw["sweep"]
@@ -96,7 +94,7 @@ def _values(errors: Errors, key: str, raw: Any) -> list[Any]:
 
 
 def _rows(errors: Errors, index: int, block: Any) -> Iterator[tuple[str, Any]]:
-    """The rows of a `[[published]]` block, with the block's shared values; a block without rows is a row."""
+    """Yield the rows of a `[[published]]` block with its shared values; a block without rows is itself a row."""
     if not isinstance(block, dict) or not block.keys() & {"columns", "rows"}:
         yield f"[{index}]", block
         return

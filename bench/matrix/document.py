@@ -1,4 +1,4 @@
-"""Matrix files: location, named presets, TOML, and refused values."""
+"""Matrix files: their location, named presets, TOML parsing, and refused values."""
 
 import re
 import tomllib
@@ -14,12 +14,12 @@ DEEPEST = 16
 
 
 def preset_names(folder: Path = PRESETS) -> tuple[str, ...]:
-    """All presets by name, with folders: `paper/table-3`."""
+    """Return all presets' names, with folders, such as `paper/table-3`."""
     return tuple(sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.toml")))
 
 
 def located(source: str | Path, errors: Errors, folder: Path = PRESETS) -> Path:
-    """The file: a `Path`, a text ending in `.toml`, or a preset's name."""
+    """Return the file for a `Path`, a text ending in `.toml`, or a preset's name; raise `MatrixError` if missing."""
     if isinstance(source, Path) or source.endswith(".toml"):
         try:
             if Path(source).is_file():
@@ -37,7 +37,7 @@ def located(source: str | Path, errors: Errors, folder: Path = PRESETS) -> Path:
 
 
 def document(path: Path, errors: Errors) -> dict[str, Any]:
-    """The file's content; raises `MatrixError` for other formats, large files and refused values."""
+    """Read a TOML file's content; raise `MatrixError` for invalid TOML, large files and refused values."""
     table: dict[str, Any] = {}
     try:
         with path.open("rb") as file:
@@ -60,7 +60,7 @@ def document(path: Path, errors: Errors) -> dict[str, Any]:
 
 
 def _syntax(message: str) -> tuple[str, str, str]:
-    """Key, message and remedy from tomllib's message, which ends in the place."""
+    """Split tomllib's message, which ends in the place, into key, message and remedy."""
     place = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
     what = message[: place.start()] if place else message
     where = f"line {place[1]}, column {place[2]}" if place and place[1] else "end of file" if place else ""
@@ -68,7 +68,7 @@ def _syntax(message: str) -> tuple[str, str, str]:
 
 
 def _check_values(errors: Errors, table: dict[str, Any]) -> None:
-    """Refuse meaningless values in the whole file: inf, nan, huge numbers, deep nesting."""
+    """Refuse meaningless values anywhere in the file: inf, nan, huge numbers, deep nesting."""
     stack: list[tuple[str, Any, int]] = [("", table, 0)]
     while stack:
         key, value, depth = stack.pop()

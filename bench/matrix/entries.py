@@ -1,4 +1,4 @@
-"""Registered entries in a matrix: a name, or a table with a name and parameters → a checked `Entry`."""
+"""Registered entries in a matrix: a name, or a table with a name and parameters, becomes a checked `Entry`."""
 
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -12,14 +12,14 @@ KINDS = {"dataset": "datasets", "model": "models", "attack": "attacks", "defense
 
 
 class Registry(Protocol):
-    """The required part of `bench.registry.entries`."""
+    """The functions of `bench.registry.entries` which a matrix needs."""
 
     def names(self, kind: str, /) -> Iterable[str]: ...
     def load(self, kind: str, name: str, /) -> type: ...
 
 
 def registered(axis: str, raw: Any, registry: Registry) -> Entry:
-    """The entry with its defaults; raises `Wrong` with every mistake."""
+    """Check a value on an axis and return its entry with defaults; raise `Wrong` with every mistake."""
     table = {"name": raw} if isinstance(raw, str) else raw
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
         raise Wrong(expected("a name, or a table with a name", raw, '{ name = "…" }'))
@@ -37,7 +37,7 @@ def registered(axis: str, raw: Any, registry: Registry) -> Entry:
 
 
 def _build(cls: type, params: dict[str, Any], name: str) -> Any:
-    """The instance; raises `Wrong` with an error for each parameter (`build` stops at the first)."""
+    """Make the instance; raise `Wrong` with an error for each wrong parameter (`build` stops at the first)."""
     types = {item.name: item.type for item in parameters(cls)}
     errors = []
     for parameter, value in list(params.items()):

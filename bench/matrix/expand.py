@@ -1,4 +1,6 @@
-"""Combinations → cells: data by content, weights by training, impossible cells marked, duplicates dropped."""
+"""Expansion of a matrix into cells: data by content, weights by training, impossible cells marked, duplicates
+dropped.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +25,7 @@ _ANY_ATTACK = {name: AttackCell.model_fields[name].default for name in marked(At
 
 @dataclass(frozen=True, slots=True)
 class PlannedCell:
-    """A cell, and the reason against running (recorded as `n/a: reason`) or None."""
+    """A cell to run; `impossible` is the reason why it cannot run (recorded as n/a), or None."""
 
     cell: AttackCell | TrainingCell
     impossible: str | None
@@ -31,7 +33,7 @@ class PlannedCell:
 
 @dataclass(slots=True)
 class _Plan:
-    """Facts by data set, trainings by id, saved rounds by training id."""
+    """Facts by data set, trainings by id, and rounds to save by training id."""
 
     facts_of: FactsOf
     registry: Registry
@@ -40,7 +42,7 @@ class _Plan:
     kept: dict[str, set[int]] = field(default_factory=dict)
 
     def fields(self, row: Combination) -> dict[str, Any]:
-        """The common fields of a combination, with the data by content."""
+        """Return the fields which attacks and trainings share, with the data set identified by content."""
         entry: Entry = row["dataset"]
         key = _key(entry)
         if key not in self.facts:
@@ -50,13 +52,13 @@ class _Plan:
         return {"federated": Federated(), "defense": Entry(name="none"), **row, "dataset": data}
 
     def training(self, fields: Mapping[str, Any], rounds: set[int]) -> TrainingCell:
-        """The training with these fields; the given rounds are saved, and are no part of the id."""
+        """Return the training with these fields; the rounds to save are noted, but are not in the id."""
         cell = TrainingCell(**fields)
         self.kept.setdefault(cell.id, set()).update(rounds)
         return self.trainings.setdefault(cell.id, cell)
 
     def attack(self, row: Combination) -> AttackCell:
-        """The attack cell of a combination; the training behind its weights is added to the plan."""
+        """Return a combination's attack cell, and add the training behind its weights to the plan."""
         fields = self.fields(row)
         weights = fields.get("weights")
         if isinstance(weights, Weights) and weights.train is not None and weights.round is not None:
@@ -73,9 +75,10 @@ class _Plan:
 
 
 def expand(matrix: Matrix, facts_of: FactsOf, *, registry: Registry = _registry) -> tuple[PlannedCell, ...]:
-    """The cells of a matrix without duplicates: trainings, then attacks, in the order of blocks and axes.
+    """Return a matrix's cells without duplicates: trainings, then attacks, in the order of blocks and axes.
 
-    Impossible combinations are planned with their reason.  Raises `MatrixError` without a possible cell.
+    `facts_of` returns a data set's facts.  Impossible combinations are included with their reason.  Raises
+    `MatrixError` if no cell is possible.
     """
     plan, errors = _Plan(facts_of=facts_of, registry=registry), Errors(matrix.file)
     attacks = [plan.attack(row) for row in matrix.attacks]
@@ -102,9 +105,9 @@ def expand(matrix: Matrix, facts_of: FactsOf, *, registry: Registry = _registry)
 
 
 def _in_cascades(cells: Sequence[AttackCell], plan: _Plan) -> list[AttackCell]:
-    """The cells, each after the earlier cells on the same readings.
+    """Return the cells, each with the earlier cells on the same readings in `after`.
 
-    Not in a cascade: cells with a gallery, which measure recognition, and impossible cells.
+    Two kinds of cells stay outside cascades: impossible cells, and cells with a gallery, which measure recognition.
     """
     chains: dict[str, tuple[str, ...]] = {}
     placed: dict[str, AttackCell] = {}

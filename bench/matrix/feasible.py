@@ -1,4 +1,4 @@
-"""Impossible cells, found before a run: `n/a: reason`."""
+"""Impossible cells, which are found before a run and recorded as `n/a: reason`."""
 
 import json
 import warnings
@@ -24,7 +24,7 @@ _SMALL = 20_000_000  # parameters of a model that is tried with real numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetFacts:
-    """Facts about a data set for planning; `training` counts the training examples."""
+    """A data set's properties for planning; `training` counts its training examples."""
 
     sha256: str
     subset: str | None
@@ -35,7 +35,7 @@ class DatasetFacts:
 
 
 def impossible(cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry: Registry = _registry) -> str | None:
-    """The reason against running a cell, or None.  Reading-dependent reasons come from the attack."""
+    """Return why a cell cannot run, or None; reasons which depend on a reading come later, from the attack."""
     reason = _model(cell, facts, registry) or _clients(cell.federated, facts)
     if reason is not None or isinstance(cell, TrainingCell):
         return reason
@@ -45,12 +45,12 @@ def impossible(cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry
 
 
 def examples(point: str, federated: Federated) -> int:
-    """Distinct examples behind a reading at a point."""
+    """Return how many distinct examples a reading at an interception point depends on."""
     return POINTS[point].examples(batch=federated.batch, steps=federated.steps, senders=federated.per_round)
 
 
 def client_examples(federated: Federated, training: int) -> int:
-    """|D_i| for `training` examples in total, as in `bench.datasets.partition`."""
+    """Return |D_i|, a client's examples if `training` examples are partitioned as in `bench.datasets.partition`."""
     return client_size(
         federated.partition, training, clients=federated.clients, client_examples=federated.client_examples
     )
@@ -72,7 +72,7 @@ def _of_kind(entry: type, name: str, dataset: str, kind: Kind) -> str | None:
 
 @lru_cache(maxsize=256)
 def _unbuildable(model: type, params: str, shape: tuple[int, ...], classes: int) -> str | None:
-    """The reason against building a model for this shape, or None.
+    """Return why the model cannot be built for this shape, or None.
 
     A large model is tried on the meta device, without memory.  A small model is tried with numbers, because torch's
     meta arithmetic imports its compiler first.
@@ -100,7 +100,9 @@ def _unbuildable(model: type, params: str, shape: tuple[int, ...], classes: int)
 
 
 def _clients(federated: Federated, facts: DatasetFacts) -> str | None:
-    """Refusals of `bench.datasets.partition`, as far as known without labels, and clients without a batch."""
+    """Return why `bench.datasets.partition` refuses the setting (as far as known without labels), or a client lacks
+    a batch.
+    """
     reason = refusal(
         federated.partition,
         facts.training,
@@ -135,7 +137,9 @@ def _unknowns(cell: AttackCell, registry: Registry) -> str | None:
 
 
 def _repeats(cell: AttackCell, training: int) -> str | None:
-    """Repeated victims: an example twice in a reading, or a client in two readings (`bench.answer.victims`)."""
+    """Return a reason if an example would occur twice in a reading, or a client in two readings
+    (`bench.answer.victims`).
+    """
     point, setting = POINTS[cell.point], cell.federated
     size, used = client_examples(setting, training), setting.batch * setting.steps
     if point.after_training and used > size:

@@ -1,7 +1,7 @@
-"""Errors of a matrix file: collected while reading, reported together, a line each.
+"""Errors in a matrix file: collected while reading, and reported together, a line each.
 
-`Errors.add_validation` formats pydantic's errors: the key in the file, the mistake, and the nearest valid name or an
-example.
+`Errors.add_validation` turns pydantic's errors into lines: the key in the file, the mistake, and the nearest valid name
+or an example.
 """
 
 import difflib
@@ -37,11 +37,11 @@ REQUIRED = {
 
 
 class Wrong(ValueError):
-    """A validator's refusal; each argument is a line `what; remedy`."""
+    """A validator's refusal; each argument is a line with mistake and remedy."""
 
 
 class Rows(list[Any]):
-    """A list made from fewer items in the file; `keys` has each row's place in the file."""
+    """A list of rows which were written out from fewer items; `keys` holds each row's place in the file."""
 
     def __init__(self, rows: Iterable[tuple[str, Any]]) -> None:
         pairs = list(rows)
@@ -50,7 +50,7 @@ class Rows(list[Any]):
 
 
 class Errors:
-    """The errors of a file; each line is `FILE: key: what; remedy`."""
+    """Collected errors in a file; each line is `FILE: key: what; remedy`."""
 
     def __init__(self, file: str) -> None:
         self.file = printable(file)
@@ -61,26 +61,26 @@ class Errors:
         self._lines[printable(f"{line}; {remedy}" if remedy else line, LINE_LENGTH)] = None
 
     def add_validation(self, error: ValidationError, content: Any, model: type[BaseModel]) -> None:
-        """Add pydantic's errors for `content`, validated against `model`."""
+        """Add pydantic's errors for `content`, which was validated against `model`."""
         for item in error.errors(include_url=False):
             for message in _messages(item, content, model):
                 self.add(*message)
 
     def error(self) -> MatrixError:
-        """The exception with every error."""
+        """Return an exception with every collected error."""
         lines = list(self._lines)
         if len(lines) > MOST_LINES:
             lines[MOST_LINES:] = [f"{self.file}: {len(lines) - MOST_LINES} more errors; mend these first"]
         return MatrixError("\n".join(lines))
 
     def raise_any(self) -> None:
-        """Raise `MatrixError` after an error."""
+        """Raise `MatrixError` if any error was collected."""
         if self._lines:
             raise self.error()
 
 
 def printable(text: str, length: int = NAME_LENGTH) -> str:
-    """`text` without control characters, cut in the middle beyond `length`."""
+    """Return `text` without control characters, shortened in the middle to about `length` characters."""
     return _cut("".join(c if c.isprintable() else ascii(c)[1:-1] for c in _cut(text, length)), length)
 
 
@@ -90,30 +90,30 @@ def _cut(text: str, length: int) -> str:
 
 
 def quoted(value: Any) -> str:
-    """A value in a message, at most `NAME_LENGTH` characters."""
+    """Return a value as quoted text for a message, at most `NAME_LENGTH` characters."""
     text = repr(value[: NAME_LENGTH + 1] if isinstance(value, str) else value)
     return text if len(text) <= NAME_LENGTH else f"{text[: NAME_LENGTH - 1]}…"
 
 
 def nearest(name: str, known: Iterable[str], what: str = "there are") -> str:
-    """The remedy for an unknown name: the nearest valid name, or all names."""
+    """Return the remedy for an unknown name: the nearest valid name, or all names."""
     names = sorted(known)
     near = difflib.get_close_matches(name[:NAME_LENGTH], names, n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else f"{what} {', '.join(names) or 'none'}"
 
 
 def expected(what: str, value: Any, example: str) -> str:
-    """The message for a value with another type."""
+    """Return the message for a value with a wrong type."""
     return f"expected {what}, got {quoted(value)}; write e.g. {example}"
 
 
 def lacks(name: str) -> tuple[str, str]:
-    """Message and remedy for a missing key."""
+    """Return message and remedy for a missing key."""
     return f"lacks {name}", f"add e.g. {name} = {REQUIRED.get(name, '…')}"
 
 
 def _messages(item: Mapping[str, Any], content: Any, model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
-    """(key, what, remedy) for an error; a validator's `Wrong` may have several."""
+    """Yield (key, what, remedy) for a pydantic error; a validator's `Wrong` may give several."""
     loc, kind, value = item["loc"], item["type"], item["input"]
     key, (owner, name) = _key(content, loc), _field(model, loc)
     if kind == "value_error":
@@ -142,7 +142,7 @@ def _messages(item: Mapping[str, Any], content: Any, model: type[BaseModel]) -> 
 
 
 def _key(content: Any, loc: Sequence[str | int]) -> str:
-    """The place of `loc` in the file: `axes.attack[0]`."""
+    """Return the place of pydantic's `loc` in the file, such as `axes.attack[0]`."""
     key = ""
     for part in loc:
         if isinstance(part, str):
@@ -155,7 +155,7 @@ def _key(content: Any, loc: Sequence[str | int]) -> str:
 
 
 def _field(model: type[BaseModel], loc: Sequence[str | int]) -> tuple[type[BaseModel], str]:
-    """The model around the last name in `loc`, and this name."""
+    """Return the model which contains the last name in `loc`, and this name."""
     names = [part for part in loc if isinstance(part, str)]
     for name in names[:-1]:
         field = model.model_fields.get(name)
@@ -164,7 +164,7 @@ def _field(model: type[BaseModel], loc: Sequence[str | int]) -> tuple[type[BaseM
 
 
 def _model(annotation: Any) -> type[BaseModel] | None:
-    """The model inside an annotation: `Train` in `list[Train] | None`."""
+    """Return the model inside an annotation, such as `Train` in `list[Train] | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model, get_args(annotation))), None)

@@ -1,7 +1,7 @@
 """Published figures for a matrix's cells: `[[published]]` in the matrix file, saved with the run's records.
 
-A row has a pattern over axes, figures and their source.  Rows are no part of a configuration: tables show published
-and measured figures together.  RUN/published.json holds the rows of the last matrix with rows.
+A row has a pattern over axes, figures and their source.  Rows are not in any configuration: tables show published and
+measured figures together.  RUN/published.json holds the rows of the latest matrix which has rows.
 """
 
 import json
@@ -21,18 +21,18 @@ FILE = "published.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedFigures:
-    """A row of published figures."""
+    """Published figures for the cells which match a pattern."""
 
     where: Mapping[str, Any]
-    """Axis → pattern, for the described cells."""
+    """Axis → pattern which a cell's value must match."""
     figures: Mapping[str, float]
     """Figures by name (`FIGURES`)."""
     source: str
-    """Paper and table."""
+    """Paper and table as the source."""
 
 
 def published(rows: Iterable[PublishedRow]) -> tuple[PublishedFigures, ...]:
-    """The rows in a matrix file."""
+    """Convert the rows in a matrix file."""
     return tuple(
         PublishedFigures(where=row.written(PATTERN_AXES), figures=row.written(FIGURES), source=row.source)
         for row in rows
@@ -40,27 +40,27 @@ def published(rows: Iterable[PublishedRow]) -> tuple[PublishedFigures, ...]:
 
 
 def beside(rows: Iterable[PublishedFigures], cell: AnyCell) -> PublishedFigures | None:
-    """The first row with a pattern that fits the cell, or None."""
+    """Return the first row whose pattern matches the cell, or None."""
     values = {axis: _plain(getattr(cell, axis)) for axis in PATTERN_AXES if hasattr(cell, axis)}
     return next((row for row in rows if _agrees(row.where, values)), None)
 
 
 def row_json(row: Any) -> dict[str, Any]:
-    """A table's row, a dataclass with a field `published`, as JSON types."""
+    """Return a table's row, a dataclass with a field `published`, as JSON types."""
     plain = {name: getattr(row, name) for name in row.__slots__ if name != "published"}
     beside: PublishedFigures | None = row.published
     return {**plain, "published": beside and {**beside.figures, "source": beside.source}}
 
 
 def save(run: Path, rows: Iterable[PublishedFigures]) -> None:
-    """Write the rows into the run folder, if any."""
+    """Write the rows, if any, into the run folder."""
     content = [asdict(row) for row in rows]
     if content:
         write_atomically(run / FILE, (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())
 
 
 def saved(run: Path) -> tuple[PublishedFigures, ...]:
-    """A run's rows; raises `RecordError` for a damaged file."""
+    """Read a run's rows; raise `RecordError` for a damaged file."""
     path = run / FILE
     try:
         return tuple(restored(row) for row in json.loads(path.read_text("utf-8")))
@@ -71,13 +71,13 @@ def saved(run: Path) -> tuple[PublishedFigures, ...]:
 
 
 def restored(row: Any) -> PublishedFigures:
-    """Figures from their JSON; raises an error in `MALFORMED` for other JSON."""
+    """Restore figures from JSON; raise an error in `MALFORMED` for other JSON."""
     figures = {name: float(row["figures"][name]) for name in FIGURES if name in row["figures"]}
     return PublishedFigures(where=dict(row["where"]), figures=figures, source=str(row["source"]))
 
 
 def _agrees(pattern: Any, value: Any) -> bool:
-    """Whether `value` matches `pattern`: tables in part, other values in full."""
+    """Return whether a value matches a pattern: a table needs only the pattern's keys, other values must be equal."""
     if isinstance(pattern, Mapping):
         return isinstance(value, Mapping) and all(
             key in value and _agrees(part, value[key]) for key, part in pattern.items()
@@ -86,7 +86,6 @@ def _agrees(pattern: Any, value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A cell's value for a pattern: an entry becomes a table with its parameters."""
     if isinstance(value, Entry):
         return {**value.params, "name": value.name}
     return value.model_dump() if isinstance(value, Federated) else value

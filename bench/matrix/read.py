@@ -1,8 +1,9 @@
-"""A matrix: a TOML file or preset → checked combinations, or all errors together.
+"""Reading of a matrix, from a TOML file or preset, as checked combinations; all errors are reported together.
 
-[[attack]]    attacks: a product of axes, lists of values; a value is a name, or a table with parameters and `sweep`
-[axes]        shared axes of the [[attack]] blocks; without a block, a block
-[[train]]     trainings, as a product of axes
+[[attack]]    attacks: all combinations of axes, which are lists; a value is a name, or a table with parameters
+              and `sweep`
+[axes]        axes shared by all [[attack]] blocks; a block by itself if no block is given
+[[train]]     trainings: all combinations of axes
 [[published]] published figures for these cells (`bench.matrix.published`)
 """
 
@@ -32,27 +33,27 @@ class Matrix:
     """A checked matrix."""
 
     file: str
-    """Start of every message."""
+    """File name at the start of every error message."""
     path: Path
     """Location of the file."""
     title: str
     """Title in tables."""
     suite: str | None
-    """Name of a published suite."""
+    """Name of a published suite; None: not a suite."""
     attacks: tuple[Combination, ...]
-    """Attacks, by axis."""
+    """Attacks, each as axis → value."""
     trainings: tuple[Combination, ...]
-    """Trainings, by axis and by other fields of `TrainingCell`."""
+    """Trainings, each as axis or other field of `TrainingCell` → value."""
     published: tuple[PublishedFigures, ...] = ()
     """Published figures."""
     scale: str | None = None
-    """Chosen scale."""
+    """Name of the chosen scale; None: the file has no scales."""
     cascade: bool = False
     """Whether each attack, in file order, receives the readings left by earlier attacks."""
 
 
 def presets(folder: Path = PRESETS) -> tuple[tuple[str, str], ...]:
-    """(name, title) for each preset, by name."""
+    """Return (name, title) for each preset, sorted by name."""
     return tuple(
         (name, str(document(folder / f"{name}.toml", Errors(name)).get("title", ""))) for name in preset_names(folder)
     )
@@ -67,11 +68,11 @@ def read(
     registry: Registry = _registry,
     folder: Path = PRESETS,
 ) -> Matrix:
-    """The matrix in a file (a `Path`, or a text ending in `.toml`), or the preset in `folder`.
+    """Read a matrix file (a `Path`, or a text ending in `.toml`), or a preset in `folder`.
 
-    `more_defenses`, names or `NAME:PARAMETER=VALUE`, join the axis `defense` (default: `none`) of every attack, and of
-    every `[[train]]` block that compares defenses.  `scale` is a name in the file's `scales`, None: the first name.
-    `full` switches a cascade off.
+    `more_defenses`, names or `NAME:PARAMETER=VALUE`, join the axis `defense` (default: `none`) for every attack, and
+    for every `[[train]]` block which compares defenses.  `scale` is a name in the file's `scales`; None: the first
+    name. `full` switches the cascade off.
 
     Raises `MatrixError` with a line for each error: `FILE: key: what; remedy`.
     """
@@ -90,7 +91,7 @@ def read(
 
 
 def of_document(content: Mapping[str, Any], name: str, *, registry: Registry = _registry) -> Matrix:
-    """The matrix in a document without a file; `name` starts each error line.  Raises `MatrixError`."""
+    """Check a matrix document without a file; `name` starts each error line.  Raises `MatrixError`."""
     return _checked(Errors(name), content, Path(name), Path(), None, False, registry)
 
 
@@ -129,7 +130,7 @@ def _checked(
 
 
 def _attacks(errors: Errors, matrix: Document, scale: str | None) -> list[Combination]:
-    """The combinations of this scale's blocks, with a weights file for each seed."""
+    """Return the combinations from this scale's blocks; a file per seed becomes the seed's file."""
     axes = matrix.axes or Axes()
     shared = matrix.written(Budgets.model_fields) | axes.written(AXES)
     blocks: list[Axes] = [block for block in matrix.attack if block.scale in (None, scale)]
@@ -156,13 +157,13 @@ def _trainings(block: TrainBlock) -> list[Combination]:
 
 
 def _product(axes: Mapping[str, Sequence[Any]], names: Sequence[str]) -> list[dict[str, Any]]:
-    """The combinations, the last axis fastest."""
+    """Return all combinations of the axes' values; the last axis varies fastest."""
     names = [name for name in names if name in axes]
     return [dict(zip(names, row, strict=True)) for row in product(*(axes[name] for name in names))]
 
 
 def _scale(errors: Errors, content: Mapping[str, Any], scale: str | None) -> str | None:
-    """The wanted scale; for None the first scale in the file."""
+    """Return the wanted scale; for None, the first scale in the file."""
     scales = content.get("scales")
     names = [name for name in scales if isinstance(name, str)] if isinstance(scales, list) else []
     for key, block in (*tables(content, "attack"), *tables(content, "train")):
@@ -192,7 +193,10 @@ def _check_complete(errors: Errors, content: Mapping[str, Any]) -> None:
 
 
 def _on_a_preset(errors: Errors, content: Mapping[str, Any], folder: Path) -> tuple[Path, dict[str, Any]]:
-    """A preset with another title and more defenses, and its place: `preset`, `title` and `defense` only."""
+    """Return a preset's file and its content, with another title and more defenses.
+
+    A file with `preset` may only add `title` and `defense`.
+    """
     name, defenses = content["preset"], content.get("defense", [])
     for key in content.keys() - {"preset", "title", "defense"}:
         errors.add(key, "a file with `preset` has `title` and `defense` alone", "leave it out, or write all axes")
@@ -211,7 +215,6 @@ def _on_a_preset(errors: Errors, content: Mapping[str, Any], folder: Path) -> tu
 
 
 def _named(errors: Errors, names: Sequence[str], registry: Registry) -> list[Typed]:
-    """Typed defenses, without repeats."""
     right: list[Typed] = []
     for value in entries(names, "--defense"):
         try:
@@ -224,9 +227,10 @@ def _named(errors: Errors, names: Sequence[str], registry: Registry) -> list[Typ
 
 
 def _with_defenses(errors: Errors, content: Mapping[str, Any], right: Sequence[Any]) -> dict[str, Any]:
-    """The changed tables after these defenses joined; lists keep an equal value once.
+    """Return the tables which change when these defenses are added; a list never holds a defense twice.
 
-    A `[[train]]` block with a single defense makes weights and stays, except in a suite, which measures costs.
+    A `[[train]]` block with a single defense only makes weights and stays unchanged, except in a suite, which measures
+    costs.
     """
 
     def wider(table: Any) -> Any:
@@ -251,6 +255,6 @@ def _with_defenses(errors: Errors, content: Mapping[str, Any], right: Sequence[A
 
 
 def _compares(block: Any) -> bool:
-    """Whether a `[[train]]` block compares the costs of defenses."""
+    """Return whether a `[[train]]` block compares the costs of several defenses."""
     defenses = block.get("defense") if isinstance(block, dict) else None
     return isinstance(defenses, list) and len(defenses) > 1

@@ -1,6 +1,6 @@
-"""The matrix document as pydantic models, with looked-up entries and written-out defaults.
+"""The matrix document as pydantic models, which look up entries and write out defaults.
 
-Axis lists hold single values: `bench.matrix.blocks` writes sweeps out first.
+Axis lists hold single values here, because `bench.matrix.blocks` writes sweeps out first.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -36,12 +36,12 @@ AXES, TRAIN_AXES = axes(AttackCell), axes(TrainingCell)
 
 
 class Table(BaseModel):
-    """A table in the file: unknown keys and conversions are refused."""
+    """A table in the file; unknown keys and type conversions are refused."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
     def written(self, names: Iterable[str]) -> dict[str, Any]:
-        """The values under these names in the file."""
+        """Return the values for those `names` which the file gives."""
         return {name: getattr(self, name) for name in names if name in self.model_fields_set}
 
 
@@ -50,7 +50,7 @@ def _entry(axis: str) -> PlainValidator:
 
 
 def _entry_pattern(axis: str) -> PlainValidator:
-    """The spelt part of an entry, which fits every entry with this part."""
+    """Keep only the parameters written in the file, so that the pattern matches every entry with these parameters."""
 
     def check(raw: Any, info: Any) -> dict[str, Any]:
         entry = registered(axis, raw, info.context["registry"])
@@ -87,7 +87,7 @@ def _line(raw: Any) -> str:
 
 
 def _grants(raw: Any) -> Any:
-    """`["labels", { repeated-readings = 100 }]` as a table for `Grants`."""
+    """Convert a list such as `["labels", { repeated-readings = 100 }]` to a table for `Grants`."""
     example = '[], ["labels"], [{ repeated-readings = 100 }] or [{ public = "none" }]'
     if not isinstance(raw, list) or not all(isinstance(item, str | dict) for item in raw):
         raise Wrong(expected("a list of grants", raw, example))
@@ -105,7 +105,6 @@ def _weights(raw: Any) -> Any:
 
 
 def _tuples(raw: Any) -> Any:
-    """A table with tuples in place of lists."""
     if not isinstance(raw, dict):
         return raw
     return {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
@@ -127,7 +126,7 @@ Amount = Annotated[float, Field(ge=0, le=1e9)]
 
 
 class Training(Table):
-    """The training behind weights: rounds, setting, tests."""
+    """The training which makes attacked weights: rounds, defense, setting and tests."""
 
     rounds: Count
     defense: Defense = Entry(name="none")
@@ -137,7 +136,7 @@ class Training(Table):
 
 
 class Weights(Table):
-    """Attacked weights: "init" (an empty table), a file, or a training's round."""
+    """Attacked weights: "init" (an empty table), a file, or a training with a round."""
 
     file: Annotated[
         FileWeights | SeededFile | None, PlainValidator(lambda raw, info: weights_file(info.context["folder"], raw))
@@ -164,7 +163,7 @@ class Weights(Table):
 
     @property
     def value(self) -> "InitialWeights | FileWeights | SeededFile | Weights":
-        """A cell's weights, or their source: a seeded file, or this table with its training."""
+        """The weights for a cell, or their source: a file per seed, or this table with its training."""
         return self if self.train is not None else self.file or InitialWeights()
 
 
@@ -181,7 +180,7 @@ _SPELT: dict[str, Any] = {
 
 
 class Budgets(Table):
-    """Keys at the top, or among the axes: a number, or a list."""
+    """Budget keys at the top of the file or among the axes: a number, or a list of numbers."""
 
     evaluations: Counts | None = None
     readings: Counts | None = None
@@ -192,7 +191,7 @@ _T = TypeVar("_T", bound=Table)
 
 
 def _adding(fields: Mapping[str, Any]) -> Callable[[type[_T]], type[_T]]:
-    """A decorator: the table with more fields, name → (type, default)."""
+    """Return a decorator which adds fields, name → (type, default), to a table class."""
 
     def added(table: type[_T]) -> type[_T]:
         return create_model(table.__name__, __base__=table, __module__=__name__, __doc__=table.__doc__, **fields)
@@ -201,7 +200,7 @@ def _adding(fields: Mapping[str, Any]) -> Callable[[type[_T]], type[_T]]:
 
 
 def _axes(cell: type[AnyCell], required: Container[str] = (), but: Container[str] = ()) -> dict[str, Any]:
-    """The axes of a cell as fields: lists with the cell's values, or with values spelt as in `_SPELT`."""
+    """Return a cell's axes as fields, whose lists hold the cell's values, or values in the form of `_SPELT`."""
     fields: dict[str, Any] = {}
     for name in (name for name in axes(cell) if name not in but):
         field = cell.model_fields[name]
@@ -214,22 +213,22 @@ def _axes(cell: type[AnyCell], required: Container[str] = (), but: Container[str
 
 @_adding(_axes(AttackCell, but=Budgets.model_fields))
 class Axes(Budgets):
-    """Axes for attacks: lists whose values are multiplied."""
+    """Axes for attacks; cells are all combinations of the lists' values."""
 
 
 class AttackBlock(Axes):
-    """`[[attack]]`: a product over its axes and the shared axes."""
+    """`[[attack]]`: all combinations of its axes and the shared axes."""
 
     scale: str | None = None
 
 
 @_adding(_axes(TrainingCell, REQUIRED))
 class TrainAxes(Table):
-    """Axes for trainings: lists whose values are multiplied."""
+    """Axes for trainings; cells are all combinations of the lists' values."""
 
 
 class TrainBlock(TrainAxes):
-    """`[[train]]`: trainings, as a product over the axes."""
+    """`[[train]]`: trainings, as all combinations of its axes."""
 
     scale: str | None = None
     checkpoints: list[Index] = []
@@ -251,7 +250,7 @@ class TrainBlock(TrainAxes):
 
 @_adding({metric.name: (Annotated[float, Field(ge=metric.least, le=metric.most)] | None, None) for metric in METRICS})
 class Figures(Table):
-    """Published figures, with every metric; `accuracy` to `overhead` concern trainings."""
+    """Published figures, including every metric; `accuracy` to `overhead` concern trainings."""
 
     asr: Share | None = None
     iterations: Amount | None = None
@@ -263,7 +262,7 @@ class Figures(Table):
 
 
 class PublishedRow(Figures):
-    """A row in `[[published]]`: pattern, figures, source."""
+    """A row in `[[published]]`: a pattern over axes, figures and their source."""
 
     source: Annotated[Line, Field(min_length=1)]
     dataset: Annotated[dict[str, Any] | None, _entry_pattern("dataset")] = None
@@ -290,7 +289,7 @@ PATTERN_AXES = tuple(name for name in PublishedRow.model_fields if name in AXES)
 
 
 class Document(Budgets):
-    """A whole matrix file."""
+    """The content of a matrix file."""
 
     title: Line = ""
     cascade: bool = False

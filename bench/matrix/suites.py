@@ -1,7 +1,7 @@
 """The published suites: fixed matrices, and the rule for a ranked run.
 
-A suite with a version is frozen: attacks, budgets and conditions, under a protocol.  A stronger attack leads to the
-next version, or to the suite `extra`, so that rows with equal version stay comparable.
+A suite with a version never changes: attacks, budgets and conditions under a protocol.  A stronger attack goes into the
+next version, or into the suite `extra`, so that rows with equal version stay comparable.
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ VERSIONS = {"standard": "standard-v1"}
 
 
 def title(name: str) -> str:
-    """A suite's name with its version."""
+    """Return a suite's name, with its version if it has a version."""
     return VERSIONS.get(name, name)
 
 
 def ranking(name: str, path: Path, overrides: Sequence[str] = (), folder: Path = PRESETS) -> dict[str, Any]:
-    """Whether a run of suite `name` from the matrix at `path` is ranked, as JSON types.
+    """Return, as JSON types, whether a run of suite `name` from the matrix at `path` is ranked.
 
-    A ranked run has the shipped matrix and no `overrides`, options that change the configuration.  `why_not` is empty
-    for a ranked run.
+    A ranked run uses bench's matrix and no `overrides` (options which change the configuration); `why_not` is then
+    empty.
     """
     why = [f"{option} changes the suite's configuration" for option in overrides]
     shipped = f"{name}.toml"
@@ -34,6 +34,6 @@ def ranking(name: str, path: Path, overrides: Sequence[str] = (), folder: Path =
 
 
 def ranking_line(ranking: dict[str, Any]) -> str:
-    """The ranking on a line."""
+    """Return a ranking as a line of text."""
     verdict = "ranked" if ranking["ranked"] else f"unranked: {'; '.join(ranking['why_not'])}"
     return f"suite {ranking['suite']}, protocol {ranking['protocol']}: {verdict}"

@@ -1,4 +1,4 @@
-"""Entries in the syntax of a command line: `prune:share=.9,at=example`."""
+"""Entries as typed on a command line, such as `prune:share=.9,at=example`."""
 
 import json
 from collections.abc import Sequence
@@ -10,9 +10,10 @@ Typed = str | dict[str, Any]  # a name, or a table with its name and parameters
 
 
 def entries(texts: Sequence[str], option: str) -> list[Typed]:
-    """`cpl,gradinv`, `prune:share=.9,at=example` → values of an axis, several per text.
+    """Parse texts such as `cpl,gradinv` or `prune:share=.9,at=example` into axis values; a text may hold several.
 
-    A part with `=` and without a name belongs to the previous entry.  Raises `BenchError` with `option`.
+    A part with `=` but without a name belongs to the previous entry.  Raises `BenchError` with the name of the
+    `option`.
     """
     values: list[Typed] = []
     for part in (part.strip() for text in texts for part in text.split(",")):
@@ -35,7 +36,7 @@ def entries(texts: Sequence[str], option: str) -> list[Typed]:
 
 
 def number_or_text(text: str) -> Any:
-    """JSON literals and numbers parsed (`2`, `.9`, `true`), other text unchanged."""
+    """Parse JSON literals and numbers (`2`, `.9`, `true`); return other text unchanged."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Weights files for a matrix, by content: a file, or a file per seed."""
+"""Weights files in a matrix, identified by content: a single file, or a file for each seed."""
 
 import hashlib
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ SEED = "{seed}"  # in a file's name
 
 @dataclass(frozen=True, slots=True)
 class SeededFile:
-    """A file for each seed: the cell's seed stands for `{seed}` in `name`, below `folder`."""
+    """A weights file for each seed: `{seed}` in `name`, below `folder`, stands for the cell's seed."""
 
     folder: Path
     name: str
 
     def of(self, seed: int) -> FileWeights:
-        """The seed's file; raises `Wrong` for a missing file."""
+        """Return the file for a seed; raise `Wrong` for a missing file."""
         weights = _read(self.folder, self.name.replace(SEED, str(seed)))
         return weights.model_copy(update={"series": self.name})
 
 
 def weights_file(folder: Path, raw: Any) -> FileWeights | SeededFile:
-    """The file `raw` below `folder`; raises `Wrong` for a missing file."""
+    """Return the file `raw` below `folder`; raise `Wrong` for a missing file."""
     if not isinstance(raw, str) or not raw or "\0" in raw:
         raise Wrong(expected("a path", raw, '"w.safetensors"'))
     return SeededFile(folder, raw) if SEED in raw else _read(folder, raw)

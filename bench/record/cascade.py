@@ -1,7 +1,7 @@
-"""Cascades: an attack receives the readings left by earlier cells.
+"""Cascades: an attack receives only the readings which its earlier cells left.
 
-A reading is left until every example leaked to some earlier cell.  Victims and draws follow from the whole cell, so
-that an attack's result on a reading does not depend on earlier cells.
+A reading is left until each of its examples has leaked to some earlier cell.  Victims and random draws follow from the
+whole cell, so an attack's result on a reading does not depend on earlier cells.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ Leaked = Mapping[tuple[int, int], bool]  # (reading, example) → whether it cam
 
 
 def left(cell: AttackCell, run: Path) -> tuple[int, ...]:
-    """The numbers of the readings with an example not yet leaked; all readings outside cascades.
+    """Return the numbers of the readings with an example which has not leaked yet; outside cascades, all readings.
 
     Raises `BenchError` for an earlier cell without a record.
     """
@@ -26,7 +26,7 @@ def left(cell: AttackCell, run: Path) -> tuple[int, ...]:
 
 
 def left_by(cell: AttackCell, earlier: Iterable[Leaked]) -> tuple[int, ...]:
-    """The same, from the leaked examples by earlier cell."""
+    """Return the numbers of the readings which remain, given the leaked examples from each earlier cell."""
     leaked: dict[tuple[int, int], bool] = {}
     for each in earlier:
         for example, success in each.items():
@@ -37,7 +37,7 @@ def left_by(cell: AttackCell, earlier: Iterable[Leaked]) -> tuple[int, ...]:
 
 
 def came_back(record: Record) -> Leaked:
-    """The examples leaked to a cell; none for a crashed or inapplicable cell."""
+    """Return which examples leaked to a cell; empty for a crashed or inapplicable cell."""
     readings = () if record.attack is None else record.attack.numbered()
     return {(n, at): example.success for n, reading in readings for at, example in enumerate(reading.examples)}
 

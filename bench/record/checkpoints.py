@@ -1,4 +1,4 @@
-"""Weights for a cell: initialised by key, from a file by content hash, or saved after a training round."""
+"""Weights for a cell: drawn with the model's initialisation, read from a file, or saved after a training round."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ _ABOUT = "about"  # the key of a checkpoint's metadata
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 over a file's bytes; raises `WeightsError` for an unreadable file."""
+    """Return the SHA-256 of a file; raise `WeightsError` for an unreadable file."""
     try:
         return hashlib.sha256(read_plain(path)).hexdigest()
     except OSError as error:
@@ -34,9 +34,9 @@ def file_sha256(path: Path) -> str:
 
 
 def read_weights(path: Path, *, sha256: str | None = None) -> dict[str, Tensor]:
-    """Named tensors from `.safetensors`, `.npz` or a `weights_only` `.pt`, without free unpickling.
+    """Read named tensors from a `.safetensors`, `.npz` or `.pt` file, without unpickling arbitrary objects.
 
-    Raises `WeightsError` for another format, a damaged file, or a content other than `sha256`.
+    Raises `WeightsError` for another format, a damaged file, or a content hash other than `sha256` (None: not checked).
     """
     if sha256 is not None and file_sha256(path) != sha256:
         raise WeightsError(f"{path}: its content changed since the cell was made; plan the matrix again")
@@ -66,21 +66,21 @@ def read_weights(path: Path, *, sha256: str | None = None) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsSource:
-    """Location of an attack cell's weights."""
+    """Where an attack cell's weights come from."""
 
     path: Path | None = None
-    """File; None for untrained weights, drawn by key."""
+    """Weights file; None: untrained weights, drawn from the seed."""
     sha256: str | None = None
-    """Required content hash."""
+    """Content hash which the file must have."""
     round: int = 0
-    """Training round of a checkpoint, 0 for other weights."""
+    """Training round of a checkpoint; 0 for other weights."""
 
 
 def locate(run: Path, weights: Weights) -> WeightsSource:
-    """The location of a cell's weights.
+    """Find a cell's weights; a checkpoint's hash comes from its training's record.
 
-    A training's record names the checkpoint.  Raises `WeightsError` for an unfinished training and an unsaved round,
-    `NotApplicable` for a training that diverged or stopped earlier.
+    Raises `WeightsError` for an unfinished training or an unsaved round, and `NotApplicable` if the training diverged
+    or stopped before the round.
     """
     match weights:
         case CheckpointWeights(training=training, round=round_):
@@ -92,14 +92,13 @@ def locate(run: Path, weights: Weights) -> WeightsSource:
 
 
 def training_id(cell: AnyCell) -> str | None:
-    """The id of the training behind an attacked checkpoint; None for trainings and other weights."""
+    """Return the id of the training behind an attacked checkpoint; None for training cells and other weights."""
     if isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights):
         return cell.weights.training
     return None
 
 
 def checkpoint_path(run: Path, training: str, round_: int) -> Path:
-    """The file of a training cell's checkpoint."""
     return run / "weights" / training / f"round-{round_}.safetensors"
 
 
@@ -122,10 +121,10 @@ def _checkpoint_sha256(run: Path, training: str, round_: int) -> str:
 
 
 def write_weights(path: Path, tensors: Tensors, about: Mapping[str, Any] | None = None) -> str:
-    """Write safetensors atomically; returns the file's SHA-256.
+    """Write tensors as a safetensors file, atomically, and return the file's SHA-256.
 
-    `about`, JSON types, describes the weights (`read_about`).  The description has a single key: safetensors writes
-    several keys in varying order, and equal checkpoints must have equal bytes.
+    `about` describes the weights in JSON types (see `read_about`).  The description has a single key, because
+    safetensors writes several keys in varying order, and equal checkpoints must have equal bytes.
     """
     metadata = None if about is None else {_ABOUT: json.dumps(about, sort_keys=True)}
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
@@ -135,7 +134,7 @@ def write_weights(path: Path, tensors: Tensors, about: Mapping[str, Any] | None 
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """The description noted by `write_weights`; empty without a description."""
+    """Read the description which `write_weights` stored; empty if the file has none."""
     if path.suffix != ".safetensors":
         return {}
     try:
@@ -147,9 +146,9 @@ def read_about(path: Path) -> dict[str, Any]:
 
 
 def fit(module: nn.Module, tensors: Tensors, *, where: str) -> dict[str, Tensor]:
-    """The parameters of `module` from `tensors`, in the module's order; buffers are loaded into the module.
+    """Return the tensors for a module's parameters, in the module's order; buffers are copied into the module.
 
-    Raises `WeightsError` with a missing name or a different shape.
+    Raises `WeightsError` for a missing name or another shape.
     """
     parameters = dict(module.named_parameters())
     missing = [name for name in parameters if name not in tensors]

@@ -1,4 +1,4 @@
-"""Records reduced for a board, a gate or a baseline, so that 10⁵ records fit into memory."""
+"""Reduced records for a board, a gate or a baseline, so that 10⁵ records fit into memory."""
 
 from dataclasses import replace
 from operator import attrgetter
@@ -25,7 +25,7 @@ _example_values, _reading_values = attrgetter(*_EXAMPLE), attrgetter(*_READING)
 
 
 def for_board(record: Record) -> Record:
-    """The record with the compared fields of examples, readings and trajectory."""
+    """Return the record with only the fields which a board compares."""
     result = record.result
     if not isinstance(result, schema.AttackResult):
         return record
@@ -45,7 +45,7 @@ def _example(example: ExampleScore) -> ExampleScore:
 
 
 class Interner:
-    """Reduces records for a board; equal parts (entries, code, machines) are kept once."""
+    """Reduces records for a board, and keeps equal entries, code identities and machines only once in memory."""
 
     def __init__(self) -> None:
         self._seen: dict[Any, Any] = {}
@@ -74,7 +74,7 @@ _NO_SET: set[str] = set()
 
 
 def for_baseline(record: Record) -> Record:
-    """The record with the fields compared by the gate."""
+    """Return the record with only the fields which the gate compares."""
     result = record.result
     if isinstance(result, schema.AttackResult):
         result = schema.AttackResult(
@@ -114,7 +114,7 @@ def _baseline_reading(reading: schema.ReadingScore) -> schema.ReadingScore:
 
 
 def short_json(record: Record) -> dict[str, Any]:
-    """The record's JSON without defaults, with the complete cell."""
+    """Return the record as JSON types without default values, but with the complete cell."""
     content: dict[str, Any] = schema.adapter().dump_python(record, mode="json", exclude_defaults=True)
     content["cell"] = record.cell.model_dump(mode="json")
     if record.result is not None:

@@ -1,4 +1,4 @@
-"""Whether two records say the same, said once: field by field, bit for bit or within a tolerance."""
+"""Comparison of two records, field by field, exactly or within a tolerance."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -9,9 +9,9 @@ from bench.record.schema import Record
 
 
 def differences(old: Record, new: Record, tolerance: float = 0.0) -> list[str]:
-    """Differing fields of two records, each as `field: old → new`; empty for equal records.
+    """Return the differing fields of two records, each as a line `field: old → new`.
 
-    Compared: cell, status, reason, result.  Not compared: provenance, cost, environment.  `tolerance` is relative and
+    Cell, status, reason and result are compared; provenance, cost and environment are not.  `tolerance` is relative and
     absolute.
     """
     fields_of = [
@@ -28,7 +28,7 @@ def differences(old: Record, new: Record, tolerance: float = 0.0) -> list[str]:
 
 
 def unequal(where: str, old: Any, new: Any, tolerance: float = 0.0) -> Iterator[tuple[str, Any, Any]]:
-    """(field, old, new) for each difference between two values; `where` names the value."""
+    """Yield (field, old, new) for each difference between two nested values; `where` is the values' name."""
     if is_dataclass(old) and type(old) is type(new):
         old, new = (
             {field.name: getattr(value, field.name) for field in fields(value) if field.compare} for value in (old, new)
@@ -44,7 +44,7 @@ def unequal(where: str, old: Any, new: Any, tolerance: float = 0.0) -> Iterator[
 
 
 def _equal(old: Any, new: Any, tolerance: float) -> bool:
-    """Whether two values without parts are equal; truth values and None only to themselves."""
+    """Compare two values without fields or items; booleans and None equal only themselves."""
     if isinstance(old, bool) or isinstance(new, bool):
         return old is new
     if isinstance(old, int | float) and isinstance(new, int | float):

@@ -1,4 +1,4 @@
-"""Files: only plain files are read, and writes are atomic."""
+"""File access: only plain files are read, and every write is atomic."""
 
 import errno
 import os
@@ -14,9 +14,9 @@ PART = ".part"  # how the names of files end that are being written
 
 
 def require_plain(path: Path) -> os.stat_result:
-    """The file's status; raises `OSError` for a missing file, a folder, a pipe or a device.
+    """Return a plain file's status; raise `OSError` for a missing file, a folder, a pipe or a device.
 
-    Opening a pipe would wait for a writer.
+    This check avoids opening a pipe, which would wait for a writer.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
@@ -25,7 +25,7 @@ def require_plain(path: Path) -> os.stat_result:
 
 
 def read_plain(path: Path, *, limit: int | None = None) -> bytes:
-    """A plain file's content; raises `OSError` as `require_plain` does, or for more than `limit` bytes."""
+    """Return a plain file's content; raise `OSError` as `require_plain` does, and for more than `limit` bytes."""
     size = require_plain(path).st_size
     if limit is not None and size > limit:
         raise OSError(errno.EFBIG, f"more than {limit} bytes", str(path))
@@ -34,10 +34,10 @@ def read_plain(path: Path, *, limit: int | None = None) -> bytes:
 
 @contextmanager
 def new_file(path: Path, *, replace: bool = True, flush: bool = True) -> Iterator[Path]:
-    """A temporary path for writing beside `path`; renamed to `path` at the end, removed after an exception.
+    """Give a temporary path beside `path`; rename it to `path` at the end, or remove it after an exception.
 
-    Without `replace` an existing file stays.  Without `flush` a machine failure may lose the content.  Raises
-    `StorageError`: disk full, read-only or missing folder, existing file.
+    `replace`: False keeps an existing file and raises.  `flush`: False is faster, but a machine failure may lose the
+    content. Raises `StorageError` for a full disk, a read-only folder or an existing file.
     """
     part = path.with_name(f".{secrets.token_hex(8)}{PART}")
     try:
@@ -64,7 +64,7 @@ def new_file(path: Path, *, replace: bool = True, flush: bool = True) -> Iterato
 
 
 def write_atomically(path: Path, content: bytes, *, flush: bool = True) -> None:
-    """Write `content` whole or not at all; raises `StorageError` as `new_file` does."""
+    """Write the complete content or no file; raise `StorageError` as `new_file` does."""
     with new_file(path, flush=flush) as part:
         part.write_bytes(content)
 

@@ -1,4 +1,4 @@
-"""Fingerprints of the code behind a cell: a finished cell counts only under equal code.
+"""Fingerprints of the code behind a cell; a finished cell counts only while its code is unchanged.
 
 Bench's code: every file reachable by imports from `bench.answer.run`.  An entry's code: its module and every other
 local file reachable from the module.  Views, matrices, the sweep and the command line are not reachable.
@@ -27,15 +27,19 @@ Left = tuple[int, ...]  # readings that a cascade left, by number
 
 @cache
 def own() -> Code:
-    """The bench: version, protocol, and the files behind every answer, named by import path.
+    """Return bench's version, protocol and fingerprint, which covers the files behind every answer, named by import
+    path.
 
-    An editable install and its wheel agree.
+    An editable install and its wheel have equal fingerprints.
     """
     return Code(origin=registry.DISTRIBUTION, version=__version__, protocol=PROTOCOL, sha256=_hash(_core()))
 
 
 def of_entry(kind: str, name: str) -> Code:
-    """An entry's code; raises the errors of `registry.origin`, and `PluginError` for a missing file."""
+    """Return the code identity of a registered entry.
+
+    Raises the errors of `registry.origin`, and `PluginError` for a missing file.
+    """
     return _of_origin(registry.origin(kind, name))
 
 
@@ -57,7 +61,7 @@ def _of_origin(origin: registry.Origin) -> Code:
 
 
 def of_cell(cell: AttackCell | TrainingCell) -> Provenance:
-    """The current code for a cell: the bench, and each entry."""
+    """Return the current code identities behind a cell: bench's, and each entry's."""
     attack = of_entry("attacks", cell.attack.name) if isinstance(cell, AttackCell) else None
     return Provenance(
         bench=own(),
@@ -69,7 +73,7 @@ def of_cell(cell: AttackCell | TrainingCell) -> Provenance:
 
 
 def changed(old: Provenance, new: Provenance) -> list[str]:
-    """Differences between two provenances, in words; empty for equal provenances."""
+    """Return a line for each difference between two provenances."""
     parts = ((field.name, getattr(old, field.name), getattr(new, field.name)) for field in fields(Provenance))
     return [f"{name}: {_difference(then, now)}" for name, then, now in parts if then != now]
 
@@ -103,7 +107,7 @@ def _core() -> Mapping[str, Path]:
 
 @cache
 def reached(module: str, file: Path) -> Mapping[str, Path]:
-    """Local modules reachable by imports, with the start: name → file.
+    """Return the start module and all local modules reachable from it by imports, as name → file.
 
     Imports inside functions count.  Python's library and installed packages are not local.
     """
@@ -119,7 +123,7 @@ def reached(module: str, file: Path) -> Mapping[str, Path]:
 
 
 def _imports(module: str, file: Path) -> Iterator[str]:
-    """Modules in import statements, with their packages."""
+    """Yield the modules named in import statements, with their parent packages."""
     try:
         tree = ast.parse(file.read_bytes(), str(file))
     except (OSError, SyntaxError, ValueError):
@@ -143,7 +147,7 @@ def _imports(module: str, file: Path) -> Iterator[str]:
 
 
 def _local(module: str, importer: Path) -> Path | None:
-    """The file of a local module, or of a module beside the importer; None for other modules."""
+    """Return the file of a local module, or of a module in the importer's folder; None for other modules."""
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names:
         return None
@@ -161,25 +165,25 @@ def _file(module: str) -> Path | None:
 
 
 def _is_installed(file: Path | None, importer: Path) -> bool:
-    """Whether a file belongs to an installed package other than the importer's."""
+    """Return whether a file belongs to an installed package other than the importer's."""
     package = None if file is None else _package_folder(file)
     return package is not None and package != _package_folder(importer)
 
 
 @cache
 def _package_folder(file: Path) -> Path | None:
-    """The folder or file directly in `site-packages` around a file; None outside."""
+    """Return the folder or file directly below `site-packages` which contains a file; None outside."""
     path = file.resolve()
     return next((path for path in (path, *path.parents) if path.parent.name in _INSTALLED), None)
 
 
 def _unnamed(files: Mapping[str, Path], module: str) -> dict[str, Path]:
-    """The digest without the module name, so that a moved plug-in keeps its fingerprint."""
+    """Return the files with an empty name for the module, so that a renamed plug-in keeps its fingerprint."""
     return {("" if name == module else name): path for name, path in files.items()}
 
 
 def _installed(distribution: str, module: str) -> dict[str, Path]:
-    """Installed files; for an editable install the sources."""
+    """Return a distribution's installed files; for an editable install, its sources."""
     files = {
         str(file): Path(str(file.locate())) for file in metadata.distribution(distribution).files or () if _counts(file)
     }
@@ -190,7 +194,7 @@ def _installed(distribution: str, module: str) -> dict[str, Path]:
 
 
 def _counts(file: metadata.PackagePath) -> bool:
-    """Not metadata, scripts (they name the interpreter's path), compiled files or editable links."""
+    """Exclude metadata, scripts (they contain the interpreter's path), compiled files and editable links."""
     top = file.parts[0]
     beside = top == ".." or top.startswith("__editable__") or top.endswith((".dist-info", ".pth"))
     return not beside and file.suffix != ".pyc"

@@ -1,4 +1,4 @@
-"""A run's folder: created, locked by a single run, cleaned after a killed run."""
+"""A run's folder: created and locked by a single run, which also removes a killed run's leftovers."""
 
 import fcntl
 import json
@@ -21,7 +21,7 @@ _FOLDERS = ("records", "arrays", "weights", "pictures", "hung", "kept", "submiss
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockHolder:
-    """The process with the lock: machine, and start in seconds since 1970."""
+    """The process which holds a run's lock; `since` is when it took the lock, in seconds since 1970."""
 
     __pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False)
     pid: int
@@ -34,9 +34,9 @@ _LOCK_HOLDER = TypeAdapter(LockHolder)
 
 @contextmanager
 def locked(run: Path) -> Iterator[Path]:
-    """Create the run folder and lock the folder for a single run; the system releases the lock with the process.
+    """Create the run folder and lock it for a single run; the system releases the lock when the process ends.
 
-    Raises `StorageError` for an unwritable folder, `BenchError` for a folder in use, or with links to other places.
+    Raises `StorageError` for an unwritable folder, and `BenchError` for a folder in use or with links to other places.
     """
     try:
         (run / "records").mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def locked(run: Path) -> Iterator[Path]:
 
 
 def is_locked(run: Path) -> bool:
-    """Whether a run is under way in the folder."""
+    """Return whether a run is active in the folder."""
     try:
         with (run / _LOCK).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -78,7 +78,7 @@ def is_locked(run: Path) -> bool:
 
 
 def lock_holder(run: Path) -> LockHolder | None:
-    """The last process with the lock; None: unknown."""
+    """Return the latest process with the lock; None: unknown."""
     try:
         return _LOCK_HOLDER.validate_json((run / _LOCK).read_bytes())
     except (OSError, ValueError):
@@ -86,7 +86,7 @@ def lock_holder(run: Path) -> LockHolder | None:
 
 
 def _refuse_links(run: Path) -> None:
-    """Refuse links in a stranger's folder: writes must stay inside."""
+    """Refuse links in a folder which may come from a stranger, because writes must stay inside."""
     for folder in _folders(run):
         if folder.is_symlink():
             raise BenchError(f"{folder}: a link, and a run writes to its own folder alone; put a folder there")
@@ -97,7 +97,7 @@ def _folders(run: Path) -> list[Path]:
 
 
 def _tidy(run: Path) -> None:
-    """Remove unfinished files from a killed run."""
+    """Remove the unfinished files which a killed run left."""
     for path in (path for folder in (run, *_folders(run)) for path in folder.glob(f".*{PART}")):
         path.unlink(missing_ok=True)
     for path in (run / "hung").glob("*.txt"):

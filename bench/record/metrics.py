@@ -1,7 +1,7 @@
-"""Metrics: distances between a reconstructed example and its truth, as a table.
+"""Metrics: measures of the distance between a reconstructed example and its truth, as a table.
 
-A new metric is a function in `bench.scoring.metrics`, a row here, and a field of `ExampleScore`.  Summary, board, page,
-CSV, `bench show`, `[[published]]` and the check of submissions read this table.
+A new metric needs a function in `bench.scoring.metrics`, a row here, and a field in `ExampleScore`.  Summary, board,
+page, CSV, `bench show`, `[[published]]` and the submission check read this table.
 """
 
 from dataclasses import dataclass
@@ -18,24 +18,24 @@ NAMED_LIST = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A row of the table."""
+    """A metric's name, direction, unit and range."""
 
     name: str
-    """Field of `ExampleScore`."""
+    """Name of the field in `ExampleScore`."""
     label: str
     """Name in tables."""
     better: Literal["higher", "lower"]
-    """Direction towards the truth."""
+    """Whether a higher or a lower value is closer to the truth."""
     unit: str = ""
     """Unit in tables."""
     decimals: int = 3
-    """Decimals in tables."""
+    """Number of decimals in tables."""
     percent: bool = False
     """Whether tables show a percentage."""
     kinds: tuple[Kind, ...] = (IMAGE, TABLE)
-    """Kinds of data with this metric."""
+    """Kinds of data which have this metric."""
     compared: bool = False
-    """Whether a board keeps the metric per example (`bench.record.compact`), for the worst case."""
+    """Whether a board keeps the metric for each example (`bench.record.compact`), for the worst case."""
     least: float = -1e3
     """Least value accepted from a paper (`[[published]]`)."""
     most: float = 1e3
@@ -43,7 +43,7 @@ class Metric:
 
     @property
     def failed(self) -> float:
-        """Value of a failed example in a median: worse than any number."""
+        """The value which a failed example has in a median: worse than any number."""
         return -inf if self.better == "higher" else inf
 
 
@@ -63,10 +63,10 @@ COMPARED = tuple(metric for metric in METRICS if metric.compared)
 
 
 def named(name: str) -> Metric:
-    """The metric of this name."""
+    """Return the metric with this name."""
     return next(metric for metric in METRICS if metric.name == name)
 
 
 def of_kind(kind: Kind) -> tuple[Metric, ...]:
-    """The metrics of a kind of data."""
+    """Return the metrics for a kind of data."""
     return tuple(metric for metric in METRICS if kind in metric.kinds)

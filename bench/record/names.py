@@ -1,4 +1,4 @@
-"""How a cell's parts are written in tables, said once: a defense, an attack, a data set, a federated setting."""
+"""Names of cells, defenses, attacks, data sets and federated settings, as all tables write them."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -7,31 +7,31 @@ from bench.cell import AttackCell, Entry, Federated, TrainingCell
 
 
 def entry_text(value: Entry) -> str:
-    """A name with its parameters, short: `prune(share=0.7)`."""
+    """Return an entry's short name with its parameters, such as `prune(share=0.7)`."""
     return with_params(value.name, value.params)
 
 
 def with_params(name: str, params: Mapping[str, Any]) -> str:
-    """`prune(share=0.7)`; just the name without parameters."""
+    """Return a name with parameters, such as `prune(share=0.7)`; only the name if there are no parameters."""
     shown = ", ".join(f"{key}={_short(item)}" for key, item in sorted(params.items()))
     return f"{name}({shown})" if shown else name
 
 
 def attack_name(cell: AttackCell) -> str:
-    """The attack with its parameters, and knowledge other than plain."""
+    """Return the attack's name with its parameters, and with knowledge other than plain."""
     return entry_text(cell.attack) + ("" if cell.knowledge == "plain" else f" · {cell.knowledge}")
 
 
 def dataset_name(cell: AttackCell | TrainingCell) -> str:
-    """The data set with its parameters and subset."""
+    """Return the data set's name with its parameters and subset."""
     name = entry_text(cell.dataset)
     return f"{name} ({cell.dataset.subset})" if cell.dataset.subset else name
 
 
 def cell_name(cell: AttackCell | TrainingCell) -> str:
-    """A cell in a line: `cpl/plain × prune(share=0.7) @ type-1, digits dlg-lenet`.
+    """Return a cell's name in a line, such as `cpl/plain × prune(share=0.7) @ type-1, digits dlg-lenet`.
 
-    Distinguishing parts come first: tables cut a name after some twenty letters.
+    Distinguishing parts come first, because tables cut a name after about twenty letters.
     """
     data = f"{cell.dataset.name} {cell.model.name}"
     if isinstance(cell, TrainingCell):
@@ -40,7 +40,7 @@ def cell_name(cell: AttackCell | TrainingCell) -> str:
 
 
 def setting_text(setting: Federated) -> str:
-    """A federated setting in the papers' letters: `fedavg N=100 K=10 L=20 B=5 η=0.05 iid`."""
+    """Return a federated setting in the papers' symbols, such as `fedavg N=100 K=10 L=20 B=5 η=0.05 iid`."""
     size = f" |D|={setting.client_examples}" if setting.client_examples else ""
     return (
         f"{setting.algorithm} N={setting.clients} K={setting.per_round} L={setting.steps} "
@@ -53,7 +53,7 @@ def _short(value: Any) -> str:
 
 
 def distinct(names: Iterable[str]) -> dict[str, str]:
-    """Full entry name → short name: parameters only for equal names, and only differing parameters."""
+    """Return full entry name → short name, with parameters only where needed to tell equal names apart."""
     parts = {full: _parts(full) for full in names}
     short = {}
     for full, (name, params, knowledge) in parts.items():
@@ -65,7 +65,7 @@ def distinct(names: Iterable[str]) -> dict[str, str]:
 
 
 def _parts(full: str) -> tuple[str, list[str], str]:
-    """Name, parameters, and ` · adaptive` or ` · black-box`."""
+    """Split a full entry name into name, parameters, and ` · adaptive` or ` · black-box`."""
     head, mark, knowledge = full.partition(" · ")
     name, _, inner = head.partition("(")
     return name, inner.removesuffix(")").split(", ") if inner else [], mark + knowledge

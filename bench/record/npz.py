@@ -1,4 +1,4 @@
-"""`.npz` files as data: no pickle, and every declared size is checked before reading."""
+"""Safe reading of `.npz` files: no pickle, and every declared size is checked before reading."""
 
 import io
 import lzma
@@ -40,10 +40,10 @@ Arrays = dict[str, NDArray[Any]]
 def read_npz(
     path: Path, *, limit: int = LIMIT, names: re.Pattern[str] = _PLAIN, content: bytes | None = None
 ) -> Arrays:
-    """The arrays in an `.npz`, by name; with `content` (the bytes), `path` serves for messages only.
+    """Return the arrays in an `.npz` file by name; `content` gives the bytes (None: read from `path`).
 
-    Raises `DataError`: missing file, damaged archive, a member outside `names` (default: a plain `NAME.npy`), a
-    repeated member, object arrays, and false sizes or sizes above `limit` bytes in total.
+    Raises `DataError` for a missing file, a damaged archive, a name which does not match `names`, a repeated name,
+    object arrays, and wrong declared sizes or more than `limit` bytes in total.
     """
     try:
         if content is None:

@@ -1,4 +1,4 @@
-"""The request of a run, kept in the run folder as request.json; `bench gate` repeats a baseline's request."""
+"""A run's request, kept in the run folder as request.json; `bench gate` repeats a baseline's request."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -13,18 +13,18 @@ FILE = "request.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A run's command line."""
+    """The arguments from a run's command line."""
 
     matrix: str
     """Matrix file, preset or suite."""
     scale: str | None = None
-    """Size of a preset; None: the default."""
+    """Name of the preset's scale; None: the default."""
     defenses: tuple[str, ...] = ()
-    """Added defenses, as typed."""
+    """Added defenses, as the user typed them."""
     plugins: tuple[str, ...] = ()
     """Plug-in files and modules."""
     full: bool = False
-    """Whether a cascade is switched off."""
+    """Whether the cascade is switched off."""
     shipped: bool = False
     """Whether undefended rows come from the reference results instead of the run."""
 
@@ -33,7 +33,7 @@ _REQUEST = TypeAdapter(Request)
 
 
 def read(run: Path) -> Request | None:
-    """The request of a run folder, or None."""
+    """Read the request from a run folder; None if missing or damaged."""
     try:
         return _REQUEST.validate_json((run / FILE).read_bytes(), strict=True)
     except (OSError, ValueError):
@@ -41,5 +41,5 @@ def read(run: Path) -> Request | None:
 
 
 def save(run: Path, request: Request) -> None:
-    """Write the request to the run folder; raises `StorageError` for an unwritable folder."""
+    """Write the request to the run folder; raise `StorageError` for an unwritable folder."""
     write_atomically(run / FILE, f"{json.dumps(asdict(request), indent=1)}\n".encode())

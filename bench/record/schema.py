@@ -1,8 +1,7 @@
 """Records: everything known about a cell after its run.
 
-These dataclasses are the schema, and docs/RECORDS.md describes the same fields.
-`bench.record.store` parses JSON into these classes and names a wrong field.  Numbers are finite.  Absent values are
-None, with a reason beside them where a reason exists.
+These dataclasses are the schema, and docs/RECORDS.md describes the same fields.  `bench.record.store` parses JSON into
+these classes, and names a wrong field.  Numbers are finite.  An absent value is None, with a reason if known.
 """
 
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ _UNLESS_EMPTY = Field(exclude_if=lambda value: value == ())
 
 
 class _Strict:
-    """Part of the schema: unknown fields, wrong types and NaN are refused."""
+    """Base class for the schema: unknown fields, wrong types and NaN are refused."""
 
     __slots__ = ()
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -39,7 +38,7 @@ class _Strict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share(_Strict):
-    """A share with its 95 % Wilson interval; the examples of one reading count as correlated."""
+    """A share with its 95 % Wilson interval; examples in the same reading count as correlated."""
 
     value: float
     """Measured share, in [0, 1]."""
@@ -51,10 +50,12 @@ class Share(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExampleScore(_Strict):
-    """A true example against its paired reconstruction; metrics follow `bench.record.metrics`."""
+    """Scores for a true example and its paired reconstruction; metrics follow `bench.record.metrics`."""
 
     status: str
-    """The reading's `ok`, `diverged` or `nan`; `nan`: non-finite example; `missing`: no reconstruction."""
+    """The reading's `ok`, `diverged` or `nan`; `nan` also for a non-finite example; `missing` for an absent
+    reconstruction.
+    """
     success: bool
     """Whether the example leaked, by the rule in `Summary.asr`."""
     strict: bool | None = None
@@ -64,42 +65,43 @@ class ExampleScore(_Strict):
     named: bool | None = None
     """Whether the attack picked the truth from its granted gallery; None: no gallery granted."""
     place: int | None = None
-    """Rank among the decoder's candidates, from 0; the list's length for a truth missing from the list; None: no
-    list."""
+    """Rank of the truth among the attack's listed candidates, from 0; the list's length if the truth is not listed;
+    None: the attack gives no list.
+    """
     label: int | None = None
     """True label."""
     matched: int | None = None
-    """Index in the attack's reconstruction; None: no reconstruction."""
+    """Index of the paired example in the attack's reconstruction; None: no reconstruction."""
     rmse: float | None = None
     """Root mean squared error after clipping to [0, 1], 0 to 1."""
     rmse_unclipped: float | None = None
     """Root mean squared error before clipping, from 0 upward."""
     psnr_db: float | None = None
-    """Peak signal-to-noise ratio after clipping, dB, at most 120 (equal)."""
+    """Peak signal-to-noise ratio after clipping, dB, at most 120 (equal images)."""
     ssim: float | None = None
     """Mean structural similarity (images), -1 to 1; None under 7 pixels."""
     lpips: float | None = None
     """Learned perceptual distance (images), from 0 (equal) upward."""
     numeric_rmse: float | None = None
-    """Root mean squared error over numeric columns (tables), each in units of its standard deviation."""
+    """Root mean squared error over numeric columns (tables), each in units of the column's standard deviation."""
     groups_right: float | None = None
-    """Share of categorical groups with the true category (tables), 0 to 1."""
+    """Share of categorical columns with the true category (tables), 0 to 1."""
     prior_db: float | None = None
     """Highest PSNR among the prior-only baselines, dB."""
     over_prior_db: float | None = None
     """PSNR minus `prior_db`, dB."""
     priors_db: Figures | None = None
-    """PSNR by prior-only baseline, dB."""
+    """Name of the prior-only baseline → its PSNR, dB."""
 
     def value(self, metric: Metric) -> float:
-        """The metric's value; NaN for None."""
+        """Return the metric's value; NaN for None."""
         value = getattr(self, metric.name)
         return float("nan") if value is None else float(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingScore(_Strict):
-    """A reading: the attack's end, and the examples behind the reading."""
+    """A reading's scores: how the attack ended, and each example behind the reading."""
 
     status: str
     """`ok`, `diverged` or `nan`."""
@@ -108,7 +110,7 @@ class ReadingScore(_Strict):
     leaked: bool | None = None
     """Whether any example leaked."""
     labels: tuple[int, ...] = ()
-    """Labels inferred by the attack, -1: none."""
+    """Labels inferred by the attack; -1: not inferred."""
     label_accuracy: float | None = None
     """Share of correctly inferred labels, as multisets; None: no label inferred."""
     loss: float | None = None
@@ -116,9 +118,9 @@ class ReadingScore(_Strict):
     evaluations: int | None = None
     """Gradient evaluations used, restarts included."""
     outer: int | None = None
-    """Iterations by the published loop's count."""
+    """Iterations, as the attack's published loop counts them."""
     restarts: int = 0
-    """Starts after the first."""
+    """Number of starts after the first."""
     snr_db: float | None = None
     """Signal-to-noise ratio against the undefended reading, dB, at most 120 (unchanged)."""
     cosine: float | None = None
@@ -128,9 +130,9 @@ class ReadingScore(_Strict):
     indices: tuple[int, ...] = ()
     """Example indices in the training split; a mixed example has the index of its first original."""
     certificate: float | None = None
-    """Share of examples that the attack proved right without the truth; None: no proof possible."""
+    """Share of examples which the attack proved right without the truth; None: no proof possible."""
     number: Annotated[int | None, _UNLESS_NONE] = None
-    """Reading number in the cell, after a cascade removed readings; None: the position in the record."""
+    """Reading number in the cell, if a cascade removed readings; None: the position in the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,17 +151,17 @@ class PriorScore(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary(_Strict):
-    """A cell's figures over its examples.  Failed examples stay in every denominator."""
+    """A cell's figures over its examples.  Failed examples count in every denominator."""
 
     readings: int
-    """Reading count."""
+    """Number of readings."""
     examples: int
-    """Example count."""
+    """Number of examples."""
     asr: Share
     """Attack success rate: share of leaked examples.  Images: PSNR ≥ 20 dB.  Tables: numeric RMSE ≤ .2 and ≥ 90 %
     right categorical groups.  Both: PSNR ≥ 3 dB above the best prior-only baseline."""
     asr_strict: Share | None
-    """The same share at PSNR ≥ 30 dB; None for tables."""
+    """The same share with PSNR ≥ 30 dB; None for tables."""
     lower_bound: bool
     """Whether examples diverged or became NaN, so that the ASR is a lower bound."""
     readings_leaked: Share
@@ -167,23 +169,23 @@ class Summary(_Strict):
     identification: Share | None
     """Share of identified examples; None: no gallery split."""
     identification_chance: float | None
-    """Identification rate for random reconstructions."""
+    """Identification rate which random reconstructions would have."""
     gallery: int
     """Size of the gallery split, 0: no gallery."""
     medians: Figures
-    """Median by metric, with failed examples as the worst values."""
+    """Metric → median, with failed examples as the worst values."""
     label_accuracy: float | None
     """Mean label accuracy over the readings; None: no labels inferred."""
     evaluations_median: float
     """Median gradient evaluations per reading."""
     outer_median: float
-    """Median iterations per reading, by the published loop's count."""
+    """Median iterations per reading, as the published loop counts them."""
     diverged_share: float
-    """Diverged share."""
+    """Share of examples in diverged readings."""
     nan_share: float
-    """Non-finite share."""
+    """Share of examples with non-finite values."""
     missing_share: float
-    """Share without a reconstruction."""
+    """Share of examples without a reconstruction."""
     priors: dict[str, PriorScore]
     """Prior-only baselines by name."""
     prior_beaten: float | None
@@ -193,16 +195,16 @@ class Summary(_Strict):
     naming: Share | None = None
     """Share of examples picked from the granted gallery; None: no gallery granted."""
     naming_chance: float | None = None
-    """Naming rate for random picks."""
+    """Naming rate which random picks would have."""
 
     def median(self, metric: Metric) -> float | None:
-        """The metric's median, failed examples counted as the worst values; None: not a number."""
+        """Return the metric's median, with failed examples as the worst values; None: not a number."""
         return self.medians.get(metric.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distortion(_Strict):
-    """The defended readings against the undefended readings, known to the harness only."""
+    """How far the defended readings are from the undefended readings, which only the harness knows."""
 
     snr_db_median: float | None = None
     """Median signal-to-noise ratio, dB, at most 120 (unchanged)."""
@@ -214,9 +216,9 @@ class Distortion(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfCheck(_Strict):
-    """The attack's matching distance at the truth and at random public examples.
+    """The attack's matching distance at the true examples and at random public examples.
 
-    Distances are means over the readings, in the attack's units, and None for attacks without an objective.
+    Distances are means over the readings, in the attack's units; None for attacks without an objective.
     """
 
     distance_at_truth: float | None = None
@@ -224,7 +226,7 @@ class SelfCheck(_Strict):
     distance_at_public: float | None = None
     """Mean matching distance at random public examples."""
     recognises_truth: bool | None = None
-    """Whether the distance is smaller at the truth."""
+    """Whether the distance is smaller at the true examples."""
     explained: Annotated[bool | None, _UNLESS_NONE] = None
     """Whether the described truth lies as far from the reading as the stated noise implies; None: not testable."""
 
@@ -242,8 +244,9 @@ class AttackConditions(_Strict):
     simulated: bool = False
     """Whether the attacker could run the defended round as a black box."""
     exact: bool = False
-    """Whether the readings' exact likelihood was decoded, so that no attacker names exchangeable candidates better.
-    A batch decoder knows the other examples."""
+    """Whether the attack used the readings' exact likelihood, so that no attacker can name exchangeable candidates
+    better.  For a batch, the attack then knows the other examples.
+    """
     round: int | None = None
     """Training round at which the weights were saved; None: untrained."""
     accuracy: float | None = None
@@ -253,31 +256,33 @@ class AttackConditions(_Strict):
     mode: str | None = None
     """Model mode during gradients: `eval` or `train`."""
     client_examples: int | None = None
-    """Examples per client, |D_i|."""
+    """|D_i|, the number of examples per client."""
     examples_per_reading: int | None = None
-    """Examples behind one reading."""
+    """Number of examples behind a reading."""
     subset: str | None = None
     """Name of the subset; None: the whole data set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Privacy(_Strict):
-    """A cell's figures for ε."""
+    """A cell's values of ε under different conventions."""
 
     epsilon: float | None = None
-    """Headline: the first valid figure (training), the figure at the tap (attack)."""
+    """Headline ε: for a training the first valid figure, for an attack the figure at the interception point."""
     absent: str | None = None
-    """Reason for an absent headline."""
+    """Reason why the headline is absent."""
     figures: tuple[Epsilon, ...] = ()
     """All figures; an attack has at most a single figure."""
 
     def by(self, convention: str) -> Epsilon | None:
-        """The convention's first figure, or None."""
+        """Return the first figure under this convention, or None."""
         return next((figure for figure in self.figures if figure.convention == convention), None)
 
     def released(self) -> Epsilon | None:
-        """The released models' headline: the first valid figure, or None; before protocol 3 `tight`, which assumes
-        Poisson sampling."""
+        """Return the headline for the released models: the first valid figure, or None.
+
+        Before protocol 3 the headline was `tight`, which assumes Poisson sampling.
+        """
         return self.by("valid") or self.by("tight")
 
 
@@ -288,7 +293,7 @@ class Trajectory(_Strict):
     losses: tuple[float | None, ...]
     """Median least loss at each mark, in the attack's units."""
     evaluations: tuple[int, ...] = ()
-    """Evaluations at each mark: 1, 2, 4, … and the end; for `map` its stage ends."""
+    """Gradient evaluations at each mark: 1, 2, 4, … and the end; for the attack `map`, the ends of its stages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,19 +304,19 @@ class AttackResult(_Strict):
     data: Annotated[str | None, _UNLESS_NONE] = field(default=None, compare=False)
     """Kind of data (`bench.kinds`); None in records older than this field, and without a summary."""
     readings: tuple[ReadingScore, ...]
-    """Attacked readings with their scores; in a cascade the readings left by earlier cells."""
+    """Attacked readings with their scores; in a cascade, only the readings left by earlier cells."""
     summary: Summary | None = None
     """Figures over the examples; None in a baseline (`bench.record.compact`) and for a cell without readings."""
     distortion: Distortion = Distortion()
-    """The defense's effect on the readings."""
+    """How far the defense changed the readings."""
     self_check: SelfCheck = SelfCheck()
-    """Test of the attack's objective."""
+    """Test whether the attack's objective recognises the truth."""
     conditions: AttackConditions = AttackConditions()
     """Conditions during the attack."""
     privacy: Privacy = Privacy()
     """ε at the interception point."""
     trajectory: Trajectory | None = None
-    """Loss over the evaluations; None: not kept by the attack."""
+    """Loss over the evaluations; None: the attack did not keep it."""
     private: bool = False
     """Whether the data are private: examples leave this disk only with `--include-pictures`."""
     lpips_absent: str | None = None
@@ -328,7 +333,7 @@ class AttackResult(_Strict):
 
     @property
     def data_kind(self) -> Kind:
-        """The kind of data.  Raises `RecordError` for an unknown kind, and for an old record without summary."""
+        """The kind of data; raises `RecordError` for an unknown kind, and for an old record without summary."""
         if self.data is None:  # older records: images alone have a strict rate
             return TABLE if self.figures().asr_strict is None else IMAGE
         try:
@@ -337,12 +342,12 @@ class AttackResult(_Strict):
             raise RecordError(f"its data: {error}") from None
 
     def numbered(self) -> Iterator[tuple[int, ReadingScore]]:
-        """The attacked readings, each with its number in the cell."""
+        """Yield the attacked readings, each with its number in the cell."""
         for position, reading in enumerate(self.readings):
             yield position if reading.number is None else reading.number, reading
 
     def figures(self) -> Summary:
-        """The summary; raises `RecordError` for a baseline's record and for a cell without readings."""
+        """Return the summary; raise `RecordError` for a baseline's record and for a cell without readings."""
         if self.summary is None and not self.readings:
             raise RecordError("cells before it in its cascade left nothing to attack: it has no figures")
         if self.summary is None:
@@ -352,40 +357,44 @@ class AttackResult(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BayesianRound(_Strict):
-    """Bayesian ε after a round, with the moments accountant's ε for comparison."""
+    """Bayesian ε after a round, together with the moments accountant's ε."""
 
     round: int
-    """Composed rounds."""
+    """Number of composed rounds."""
     epsilon: float | None
-    """Bayesian ε; None: no finite order."""
+    """Bayesian ε; None: no order gives a finite value."""
     moments_epsilon: float | None
-    """Moments accountant's ε; None: no mechanism."""
+    """Moments accountant's ε; None: the defense has no such mechanism."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BayesianResult(_Strict):
-    """Bayesian accounting by level: `client`, `instance` or `joint`."""
+    """Bayesian accounting at each level: `client`, `instance` or `joint`."""
 
     by_round: dict[str, tuple[BayesianRound, ...]]
-    """ε after each tested round, by level."""
+    """Level → ε after each tested round."""
     spent: dict[str, Epsilon]
-    """ε at the end, by level."""
+    """Level → ε at the end."""
     absent: dict[str, str]
-    """Reason for an absent ε, by level."""
+    """Level → reason why ε is absent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot(_Strict):
-    """The defense's effect on the first client of a training round, in gradient units."""
+    """How far the defense changed the first client's update in a training round, in gradient units."""
 
     round: int
     """Round number, from 0."""
     signal: float
-    """Squared norm, undefended update."""
+    """Squared norm of the undefended update."""
     changes: dict[str, float]
-    """Squared norm of the difference to the undefended update, by point; at `aggregate` to the clients' mean."""
+    """Interception point → squared norm of the change to the update; at `aggregate`, the change to the clients'
+    mean.
+    """
     cosine: float
-    """Cosine similarity between defended and undefended update at the last point before aggregation, -1 to 1."""
+    """Cosine similarity between the defended and the undefended update at the last point before aggregation, -1 to
+    1.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -398,13 +407,13 @@ class TrainingResult(_Strict):
     curve: tuple[tuple[int, float], ...]
     """Test accuracy by round: (round, accuracy)."""
     rounds: int
-    """Finished rounds."""
+    """Number of finished rounds."""
     diverged: bool
     """Whether weights became non-finite."""
     checkpoints: dict[int, str] = field(default_factory=dict)
-    """SHA-256 by round: RUN/weights/<id>/round-<n>.safetensors."""
+    """Round → SHA-256 of RUN/weights/<id>/round-<n>.safetensors."""
     privacy: Privacy = Privacy()
-    """ε for the released models."""
+    """ε of the released models."""
     bayesian: BayesianResult | None = None
     """Bayesian accounting; None: not requested."""
     upload_bytes: int | None = None
@@ -412,7 +421,7 @@ class TrainingResult(_Strict):
     private: bool = False
     """Whether the data are private."""
     spots: Annotated[tuple[Spot, ...], _UNLESS_EMPTY] = ()
-    """The defense's effect in the first, the last and some drawn rounds."""
+    """How far the defense changed updates in the first, the last and some random rounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -426,9 +435,9 @@ class TrainingCost(_Strict):
     undefended_milliseconds_per_step: float | None = None
     """Median time without the defense, ms, measured alternately on the same clients."""
     overhead: float | None = None
-    """Median ratio, defended to undefended step time."""
+    """Median ratio of the defended to the undefended step time."""
     overhead_quartiles: tuple[float, float] | None = None
-    """The ratio's first and third quartile."""
+    """First and third quartile of this ratio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -442,17 +451,17 @@ class Cost(_Strict):
     peak_mb: float = 0.0
     """Peak process memory, MB."""
     attack_seconds: float | None = None
-    """Attack's wall time, s; with `company` a share by evaluations."""
+    """Attack's wall time, s; with `company`, a share in proportion to evaluations."""
     reused_from: str | None = None
-    """Cell with equal readings and the same reconstruction, computed once."""
+    """Id of a cell with equal readings, whose reconstruction was used again."""
     simulations: int | None = None
-    """Readings simulated by a black-box attacker."""
+    """Number of readings which a black-box attacker simulated."""
     simulation_seconds: float | None = None
     """Wall time spent on simulations, s, included in `attack_seconds`; smaller after an earlier cell's simulations."""
     training: TrainingCost | None = None
     """Training times; None for attacks."""
     company: tuple[str, ...] = ()
-    """Ids: cells attacked in the same batch."""
+    """Ids of cells attacked in the same batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -472,25 +481,25 @@ class Environment(_Strict):
     device: str
     """Torch device, for example `cpu`."""
     device_name: str
-    """Device model; for a CPU family, model and instructions."""
+    """Device model; for a CPU its family, model and instruction set."""
     threads: int
     """Threads available to the cell: a training uses all, an attack one."""
     cores: int | None
-    """Machine's cores; None: unknown."""
+    """Number of the machine's cores; None: unknown."""
     tf32: Annotated[bool | None, _UNLESS_NONE] = None
-    """Whether matrix products on the GPU had a 10-bit mantissa; None on a CPU."""
+    """Whether GPU matrix products used TF32 (10-bit mantissa); None on a CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code(_Strict):
-    """Code identity: the bench, or an entry."""
+    """Identity of the code of bench or of an entry."""
 
     origin: str
-    """Distribution name; for a plug-in the file name."""
+    """Name of the distribution; for a plug-in, its file name."""
     sha256: str | None = None
     """Fingerprint over the source files."""
     version: str | None = None
-    """Distribution version."""
+    """Version of the distribution."""
     protocol: int | None = None
     """Evaluation protocol's version, for the bench only."""
     plugin: bool = False
@@ -499,7 +508,7 @@ class Code(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance(_Strict):
-    """Code and inputs behind a cell's result."""
+    """The code and the inputs behind a cell's result."""
 
     bench: Code
     """The bench."""
@@ -512,7 +521,7 @@ class Provenance(_Strict):
     attack: Code | None = None
     """The attack; None for trainings."""
     weights: str | None = None
-    """SHA-256 over a checkpoint or weights file; None: untrained."""
+    """SHA-256 of a checkpoint or weights file; None: untrained."""
     left: Annotated[tuple[int, ...] | None, _UNLESS_NONE] = None
     """Reading numbers left by a cascade's earlier cells; None outside cascades."""
 
@@ -522,42 +531,42 @@ Result = Annotated[AttackResult | TrainingResult, Field(discriminator="kind")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record(_Strict):
-    """A cell after its run."""
+    """A cell's outcome after its run."""
 
     id: str
     """The cell's id: SHA-256 of its canonical JSON.  The id names the file."""
     status: Status
     """`done`; `n/a`: not applicable; `crashed`: repeated by the next run."""
     cell: Cell
-    """The configuration, defaults written out (`bench.cell`)."""
+    """The configuration, with defaults written out (`bench.cell`)."""
     provenance: Provenance
-    """Code and inputs."""
+    """Code and inputs behind the result."""
     result: Result | None = None
-    """Result by `kind`, for `done` only."""
+    """Result of an attack or a training; None unless `done`."""
     reason: str | None = None
-    """Reason for another status, in one line."""
+    """Reason for another status than `done`, in a line."""
     environment: Environment | None = None
     """Machine and versions."""
     cost: Cost = Cost()
-    """Resources."""
+    """Resources used by the cell."""
     broken: Annotated[tuple[str, ...], _UNLESS_EMPTY] = ()
-    """Contracts broken by a plug-in defense in this run (`bench check`), with reasons."""
+    """Contracts which a plug-in defense broke in this run (`bench check`), with reasons."""
     schema: int = SCHEMA
-    """Schema version."""
+    """Version of the schema."""
 
     @property
     def attack(self) -> AttackResult | None:
-        """The result, for finished attack cells."""
+        """The result of a finished attack cell, else None."""
         return self.result if isinstance(self.result, AttackResult) else None
 
     @property
     def training(self) -> TrainingResult | None:
-        """The result, for finished training cells."""
+        """The result of a finished training cell, else None."""
         return self.result if isinstance(self.result, TrainingResult) else None
 
     @property
     def arrays(self) -> str | None:
-        """The arrays file's content hash, or None."""
+        """The content hash which names the arrays file, or None."""
         return self.result.arrays if isinstance(self.result, AttackResult) else None
 
     @property
@@ -573,5 +582,5 @@ class Record(_Strict):
 
 @cache
 def adapter() -> TypeAdapter[Record]:
-    """Reads and writes records; cached, as its construction takes a moment."""
+    """Return the adapter which reads and writes records; cached, because its construction is slow."""
     return TypeAdapter(Record)

@@ -36,9 +36,9 @@ _AGAIN = "delete it and run again"
 
 
 def to_json(record: Record) -> str:
-    """The file's text: indented JSON without NaN.
+    """Return the record's file content: indented JSON without NaN.
 
-    Raises TypeError or ValueError for values outside JSON: NaN, or a plug-in's type.
+    Raises TypeError or ValueError for values which JSON cannot hold, such as NaN or a plug-in's type.
     """
     try:
         content = adapter().dump_python(record, mode="json", warnings="error")
@@ -50,7 +50,7 @@ def to_json(record: Record) -> str:
 
 
 def write_arrays(run: Path, arrays: Arrays) -> str:
-    """Store arrays (floats as float32) under their content hash; returns the hash."""
+    """Store arrays (floats as float32) in a file named by their content hash, and return the hash."""
     stored = {
         name: np.ascontiguousarray(a, np.float32 if np.asarray(a).dtype.kind == "f" else None)
         for name, a in sorted(arrays.items())
@@ -65,7 +65,7 @@ def write_arrays(run: Path, arrays: Arrays) -> str:
 
 
 def _intact(path: Path, sha256: str) -> bool:
-    """Whether these arrays exist with the content in their name."""
+    """Return whether the file exists with the content which its name states."""
     try:
         return path.is_file() and arrays_hash(read_npz(path, limit=UNPACKED)) == sha256
     except DataError:
@@ -73,7 +73,7 @@ def _intact(path: Path, sha256: str) -> bool:
 
 
 def arrays_hash(arrays: Arrays) -> str:
-    """The hash over names, types, shapes and contents, sorted by name."""
+    """Return the hash over names, types, shapes and contents, sorted by name."""
     digest = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         digest.update(f"{name}{array.dtype.str}{array.shape}".encode())
@@ -82,7 +82,7 @@ def arrays_hash(arrays: Arrays) -> str:
 
 
 def read_arrays(run: Path, sha256: str) -> dict[str, NDArray[Any]]:
-    """The arrays by content hash; raises `RecordError` for missing or damaged arrays."""
+    """Read the arrays with this content hash; raise `RecordError` for missing or damaged arrays."""
     path = run / "arrays" / f"{sha256}.npz"
     try:
         return read_npz(path, limit=UNPACKED)
@@ -95,9 +95,9 @@ def record_path(run: Path, cell_id: str) -> Path:
 
 
 def write(run: Path, record: Record) -> Path:
-    """Write the record; a record from other code moves to `kept/`.
+    """Write a record and return its path; an existing record from other code moves to `kept/`.
 
-    Raises `RecordError` for a record outside JSON, `StorageError` for an unwritable folder.
+    Raises `RecordError` for a record which JSON cannot hold, and `StorageError` for an unwritable folder.
     """
     path = record_path(run, record.id)
     try:
@@ -111,7 +111,7 @@ def write(run: Path, record: Record) -> Path:
 
 
 def set_aside(run: Path, path: Path) -> None:
-    """Move a replaced record to `kept/`; raises `StorageError` for an unwritable folder."""
+    """Move a record which will be replaced to `kept/`; raise `StorageError` for an unwritable folder."""
     kept = run / "kept"
     try:
         kept.mkdir(exist_ok=True)
@@ -122,7 +122,6 @@ def set_aside(run: Path, path: Path) -> None:
 
 
 def _provenance(path: Path) -> Provenance | None:
-    """The provenance in a file; None for an unreadable record, kept aside too."""
     try:
         return read(path).provenance
     except RecordError:
@@ -130,7 +129,7 @@ def _provenance(path: Path) -> Provenance | None:
 
 
 def read(path: Path, *, foreign: bool = False) -> Record:
-    """The record in a file; raises `RecordError` with file, field and remedy.  `foreign` as in `parse`."""
+    """Read a record file; raise `RecordError` with the file, the field and a remedy.  `foreign`: as in `parse`."""
     try:
         text = read_plain(path).decode()
     except FileNotFoundError:
@@ -142,10 +141,10 @@ def read(path: Path, *, foreign: bool = False) -> Record:
 
 
 def parse(text: str, path: str, remedy: str = _AGAIN, *, foreign: bool = False) -> Record:
-    """The record in a text.
+    """Parse a record's JSON text.
 
-    Raises `RecordError` with `path`, the wrong field or schema, and the `remedy`; for a `foreign` record also if the
-    id is not the cell's hash.
+    Raises `RecordError` with `path`, the wrong field or schema, and the `remedy`.  `foreign`: also raise if the
+    record's id is not its cell's hash.
     """
     try:
         record = adapter().validate_json(text)
@@ -164,7 +163,7 @@ def parse(text: str, path: str, remedy: str = _AGAIN, *, foreign: bool = False) 
 
 
 def _refusal(text: str, error: ValidationError, remedy: str) -> str:
-    """Reason and remedy for an invalid record: another schema, or the first wrong field."""
+    """Describe why a record is invalid (another schema, or the first wrong field), with a remedy."""
     try:
         content = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as reason:
@@ -176,7 +175,7 @@ def _refusal(text: str, error: ValidationError, remedy: str) -> str:
 
 
 def _inconsistent(record: Record) -> str | None:
-    """A contradiction between valid fields, or None."""
+    """Return a contradiction between valid fields, or None."""
     if record.schema != SCHEMA:
         return f"schema {record.schema}, this bench reads {SCHEMA}"
     if not _HASH.fullmatch(record.id) or not _HASH.fullmatch(record.arrays or "0"):  # they name files
@@ -194,18 +193,18 @@ def _no_number(name: str) -> None:
 
 
 def cell_from(text: str) -> AnyCell:
-    """A cell from its JSON; raises `ValueError` for another text."""
+    """Parse a cell's JSON; raise `ValueError` for invalid text."""
     return _CELL.validate_json(text)
 
 
 def records(run: Path) -> Iterator[Record]:
-    """A run's records, by id."""
+    """Yield a run's records in the order of their ids."""
     for path in sorted((run / "records").glob("*.json")):
         yield read(path)
 
 
 def readable(run: Path) -> tuple[list[Record], list[str]]:
-    """A run's readable records, by id, and a reason for each unreadable record."""
+    """Return a run's readable records in the order of their ids, and the error for each unreadable record."""
     found: list[Record] = []
     faults: list[str] = []
     for path in sorted((run / "records").glob("*.json")):
@@ -217,7 +216,7 @@ def readable(run: Path) -> tuple[list[Record], list[str]]:
 
 
 def find(run: Path, prefix: str) -> Record:
-    """The record with this prefix in its cell's id; raises `RecordError` for none or several."""
+    """Return the record whose cell id starts with `prefix`; raise `RecordError` if none or several match."""
     matches = sorted((run / "records").glob(f"{prefix}*.json")) if prefix.isalnum() else []
     if len(matches) != 1:
         count = "no record" if not matches else f"{len(matches)} records"
