@@ -55,7 +55,6 @@ def _check_size(errors: Errors, content: Mapping[str, Any]) -> None:
 
 
 def _size(raw: Any) -> int:
-    """Return how many values an axis item stands for."""
     sweep = raw.get("sweep") if isinstance(raw, dict) else None
     lists = sweep.values() if isinstance(sweep, dict) else ()
     return prod(max(1, len(items)) for items in lists if isinstance(items, list))

@@ -68,7 +68,6 @@ def _syntax(message: str) -> tuple[str, str, str]:
 
 
 def _check_values(errors: Errors, table: dict[str, Any]) -> None:
-    """Refuse meaningless values anywhere in the file: inf, nan, huge numbers, deep nesting."""
     stack: list[tuple[str, Any, int]] = [("", table, 0)]
     while stack:
         key, value, depth = stack.pop()

@@ -107,7 +107,7 @@ def expand(matrix: Matrix, facts_of: FactsOf, *, registry: Registry = _registry)
 def _in_cascades(cells: Sequence[AttackCell], plan: _Plan) -> list[AttackCell]:
     """Return the cells, each with the earlier cells on the same readings in `after`.
 
-    Two kinds of cells stay outside cascades: impossible cells, and cells with a gallery, which measure recognition.
+    Outside cascades: impossible cells, and cells with a gallery, which measure recognition.
     """
     chains: dict[str, tuple[str, ...]] = {}
     placed: dict[str, AttackCell] = {}

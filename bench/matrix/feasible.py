@@ -50,7 +50,7 @@ def examples(point: str, federated: Federated) -> int:
 
 
 def client_examples(federated: Federated, training: int) -> int:
-    """Return |D_i|, a client's examples if `training` examples are partitioned as in `bench.datasets.partition`."""
+    """Return |D_i|, a client's examples if `training` examples are partitioned (`bench.datasets.partition`)."""
     return client_size(
         federated.partition, training, clients=federated.clients, client_examples=federated.client_examples
     )
@@ -100,9 +100,7 @@ def _unbuildable(model: type, params: str, shape: tuple[int, ...], classes: int)
 
 
 def _clients(federated: Federated, facts: DatasetFacts) -> str | None:
-    """Return why `bench.datasets.partition` refuses the setting (as far as known without labels), or a client lacks
-    a batch.
-    """
+    """Return why the partition is refused (as far as known without labels), or why a client has no batch."""
     reason = refusal(
         federated.partition,
         facts.training,
@@ -137,7 +135,7 @@ def _unknowns(cell: AttackCell, registry: Registry) -> str | None:
 
 
 def _repeats(cell: AttackCell, training: int) -> str | None:
-    """Return a reason if an example would occur twice in a reading, or a client in two readings
+    """Return a reason if an example would be twice in a reading, or a client in two readings
     (`bench.answer.victims`).
     """
     point, setting = POINTS[cell.point], cell.federated

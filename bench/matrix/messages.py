@@ -67,14 +67,12 @@ class Errors:
                 self.add(*message)
 
     def error(self) -> MatrixError:
-        """Return an exception with every collected error."""
         lines = list(self._lines)
         if len(lines) > MOST_LINES:
             lines[MOST_LINES:] = [f"{self.file}: {len(lines) - MOST_LINES} more errors; mend these first"]
         return MatrixError("\n".join(lines))
 
     def raise_any(self) -> None:
-        """Raise `MatrixError` if any error was collected."""
         if self._lines:
             raise self.error()
 
@@ -108,7 +106,6 @@ def expected(what: str, value: Any, example: str) -> str:
 
 
 def lacks(name: str) -> tuple[str, str]:
-    """Return message and remedy for a missing key."""
     return f"lacks {name}", f"add e.g. {name} = {REQUIRED.get(name, '…')}"
 
 

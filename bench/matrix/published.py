@@ -32,7 +32,6 @@ class PublishedFigures:
 
 
 def published(rows: Iterable[PublishedRow]) -> tuple[PublishedFigures, ...]:
-    """Convert the rows in a matrix file."""
     return tuple(
         PublishedFigures(where=row.written(PATTERN_AXES), figures=row.written(FIGURES), source=row.source)
         for row in rows
@@ -53,7 +52,6 @@ def row_json(row: Any) -> dict[str, Any]:
 
 
 def save(run: Path, rows: Iterable[PublishedFigures]) -> None:
-    """Write the rows, if any, into the run folder."""
     content = [asdict(row) for row in rows]
     if content:
         write_atomically(run / FILE, (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())

@@ -1,7 +1,6 @@
 """Reading of a matrix, from a TOML file or preset, as checked combinations; all errors are reported together.
 
-[[attack]]    attacks: all combinations of axes, which are lists; a value is a name, or a table with parameters
-              and `sweep`
+[[attack]]    attacks: all combinations of axes; a value is a name, or a table with parameters and `sweep`
 [axes]        axes shared by all [[attack]] blocks; a block by itself if no block is given
 [[train]]     trainings: all combinations of axes
 [[published]] published figures for these cells (`bench.matrix.published`)
@@ -163,7 +162,6 @@ def _product(axes: Mapping[str, Sequence[Any]], names: Sequence[str]) -> list[di
 
 
 def _scale(errors: Errors, content: Mapping[str, Any], scale: str | None) -> str | None:
-    """Return the wanted scale; for None, the first scale in the file."""
     scales = content.get("scales")
     names = [name for name in scales if isinstance(name, str)] if isinstance(scales, list) else []
     for key, block in (*tables(content, "attack"), *tables(content, "train")):
@@ -179,7 +177,6 @@ def _scale(errors: Errors, content: Mapping[str, Any], scale: str | None) -> str
 
 
 def _check_complete(errors: Errors, content: Mapping[str, Any]) -> None:
-    """Report missing axes, and budgets given twice."""
     axes = content.get("axes", {})
     if not isinstance(axes, dict):
         return
@@ -193,10 +190,7 @@ def _check_complete(errors: Errors, content: Mapping[str, Any]) -> None:
 
 
 def _on_a_preset(errors: Errors, content: Mapping[str, Any], folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return a preset's file and its content, with another title and more defenses.
-
-    A file with `preset` may only add `title` and `defense`.
-    """
+    """Return a preset's file and content; a file with `preset` may only add `title` and `defense`."""
     name, defenses = content["preset"], content.get("defense", [])
     for key in content.keys() - {"preset", "title", "defense"}:
         errors.add(key, "a file with `preset` has `title` and `defense` alone", "leave it out, or write all axes")
@@ -229,8 +223,7 @@ def _named(errors: Errors, names: Sequence[str], registry: Registry) -> list[Typ
 def _with_defenses(errors: Errors, content: Mapping[str, Any], right: Sequence[Any]) -> dict[str, Any]:
     """Return the tables which change when these defenses are added; a list never holds a defense twice.
 
-    A `[[train]]` block with a single defense only makes weights and stays unchanged, except in a suite, which measures
-    costs.
+    A `[[train]]` block with a single defense only makes weights and stays unchanged, except in a suite.
     """
 
     def wider(table: Any) -> Any:
@@ -255,6 +248,5 @@ def _with_defenses(errors: Errors, content: Mapping[str, Any], right: Sequence[A
 
 
 def _compares(block: Any) -> bool:
-    """Return whether a `[[train]]` block compares the costs of several defenses."""
     defenses = block.get("defense") if isinstance(block, dict) else None
     return isinstance(defenses, list) and len(defenses) > 1

@@ -191,8 +191,6 @@ _T = TypeVar("_T", bound=Table)
 
 
 def _adding(fields: Mapping[str, Any]) -> Callable[[type[_T]], type[_T]]:
-    """Return a decorator which adds fields, name → (type, default), to a table class."""
-
     def added(table: type[_T]) -> type[_T]:
         return create_model(table.__name__, __base__=table, __module__=__name__, __doc__=table.__doc__, **fields)
 

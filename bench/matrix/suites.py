@@ -16,7 +16,6 @@ VERSIONS = {"standard": "standard-v1"}
 
 
 def title(name: str) -> str:
-    """Return a suite's name, with its version if it has a version."""
     return VERSIONS.get(name, name)
 
 
@@ -34,6 +33,5 @@ def ranking(name: str, path: Path, overrides: Sequence[str] = (), folder: Path =
 
 
 def ranking_line(ranking: dict[str, Any]) -> str:
-    """Return a ranking as a line of text."""
     verdict = "ranked" if ranking["ranked"] else f"unranked: {'; '.join(ranking['why_not'])}"
     return f"suite {ranking['suite']}, protocol {ranking['protocol']}: {verdict}"

@@ -64,7 +64,6 @@ def gradients(
 
 
 def list_fault(count: int, parameters: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
-    """Return the error message for a list with the wrong number of arrays."""
     buffers = [name for name in state if name not in parameters]
     if count == len(state) and buffers:
         names = ", ".join(buffers[:3]) + (", …" if len(buffers) > 3 else "")

@@ -186,9 +186,7 @@ def _module(model: nn.Module | str, meta: files.Meta, update: _Update) -> nn.Mod
 
 
 def _values(update: _Update, module: nn.Module, meta: files.Meta) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Load the weights into the module; return the trained weights, name → (*shape), and their update, name →
-    (reading, *shape).
-    """
+    """Load the weights; return the trained weights, name → (*shape), and the update, name → (reading, *shape)."""
     state = None if update.before is None else named_state(update.before, module, "before")
     if (weights := update.weights) is not None:
         named = weights if isinstance(weights, Mapping) else named_state(weights, module, "weights")
@@ -210,9 +208,7 @@ def _values(update: _Update, module: nn.Module, meta: files.Meta) -> tuple[dict[
 
 
 def _public(inputs: Values | None, labels: Values | None, meta: files.Meta, kind: Kind) -> tuple[Tensor, Tensor]:
-    """Return public examples (example, *shape) and labels (example,), -1 for unknown; a uniform grey if none are
-    given.
-    """
+    """Return public examples (example, *shape) and labels (example,), -1 for unknown; by default a uniform grey."""
     known = torch.full((1, *meta.shape), sum(meta.value_range) / 2)
     if inputs is not None:
         known = coerce.examples(inputs, meta.shape, "public")

@@ -50,10 +50,7 @@ def moved_by(reading: Reading, raw: Tensors, rate: float, inputs: Tensor, labels
 
 
 def best_rate(sent: Tensors, by_rate: Callable[[float], dict[str, Tensor]], declared: float) -> tuple[float, float]:
-    """Return the learning rate with the most similar replay, and the replay's least cosine.
-
-    The search tries powers of ten and the declared rate, then bisects.
-    """
+    """Return the learning rate with the most similar replay, and its least cosine: over a grid, then by bisection."""
 
     def reached(rate: float) -> float:
         return likeness(sent, by_rate(rate)).least[0]

@@ -50,10 +50,10 @@ def load_state(module: nn.Module, state: Mapping[str, Tensor] | None, what: str)
 
 
 def named_state(values: Mapping[str, Values] | Sequence[Values], model: nn.Module, what: str) -> dict[str, Tensor]:
-    """Return a model's state by name, from a mapping or a list of arrays.
+    """Return a model's state by name, from a mapping or a list in the order of `model.state_dict()` or
+    `model.parameters()`.
 
-    A list has the order of `model.state_dict()` (as in Flower) or `model.parameters()`.  Raises `BenchError` for names
-    and shapes which do not fit the model.
+    Raises `BenchError` for names and shapes which do not fit the model.
     """
     parameters = {name: value.detach() for name, value in model.named_parameters()}
     state = dict(model.state_dict())

@@ -27,19 +27,14 @@ Left = tuple[int, ...]  # readings that a cascade left, by number
 
 @cache
 def own() -> Code:
-    """Return bench's version, protocol and fingerprint, which covers the files behind every answer, named by import
-    path.
-
-    An editable install and its wheel have equal fingerprints.
+    """Return bench's code identity, whose hash covers the files behind every answer; an editable install equals its
+    wheel.
     """
     return Code(origin=registry.DISTRIBUTION, version=__version__, protocol=PROTOCOL, sha256=_hash(_core()))
 
 
 def of_entry(kind: str, name: str) -> Code:
-    """Return the code identity of a registered entry.
-
-    Raises the errors of `registry.origin`, and `PluginError` for a missing file.
-    """
+    """Return an entry's code identity; raise the errors of `registry.origin`, and `PluginError` for a missing file."""
     return _of_origin(registry.origin(kind, name))
 
 
@@ -123,7 +118,6 @@ def reached(module: str, file: Path) -> Mapping[str, Path]:
 
 
 def _imports(module: str, file: Path) -> Iterator[str]:
-    """Yield the modules named in import statements, with their parent packages."""
     try:
         tree = ast.parse(file.read_bytes(), str(file))
     except (OSError, SyntaxError, ValueError):
@@ -165,7 +159,6 @@ def _file(module: str) -> Path | None:
 
 
 def _is_installed(file: Path | None, importer: Path) -> bool:
-    """Return whether a file belongs to an installed package other than the importer's."""
     package = None if file is None else _package_folder(file)
     return package is not None and package != _package_folder(importer)
 
@@ -183,7 +176,6 @@ def _unnamed(files: Mapping[str, Path], module: str) -> dict[str, Path]:
 
 
 def _installed(distribution: str, module: str) -> dict[str, Path]:
-    """Return a distribution's installed files; for an editable install, its sources."""
     files = {
         str(file): Path(str(file.locate())) for file in metadata.distribution(distribution).files or () if _counts(file)
     }

@@ -97,7 +97,6 @@ def _folders(run: Path) -> list[Path]:
 
 
 def _tidy(run: Path) -> None:
-    """Remove the unfinished files which a killed run left."""
     for path in (path for folder in (run, *_folders(run)) for path in folder.glob(f".*{PART}")):
         path.unlink(missing_ok=True)
     for path in (run / "hung").glob("*.txt"):

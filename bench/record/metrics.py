@@ -63,10 +63,8 @@ COMPARED = tuple(metric for metric in METRICS if metric.compared)
 
 
 def named(name: str) -> Metric:
-    """Return the metric with this name."""
     return next(metric for metric in METRICS if metric.name == name)
 
 
 def of_kind(kind: Kind) -> tuple[Metric, ...]:
-    """Return the metrics for a kind of data."""
     return tuple(metric for metric in METRICS if kind in metric.kinds)

@@ -29,7 +29,7 @@ def dataset_name(cell: AttackCell | TrainingCell) -> str:
 
 
 def cell_name(cell: AttackCell | TrainingCell) -> str:
-    """Return a cell's name in a line, such as `cpl/plain × prune(share=0.7) @ type-1, digits dlg-lenet`.
+    """Return a cell's name: `cpl/plain × prune(share=0.7) @ type-1, digits dlg-lenet`.
 
     Distinguishing parts come first, because tables cut a name after about twenty letters.
     """

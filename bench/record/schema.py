@@ -30,7 +30,7 @@ _UNLESS_EMPTY = Field(exclude_if=lambda value: value == ())
 
 
 class _Strict:
-    """Base class for the schema: unknown fields, wrong types and NaN are refused."""
+    """Base class: unknown fields, wrong types and NaN are refused."""
 
     __slots__ = ()
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -65,8 +65,8 @@ class ExampleScore(_Strict):
     named: bool | None = None
     """Whether the attack picked the truth from its granted gallery; None: no gallery granted."""
     place: int | None = None
-    """Rank of the truth among the attack's listed candidates, from 0; the list's length if the truth is not listed;
-    None: the attack gives no list.
+    """Rank of the truth in the attack's candidate list, from 0; the list's length for an unlisted truth; None: no
+    list.
     """
     label: int | None = None
     """True label."""
@@ -85,7 +85,7 @@ class ExampleScore(_Strict):
     numeric_rmse: float | None = None
     """Root mean squared error over numeric columns (tables), each in units of the column's standard deviation."""
     groups_right: float | None = None
-    """Share of categorical columns with the true category (tables), 0 to 1."""
+    """Share of categorical features with the true category (tables), 0 to 1."""
     prior_db: float | None = None
     """Highest PSNR among the prior-only baselines, dB."""
     over_prior_db: float | None = None
@@ -279,9 +279,8 @@ class Privacy(_Strict):
         return next((figure for figure in self.figures if figure.convention == convention), None)
 
     def released(self) -> Epsilon | None:
-        """Return the headline for the released models: the first valid figure, or None.
-
-        Before protocol 3 the headline was `tight`, which assumes Poisson sampling.
+        """Return the released models' headline: the first valid figure, before protocol 3 `tight` (which assumes
+        Poisson sampling).
         """
         return self.by("valid") or self.by("tight")
 

@@ -65,7 +65,6 @@ def write_arrays(run: Path, arrays: Arrays) -> str:
 
 
 def _intact(path: Path, sha256: str) -> bool:
-    """Return whether the file exists with the content which its name states."""
     try:
         return path.is_file() and arrays_hash(read_npz(path, limit=UNPACKED)) == sha256
     except DataError:
@@ -163,7 +162,6 @@ def parse(text: str, path: str, remedy: str = _AGAIN, *, foreign: bool = False) 
 
 
 def _refusal(text: str, error: ValidationError, remedy: str) -> str:
-    """Describe why a record is invalid (another schema, or the first wrong field), with a remedy."""
     try:
         content = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as reason:
@@ -175,7 +173,6 @@ def _refusal(text: str, error: ValidationError, remedy: str) -> str:
 
 
 def _inconsistent(record: Record) -> str | None:
-    """Return a contradiction between valid fields, or None."""
     if record.schema != SCHEMA:
         return f"schema {record.schema}, this bench reads {SCHEMA}"
     if not _HASH.fullmatch(record.id) or not _HASH.fullmatch(record.arrays or "0"):  # they name files
@@ -193,7 +190,6 @@ def _no_number(name: str) -> None:
 
 
 def cell_from(text: str) -> AnyCell:
-    """Parse a cell's JSON; raise `ValueError` for invalid text."""
     return _CELL.validate_json(text)
 
 

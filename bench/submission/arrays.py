@@ -22,9 +22,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def read(content: bytes) -> Arrays:
-    """Read untrusted `.npz` bytes; raise `DataError` with a one-line text for damaged, non-numeric or too large
-    arrays.
-    """
+    """Read untrusted `.npz` bytes; raise `DataError` for damaged, non-numeric or too large arrays."""
     try:
         return read_npz(Path("its arrays"), limit=UNPACKED, content=content)
     except DataError as error:
@@ -32,9 +30,7 @@ def read(content: bytes) -> Arrays:
 
 
 def findings(result: AttackResult, arrays: Arrays) -> Iterator[str]:
-    """Yield the contradictions between an attack result and its arrays; every reading must have equally many
-    examples.
-    """
+    """Yield contradictions between an attack result and its arrays; readings must have equally many examples."""
     if not set(arrays) >= _NEEDED or not set(arrays) <= _KNOWN:
         yield f"its arrays are {', '.join(sorted(arrays))[:80]}, not truth and reconstruction"
         return

@@ -42,7 +42,6 @@ class Report:
         return not self.findings
 
     def json(self) -> dict[str, Any]:
-        """Return the report as JSON types; records appear by their ids only."""
         manifest = self.manifest and self.manifest.model_dump(mode="json", exclude={"files"})
         return {
             "file": str(self.file),
@@ -167,10 +166,9 @@ def _record(name: str, content: bytes, manifest: Manifest, gathered: _Gathered) 
 
 
 def _parsed(name: str, content: bytes) -> Record:
-    """Parse a record and require the exact bytes which bench writes for this record.
+    """Parse a record, which must have the exact bytes which bench writes; raise `RecordError` otherwise.
 
-    Otherwise a repeated JSON key could show a reader one value and a program another.  Raises `RecordError`, also for a
-    text with unprintable characters.
+    Without this rule, a repeated JSON key could show a reader one value and a program another.
     """
     try:
         text = content.decode()
@@ -185,9 +183,7 @@ def _parsed(name: str, content: bytes) -> Record:
 
 
 def _unprintable(value: Any) -> str | None:
-    """Return a finding for a text with control characters or more than `LONGEST` characters, at any depth; else
-    None.
-    """
+    """Return a finding for a text with control characters or more than `LONGEST` characters, at any depth."""
     waiting = [value]
     while waiting:
         value = waiting.pop()

@@ -18,10 +18,9 @@ SEEDS = 4  # least fresh seeds for each drawn group: fewer do not show how much 
 
 @dataclass(slots=True)
 class RecordGroup:
-    """Records with the same setting, defense, interception point and attack; crashed records are excluded."""
+    """Records with the same setting (a board's title), defense, interception point and attack; none of them crashed."""
 
     setting: str
-    """The setting's title on a board."""
     records: list[Record] = field(default_factory=list)
     weight: Literal["reference", "top", ""] = ""
     """Why a verification should include such a group: "reference" (no defense), "top" (a first rank), "" (no
@@ -45,8 +44,8 @@ class Draw:
 def groups(records: Sequence[Record]) -> list[RecordGroup]:
     """Group the records which a verification can draw, in an order determined by the records' content.
 
-    A crashed cell claims no result: its row is incomplete on every board.  A cell recorded as not applicable is a claim
-    and can be drawn.  A cascade cell without remaining readings cannot.
+    A crashed cell claims no result.  A cell recorded as not applicable is a claim and can be drawn.  A cascade cell
+    without remaining readings cannot.
     """
     listed = of_one_series(records)
     titles = {condition.key: condition.title for condition in by_condition(listed)}

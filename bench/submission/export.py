@@ -136,5 +136,4 @@ def read_suite(path: Path) -> Suite:
 
 
 def suite_text(content: Mapping[str, Any]) -> bytes:
-    """Return the text for RUN/suite-<name>.json."""
     return f"{json.dumps(content, indent=1)}\n".encode()

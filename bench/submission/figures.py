@@ -133,10 +133,7 @@ def _scores(result: AttackResult, earlier: bool) -> Iterator[str]:
 
 
 def _judged(example: ExampleScore, kind: Kind, earlier: bool) -> ExampleScore:
-    """Return the score with its derived fields computed again.
-
-    `earlier`: by the rules before protocol 3, which gave table rows no margin over the prior.
-    """
+    """Return the score with its derived fields computed again; `earlier`: by the rules before protocol 3."""
     priors = [value for value in (example.priors_db or {}).values() if value is not None]
     best, psnr = max(priors, default=None), None
     if example.rmse is not None:

@@ -19,11 +19,8 @@ from bench.submission.manifest import Manifest, Suite, digest
 
 @dataclass(slots=True, kw_only=True)
 class Import:
-    """The result of an import, as record ids.
-
-    `new` records were imported, `same` records were in the run folder before, and `aside` records differ from the
-    folder's record, which stays in use.  `suites` has a line of text for each suite; `sha256` is the submission file's
-    hash.
+    """Record ids after an import: `new` records, the `same` as in the run folder, and `aside` records, which differ
+    from the folder's record (which stays in use).  `suites` has a line of text for each suite.
     """
 
     run: Path
@@ -40,10 +37,10 @@ class Import:
 def import_(file: Path, run: Path) -> Import:
     """Check a submission and copy its records and arrays into the run folder, which is created if necessary.
 
-    Arrays are written before the records which name them, each file atomically, so an interrupted import can be
-    repeated. Existing records are never replaced: a record which differs from the folder's goes to RUN/kept/.
-    RUN/submissions/<sha256>.json keeps the submission's manifest.  Raises `FailedCheck`, or `BenchError` for an
-    unwritable folder or a submission file changed since the check.
+    Arrays are written before records, each file atomically, so an interrupted import can be repeated.  A record which
+    differs from the folder's record goes to RUN/kept/, and RUN/submissions/<sha256>.json keeps the submission's
+    manifest.  Raises `FailedCheck`, or `BenchError` for an unwritable folder or a submission file changed since the
+    check.
     """
     report = passed(file)
     manifest = report.manifest
@@ -93,7 +90,6 @@ def _same(path: Path, record: Record) -> bool:
 
 
 def _unchanged(archive: Archive, name: str, manifest: Manifest) -> bytes:
-    """Read an archive entry; raise `RecordError` if its content changed since the check."""
     content = archive.read(name)
     if digest(content) != manifest.files[name]:
         raise RecordError(f"{name}: changed since it was checked; import the file again")

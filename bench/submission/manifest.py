@@ -31,14 +31,11 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class FileDigest(Frozen):
-    """SHA-256 and size (bytes) of a file."""
-
     sha256: Sha256
     bytes: Count
 
 
 def digest(content: bytes) -> FileDigest:
-    """Return the SHA-256 and the size of this content."""
     return FileDigest(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
 
 
@@ -74,7 +71,6 @@ class Manifest(Frozen):
     """File name → digest, for every file except the manifest."""
 
     def text(self) -> str:
-        """Return the manifest as JSON text."""
         return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
 
 

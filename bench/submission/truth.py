@@ -36,8 +36,7 @@ _ROUNDING = 1e-4  # relative: scores used float64, arrays keep float32
 def findings(file: Path, records: Iterable[Record], data_dir: Path | None) -> Iterator[str]:
     """Yield a line for each contradiction between a checked submission and the data sets on this machine.
 
-    Only records on built-in, unchanged and locally available data sets are compared; `verify` reports the other records
-    as not verifiable.
+    Only records on built-in, unchanged and locally available data sets are compared.
     """
     loaded: dict[str, Data | None] = {}
     with opened(file) as archive:
@@ -59,9 +58,7 @@ def findings(file: Path, records: Iterable[Record], data_dir: Path | None) -> It
 
 
 def _data(cell: AttackCell, data_dir: Path | None, loaded: dict[str, Data | None]) -> Data | None:
-    """Load the cell's data set, at most once; None if it is not built-in, missing on this machine, or has other
-    content.
-    """
+    """Load the cell's data set; None if it is not built-in, missing on this machine, or has other content."""
     key = cell.dataset.model_dump_json()
     if key not in loaded:
         try:
@@ -101,10 +98,10 @@ def _findings(cell: AttackCell, result: AttackResult, data: Data, content: array
 
 
 def _of_truth(result: AttackResult, content: arrays.Arrays, originals: list[NDArray[np.float32]]) -> Iterator[str]:
-    """Yield a line for each contradiction between the arrays and the data set's examples.
+    """Yield contradictions between the arrays and the data set's examples.
 
-    A reading is scored against the first entry in `originals`.  A mixed example is scored against its leaked original,
-    else against the nearer original.
+    Readings are scored against the first entry in `originals`; a mixed example against its leaked, else its nearer
+    original.
     """
     stated, guess = content["truth"], content["reconstruction"]
     if stated.shape != originals[0].shape or guess.shape != stated.shape:

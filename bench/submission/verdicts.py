@@ -1,9 +1,9 @@
 """Verdicts: each group's submitted success rate against the rate measured here.
 
-The difference between the two rates gets an interval by Newcombe's square-and-add method (1998, method 10).  The method
-needs an interval for each rate: Wilson's interval, united with the cluster bootstrap's if examples belong together
-(same weight seed, same batch).  The result is never narrower than Student's interval from the seeds' rates with pooled
-variance, because only few seeds are drawn.  All differences hold together at 95 % (Bonferroni).
+The difference gets an interval by Newcombe's square-and-add method (1998, method 10) from each rate's interval:
+Wilson's, united with the cluster bootstrap's if examples belong together (same weight seed, same batch).  The result is
+never narrower than Student's interval from the seeds' rates with pooled variance, because only few seeds are drawn.
+All differences hold together at 95 % (Bonferroni).
 
 A simulation (16 readings with 3 examples, 4 fresh seeds, rates .05, .5, .8, deviation 0, .1, .2 between seeds) called
 at most .045 of honest groups different with 4 submitted seeds, and at most .11 with a single submitted seed.
@@ -49,7 +49,12 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupVerdict:
-    """The verdict on a group: its submitted rate, its rate measured here, and whether the two differ."""
+    """The verdict on a group: its submitted rate, its rate measured here (None: no scored example), and whether they
+    differ.
+
+    `interval` is for the submitted rate minus the rate here.  `reason` explains an outcome which the interval did not
+    decide. `cell` is the id of the submitted record which was run again, and `cells` are the ids of the cells run here.
+    """
 
     setting: str
     defense: str
@@ -57,38 +62,33 @@ class GroupVerdict:
     attack: str
     outcome: Outcome
     reason: str
-    """Reason for the outcome, if the interval did not decide; else ""."""
     submitted: Rate | None
     here: Rate | None
-    """None if no example was scored; likewise `submitted`."""
     interval: Interval | None
-    """Interval of the submitted rate minus the rate here; None if a rate is missing."""
     cell: str
-    """Id of the submitted record that was run again."""
     cells: tuple[str, ...]
-    """Ids of the cells run here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """The verdicts on all drawn groups."""
+    """The verdicts on all drawn groups, at confidence `level`; `groups` counts the submission's groups, drawn or
+    not.
+
+    `seed` determines the draw and the fresh `seeds`.  `changes` lists differences between the submission's code and the
+    code here, `notes` lists remarks (such as weights which could not be drawn again), and `findings` lists
+    contradictions between the submission and the data sets on this machine.
+    """
 
     file: Path
     sha256: str
     seed: int
-    """Seed of the draw, which also determines the fresh `seeds`."""
     seeds: tuple[int, ...]
     level: float
-    """Confidence level of each group's interval."""
     groups: int
-    """Number of groups in the submission, drawn or not."""
     verdicts: tuple[GroupVerdict, ...]
     changes: tuple[str, ...] = ()
-    """Differences between the submission's code and the code here."""
     notes: tuple[str, ...] = ()
-    """Remarks, such as weights which could not be drawn again."""
     findings: tuple[str, ...] = ()
-    """Contradictions between the submission and the data sets on this machine."""
 
     @property
     def outcome(self) -> Outcome:
@@ -106,7 +106,6 @@ class Verification:
         return {**asdict(self), "file": str(self.file), "outcome": self.outcome}
 
     def lines(self) -> Iterator[str]:
-        """Yield the findings and the verdicts as text, a line each."""
         yield from (f"differs  {finding}" for finding in self.findings)
         for verdict in self.verdicts:
             where = " · ".join((verdict.setting, f"{verdict.defense} @ {verdict.point}", sanitize(verdict.attack, 60)))
@@ -171,8 +170,8 @@ def rate(records: Sequence[Record], level: float) -> Rate | None:
 def difference(submitted: Rate, here: Rate, level: float) -> Interval:
     """Return the interval for the submitted rate minus the rate here, within [-1, 1].
 
-    Newcombe's method 10 (1998) combines the two rates' intervals; Zou and Donner (2008) extend the method to intervals
-    other than Wilson's.  The interval is at least as wide as Student's interval from the seeds' rates.
+    Newcombe's method 10 (1998) combines the rates' intervals, also other intervals than Wilson's (Zou and Donner 2008).
+    The result is at least as wide as Student's interval from the seeds' rates.
     """
     (low, high), (its_low, its_high) = submitted.interval, here.interval
     centre = submitted.value - here.value
@@ -183,9 +182,8 @@ def difference(submitted: Rate, here: Rate, level: float) -> Interval:
 
 
 def _half_width(submitted: Sequence[float], here: Sequence[float], level: float) -> float:
-    """Return half the width of Student's interval for the difference between two means, with pooled variance.
-
-    Returns 0 for a single seed on each side, because two seeds do not show how seeds differ.
+    """Return half the width of Student's interval for two means with pooled variance; 0 for a single seed on each
+    side.
     """
     freedom = len(submitted) + len(here) - 2
     if freedom < 1:
@@ -217,10 +215,7 @@ def _judged(draw: Draw, records: Sequence[Record], interval: Interval | None) ->
 
 
 def _epsilon(done: Sequence[Record], here: Record) -> tuple[Outcome, str] | None:
-    """Compare the submitted ε at the interception point with the ε here; None if they agree.
-
-    This ε depends only on the defense and the setting, so every seed must give the same value.
-    """
+    """Compare the submitted ε at the point with the ε here, which no seed changes; None if they agree."""
     privacy = here.attack.privacy if here.attack else Privacy()
     for record in done:
         stated = record.attack.privacy.epsilon if record.attack else None

@@ -139,9 +139,8 @@ def _prepared(draw: Draw, rerun: _Rerun) -> tuple[list[AttackCell], str]:
 
 
 def _with_seed(record: Record, seed: int, rerun: _Rerun) -> list[AttackCell]:
-    """Return the record's cascade under another seed, ending with the record's cell.
-
-    Raises `BenchError` for a cell which cannot run on this machine.
+    """Return the record's cascade, with the record's cell last, under another seed; raise `BenchError` if not
+    possible here.
     """
     chain: list[AttackCell] = []
     for before in record.cell.after if isinstance(record.cell, AttackCell) else ():
@@ -183,9 +182,7 @@ def _trainings(cells: Sequence[AttackCell], rerun: _Rerun) -> Iterator[TrainingC
 
 
 def _impossible(cell: AnyCell, resolver: Resolver) -> str | None:
-    """Return why the cell is impossible (None: possible); raise `BenchError` if only this machine cannot run the
-    cell.
-    """
+    """Return why the cell is impossible, or None; raise `BenchError` if only this machine cannot run the cell."""
     entries = [("defenses", cell.defense), ("datasets", cell.dataset), ("models", cell.model)]
     entries += [("attacks", cell.attack)] if isinstance(cell, AttackCell) else []
     for kind, entry in entries:
@@ -206,9 +203,8 @@ def _merged(there: PlannedCell | None, item: PlannedCell) -> PlannedCell:
 
 
 def _other_code(record: Record, cell: AttackCell, rerun: _Rerun) -> str:
-    """Note every difference between the submission's code and the code here.
-
-    Returns why the verdict must stay open, if the code behind an entry differs; else "".
+    """Note differences between the submission's code and the code here; return a reason if an entry's code differs,
+    else "".
     """
     old, new = (
         replace(record.provenance, weights=None, left=None),

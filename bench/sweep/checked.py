@@ -9,8 +9,8 @@ from bench.isolation.isolation import Isolation
 
 
 def broken(cell: AnyCell, place: Here | Isolation) -> tuple[str, ...]:
-    """Return the contracts which the cell's defense breaks, with reasons; always empty for bench's defenses, which
-    bench's tests check.
+    """Return the contracts which a plug-in defense breaks, with reasons; empty for bench's defenses, which have
+    tests.
     """
     if isinstance(place, Here) or not foreign("defenses", cell.defense.name):
         return ()

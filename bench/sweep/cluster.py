@@ -164,9 +164,7 @@ class ClusterPool:
         return [(name, CellReturned())]
 
     def _look(self) -> list[tuple[str, Event]]:
-        """Return departures since the last call, and note arrivals; if the scheduler itself is lost, no worker is
-        blamed.
-        """
+        """Return departures and note arrivals; if the scheduler itself is lost, no worker is blamed."""
         away = self._client.status != "running"
         if away:
             self._reconnect()
@@ -215,7 +213,6 @@ class ClusterPool:
         return f"no worker is left that can go on; {worker}: {reason}{others}"
 
     def _connected(self, seconds: float) -> Any:
-        """Connect a client which receives trainings' progress events; raise `BenchError` without an answer."""
         try:
             import dask
             from distributed import Client
@@ -297,7 +294,6 @@ def _answered(
 
 
 def _use_plugins(plugins: dict[str, bytes | None], folder: str, device: str) -> None:
-    """Load exactly these plug-ins in this worker; plug-in files are written to the worker's folder."""
     global _place, _plugins
     _place.close()
     registry.drop_plugins()

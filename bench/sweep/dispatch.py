@@ -22,10 +22,10 @@ def dispatch(
     observers: Sequence[Observer],
     learn: Callable[[AnyCell, Cost], None],
 ) -> None:
-    """Let the pool's workers run all cells in the scheduler.
+    """Let the pool run all cells in the scheduler; `observers` receive every event, `learn` receives each cell's
+    cost.
 
-    `observers` receive every event, and `learn` receives each cell's cost.  Raises as `pool.events` does; finished
-    cells are then on disk.
+    Raises as `pool.events` does; finished cells are then on disk.
     """
     running: dict[str, AnyCell] = {}
     losses: Counter[str] = Counter()

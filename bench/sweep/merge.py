@@ -84,7 +84,6 @@ def _bring(path: Path, source: Path, into: Path, merged: MergeResult) -> None:
 
 
 def _difference(record: Record, old: Record) -> str | None:
-    """Describe how two records of a cell differ, except in times and machines; None if they agree."""
     if record.provenance != old.provenance:
         return "answered by other code"
     if record.status != old.status:
@@ -93,7 +92,6 @@ def _difference(record: Record, old: Record) -> str | None:
 
 
 def _files(record: Record, source: Path) -> dict[str, bytes]:
-    """Read a record's files and check their hashes; return path in the run folder → content."""
     files: dict[str, bytes] = {}
     if record.arrays is not None:
         path = source / "arrays" / f"{record.arrays}.npz"
@@ -116,8 +114,8 @@ def _read(path: Path, limit: int = UNPACKED) -> bytes:
 
 
 def _beside(source: Path, into: Path, merged: MergeResult) -> None:
-    """Copy a source's statements about its matrix; the first statement stays, unless an unranked suite contradicts
-    it.
+    """Copy a source's statements about its matrix; the first stays, unless an unranked suite contradicts the
+    statement.
     """
     for path in sorted((*(source / name for name in _BESIDE), *source.glob("suite-*.json"))):
         if not path.is_file() or path.stat().st_size > _LARGEST:

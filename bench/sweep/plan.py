@@ -44,7 +44,6 @@ class Resolver:
         return self._facts[key]
 
     def shape(self, cell: AnyCell) -> tuple[int, ...]:
-        """Return the shape of an example in the cell's data set."""
         return self.data(cell.dataset.name, cell.dataset.params).shape
 
 
@@ -79,9 +78,8 @@ def schedule(
     resolver: Resolver,
     known: Callable[[AnyCell], float | None] = lambda cell: None,
 ) -> RunSchedule:
-    """Compare planned cells with the records in a run folder, and group the remaining cells by shared work.
-
-    `known` returns a cell's published run time in seconds, or None.
+    """Group a run folder's remaining cells by shared work; `known` returns a cell's published run time in seconds,
+    or None.
     """
     done: list[AnyCell] = []
     again: dict[str, str] = {}
@@ -199,9 +197,8 @@ def _reading_keys(planned: Iterable[PlannedCell]) -> dict[str, str]:
 
 
 def _reading_key(cell: AttackCell) -> str:
-    """Return a key shared by cells with possibly equal readings.
-
-    The key ignores defense, draw and knowledge; for B > 1 also the point within a scope.
+    """Return a key for cells with possibly equal readings: all but defense, draw, knowledge, and point (B > 1,
+    within a scope).
     """
     scope = point(cell.point).scope if cell.federated.batch > 1 else ""
     equal = {"defense": Entry(name="any"), "point": str(scope), "knowledge": "plain", "draw": 0}

@@ -47,17 +47,13 @@ class WorkerPool(Protocol):
         """Return the names of workers which accept cells."""
 
     def submit(self, worker: str, cell: AnyCell, *, demand: int, company: tuple[AnyCell, ...] = ()) -> None:
-        """Let a worker run a cell.
+        """Let a worker run a cell; `demand` counts the cells which could run now, including this cell.
 
-        `demand` counts the cells which could run now, including this cell.  `company` holds the worker's next cells,
-        which it may attack in the same batch.
+        `company` holds the worker's next cells, which it may attack in the same batch.
         """
 
     def events(self) -> list[tuple[str, Event]]:
-        """Wait, and return events with their worker's name; possibly none, for example after arrivals.
-
-        Raises `BenchError` if no worker is left.
-        """
+        """Wait, and return events with their worker's name (possibly none); raise `BenchError` if no worker is left."""
 
     def close(self) -> None:
         """Release the workers; running cells are lost."""
@@ -80,9 +76,7 @@ def run_within_limits(
     place: Here | Isolation = HERE,
     company: Sequence[AnyCell] = (),
 ) -> Record:
-    """Run a cell within the time limit, and return a record which can be written as JSON; past the limit the worker
-    process ends itself.
-    """
+    """Run a cell and return a record which JSON can hold; past the time limit, the worker process ends itself."""
     limit = context.time_limit
     if limit is not None and place.concerns(cell):
         limit += GRACE  # lets the plug-ins' process report first: it knows where it hung

@@ -73,7 +73,6 @@ class Scheduler:
         return queue.popleft()
 
     def queue(self, worker: str) -> tuple[AnyCell, ...]:
-        """Return the cells which are planned next for this worker."""
         return tuple(self._queues.get(worker, ()))
 
     def settle(self, cell: AnyCell) -> None:

@@ -24,8 +24,8 @@ def run_schedule(
 ) -> None:
     """Run the schedule's remaining cells; every cell leaves a record.
 
-    The caller must lock `context.run` (`record.folder.locked`).  `start_pool` is called only if cells can run, and the
-    pool is closed at the end.  Raises `StorageError` for a failed write, and `BenchError` if no worker is left.
+    The caller must lock `context.run` (`record.folder.locked`).  `start_pool` is called only if cells can run.  Raises
+    `StorageError` for a failed write, and `BenchError` if no worker is left.
     """
     for cell, reason in schedule.impossible:
         record = record_without_result(cell, context, "n/a", reason)

@@ -72,7 +72,6 @@ def _words(suite: Joined, own: Sequence[Standing]) -> list[str]:
 
 
 def _metrics(standing: Standing) -> list[tuple[str, float, int]]:
-    """Return (name, value, step) for each available finite figure."""
     figures: dict[str, float | None] = {
         "board/rank": None if standing.missing or standing.faults else standing.rank,
         "board/accuracy": standing.accuracy,

@@ -43,7 +43,6 @@ class Follower:
         return self.run / "synced" / "follow.log"
 
     def start(self) -> None:
-        """Start the process; `finish` reports a failed start."""
         self._reason = None
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +78,6 @@ class Follower:
         return f"{left} records wait ({reason}); `bench sync {self.run}` tries again" if left else reason
 
     def close(self) -> None:
-        """End an unfinished process at once, after the run was interrupted."""
         if self.uploaded is None:
             self._reason = self._reason or "the run was interrupted"
             self._end(seconds=6)

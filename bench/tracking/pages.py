@@ -1,7 +1,6 @@
 """Addresses of MLflow pages on which `bench ui` opens: a search with an order, or a comparison of runs.
 
-MLflow stores no views, so the runs' names, metrics, parameters and tags must make its pages readable.  MLflow does not
-document these addresses; a version with other addresses still shows a page.
+MLflow stores no views, and does not document these addresses; a version with other addresses still shows a page.
 """
 
 import json
@@ -50,10 +49,7 @@ def _charts(port: int, number: str) -> str | None:
 
 
 def _compare(port: int, number: str) -> str | None:
-    """Compare the rows from the condition with most ranked rows; without rows, compare finished cells.
-
-    Cells start with the attack which leaked most, for each defense and point.
-    """
+    """Compare the rows from the condition with most ranked rows; without rows, the cells with most leakage."""
     of_board = _search(port, number, f"{_IS_ROW} and attributes.status = 'FINISHED'", _BEST_FIRST)
     conditions = [_tag(run, "bench.condition") for run in of_board]
     ranked = [_tag(run, "bench.condition") for run in of_board if _tag(run, "bench.complete") == "true"]

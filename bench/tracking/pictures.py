@@ -25,8 +25,7 @@ _REASON = 1000  # characters
 
 
 def of_record(run: Path, record: Record, *, include_private: bool) -> tuple[dict[str, bytes], str | None]:
-    """Return the record's reconstruction grid and trajectory as PNG files by name, and why the grid is missing
-    (None: present).
+    """Return the record's grid and trajectory as PNG files by name, and why the grid is missing (None: present).
 
     `include_private`: also draw pictures from private data.
     """
@@ -44,10 +43,7 @@ def of_record(run: Path, record: Record, *, include_private: bool) -> tuple[dict
 
 
 def png(image: Image.Image) -> bytes:
-    """Encode the image as PNG without loss; a grey image uses a single channel.
-
-    Low compression takes a third of the time for RGB at full compression.
-    """
+    """Encode the image as PNG without loss: grey images with a single channel, at low compression to save time."""
     bands = image.split()
     if len({band.tobytes() for band in bands}) == 1:
         image = bands[0]
@@ -57,7 +53,7 @@ def png(image: Image.Image) -> bytes:
 
 
 def description(run_id: str, names: Iterable[str]) -> str:
-    """Return Markdown for a run's description which shows the named pictures and links to a page file."""
+    """Return Markdown for a run's description, with the named pictures and a link to a page file."""
     # Relative to MLflow's page, so valid for any server address.
     return "\n\n".join(
         f"{'' if name == PAGE else '!'}[{_CAPTIONS[name]}](get-artifact?path={name}&run_uuid={run_id})"

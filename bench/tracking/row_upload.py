@@ -43,9 +43,7 @@ def send(
 
 
 def _reconcile(target: Target, run: Path, wanted: dict[str, RowView], stored: Any) -> None:
-    """Compare a stored row with the wanted rows: drop an unchanged row from `wanted`, delete an outdated run in the
-    store.
-    """
+    """Drop an unchanged row from `wanted`; delete an outdated run in the store."""
     tags = stored.data.tags
     row = wanted.get(tags.get("bench.row", ""))
     same = row is not None and tags.get("bench.content") == row.shown.sha256

@@ -55,7 +55,6 @@ def of_run(run: Path) -> list[RowView]:
 
 
 def readable(run: Path) -> Iterator[Record]:
-    """Yield the run's records, except unreadable records."""
     for path in sorted((run / "records").glob("*.json")):
         try:
             yield records.read(path)
@@ -121,7 +120,6 @@ def _tags(row: Row, defense: Entry) -> dict[str, str]:
 
 
 def _metrics(row: Row) -> Iterator[tuple[str, float, int]]:
-    """Yield (name, value, step) for each available finite figure."""
     worst, cost = row.worst, row.cost
     figures: dict[str, float | None] = {ASR: worst.asr if worst else None}
     if worst and worst.best:

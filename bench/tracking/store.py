@@ -3,7 +3,7 @@
     RUN/../mlflow.db                     the default store, shared by all runs in a folder
     RUN/synced/<cell id>.json            store address → experiment, record's SHA-256, MLflow run
 
-This module does not import mlflow, so the runner and the command line need not wait for the import.
+Without mlflow, so the runner and the command line need not wait for its import.
 """
 
 import fcntl
@@ -30,9 +30,9 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadResult:
-    """The result of an upload, as counts of records: uploaded (`count`), already stored, failed, and left.
+    """Counts of an upload: records uploaded (`count`), already stored, failed and left, and board `rows` written.
 
-    `rows` counts the written rows of the board.  `reason` says why records failed or are left; None: no such record.
+    `reason` says why records failed or are left; None: no such record.
     """
 
     count: int = 0
@@ -63,9 +63,8 @@ def default_uri(run: Path) -> str:
 
 
 def checked_uri(run: Path, uri: str | None) -> str:
-    """Return the store's address with an absolute sqlite path; None gives the default store.
-
-    Raises `BenchError` for an address which MLflow cannot use as a store.
+    """Return the store's address with an absolute sqlite path (None: the default store); raise `BenchError` if
+    invalid.
     """
     if uri is None:
         return default_uri(run)
@@ -90,12 +89,11 @@ def shown(uri: str) -> str:
 
 
 def experiment_name(run: Path) -> str:
-    """Return the folder's name, which is MLflow's experiment for the run, so shards of a run share an experiment."""
+    """Return MLflow's experiment for the run: the folder's name, so shards of a run share an experiment."""
     return run.resolve().name
 
 
 def digest(content: bytes) -> str:
-    """Return the SHA-256 by which notes and tags distinguish versions of a record file."""
     return hashlib.sha256(content).hexdigest()
 
 

@@ -26,7 +26,7 @@ Version = tuple[int, int]  # a record file's modification time and size
 
 
 def at_once(seconds: float = 0) -> bool:
-    """A `wait` function for a finished run: it makes `sync` pass over the records only once."""
+    """A `wait` function for a finished run: `sync` then passes over the records only once."""
     return True
 
 
@@ -101,7 +101,7 @@ def _versions(run: Path) -> dict[str, Version]:
 
 
 def while_held(run: Path) -> Wait:
-    """Return a `wait` function which reports the end of the run when the run's lock on its folder is released."""
+    """Return a `wait` function for the run which holds the folder's lock."""
 
     def wait(seconds: float) -> bool:
         held = is_locked(run)

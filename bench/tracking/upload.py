@@ -1,7 +1,6 @@
 """The upload of records to MLflow, an MLflow run per record; the only module which imports mlflow.
 
-Records on disk are the reference: an interrupted upload loses no data, and a repeated upload adds no duplicates
-(`_send` says why).
+An interrupted upload loses no data, and a repeated upload adds no duplicates (`_send` says why).
 """
 
 import contextlib
@@ -107,10 +106,7 @@ def send(
 
 
 def _send_twice(target: Target, run: Path, cell_id: str) -> Literal["count", "skipped"]:
-    """Upload a record, with a second attempt after a dropped connection.
-
-    Raises `StoreError` for a store without answers, and `RecordError` if the store answers but refuses the record.
-    """
+    """Upload a record, if necessary twice; raise `RecordError` if the store answers but refuses the record."""
     try:
         return _send(target, run, cell_id)
     except StoreError:
@@ -251,9 +247,8 @@ def create(
 
 
 def search(target: Target, condition: str, *, deleted: bool = False) -> list[Any]:
-    """Return all runs in the target's experiment which meet MLflow's filter `condition`, newest first.
-
-    `deleted`: also return deleted runs.
+    """Return the experiment's runs which meet MLflow's filter `condition`, newest first; `deleted`: also deleted
+    runs.
     """
     from mlflow.entities import ViewType
 
@@ -303,9 +298,7 @@ def _client(uri: str) -> Any:
 
 
 def _open_sqlite(uri: str, name: str) -> tuple[Any, str]:
-    """Return client and experiment id, under a lock: two processes which migrate a new database together make both
-    fail.
-    """
+    """Return client and experiment id, under a lock, because two processes cannot migrate a new database together."""
     path = Path(uri.removeprefix("sqlite:///"))
     # Absolute, as MLflow's default follows the working directory.
     artifacts = path.parent / "mlartifacts" / (re.sub(r"[^\w.-]", "_", name).strip(".") or "_")

@@ -1,4 +1,4 @@
-"""A record as an MLflow run: name, tags, parameters and metrics, without importing mlflow.
+"""A record as an MLflow run, without importing mlflow.
 
 Tags, parameters and metrics follow from the record's classes, so new cell fields, grants and metrics appear
 automatically.
@@ -81,7 +81,6 @@ def view(record: Record, sha256: str) -> RunView:
 
 
 def clean(text: str, limit: int) -> str:
-    """Return `text` as a line of at most `limit` printable characters."""
     return sanitize(" ".join(text.split()), limit)
 
 
@@ -99,9 +98,7 @@ def finite(figures: Mapping[str, float | None]) -> Iterator[tuple[str, float, in
 
 
 def suitable_params(part: Frozen, path: str = "") -> dict[str, str]:
-    """Return the fields of a cell, or of its part at `path`, as MLflow parameters; hashes are left out, because tags
-    hold them.
-    """
+    """Return a cell's fields (or its part's at `path`) as MLflow parameters, without hashes, which are tags."""
     return {
         suitable_key(key): clean(value, _PARAM) for key, value in flat(part, path) if key.rpartition(".")[2] != "sha256"
     }
@@ -165,10 +162,7 @@ def _metrics(record: Record) -> Iterator[tuple[str, float, int]]:
 
 
 def _leaves(group: Any, *, nested: bool = True) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a dataclass and its nested dataclasses by path: `asr`, `asr_low`, `privacy/epsilon`.
-
-    None yields no field.
-    """
+    """Yield a dataclass's fields and nested fields by path: `asr`, `asr_low`, `privacy/epsilon`; none for None."""
     for field in () if group is None else fields(group):
         name, value = field.name, getattr(group, field.name)
         if name in _UNSHOWN:
