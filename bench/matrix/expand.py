@@ -1,6 +1,4 @@
-"""Expansion of a matrix into cells: data by content, weights by training, impossible cells marked, duplicates
-dropped.
-"""
+"""Expansion of a matrix into cells: data by content, weights by training, impossible cells marked, no duplicates."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

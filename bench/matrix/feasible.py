@@ -135,9 +135,7 @@ def _unknowns(cell: AttackCell, registry: Registry) -> str | None:
 
 
 def _repeats(cell: AttackCell, training: int) -> str | None:
-    """Return a reason if an example would be twice in a reading, or a client in two readings
-    (`bench.answer.victims`).
-    """
+    """Return a reason if a reading would use an example twice, or two readings a client (`bench.answer.victims`)."""
     point, setting = POINTS[cell.point], cell.federated
     size, used = client_examples(setting, training), setting.batch * setting.steps
     if point.after_training and used > size:

@@ -1,5 +1,4 @@
-"""The check of a user's reading: the declared protocol runs on the true examples, and the result must equal the
-reading.
+"""The check of a user's reading: the declared protocol, run on the true examples, must give the reading.
 
 An attack on a gradient from another protocol reconstructs no example, so the model would look protected.  With the true
 examples, the check names the likeliest mistake.  Without them, the check only inspects the reading.
@@ -45,8 +44,7 @@ class Check:
 
 
 def check(reading: Reading, truth: Values | None = None, labels: Values | None = None) -> Check:
-    """Check a user's reading: run its declared protocol on the true examples, compare, and name the likeliest
-    mistake.
+    """Check a user's reading: run its protocol on the true examples, compare, and name the likeliest mistake.
 
     `truth` (reading, example, *shape) has values in `reading.value_range`, and `labels` is (reading, example).  Both
     list each reading's distinct examples in the order of local steps; leading axes may be merged.  If either is None,

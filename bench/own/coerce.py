@@ -96,9 +96,7 @@ def _gradient(name: str, value: Values | None, parameter: Tensor) -> Tensor:
 
 
 def labels(values: Values, count: int, classes: int | None = None) -> Tensor:
-    """Return `count` labels as integers (count,); raise `BenchError` for a negative label, or a label of `classes`
-    or more.
-    """
+    """Return `count` labels as integers (count,); raise `BenchError` for labels outside 0 to `classes` - 1."""
     array = tensor(values, "labels").reshape(-1)
     if len(array) != count:
         raise BenchError(f"{len(array)} labels for {count} examples; give one each")

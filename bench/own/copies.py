@@ -17,9 +17,7 @@ _TRAINERS = ("opacus",)  # packages with hooks which keep state for a later back
 
 
 def plain_copy(model: nn.Module) -> nn.Module:
-    """Copy a user's model to the CPU in eval mode, without wrappers and trainer hooks; frozen parameters stay
-    frozen.
-    """
+    """Copy a user's model to the CPU in eval mode, without wrappers and hooks; frozen parameters stay frozen."""
     module = copy.deepcopy(unwrapped(model)).cpu().eval()
     for layer in module.modules():
         for name in _HOOKS:

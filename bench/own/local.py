@@ -10,8 +10,7 @@ from bench.errors import BenchError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SGD:
-    """A client's round of training: SGD at learning rate `lr` on the mean cross entropy of batches with `batch`
-    examples.
+    """A client's round of training: SGD at learning rate `lr` on the mean cross entropy of `batch` examples.
 
     The client takes `steps` local steps, or passes `epochs` times over `examples` examples, each time in a new order.
     An epoch ends with a smaller batch if `batch` does not divide `examples` (PyTorch's `DataLoader` without

@@ -37,9 +37,7 @@ class Claim(Reconstruction):
 
 
 def claim(reconstruction: Reconstruction, reading: Reading) -> Claim:
-    """Return the reconstruction with each distinct example once: the first epoch's, if the attack has an example per
-    use.
-    """
+    """Return the reconstruction with each distinct example once: of several uses, the first epoch's counts."""
     made = Claim(**{item.name: getattr(reconstruction, item.name) for item in fields(Reconstruction)}, reading=reading)
     distinct, way = distinct_examples(reading), made.trajectory
     if made.inputs.shape[1] <= distinct:

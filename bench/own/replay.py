@@ -20,8 +20,7 @@ _BISECTIONS = 7
 
 
 def replayed(reading: Reading, inputs: Tensor, labels: Tensor, draw: int = 0) -> dict[str, Tensor]:
-    """Compute the update which the declared protocol gives on distinct examples (reading, example, *shape), in
-    gradient units.
+    """Compute the declared protocol's update on distinct examples (reading, example, *shape), in gradient units.
 
     The first epoch keeps the given order.  `draw` seeds the order of later epochs.
     """
@@ -39,9 +38,7 @@ def replayed(reading: Reading, inputs: Tensor, labels: Tensor, draw: int = 0) ->
 
 
 def moved_by(reading: Reading, raw: Tensors, rate: float, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Compute the replay at the weights before a step of size `rate` along the update `raw`, name → (reading,
-    *shape).
-    """
+    """Compute the replay at the weights before a step of `rate` along the update `raw`: name → (reading, *shape)."""
     rows = []
     for row in range(len(reading)):
         weights = {name: value + rate * raw[name][row] for name, value in reading.weights.items()}

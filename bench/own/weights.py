@@ -35,9 +35,7 @@ def check_model(module: nn.Module, shape: tuple[int, ...], classes: int) -> None
 
 
 def load_state(module: nn.Module, state: Mapping[str, Tensor] | None, what: str) -> dict[str, Tensor]:
-    """Load a state, unless None; return the trained parameters, name → (*shape).  Frozen parameters stay in the
-    module only.
-    """
+    """Load a state, unless None; return the parameters which are not frozen, name → (*shape)."""
     if state is not None:
         fitted = fit(module, state, where=what)
         with torch.no_grad():
@@ -50,8 +48,7 @@ def load_state(module: nn.Module, state: Mapping[str, Tensor] | None, what: str)
 
 
 def named_state(values: Mapping[str, Values] | Sequence[Values], model: nn.Module, what: str) -> dict[str, Tensor]:
-    """Return a model's state by name, from a mapping or a list in the order of `model.state_dict()` or
-    `model.parameters()`.
+    """Return a model's state by name; a list has the order of `model.state_dict()` or `model.parameters()`.
 
     Raises `BenchError` for names and shapes which do not fit the model.
     """
@@ -112,9 +109,7 @@ def difference(
 
 
 def refuse_batch_statistics(model: nn.Module) -> None:
-    """Raise `BenchError` for BatchNorm in training mode or without statistics, because such a layer mixes a batch's
-    examples.
-    """
+    """Raise `BenchError` for a BatchNorm layer in training mode or without statistics, which mixes examples."""
     if layer := mixing_layer(model):
         raise BenchError(
             f"{layer}: its gradients mix the examples of a batch, and no attack here simulates that; use GroupNorm, or "

@@ -27,9 +27,7 @@ Left = tuple[int, ...]  # readings that a cascade left, by number
 
 @cache
 def own() -> Code:
-    """Return bench's code identity, whose hash covers the files behind every answer; an editable install equals its
-    wheel.
-    """
+    """Return bench's code identity, hashed over the files behind every answer; an editable install equals its wheel."""
     return Code(origin=registry.DISTRIBUTION, version=__version__, protocol=PROTOCOL, sha256=_hash(_core()))
 
 

@@ -279,8 +279,8 @@ class Privacy(_Strict):
         return next((figure for figure in self.figures if figure.convention == convention), None)
 
     def released(self) -> Epsilon | None:
-        """Return the released models' headline: the first valid figure, before protocol 3 `tight` (which assumes
-        Poisson sampling).
+        """Return the headline: the first valid figure, or before protocol 3 `tight` (assumes Poisson sampling), or
+        None.
         """
         return self.by("valid") or self.by("tight")
 

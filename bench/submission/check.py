@@ -23,8 +23,7 @@ LONGEST = 4000  # characters in any text in a record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The result of checking a submission file: `findings` has a line for each contradiction, and none if the check
-    passed.
+    """The result of checking a submission; `findings` has a line for each contradiction, none if the check passed.
 
     `manifest` is None for an unreadable file, `records` are the well-formed records, `arrays` the content hashes of the
     array files, `sha256` the hash of the submission file.

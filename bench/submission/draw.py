@@ -63,8 +63,7 @@ def groups(records: Sequence[Record]) -> list[RecordGroup]:
 
 
 def draw(among: Sequence[RecordGroup], cells: int, seed: int) -> list[Draw]:
-    """Draw groups at random until `cells` attack cells are planned, with at least `SEEDS` fresh seeds for each
-    group.
+    """Draw groups at random until `cells` attack cells are planned; each group gets at least `SEEDS` fresh seeds.
 
     The draw begins with a group without defense and a group with a first rank, because readers compare all other groups
     with these two.  All groups share the fresh seeds, so equal readings are attacked once.  No record has a fresh seed.

@@ -1,5 +1,4 @@
-"""The figures in a record against each other: example scores must give the reading's outcome and the record's
-summary.
+"""A record's figures against each other: example scores must give the readings' outcomes and the summary.
 
 An edited figure therefore contradicts every dependent figure.  Only a new run shows whether the scores themselves are
 true (`bench.submission.verify`).

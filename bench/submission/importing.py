@@ -1,6 +1,4 @@
-"""The import of a checked submission into a run folder; `bench leaderboard` then ranks its records with the run's
-records.
-"""
+"""The import of a checked submission into a run folder, where `bench leaderboard` ranks all records together."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

@@ -33,9 +33,7 @@ _EPSILON = 1e-6  # relative: the same formula on another machine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """A success rate: `leaked` of `examples` examples, an interval at the comparison's level, and the rate for each
-    seed.
-    """
+    """A success rate: `leaked` of `examples` examples, its interval at the comparison's level, and each seed's rate."""
 
     leaked: int
     examples: int
@@ -49,8 +47,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupVerdict:
-    """The verdict on a group: its submitted rate, its rate measured here (None: no scored example), and whether they
-    differ.
+    """A group's verdict: submitted rate, rate measured here (None: no scored example), and whether the two differ.
 
     `interval` is for the submitted rate minus the rate here.  `reason` explains an outcome which the interval did not
     decide. `cell` is the id of the submitted record which was run again, and `cells` are the ids of the cells run here.
@@ -71,8 +68,7 @@ class GroupVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """The verdicts on all drawn groups, at confidence `level`; `groups` counts the submission's groups, drawn or
-    not.
+    """The verdicts on all drawn groups, at confidence `level`; `groups` also counts the groups not drawn.
 
     `seed` determines the draw and the fresh `seeds`.  `changes` lists differences between the submission's code and the
     code here, `notes` lists remarks (such as weights which could not be drawn again), and `findings` lists
@@ -92,9 +88,7 @@ class Verification:
 
     @property
     def outcome(self) -> Outcome:
-        """ "differs" if any group differs or `findings` is not empty; "agrees" if every drawn group agrees; else
-        "inconclusive".
-        """
+        """Return "differs" for any finding or differing group, "agrees" if all groups agree, else "inconclusive"."""
         outcomes = {verdict.outcome for verdict in self.verdicts} | ({"differs"} if self.findings else set())
         return "differs" if "differs" in outcomes else "agrees" if outcomes == {"agrees"} else "inconclusive"
 
@@ -121,7 +115,7 @@ class Verification:
 
 
 def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) -> GroupVerdict:
-    """Compare a drawn group's submitted records with `records`, the results from the cells run here, at `level`.
+    """Compare a drawn group's submitted records with `records`, the results here.
 
     A non-empty `obstacle` is the reason for an inconclusive verdict.
     """
@@ -151,9 +145,7 @@ def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) 
 
 
 def rate(records: Sequence[Record], level: float) -> Rate | None:
-    """Return the success rate over all examples in these records, with its interval at `level`; None without
-    examples.
-    """
+    """Return the success rate over all examples in the records, with its interval; None without examples."""
     hits: dict[ExampleKey, bool] = {}
     for record in records:
         hits |= {key: example.success for key, example in example_scores(record)}
@@ -182,9 +174,7 @@ def difference(submitted: Rate, here: Rate, level: float) -> Interval:
 
 
 def _half_width(submitted: Sequence[float], here: Sequence[float], level: float) -> float:
-    """Return half the width of Student's interval for two means with pooled variance; 0 for a single seed on each
-    side.
-    """
+    """Return half the width of Student's interval for two means with pooled variance; 0 for two single seeds."""
     freedom = len(submitted) + len(here) - 2
     if freedom < 1:
         return 0.0

@@ -139,9 +139,7 @@ def _prepared(draw: Draw, rerun: _Rerun) -> tuple[list[AttackCell], str]:
 
 
 def _with_seed(record: Record, seed: int, rerun: _Rerun) -> list[AttackCell]:
-    """Return the record's cascade, with the record's cell last, under another seed; raise `BenchError` if not
-    possible here.
-    """
+    """Return the record's cascade under another seed, its cell last; raise `BenchError` if not possible here."""
     chain: list[AttackCell] = []
     for before in record.cell.after if isinstance(record.cell, AttackCell) else ():
         if before not in rerun.attacks:
@@ -203,9 +201,7 @@ def _merged(there: PlannedCell | None, item: PlannedCell) -> PlannedCell:
 
 
 def _other_code(record: Record, cell: AttackCell, rerun: _Rerun) -> str:
-    """Note differences between the submission's code and the code here; return a reason if an entry's code differs,
-    else "".
-    """
+    """Note all differences in code; return a reason if the code behind an entry differs, else ""."""
     old, new = (
         replace(record.provenance, weights=None, left=None),
         fingerprint.of_cell(cell),

@@ -71,8 +71,7 @@ class _DaskWorker:
 
 
 class ClusterPool:
-    """A pool of a Dask cluster's workers (`bench.sweep.pool.WorkerPool`); each worker process has a single cell at a
-    time.
+    """A pool of a Dask cluster's workers (`bench.sweep.pool.WorkerPool`), each with a single cell at a time.
 
     `executor` is the cluster's address.  `patience` is how long, in seconds, the pool waits for workers.  `notify`
     receives lines for the user.  Raises `BenchError` if Dask is not installed or no scheduler answers.

@@ -22,8 +22,7 @@ def dispatch(
     observers: Sequence[Observer],
     learn: Callable[[AnyCell, Cost], None],
 ) -> None:
-    """Let the pool run all cells in the scheduler; `observers` receive every event, `learn` receives each cell's
-    cost.
+    """Let the pool run all the scheduler's cells; `observers` receive every event, `learn` every cell's cost.
 
     Raises as `pool.events` does; finished cells are then on disk.
     """

@@ -47,9 +47,7 @@ class Estimates:
         self, shape: Callable[[AnyCell], tuple[int, ...]], known: Callable[[AnyCell], float | None] = lambda cell: None
     ) -> None:
         self._shape, self._known = shape, known
-        self._speeds: deque[tuple[float, float]] = deque(
-            maxlen=16 * _REMEMBERED
-        )  # for cells with a published time: seconds here, published seconds
+        self._speeds: deque[tuple[float, float]] = deque(maxlen=16 * _REMEMBERED)  # (seconds here, published)
         self._formula: dict[str, float] = {}
         self._elsewhere: dict[str, float | None] = {}
         self._ratios: defaultdict[Hashable, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
@@ -58,9 +56,7 @@ class Estimates:
         self.seen = 0
 
     def learn(self, cell: AnyCell, cost: Cost) -> None:
-        """Learn from a cell's measured time; impossible times are ignored, and reused answers correct only the
-        machine's speed.
-        """
+        """Learn from a cell's measured time, unless impossible; a reused answer only corrects the machine's speed."""
         if (elsewhere := self._took_elsewhere(cell)) is not None and 0 < cost.wall_seconds < 1e9:
             with self._lock:
                 self._speeds.append((cost.wall_seconds, elsewhere))

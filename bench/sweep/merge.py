@@ -114,9 +114,7 @@ def _read(path: Path, limit: int = UNPACKED) -> bytes:
 
 
 def _beside(source: Path, into: Path, merged: MergeResult) -> None:
-    """Copy a source's statements about its matrix; the first stays, unless an unranked suite contradicts the
-    statement.
-    """
+    """Copy a source's statements about its matrix; an existing statement stays, except against an unranked suite."""
     for path in sorted((*(source / name for name in _BESIDE), *source.glob("suite-*.json"))):
         if not path.is_file() or path.stat().st_size > _LARGEST:
             continue

@@ -78,9 +78,7 @@ def schedule(
     resolver: Resolver,
     known: Callable[[AnyCell], float | None] = lambda cell: None,
 ) -> RunSchedule:
-    """Group a run folder's remaining cells by shared work; `known` returns a cell's published run time in seconds,
-    or None.
-    """
+    """Group a run folder's remaining cells by shared work; `known` returns a cell's published seconds, or None."""
     done: list[AnyCell] = []
     again: dict[str, str] = {}
     impossible: list[tuple[AnyCell, str]] = []
@@ -197,9 +195,7 @@ def _reading_keys(planned: Iterable[PlannedCell]) -> dict[str, str]:
 
 
 def _reading_key(cell: AttackCell) -> str:
-    """Return a key for cells with possibly equal readings: all but defense, draw, knowledge, and point (B > 1,
-    within a scope).
-    """
+    """Return a key for cells with possibly equal readings, without defense, draw, knowledge and (B = 1) scope."""
     scope = point(cell.point).scope if cell.federated.batch > 1 else ""
     equal = {"defense": Entry(name="any"), "point": str(scope), "knowledge": "plain", "draw": 0}
     return cell.model_copy(update=equal).canonical()

@@ -29,9 +29,7 @@ _Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A running cell: `cell` is its id, `what` its description, `since` its start time, and `step` its training's
-    progress.
-    """
+    """A running cell: its id, its description (`what`), its start (`since`), and its training's progress (`step`)."""
 
     cell: str
     what: str

@@ -1,6 +1,4 @@
-"""A whole run, from schedule to records: n/a records for impossible cells, and a worker pool for the remaining
-cells.
-"""
+"""A whole run, from schedule to records: n/a records for impossible cells, a worker pool for the others."""
 
 import os
 from collections.abc import Callable
@@ -48,9 +46,7 @@ def default_jobs(device: str = "cpu") -> int:
 
 
 def chosen_device(device: str) -> str:
-    """Replace `auto` by `cuda` if a CUDA device is present, else by `cpu`; raise `BenchError` for `cuda` without a
-    device.
-    """
+    """Replace `auto` by `cuda` or, without a CUDA device, `cpu`; raise `BenchError` if `cuda` is not available."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():

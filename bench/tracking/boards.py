@@ -1,5 +1,4 @@
-"""A suite's board as a single MLflow run: the page, the picture, and each new defense's place among the published
-defenses.
+"""A suite's board as an MLflow run: page, picture, and each new defense's place among the published defenses.
 
 This module does not import mlflow.
 """

@@ -20,8 +20,7 @@ PATIENCE_SECONDS = 60.0  # without any progress; a request to a server that hang
 
 
 class Follower:
-    """A process which uploads a run's records during the run; `uploaded` holds the result after the process has
-    ended.
+    """A process which uploads a run's records during the run; `uploaded` is the result after the process ended.
 
     `run` is the run folder, `tracking_uri` the store's address (None: the default store).  Only the constructor raises
     an error: `BenchError` for an invalid address.

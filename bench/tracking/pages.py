@@ -19,8 +19,7 @@ _BEST_FIRST = f"metrics.`{rows.ASR}`"  # ascending
 
 
 def pages(port: int, experiment: str) -> tuple[dict[str, str], str | None]:
-    """Return the addresses by name, most informative first, and a line about unexpected server answers (None: no
-    such answer).
+    """Return the addresses by name, most informative first, and a line about unexpected server answers, or None.
 
     `charts` shows the board's rows with a chart per metric, `compare` shows rows or cells side by side, and `runs`
     shows the table of cells, or MLflow's first page.  `charts` and `compare` need at least two runs.

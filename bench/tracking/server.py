@@ -39,8 +39,7 @@ def free_port(wanted: int) -> int:
 
 @contextmanager
 def serving(uri: str, port: int, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run MLflow's server on the loopback address while the context is open; at the end, stop the server and its
-    children.
+    """Run MLflow's server on the loopback address while the context is open; then stop the server and its children.
 
     The server refuses other Host headers, because MLflow's default admits private networks, and so a web page which
     rebinds its name.  It executes no jobs, sends no telemetry and reads artifacts only through runs.  Raises

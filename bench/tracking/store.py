@@ -53,9 +53,7 @@ class Note:
 
 
 def default_uri(run: Path) -> str:
-    """Return the absolute address of the sqlite store beside the run folder; raise `BenchError` for a path with ? or
-    #.
-    """
+    """Return the absolute address of the sqlite store beside the run folder; raise `BenchError` for ? or # in it."""
     path = run.resolve().parent / "mlflow.db"
     if any(character in str(path) for character in "?#"):
         raise BenchError(f"{path.parent}: a store's path cannot hold ? or #; rename the folder")
@@ -63,9 +61,7 @@ def default_uri(run: Path) -> str:
 
 
 def checked_uri(run: Path, uri: str | None) -> str:
-    """Return the store's address with an absolute sqlite path (None: the default store); raise `BenchError` if
-    invalid.
-    """
+    """Return the store's address, sqlite paths made absolute (None: default store); raise `BenchError` if invalid."""
     if uri is None:
         return default_uri(run)
     try:
@@ -98,9 +94,7 @@ def digest(content: bytes) -> str:
 
 
 def read_note(run: Path, cell_id: str, uri: str) -> Note | None:
-    """Read the note about a record in a store; None for a missing or damaged note, and the upload then asks the
-    store.
-    """
+    """Read the note about a record in a store; None for a missing or damaged note."""
     try:
         return Note(**json.loads(_note_path(run, cell_id).read_text("utf-8"))[shown(uri)])
     except (OSError, ValueError, TypeError, KeyError):

@@ -247,9 +247,7 @@ def create(
 
 
 def search(target: Target, condition: str, *, deleted: bool = False) -> list[Any]:
-    """Return the experiment's runs which meet MLflow's filter `condition`, newest first; `deleted`: also deleted
-    runs.
-    """
+    """Return the experiment's runs which meet MLflow's filter, newest first; `deleted`: include deleted runs."""
     from mlflow.entities import ViewType
 
     kind = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY

@@ -64,9 +64,7 @@ def load(path: Path) -> tuple[Record, RunView]:
 
 
 def view(record: Record, sha256: str) -> RunView:
-    """Make the view of a record, with texts, keys and numbers which MLflow accepts; `sha256` is the record file's
-    hash.
-    """
+    """Make a record's view, with texts, keys and numbers which MLflow accepts; `sha256` is the file's hash."""
     tags = [(suitable_key(key), clean(value, _TAG)) for key, value in _tags(record, sha256) if value]
     return RunView(
         sha256=sha256,
@@ -105,8 +103,7 @@ def suitable_params(part: Frozen, path: str = "") -> dict[str, str]:
 
 
 def flat(part: Frozen, path: str = "", *, params: bool = True) -> Iterator[tuple[str, str]]:
-    """Yield the set fields of a cell by path, such as `defense`, `defense.share`, `federated.batch` or
-    `grants.labels`.
+    """Yield a cell's set fields by path, such as `defense`, `defense.share`, `federated.batch` or `grants.labels`.
 
     `params`: also yield the entries' parameters.  Paths to weights files are left out.
     """
