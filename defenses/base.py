@@ -1,13 +1,13 @@
-"""A defense: a sequence of transforms for each stage of the pipeline.
+"""Interfaces for defenses: a defense is a sequence of transforms for each stage of a federated round.
 
-A transform is a pure function of tensors, state and context, for any number of leading axes (`context.lead`): (client,
-example, *shape) at stages `input` and `example`; (client, *shape) at `step`, `client`, `exchange` and `server`;
-(*shape) at `aggregate`.
+A transform is a pure function of tensors, a state and a context.  Tensors may have any number of leading axes
+(`context.lead`): (client, example, *shape) at stages `input` and `example`; (client, *shape) at `step`, `client`,
+`exchange` and `server`; (*shape) at `aggregate`.
 
-At stage `input` the tensors are a local step's training data: `inputs` (client, example, *shape) in [0, 1], and
+At stage `input` the tensors are the training data for a local step: `inputs` (client, example, *shape) in [0, 1], and
 `targets` (client, example, class), class probabilities.  A transform may mix an example with its successor in the batch
-(the last with the first) and with no other example: at type-2 these two are the truth.  Each round draws a new batch
-order, so the successor is random.
+(the last with the first) and with no other example: at type-2 the true examples are these two.  Each round draws a new
+batch order, so the successor is random.
 """
 
 from abc import ABC, abstractmethod
@@ -23,15 +23,16 @@ from bench.points import Stage
 Tensors = Mapping[str, Tensor]
 Shapes = Mapping[str, tuple[int, ...]]
 State = Mapping[str, Tensor]
-Law = Literal["gaussian", "laplace"]  # of additive noise
-# What a reading shows of an earlier transform's output: which of its coordinates are zero; its tensors, each up to a
-# factor; or all of it.
+Law = Literal["gaussian", "laplace"]  # distribution of additive noise
+# The visible part of an earlier transform's output in a reading: only which coordinates are zero; each tensor up to a
+# factor; or all values.
 Shown = Literal["zeros", "directions", "values"]
 
 
 class Draws(Protocol):
-    """Random numbers for a transform: keyed row by row (a row: one client's or example's tensors), or from a device's
-    generator."""
+    """Random numbers for a transform, drawn either from a key for each row (a client's or an example's tensors) or
+    from a device's generator.
+    """
 
     def normal(self, name: str, like: Tensor) -> Tensor: ...
     def uniform(self, name: str, like: Tensor) -> Tensor: ...
@@ -39,211 +40,245 @@ class Draws(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Public:
-    """Knowledge shared by everyone before a training or an attack begins."""
+    """Knowledge which all clients, the server and the attacker share before a training or an attack begins."""
 
     model: nn.Module
     weights: Tensors
     """Initial weights, name → (*shape)."""
     inputs: Tensor
-    """Public examples (example, *shape) in [0, 1]; no client holds them."""
+    """Public examples, (example, *shape) in [0, 1]; no client holds these examples."""
     labels: Tensor
-    """Labels (example,)."""
+    """Labels of the public examples, (example,)."""
     classes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Federated setting, as a defense may know it."""
+    """The federated setting, with the facts that a defense may use."""
 
     clients: int
-    """N."""
+    """N, the number of clients."""
     per_round: int
-    """K, clients in a round."""
+    """K, the number of clients in a round."""
     rounds: int
-    """T."""
+    """T, the number of rounds."""
     steps: int
-    """L, local steps."""
+    """L, the number of local steps in a round."""
     batch: int
-    """B."""
+    """B, the number of examples in a local step."""
     client_examples: int
-    """D_i|."""
+    """The size of a client's data set, |D_i|."""
     rate: float
-    """η."""
+    """η, the learning rate of local steps."""
     weight_step: float = 1.0
-    """Weight change per unit of a client's update: 1 for a difference of weights, η for a gradient."""
+    """Weight change per unit of a client's update: 1 if clients send weight differences, η if clients send
+    gradients.
+    """
     colluders: float = 0.0
-    """Share of a client's neighbours that collude with the attacker; enters ε."""
+    """Share of a client's neighbours which collude with the attacker, in [0, 1]; ε depends on this share."""
     public: Public | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Local:
-    """Inputs to a client's gradients."""
+    """The data and the weights which give clients' gradients in a local step."""
 
     model: nn.Module
     weights: Tensors
-    """The client's weights, name → (client, *shape)."""
+    """Each client's weights, name → (client, *shape)."""
     inputs: Tensor
-    """(client, example, *shape)."""
+    """Training examples, (client, example, *shape)."""
     labels: Tensor
-    """(client, example)."""
+    """Labels of the training examples, (client, example)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Position in the training at which a transform acts.  A description fills the optional fields for candidates if
-    possible."""
+    """The place in a training at which a transform acts, with everything that a transform may read there.
+
+    When a description applies a transform to an attacker's candidates, the optional fields are filled if possible.
+    """
 
     lead: int
     """Number of leading axes."""
     stage: Stage
     round: int
-    """t, from 0."""
+    """t, the round number, counted from 0."""
     step: int
-    """Local step, from 0."""
+    """Number of the local step, counted from 0."""
     setting: Setting
     draws: Draws
     weights: Tensors | None = None
     """Weights at the start of the round, name → (*shape)."""
     norms: Tensors | None = None
-    """At stage `step` only: norms after stage `example`, name → (client, example)."""
+    """Norms of example gradients after stage `example`, name → (client, example); only at stage `step`."""
     examples: Tensors | None = None
-    """At stage `step`, if the transform `needs_examples`: gradients, name → (client, example, *shape)."""
+    """Example gradients, name → (client, example, *shape); only at stage `step`, if the transform sets
+    `needs_examples`.
+    """
     local: Local | None = None
-    """At stage `example` only: inputs to the gradients."""
+    """Data and weights behind the gradients; only at stage `example`."""
     colluders: float = 0.0
-    """Share of a client's neighbours that tell the attacker their secrets; a transform then leaves only the noise they
-    cannot remove."""
+    """Share of a client's neighbours which reveal their secrets to the attacker, in [0, 1].  A transform then adds
+    only the noise which the attacker cannot subtract.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Effect on rows, determined by the norms: a factor for each tensor, plus N(0, deviation²) on every coordinate."""
+    """A transform's effect on rows if norms determine the effect: a factor for each tensor, plus noise N(0,
+    deviation²) on every coordinate.
+    """
 
     factors: Tensors
-    """Name → (row axes); 1 for an absent name."""
+    """Factors, name → (row axes); an absent name has factor 1."""
     deviation: Tensor | float = 0.0
-    """A number, or (row axes)."""
+    """Noise deviation, a number or (row axes)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedNoise:
-    """Independent noise with mean 0; variances in squared units of the tensors."""
+    """Independent noise with mean 0; variances are in squared units of the tensors."""
 
     law: Law = "gaussian"
     variance: float | Tensors
-    """Per coordinate: a number, or name → a tensor that broadcasts to (*shape)."""
+    """Variance per coordinate: a number, or name → a tensor which broadcasts to (*shape)."""
     bound: bool = False
-    """The true variance is secret, and at most `variance`."""
+    """True if `variance` is only an upper bound and the true variance is secret."""
     of_mean: float | None = None
-    """Variance per coordinate of the clients' mean, if not `variance` over the number of clients."""
+    """Variance per coordinate of the clients' mean; None: `variance` divided by the number of clients."""
 
 
 class Transform:
-    """One step of a defense.  Concrete transforms are frozen dataclasses, checked in `__post_init__`.
+    """A single operation of a defense on tensors.  Concrete transforms are frozen dataclasses, checked in
+    `__post_init__`.
 
     The harness calls `update`.  A transform without memory defines `apply`; a transform with memory defines `initial`
-    and `update`.  Adaptive attackers know the code and not the draws.  `expected`, `simulate`, `noise` and
-    `log_likelihood` describe more.
+    and `update`.  Adaptive attackers know the transform's code, but not its draws; for them, `expected`, `simulate`,
+    `noise` and `log_likelihood` describe the transform in more detail.
     """
 
     random: ClassVar[bool] = False
-    batchwise: ClassVar[bool] = False  # an example's result depends on the others of its batch
+    batchwise: ClassVar[bool] = False  # an example's result depends on other examples in the batch
     mixes_examples: ClassVar[bool] = False  # at `input`: convex mixtures of a batch's examples, and labels
-    mixes_clients: ClassVar[bool] = False  # a client's result depends on the others of its round
-    needs_examples: ClassVar[bool] = False  # at stage `step`: it looks at each example's gradient
-    unlinks: ClassVar[bool] = False  # after it nobody can tell which coordinates belong to one client
-    owner: Literal["server", "client"] = "server"  # of the state: one for all, or one for each client
-    reads: ClassVar[Shown] = "values"  # what `simulate` reads off the reading
+    mixes_clients: ClassVar[bool] = False  # a client's result depends on other clients in the round
+    needs_examples: ClassVar[bool] = False  # at stage `step`: the transform reads each example's gradient
+    unlinks: ClassVar[bool] = False  # the server cannot link a client's coordinates afterwards
+    owner: Literal["server", "client"] = "server"  # holder of the state: the server, or each client
+    reads: ClassVar[Shown] = "values"  # the property that `simulate` takes from the reading
 
     def __init_subclass__(cls) -> None:
         if cls.apply is Transform.apply and cls.update is Transform.update:
             raise TypeError(f"{cls.__name__} does nothing: define apply, or initial and update")
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
-        """Transformed tensors: same names, shapes and dtypes; inputs untouched.  With memory: the first round."""
+        """Return the transformed tensors, with unchanged names, shapes and dtypes; the given tensors are not
+        modified.
+
+        The default for a transform with memory applies `update` to the initial state, as in the first round.
+        """
         shapes = {name: tuple(value.shape[context.lead :]) for name, value in tensors.items()}
         rows = len(next(iter(tensors.values()))) if context.lead else 1
         return self.update(tensors, self.initial_of(shapes, rows), context)[0]
 
     def initial(self, shapes: Shapes) -> State:
-        """State before round 0, for the server or a single client; empty without memory."""
+        """Return the state before round 0 for the server or for a single client; a transform without memory returns
+        {}.
+
+        `shapes` gives each tensor's shape without leading axes.
+        """
         del shapes
         return {}
 
     def update(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Transformed tensors, and the next state; a client state has the client axis first."""
+        """Return the transformed tensors and the next state.  A client's state has the client axis first."""
         return self.apply(tensors, context), state
 
     @property
     def keeps(self) -> tuple[Shown, ...]:
-        """Properties of the input still visible in the output: a clip keeps zeros and directions, noise keeps none."""
+        """Properties of the input which the output still shows: a clip keeps zeros and directions, noise keeps no
+        property.
+        """
         return ()
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State] | None:
-        """A candidate's gradient after the transform, averaged over its draws, and the next state; differentiable in
-        `tensors`.
+        """Return the transformed candidate gradients, averaged over the transform's draws, and the next state.
 
-        `context.draws` gives zeros as normals and 1/2 as uniforms.  None: the harness runs `update` with its draws off
-        (`bench.federated.straight_through`), with the identity's derivative if the true derivative is useless.
+        The result must be differentiable in `tensors`.  `context.draws` returns 0 for every normal and 1/2 for every
+        uniform. If this method returns None, the harness runs `update` with such draws
+        (`bench.federated.straight_through`), and uses the identity's derivative if the true derivative is useless.
         """
         del tensors, state, context
         return None
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """`expected`, if the reading shows this very row: `observed`.  At the truth equal to `apply`, for every draw.
+        """Return the expected output for candidate gradients, using the draws that the reading `observed` of these
+        rows reveals.
 
-        Called only if neither a mean over rows nor a later transform hides the properties in `reads`.  Differentiable
-        in `tensors`.  None: the reading reveals no draws, and `expected` applies.
+        If the candidate is the truth, the result equals the output of `apply` for every draw.  The result must be
+        differentiable in `tensors`.  The harness calls this method only if neither a mean over rows nor a later
+        transform hides the properties in `reads`.  None means: the reading reveals no draws, and the harness uses
+        `expected`.
         """
         del tensors, observed, context
         return None
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
-        """log p(`observed`), with `tensors` from `expected`, up to a constant, at most 0: (row,).  None: the likelihood
-        under `noise`."""
+        """Return log p(`observed`) for each row, (row,), up to a constant and at most 0; `tensors` come from
+        `expected`.
+
+        None means: the harness uses the likelihood under `noise`.
+        """
         del tensors, observed, context
         return None
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
-        """log p(`observed`), with `tensors` from `expected`, up to a constant independent of the candidate, any sign:
-        (row,).
+        """Return log p(`observed`) for each row, (row,), with any sign and up to a constant which no candidate
+        changes.
 
-        Ranks candidates; `log_likelihood` guides a search by its derivative.  None: `noise` gives the exact density,
-        unless its variance is a bound.
+        `tensors` come from `expected`.  The density ranks candidates, while `log_likelihood` guides a search by its
+        derivative. None means: `noise` gives the exact density, unless its variance is only a bound.
         """
         return self.log_likelihood(tensors, observed, context)
 
     def by_norms(self, norms: Tensors, context: Context) -> Scaling | None:
-        """Effect of `apply` on rows with these norms, name → (row axes), if the norms determine the effect; training
-        then forms no example gradients.  None: the tensors are needed."""
+        """Return the effect of `apply` on rows with these norms, name → (row axes), if norms determine the effect.
+
+        A training then forms no example gradients.  None means: `apply` needs the tensors.
+        """
         del norms, context
         return None
 
     def update_by_norms(self, norms: Tensors, state: State, context: Context) -> tuple[Scaling, State] | None:
-        """`update`, by norms."""
+        """Return the effect of `update` on rows with these norms, and the next state; None if `update` needs the
+        tensors.
+        """
         scaling = self.by_norms(norms, context)
         return None if scaling is None else (scaling, state)
 
     def noise(self, context: Context, state: State) -> AddedNoise | None:
-        """Noise on every coordinate around `expected`; None without noise.
+        """Return the noise which lies around `expected` on every coordinate, or None if the transform adds no noise.
 
-        `state` is the state before the transform.  Draws recovered by `simulate`, and other randomness, are no noise.
+        `state` is the state before the transform.  Draws recovered by `simulate`, and other randomness, do not count as
+        noise.
         """
         del context, state
         return None
 
     def variance_at(self, tensors: Tensors, context: Context) -> Tensors | None:
-        """Exact noise variance for these `tensors`, name → (*lead, *shape); None: `noise` has the variance.
+        """Return the exact noise variance for these `tensors`, name → (*lead, *shape); None if `noise` already gives
+        the variance.
 
-        For noise that depends on the tensors, if `noise` gives only a bound: the contracts then test this variance
-        exactly.
+        A transform defines this method if its noise depends on the tensors and `noise` gives only a bound.  The
+        contract tests then check this variance.
         """
         del tensors, context
         return None
 
     def initial_of(self, shapes: Shapes, clients: int) -> State:
-        """State before round 0: the server's, or `clients` copies with the client axis first."""
+        """Return the state before round 0: the server's state, or `clients` copies of a client's state along a first
+        axis.
+        """
         state = self.initial(shapes)
         if self.owner == "server":
             return state
@@ -254,9 +289,9 @@ StageTransforms = Mapping[Stage, Sequence[Transform]]
 
 
 class Defense(ABC):
-    """A choice of transforms and parameters.  Concrete defenses are frozen dataclasses.
+    """A choice of transforms and their parameters.  Concrete defenses are frozen dataclasses.
 
-    `stages` lists the possible stages (for `bench list`); the contracts check that the defense acts at no other stage.
+    `stages` lists all stages at which the defense may act (shown by `bench list`); the contract tests check this list.
     """
 
     reference: ClassVar[str]
@@ -264,9 +299,13 @@ class Defense(ABC):
 
     @abstractmethod
     def transforms(self, setting: Setting) -> StageTransforms:
-        """Transforms for each stage, in order.  Raises ValueError for an unsupported setting."""
+        """Return the transforms for each stage, in order of application.  Raises ValueError for an unsupported
+        setting.
+        """
 
     def mechanism(self, setting: Setting) -> Mechanism | Reports | None:
-        """Noise, or locally private reports, as an accountant reads them.  None: no calibrated noise, and no ε."""
+        """Return the noise or the locally private reports, as an accountant needs them; None without calibrated
+        noise, hence no ε.
+        """
         del setting
         return None

@@ -1,4 +1,6 @@
-"""Clipping by each coordinate's mean and scale, learned from earlier gradients (Pichapati et al. 2019)."""
+"""Adaptive clipping with a mean and a scale for each coordinate, learned from earlier gradients (Pichapati et al.
+2019).
+"""
 
 import math
 from dataclasses import dataclass
@@ -16,27 +18,28 @@ _MEAN, _SPREAD = "mean/", "variance/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveClip(Transform):
-    """w = (g - a)/b, clipped to norm 1 over all coordinates, plus noise with deviation `multiplier`; g̃ = b·w + a.
+    """Normalise each coordinate, w = (g - a)/b, clip w to norm 1, add noise with deviation `multiplier`, and invert:
+    b·w + a.
 
-    Update, with the current a and b: v = (g̃ - a)² - b²·multiplier²/n, clamped to [h1, h2]; a ← .99a + .01g̃; s² ← .9s²
-    + .1v; b_i = √s_i·√Σs.  For n rows with a shared state, g̃ here is their mean.  The state depends only on noised
-    gradients.
+    The norm is taken over all coordinates.  The results g̃ update a and s, and b follows: v = (g̃ - a)² -
+    b²·multiplier²/n, clamped to [h1, h2]; a ← .99a + .01g̃; s² ← .9s² + .1v; b_i = √s_i·√Σs.  If n rows share a state,
+    g̃ in these formulas is the mean of the rows.  The state depends only on noised gradients.
     """
 
     random: ClassVar[bool] = True
 
     owner: Literal["server", "client"]
-    """Owner of the state."""
+    """The state's owner: `server` for a common state, `client` for a state per client."""
     multiplier: float
     low: float
-    """h1."""
+    """h1, lower limit for v."""
     high: float
-    """h2."""
+    """h2, upper limit for v."""
     as_cited: bool = False
-    """s ← .9s + .1v and noise with deviation multiplier², as in the repository cited by Fed-αCDP."""
+    """True for s ← .9s + .1v and noise with deviation multiplier², as in the repository which Fed-αCDP cites."""
 
     def initial(self, shapes: Shapes) -> State:
-        """a = 0, s = √(h1·h2); stored: s², or s if `as_cited`."""
+        """Return a = 0 and s = √(h1·h2); the state stores s², or s if `as_cited`."""
         start = (self.low * self.high) ** (0.5 if self.as_cited else 1.0)
         return {_MEAN + name: torch.zeros(shape) for name, shape in shapes.items()} | {
             _SPREAD + name: torch.full(shape, start) for name, shape in shapes.items()
@@ -66,7 +69,7 @@ class AdaptiveClip(Transform):
         return noised, after
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """(b·multiplier)² per coordinate: the server's scales b are public."""
+        """Return variance (b·multiplier)² for each coordinate, exact because the server's scales b are public."""
         del context
         of_client = self.owner == "client"
         _, widths = self._scales(state, int(of_client))
@@ -78,7 +81,7 @@ class AdaptiveClip(Transform):
         return self.multiplier**2 if self.as_cited else self.multiplier
 
     def _scales(self, state: State, shared: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """a and b, name → (*shape) after `shared` leading axes."""
+        """Return a and b, name → (*shape), with `shared` leading axes."""
         means = {key.removeprefix(_MEAN): value for key, value in state.items() if key.startswith(_MEAN)}
         s = {n: state[_SPREAD + n] if self.as_cited else state[_SPREAD + n].sqrt() for n in means}
         total = sum((value.flatten(shared).sum(-1) for value in s.values()), torch.zeros(()))
@@ -87,7 +90,7 @@ class AdaptiveClip(Transform):
     def _read(
         self, tensors: Tensors, state: State, lead: int, shared: int
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """a and b, shaped to broadcast against the rows; the state has `shared` leading axes."""
+        """Return a and b, reshaped to broadcast against the rows; the state has `shared` leading axes."""
 
         def over_rows(name: str, value: Tensor) -> Tensor:
             shape = (*value.shape[:shared], *[1] * (lead - shared), *value.shape[shared:])

@@ -1,4 +1,4 @@
-"""Stochastic levels: round each coordinate at random, without bias, to a multiple of a scale."""
+"""Stochastic rounding: each coordinate becomes a random multiple of a step size, without bias."""
 
 import math
 from collections.abc import Mapping
@@ -14,31 +14,32 @@ from bench.defenses.transforms.rows import broadcast, rows
 from bench.gradients import example_gradients, one_hot
 from bench.points import UPDATE_STAGES
 
-_EXAMPLES = 16  # public ones, whose gradients tell how large a scale usually is
-_MARGIN = 2.0  # times the largest of theirs
-_STEEP = 0.9  # from this distance on, in steps, the likelihood goes on along its tangent
-_LEAST = 1e-6  # the chance of a level that a candidate could not send
-_WHOLE = 1e-3  # how far a level may be from a whole number, in single precision
-_SENT = 1e-4  # how exactly a reading shows the scale, relative
+_EXAMPLES = 16  # public examples whose gradients show the usual step size
+_MARGIN = 2.0  # factor on the largest of their step sizes
+_STEEP = 0.9  # distance, in steps, beyond which the likelihood follows its tangent
+_LEAST = 1e-6  # probability assumed for a level which a candidate cannot send
+_WHOLE = 1e-3  # tolerance for an integer level in single precision
+_SENT = 1e-4  # relative precision of the step in a reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StochasticLevels(Transform):
-    """g → τ·m, m = ⌊g/τ⌋ plus 1 with probability p = g/τ - ⌊g/τ⌋: unbiased, independent per coordinate, variance τ²·p(1
-    - p).
+    """Round each coordinate g to τ·⌊g/τ⌋ or τ·(⌊g/τ⌋ + 1); the upper value has probability p = g/τ - ⌊g/τ⌋.
 
-    τ: a step for each tensor of each row, ‖g‖₂/s (`l2`) or max|g|/s (`max`).  Rounding the signed number has the same
-    distribution as sign(g)·ξ, with ξ for |g|/τ.
+    Results are unbiased and independent per coordinate, with variance τ²·p(1 - p).  The step τ of each tensor in each
+    row is ‖g‖₂/s (`l2`) or max|g|/s (`max`).  Rounding signed numbers gives the same distribution as the papers'
+    sign(g)·ξ, with ξ a rounding of |g|/τ.
     """
 
     random: ClassVar[bool] = True
 
     levels: int | None
-    """s; None: √n for a tensor with n coordinates."""
+    """s, the number of levels; None: √n for a tensor with n coordinates."""
     norm: Literal["l2", "max"]
     clip: float | None = None
-    """c: first limit each coordinate to ±c standard deviations of its tensor; tensors with deviation 0 are
-    unlimited."""
+    """c: coordinates are first limited to ±c standard deviations of their tensor (no limit for deviation 0); None:
+    no limit.
+    """
 
     def __post_init__(self) -> None:
         if self.levels is not None:
@@ -56,14 +57,15 @@ class StochasticLevels(Transform):
         return sent
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """The candidate after the clip."""
+        """Return the candidate after the limit `clip`."""
         return self._limited(tensors, context.lead), state
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """log(1 - |g/τ - m|), summed over the reading's levels m with its step τ.
+        """Return log(1 - |g/τ - m|), summed over the levels m in the reading, with the reading's τ, for each row.
 
-        For gradient search: beyond .9 the tangent continues, so a candidate that cannot have sent m still has a
-        derivative. `log_density` adds the scale's information on the candidate's norm.
+        Above |g/τ - m| = .9 the function continues along its tangent: a gradient search then has a derivative also for
+        a candidate which cannot have sent m.  Only `log_density` uses the information which τ gives on the candidate's
+        norm.
         """
         total = None
         for name, tensor in tensors.items():
@@ -74,8 +76,11 @@ class StochasticLevels(Transform):
         return total
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """`log_likelihood` without the tangent, plus the scale, which is sent with the levels: another scale excludes a
-        candidate. Impossible levels count log 10⁻⁶ each."""
+        """Return the reading's density for each row: `log_likelihood` without the tangent, plus a term for the step
+        τ.
+
+        The reading reveals τ, so a candidate with another τ is excluded.  An impossible level counts log 10⁻⁶.
+        """
         total = None
         for name, tensor in tensors.items():
             apart, off = self._apart(tensor, observed[name].detach(), context.lead)
@@ -85,7 +90,7 @@ class StochasticLevels(Transform):
         return total
 
     def variance_at(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
-        """τ²·p(1 - p)."""
+        """Return τ²·p(1 - p) for each coordinate."""
         variances = {}
         for name, tensor in self._limited(tensors, context.lead).items():
             tau = broadcast(self._step(tensor, context.lead), tensor)
@@ -95,10 +100,10 @@ class StochasticLevels(Transform):
         return variances
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """At most τ²/4.  τ is secret before the reading: assumed twice the largest τ among public examples' gradients,
-        or 1 without public data; a larger update exceeds this bound.
+        """Return the upper bound τ²/4 on the variance, for an attacker without a reading.
 
-        `log_likelihood` and `log_density` read τ from the reading instead.
+        τ is then unknown: the bound uses twice the largest τ among public examples' gradients, or 1 without public
+        data; a larger update exceeds the bound.  `log_likelihood` and `log_density` take τ from the reading instead.
         """
         del state
         steps = self._public_steps(context)
@@ -118,7 +123,6 @@ class StochasticLevels(Transform):
         return limited
 
     def _step(self, tensor: Tensor, lead: int) -> Tensor:
-        """τ, (*lead,)."""
         flat = rows(tensor, lead)
         scale: Tensor = torch.linalg.vector_norm(flat, ord=2 if self.norm == "l2" else torch.inf, dim=-1)
         return scale / self._count(flat.shape[-1])
@@ -127,21 +131,23 @@ class StochasticLevels(Transform):
         return max(1, round(math.sqrt(coordinates))) if self.levels is None else self.levels
 
     def _apart(self, tensor: Tensor, observed: Tensor, lead: int) -> tuple[Tensor, Tensor]:
-        """g/τ - m| with the reading's τ, (*lead, coordinate), and the relative deviation of the candidate's τ,
-        (*lead,)."""
+        """Return |g/τ - m| with the reading's τ, (*lead, coordinate), and the relative error of the candidate's τ,
+        (*lead,).
+        """
         flat, seen = rows(tensor, lead), rows(observed, lead)
         tau = self._shown_step(seen, self._count(flat.shape[-1]))
-        nothing = tau == 0  # a row of zeros was sent: it had no scale
+        nothing = tau == 0  # the client sent a row of zeros, which has no step
         unit = tau.where(~nothing, 1.0)
         apart = ((flat - seen) / unit[..., None]).abs()
         own = self._step(tensor.detach(), lead)
         return apart, own / unit - (~nothing).to(own)
 
     def _shown_step(self, seen: Tensor, levels: int) -> Tensor:
-        """Step τ shown by a reading, (*lead,): the largest τ that divides all magnitudes; 0 for zeros.
+        """Return the step τ that a reading shows, (*lead,): the largest τ which divides all magnitudes, or 0 for a
+        zero row.
 
-        Levels are integers, so τ is the least magnitude over 1, 2, …  A small tensor may hold only multiples of 2 or 3;
-        its step is then overestimated.
+        Levels are integers, so τ is the least magnitude divided by 1, 2, …  If a small tensor holds only multiples of 2
+        or 3, the result overestimates τ.
         """
         magnitudes = seen.abs()
         least = magnitudes.where(magnitudes > 0, torch.inf).amin(-1)
@@ -160,8 +166,10 @@ class StochasticLevels(Transform):
         return (least / found).where(present, 0.0)
 
     def _public_steps(self, context: Context) -> dict[str, Tensor] | None:
-        """`_MARGIN` times the largest τ among public examples' gradients, in stage units, name → (); None without
-        public examples."""
+        """Return `_MARGIN` times the largest τ among public examples' gradients, in units of the stage, name → ().
+
+        Return None without public examples.
+        """
         gradients = public_gradients(context)
         if gradients is None:
             return None
@@ -173,8 +181,10 @@ class StochasticLevels(Transform):
 
 
 def public_gradients(context: Context) -> Mapping[str, Tensor] | None:
-    """Gradients for a few public examples at the round's weights, name → (example, *shape); None without public
-    examples."""
+    """Return the gradients of a few public examples at the round's weights, name → (example, *shape).
+
+    Return None without public examples.
+    """
     public = context.setting.public
     if public is None or not len(public.inputs):
         return None
@@ -186,5 +196,4 @@ def public_gradients(context: Context) -> Mapping[str, Tensor] | None:
 
 
 def _nonzero(value: Tensor) -> Tensor:
-    """The value, or 1 for 0."""
     return value.where(value != 0, 1.0)

@@ -1,4 +1,4 @@
-"""Mask: keep some coordinates of a row's update, zero the others."""
+"""Masks: transforms which keep some coordinates of each row and set the others to zero."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,12 +15,13 @@ _SHARE = "share of coordinates set to zero"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepLargest(Transform):
-    """Zero the `share` of coordinates with least magnitude (Fed-αCDP §4.1, threshold pruning; Lin et al. 2018).
+    """Zero the `share` of each row's coordinates with least magnitude (Fed-αCDP §4.1, threshold pruning; Lin et al.
+    2018).
 
-    Exactly round(share·n) coordinates, over all tensors' n; among equal magnitudes the first in tensor order stays.
+    Exactly round(share·n) of the n coordinates in all tensors become zero; ties are kept in tensor order.
     """
 
-    reads: ClassVar[Shown] = "directions"  # magnitudes up to a factor: a clip may come after it
+    reads: ClassVar[Shown] = "directions"  # magnitudes up to a factor, so a clip may follow
 
     share: float
 
@@ -36,13 +37,13 @@ class KeepLargest(Transform):
         return ("zeros",)
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """The candidate under its own mask."""
         return self.apply(tensors, context), state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate at the reading's nonzero coordinates, which are the kept ones.
+        """Return the candidate at the reading's nonzero coordinates, which are the kept coordinates.
 
-        Elsewhere: its excess over the least kept magnitude, an upper limit for zeroed coordinates.
+        At the other coordinates, return the candidate's excess over the least kept magnitude: zeroed values cannot
+        exceed it.
         """
         kept = {name: observed[name] != 0 for name in tensors}
         least = _least_kept(_masked(tensors, kept), observed, context.lead)
@@ -54,7 +55,7 @@ class KeepLargest(Transform):
 
 
 def _least_kept(masked: Tensors, observed: Tensors, lead: int) -> Tensor:
-    """Least magnitude kept in each row, (*lead,): the reading's, divided by the factor of a later clip."""
+    """Return the least kept magnitude in each row's reading, (*lead,), after undoing the shrinkage by a later clip."""
     bounds = []
     for name, tensor in masked.items():
         seen, candidate = rows(observed[name], lead), rows(tensor, lead)
@@ -67,10 +68,10 @@ def _least_kept(masked: Tensors, observed: Tensors, lead: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepRandom(Transform):
-    """Keep a random subset of the coordinates with magnitude above `threshold`.
+    """Keep a random subset of the coordinates with magnitude above `threshold`, and set all others to zero.
 
-    Shokri & Shmatikov 2015 (DSSGD): send a fixed share of all coordinates, here 1 - `share`, drawn without replacement
-    from those above the threshold, or all if fewer exceed the threshold.
+    A fixed share 1 - `share` of all coordinates is drawn without replacement from the coordinates above the threshold,
+    or all of these if fewer exceed the threshold (DSSGD, Shokri & Shmatikov 2015).
     """
 
     random: ClassVar[bool] = True
@@ -97,7 +98,7 @@ class KeepRandom(Transform):
         return ("zeros",)
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Each coordinate above the threshold, times its probability to be kept."""
+        """Return each coordinate above the threshold, times its probability to be kept."""
         above = {name: (tensor.abs() > self.threshold).to(tensor) for name, tensor in tensors.items()}
         drawn = flattened(above, context.lead)
         kept = drawn.shape[-1] - round(self.share * drawn.shape[-1])
@@ -105,15 +106,15 @@ class KeepRandom(Transform):
         return {n: tensor * above[n] * broadcast(chance, tensor) for n, tensor in tensors.items()}, state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate at the reading's nonzero coordinates."""
+        """Return the candidate at the reading's nonzero coordinates, and zero elsewhere."""
         del context
         return _masked(tensors, {name: observed[name] != 0 for name in tensors})
 
 
 def _first(scores: Tensors, share: float, lead: int) -> dict[str, Tensor]:
-    """True for all but round(share·n) of each row's n coordinates: the highest scores.
+    """Return masks, True for the highest scores: all but round(share·n) of each row's n coordinates.
 
-    Stable sort: ties keep their order on every device.
+    The sort is stable, so every device resolves ties alike.
     """
     vectors = flattened(scores, lead)
     count = vectors.shape[-1]

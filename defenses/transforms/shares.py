@@ -1,4 +1,4 @@
-"""Noise shares: neighbours in a round cancel each client's noise, share by share."""
+"""Noise shares: clients exchange shares of their noise, and the shares cancel in the mean over a round."""
 
 import math
 from dataclasses import dataclass
@@ -15,11 +15,13 @@ from bench.defenses.transforms.noise import Additive
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseShares(Additive):
-    """Client i adds v shares n_ij ~ N(0, s²), v·s² = `deviation`², and -r·n_ji for each received share n_ji, r ~ N(1,
-    σ_r²), per coordinate (NISS algorithm 2).
+    """Add v noise shares to each client's update, and subtract the shares received from neighbours (NISS algorithm
+    2).
 
-    Neighbours: the next v in a ring in round order, at most K - 1.  The nearest share `context.colluders` among them
-    tell the attacker their sent and received shares: he subtracts their n_ij, and the mean of -r·n_ji.
+    Client i adds n_ij ~ N(0, s²) for each neighbour j, with v·s² = `deviation`², and adds -r·n_ji for each received
+    share n_ji, with a factor r ~ N(1, σ_r²) per coordinate.  A client's neighbours are the next v clients in a ring in
+    round order, at most K - 1.  The nearest neighbours, a share `context.colluders` of all, reveal their sent and
+    received shares to the attacker, who subtracts the revealed n_ij and the mean of -r·n_ji.
     """
 
     mixes_clients: ClassVar[bool] = True
@@ -38,7 +40,7 @@ class NoiseShares(Additive):
         return {name: tensor + self._noise(name, tensor, context, known) for name, tensor in tensors.items()}
 
     def _noise(self, name: str, like: Tensor, context: Context, known: int) -> Tensor:
-        """Sum of the remaining shares on each upload, (client, *shape)."""
+        """Return the noise which the attacker cannot subtract from each upload, (client, *shape)."""
         unit, deviation = self.deviation / math.sqrt(self.shares), math.sqrt(self.factor_variance)
         total = torch.zeros_like(like)
         for number in range(self.shares):
@@ -52,7 +54,10 @@ class NoiseShares(Additive):
         return total
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Taken as Gaussian (exact without colluders, or at σ_r = 0); the mean has the factors' noise."""
+        """Return the noise on an upload, taken as Gaussian (exact without colluders, or at σ_r = 0).
+
+        In the mean over clients only the noise from the factors r remains.
+        """
         del state
         share = round(context.colluders * self.shares) / self.shares
         own = self.deviation**2

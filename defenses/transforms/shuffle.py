@@ -1,4 +1,4 @@
-"""Shuffling: each coordinate's reports reach the server in an anonymous order."""
+"""Shuffling: the server receives the clients' reports of each coordinate in an anonymous order."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,10 +11,10 @@ from bench.defenses.base import Context, Tensors, Transform
 
 @dataclass(frozen=True, slots=True)
 class ShuffleCoordinates(Transform):
-    """A random client order for every coordinate of (client, *shape).  The mean is unchanged.
+    """Permute the clients at random for every coordinate of (client, *shape); the mean over clients is unchanged.
 
-    In LDP-FL (§3, algorithm 3) every parameter is sent separately, at a uniform time in (0, T).  Independent times
-    never reveal the sender, for any T; T is therefore not simulated.
+    In LDP-FL (§3, algorithm 3) a client sends each parameter separately, at a uniform time in (0, T).  Independent
+    times never reveal the sender, for any T; T is therefore not simulated.
     """
 
     random: ClassVar[bool] = True

@@ -1,4 +1,6 @@
-"""Two-point reports: each weight is sent as either of two values; the report is ε-locally private."""
+"""Two-point reports: a client replaces each weight by either of two values, so that each report is ε-locally
+private.
+"""
 
 import math
 from dataclasses import dataclass
@@ -11,25 +13,25 @@ from bench.defenses.base import AddedNoise, Context, State, Tensors, Transform
 from bench.defenses.ranges import positive
 from bench.defenses.transforms.rows import rows
 
-_LEAST = 1e-6  # twice the chance of a report that a candidate out of range could not send
+_LEAST = 1e-6  # twice the probability assumed for a report which an out-of-range candidate cannot send
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoPoint(Transform):
-    """Report each weight w (clipped to [c - r, c + r]) as c ± r·κ, κ = (e^ε + 1)/(e^ε - 1), plus with probability 1/2 +
-    (w - c)/(2rκ).
+    """Report each weight w as c + rκ with probability 1/2 + (w - c)/(2rκ), otherwise as c - rκ, κ = (e^ε + 1)/(e^ε -
+    1).
 
-    Unbiased, variance r²κ² - (w - c)² (LDP-FL eq. 2, lemmas 1, 2).  The tensors are a client's update u; its weight is
-    w = w_0 - u·`weight_step`.
+    First w is clipped to [c - r, c + r].  A report is unbiased, with variance r²κ² - (w - c)² (LDP-FL eq. 2, lemmas 1,
+    2). The transformed tensors are clients' updates u, with weights w = w_0 - u·`weight_step`.
     """
 
     random: ClassVar[bool] = True
 
     epsilon: float
     centre: float = 0.0
-    """c, for a fixed range."""
+    """c, used if `radius` is given."""
     radius: float | None = None
-    """r; None: c and r per tensor, as middle and half width of the weight range at the start of the round."""
+    """r; None: c and r are the middle and the half width of each tensor's weights at the start of the round."""
 
     def __post_init__(self) -> None:
         positive("epsilon", self.epsilon)
@@ -38,7 +40,7 @@ class TwoPoint(Transform):
 
     @property
     def stretch(self) -> float:
-        """κ: distance of a report from the centre, over r."""
+        """κ: the distance between a report and the centre c, divided by r."""
         return 1 / math.tanh(self.epsilon / 2)
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
@@ -54,7 +56,7 @@ class TwoPoint(Transform):
         return reports
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Mean report: the update to the clipped weights."""
+        """Return the mean report: the update to the clipped weights."""
         start = {name: value.to(tensors[name]) for name, value in _weights(context).items()}
         return {
             name: (value - self._clipped(tensors[name], value, context)) / context.setting.weight_step
@@ -62,7 +64,8 @@ class TwoPoint(Transform):
         }, state
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """log(1 + s·(w - c)/(rκ)) minus its maximum log(1 + 1/κ), summed over the reports' signs s.
+        """Return log(1 + s·(w - c)/(rκ)) minus its maximum log(1 + 1/κ), summed over the reports' signs s, for each
+        row.
 
         A tensor with radius 0 adds no information.
         """
@@ -82,7 +85,9 @@ class TwoPoint(Transform):
         return total
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """At most r²κ² per tensor; (w - c)² is at most a share 1/κ²."""
+        """Return the upper bound r²κ² on each tensor's noise variance; the bound exceeds the variance by (w - c)² ≤
+        r².
+        """
         del state
         scale = (self.stretch / context.setting.weight_step) ** 2
         return AddedNoise(
@@ -93,7 +98,7 @@ class TwoPoint(Transform):
         )
 
     def _range(self, start: Tensor) -> tuple[Tensor, Tensor]:
-        """c and r for a tensor, in float64 on its device."""
+        """Return c and r for a tensor, in float64 on the tensor's device."""
         if self.radius is not None:
             known = torch.tensor((self.centre, self.radius), dtype=torch.float64, device=start.device)
             return known[0], known[1]
@@ -106,7 +111,6 @@ class TwoPoint(Transform):
 
 
 def _nonzero(value: Tensor) -> Tensor:
-    """The value, or 1 for 0."""
     return value.where(value != 0, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Delay: hold a coordinate back until a batch's examples agree."""
+"""Delayed sending: a client holds a coordinate back until the examples in its batches agree."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -14,10 +14,12 @@ _HELD, _SPREAD = "held/", "spread/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendUnambiguous(Transform):
-    """Per client coordinate, over the B examples z in a local step: r ← r + Σ_z g_z/B, v ← v + Σ_z (g_z/B)².
+    """Send a coordinate's sum r of delayed gradients once r² > α·v, and send zero until then (Tsuzuku et al. 2018,
+    alg. 1).
 
-    If r² > α·v: send r, reset r = v = 0.  Otherwise send zero, v ← ζ·v (Tsuzuku et al. 2018, algorithm 1).  r and v
-    start at 0.  Raises ValueError outside stage `step`, which has the batch mean and each example.
+    In a local step over examples z, each client updates r ← r + Σ_z g_z/B and v ← v + Σ_z (g_z/B)² for each coordinate.
+    After sending, r = v = 0; without sending, v ← ζ·v.  Both start at 0.  Raises ValueError outside stage `step`, the
+    only stage with the batch mean and each example's gradient.
     """
 
     needs_examples: ClassVar[bool] = True
@@ -45,23 +47,25 @@ class SendUnambiguous(Transform):
         for name, tensor in tensors.items():
             held, spread = state[_HELD + name], state[_SPREAD + name]
             each = context.examples[name].detach()
-            # each g_z/B once: a coordinate that one example alone has is r² = v to the last bit, on every machine
+            # each g_z/B once: a coordinate with a single nonzero example has r² = v to the last bit, on every machine
             parts = each / each.shape[1]
             r, before = held.to(tensor) + tensor, held.to(tensor)
             v = spread.to(tensor) + parts.square().sum(1)
             clear = (before + parts.sum(1)).square() > self.threshold * v
             sent[name] = torch.where(clear, r, 0.0)
-            # in the state's own precision, in which rounds keep it: a description then holds the same
+            # in the state's precision, as between rounds: a description then computes equal values
             after[_HELD + name] = r.where(~clear, 0.0).to(held)
             after[_SPREAD + name] = (self.decay * v.where(~clear, 0.0)).to(spread)
         return sent, after
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """The candidates' own selection; deterministic."""
         return self.update(tensors, state, context)
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """A client's first step: the candidate at the reading's nonzero coordinates; later None, since r is secret."""
+        """Return the candidate at the reading's nonzero coordinates for a client's first step, and zero elsewhere.
+
+        Return None for later steps, because r is then unknown to the attacker.
+        """
         if context.round or context.step:
             return None
         return {name: torch.where(observed[name] != 0, value, 0.0) for name, value in tensors.items()}
