@@ -1,4 +1,4 @@
-"""Clip: shorten a gradient to a bound, keep its direction: g·min(1, C/‖g‖)."""
+"""Clipping: scale a gradient down to a norm bound C and keep its direction, g·min(1, C/‖g‖)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,10 +14,11 @@ from bench.defenses.transforms.rows import joint_norm, norms, rescaled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip(Transform):
-    """Clip each row to `bound`: each tensor by its norm (`tensor`), or all tensors by their joint norm (`flat`).
+    """Clip each row to norm `bound`: each tensor by its norm (`tensor`), or all tensors by their joint norm
+    (`flat`).
 
-    Per tensor, as in Fed-αCDP and its code, a row with M tensors may reach norm √M·C; accountants assume flat (Abadi et
-    al. 2016, algorithm 1).  A row within the bound stays bit-equal.
+    With `tensor`, as in Fed-αCDP and its code, a row with M tensors may reach norm √M·C; accountants assume `flat`
+    (Abadi et al. 2016, algorithm 1).  A row within the bound stays equal bit for bit.
     """
 
     bound: float | Schedule
@@ -39,19 +40,18 @@ class Clip(Transform):
         return ("zeros", "directions")
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """The candidate, clipped likewise."""
         return self.apply(tensors, context), state
 
 
 def clip_factors(norms: Tensors, bound: float | Tensor, per: Literal["tensor", "flat"]) -> dict[str, Tensor]:
-    """min(1, C/‖g‖) per tensor and row, name → (row axes); `bound`: a number, or (row axes)."""
+    """Return min(1, C/‖g‖) for each tensor and row, name → (row axes); `bound` C is a number or (row axes)."""
     if per == "flat":
         return dict.fromkeys(norms, _factor(joint_norm(norms), bound))
     return {name: _factor(norm, bound) for name, norm in norms.items()}
 
 
 def _factor(norm: Tensor, bound: float | Tensor) -> Tensor:
-    """Exactly 1 within the bound (C divided by itself); no division by zero."""
+    """Return min(1, C/‖g‖): exactly 1 within the bound (C divided by itself), without division by zero."""
     if isinstance(bound, Tensor):
         return bound / torch.maximum(norm, bound)
     return torch.full_like(norm, bound) / norm.clamp(min=bound)

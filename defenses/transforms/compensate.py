@@ -1,4 +1,4 @@
-"""Compensation: remove the noise part of a mean update, by random-matrix theory."""
+"""Compensation: the server removes the noise part of a mean update, identified by random-matrix theory."""
 
 import math
 from dataclasses import dataclass
@@ -13,18 +13,19 @@ from bench.defenses.transforms.rows import flattened, unflattened
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compensate(Transform):
-    """Reshape the mean to a matrix C (v × w, rows end to end, zero-padded); keep C·P·Pᵀ (Risk-balanced §5).
+    """Project the mean update, as a matrix C (v × w), on the directions P which are not noise: C·P·Pᵀ (Risk-balanced
+    §5).
 
-    P: eigenvectors of CᵀC/v with eigenvalues outside the noise's Marchenko–Pastur interval σ̂²(1 ± √(w/v))².
-    Eigenvalues below the interval count as data.
+    C has the concatenated coordinates in rows, padded with zeros.  P holds the eigenvectors of CᵀC/v with eigenvalues
+    outside the noise's Marchenko–Pastur interval σ̂²(1 ± √(w/v))²; eigenvalues below the interval also count as data.
     """
 
     variance: float
-    """σ̂²: noise variance per coordinate of the mean, equal for all coordinates."""
+    """σ̂², the noise variance per coordinate of the mean, assumed equal for all coordinates."""
     quotient: float
-    """Q = v/w."""
+    """Q = v/w, the ratio of rows to columns."""
     tolerance: float
-    """Widens the interval by this share of each edge: noise on slices differs between coordinates."""
+    """Share by which each edge of the interval moves outward, since noise on slices differs between coordinates."""
 
     def __post_init__(self) -> None:
         at_least("variance", self.variance)
@@ -46,9 +47,9 @@ class Compensate(Transform):
         return unflattened(kept, tensors, context.lead)
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate in the reading's directions: C·P·Pᵀ lies in the span of P.
+        """Return the candidate C·P·Pᵀ, with P from the reading, whose rows lie in the span of P.
 
-        The matrix's last row, cut off with the padding, reveals no part of P.
+        The matrix's last row is left out for P, since it was cut off with the padding.
         """
         width, height = self._size(flattened(tensors, context.lead).shape[-1])
         c, seen = (self._matrix(flattened(each, context.lead), width, height) for each in (tensors, observed))
@@ -60,7 +61,7 @@ class Compensate(Transform):
         return unflattened(((c @ p.mT) @ p).flatten(-2)[..., :size], tensors, context.lead)
 
     def _size(self, size: int) -> tuple[int, int]:
-        """Columns w and rows v for `size` coordinates."""
+        """Return the column count w and the row count v for `size` coordinates."""
         width = max(1, int(math.sqrt(size / self.quotient)))
         return width, -(-size // width)
 

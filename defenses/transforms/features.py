@@ -1,4 +1,4 @@
-"""Leakage of an example by a layer's input features, ‖∂r_i/∂x‖/|r_i|: exact, or only near a cut."""
+"""Sensitivity of a layer's input features r to an example x, ‖∂r_i/∂x‖/|r_i|: exact, or screened for a search."""
 
 import copy
 import warnings
@@ -15,13 +15,16 @@ _OfExample = Callable[[Tensors, Tensor], Tensor]  # weights and x → r, (featur
 _Sensitivity = Callable[[_OfExample, Tensors, Tensor], Tensor]  # weights and examples → (example, feature)
 
 _CHUNK = 8  # examples at once
-_DIRECTIONS = 64  # of an estimate: a norm is then known to 1/√128, 9 %
-_NEAR = {True: 40, False: 128}  # exact rows about a cut: with estimates beside a known Jacobian, and without
-_GREY = 0.5  # the picture whose Jacobian is known
+_DIRECTIONS = 64  # random directions in an estimate, which leave a relative error of 1/√128, 9 %
+_NEAR = {True: 40, False: 128}  # exact rows around the cut: with estimates corrected by a known Jacobian, and without
+_GREY = 0.5  # value of the grey picture, whose Jacobian is known
 
 
 def linear(model: nn.Module, layer: str) -> str:
-    """Name of this linear layer, or of the last linear layer; raises ValueError if none exists."""
+    """Return the name of the linear layer `layer`, or of the last linear layer if `layer` is empty.
+
+    Raises ValueError if no such layer exists.
+    """
     layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if layer and layer not in layers:
         raise ValueError(f"no linear layer {layer!r}; there are {', '.join(layers) or 'none'}")
@@ -31,18 +34,19 @@ def linear(model: nn.Module, layer: str) -> str:
 
 
 def feature_sensitivity(local: Local, layer: str) -> Tensor:
-    """‖∂r_i/∂x‖/|r_i| for every input feature of a linear layer, (client, example, feature); ∞ for r_i = 0."""
+    """Return ‖∂r_i/∂x‖/|r_i| for each input feature of a linear layer, (client, example, feature); ∞ for r_i = 0."""
     return _of_clients(local, layer, lambda shared: _whole)
 
 
 def sensitivity_about(local: Local, layer: str, count: int) -> Tensor:
-    """`feature_sensitivity` for an attack's search: exact near the `count`-th smallest, 0 surely below, ∞ surely above;
-    (client, example, feature).
+    """Return an approximation of `feature_sensitivity` for an attack's search, (client, example, feature).
 
-    A whole Jacobian takes ten times as long as the gradients.  Each row's norm is therefore estimated by products with
-    random directions, and only the rows nearest to the cut are differentiated.  With shared weights, a grey picture's
-    exact Jacobian is computed once: estimation errors at grey carry over to the examples.  On untrained and trained
-    LeNets, MNIST and CIFAR-10, at least 99.5 % of the features fall on their true side.
+    Values near the `count`-th smallest are exact; values surely below are 0, values surely above are ∞.  A whole
+    Jacobian takes ten times as long as the gradients.  Products with random directions therefore estimate the norm of
+    each Jacobian row, and only the rows nearest to the `count`-th smallest are differentiated.  If all clients have the
+    same weights, the estimates' errors for a grey picture, whose exact Jacobian is computed once, correct the estimates
+    for the examples.  On untrained and trained LeNets with MNIST and CIFAR-10, at least 99.5 % of the features fall on
+    the right side.
     """
     return _of_clients(local, layer, lambda shared: partial(_screened, count=count, shared=shared))
 
@@ -51,7 +55,7 @@ def _of_clients(local: Local, layer: str, of: Callable[[bool], _Sensitivity]) ->
     features = _features(local.model, linear(local.model, layer))
     shared = all(value.stride(0) == 0 for value in local.weights.values())
     inputs = local.inputs.detach()
-    if shared:  # one set of weights: examples side by side
+    if shared:  # equal weights: all examples in a single batch
         each = of(shared)(features, _of_client(local, 0), inputs.flatten(0, 1))
         return each.reshape(*inputs.shape[:2], -1)
     return torch.stack([of(shared)(features, _of_client(local, n), own) for n, own in enumerate(inputs)])
@@ -74,7 +78,9 @@ def _screened(of_example: _OfExample, weights: Tensors, inputs: Tensor, count: i
     if shared:
         grey = torch.full_like(inputs[:1], _GREY)
         wrong = _estimates(of_example, weights, grey) / _norms(of_example, weights, grey)
-        norms = torch.where(wrong > 0, norms / wrong, norms)  # NaN, for a feature that is flat there, is not above 0
+        norms = torch.where(
+            wrong > 0, norms / wrong, norms
+        )  # a feature with zero derivative gives NaN, which is not above 0
     estimate = _over(norms, values)
     first = min(max(count - near // 2, 0), estimate.shape[-1] - near)
     order = estimate.argsort(dim=-1, stable=True)
@@ -100,7 +106,7 @@ def _values(of_example: _OfExample, weights: Tensors, inputs: Tensor) -> Tensor:
 
 
 def _norms(of_example: _OfExample, weights: Tensors, inputs: Tensor, rows: Tensor | None = None) -> Tensor:
-    """‖∂r_i/∂x‖, (example, feature); with `rows`: (example, row)."""
+    """Return ‖∂r_i/∂x‖, (example, feature), or only for the features in `rows`, (example, row)."""
 
     def chosen(x: Tensor, rows: Tensor | None) -> Tensor:
         r = of_example(weights, x)
@@ -112,7 +118,9 @@ def _norms(of_example: _OfExample, weights: Tensors, inputs: Tensor, rows: Tenso
 
 
 def _estimates(of_example: _OfExample, weights: Tensors, inputs: Tensor) -> Tensor:
-    """Root mean square of (∂r_i/∂x)·v over random sign directions v, equal for all calls and examples."""
+    """Return the root mean square of (∂r_i/∂x)·v over random sign vectors v; all calls and examples share the
+    vectors.
+    """
     drawn = torch.randint(
         2, (_DIRECTIONS, *inputs.shape[1:]), generator=torch.Generator().manual_seed(0), dtype=torch.int8
     )
@@ -126,14 +134,16 @@ def _estimates(of_example: _OfExample, weights: Tensors, inputs: Tensor) -> Tens
         return vmap(along)(directions).square().mean(0).sqrt()
 
     with warnings.catch_warnings():
-        # torch's own of its `jit.script`, at the first forward derivative of a process
+        # torch warns about its `jit.script` at a process's first forward derivative
         warnings.simplefilter("ignore", DeprecationWarning)
         estimates: Tensor = vmap(at, chunk_size=_CHUNK)(inputs)
     return estimates.detach()
 
 
 def _features(model: nn.Module, layer: str) -> _OfExample:
-    """(weights, x) → the layer's input, (feature,); on a copy, since threads share the model."""
+    """Return a function (weights, x) → input of `layer`, (feature,), which works on a copy because threads share the
+    model.
+    """
     module = copy.deepcopy(model)
     inputs: list[Tensor] = []
     module.get_submodule(layer).register_forward_pre_hook(lambda _, args: inputs.append(args[0]))

@@ -1,4 +1,4 @@
-"""Error feedback: a client remembers unsent values, and adds them to its next update."""
+"""Error feedback: a client keeps the unsent part of its update and adds it to its next update."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -12,16 +12,16 @@ from bench.defenses.transforms.mask import KeepLargest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RememberUnsent(Transform):
-    """p = m + g; send top_k(p); m ← p - top_k(p), from m = 0 (Stich et al. 2018, algorithm 1, with η∇f as g).
+    """Send the largest coordinates of p = m + g and keep the rest as memory, m ← p - top_k(p); m starts at 0.
 
-    Sent values plus m equal the sum of all g.
+    The rule is Stich et al. 2018, algorithm 1, with η∇f as g.  All sent values plus m equal the sum of all g.
     """
 
     owner: Literal["server", "client"] = "client"
     reads: ClassVar[Shown] = KeepLargest.reads
 
     share: float
-    """Unsent coordinates, by least magnitude over all tensors, as in `KeepLargest`."""
+    """Share of unsent coordinates, chosen by least magnitude over all tensors as in `KeepLargest`."""
 
     def __post_init__(self) -> None:
         KeepLargest(share=self.share)
@@ -35,11 +35,10 @@ class RememberUnsent(Transform):
         return sent, {name: (value - sent[name]).detach() for name, value in whole.items()}
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """The candidate under its own mask; deterministic."""
         return self.update(tensors, state, context)
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """First round (memory 0): `KeepLargest.simulate`; later None, since no attacker knows the memory."""
+        """Return `KeepLargest.simulate` in round 0, where m = 0, and None later, because attackers do not know m."""
         if context.round:
             return None
         return KeepLargest(share=self.share).simulate(tensors, observed, context)

@@ -1,4 +1,4 @@
-"""Low rank: keep the top singular directions of each weight, as a matrix (out, rest)."""
+"""Low rank: keep the top singular directions of each parameter, taken as a matrix (out, rest)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,10 +11,10 @@ from bench.defenses.base import Context, Shown, State, Tensors, Transform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopDirections(Transform):
-    """Nearest matrix with rank `rank`, or `share`·min(out, rest) without `rank`; at least 1.
+    """Replace each matrix by the nearest matrix with rank `rank`; None: rank `share`·min(out, rest), at least 1.
 
-    Parameters with fewer than two axes (biases) are unchanged.  A non-finite matrix is unchanged too: a diverged row
-    stays visible and spares its neighbours.
+    Parameters with fewer than two axes (biases) stay unchanged.  Non-finite matrices also stay unchanged: a diverged
+    row remains visible and does not affect other rows.
     """
 
     reads: ClassVar[Shown] = "directions"
@@ -32,15 +32,18 @@ class TopDirections(Transform):
         return {name: self._truncated(tensor, context.lead) for name, tensor in tensors.items()}
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """The candidate's truncation, with the derivative at fixed spaces U, V: UUᵀG + GVVᵀ - UUᵀGVVᵀ, the tangent to
-        the matrices with that rank."""
+        """Return the candidate's truncation, with the derivative for fixed column and row spaces U, V: UUᵀG + GVVᵀ -
+        UUᵀGVVᵀ.
+
+        This formula projects G on the tangent space of the matrices with the same rank.
+        """
         return {n: self._projected(tensor, tensor, context.lead) for n, tensor in tensors.items()}, state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """UUᵀG + GVVᵀ - UUᵀGVVᵀ, with the column and row spaces U, V shown by the reading R.
+        """Return UUᵀG + GVVᵀ - UUᵀGVVᵀ for the candidate G, with the column and row spaces U, V of the reading R.
 
-        The truth has UUᵀG = R and GVVᵀ = R, hence yields R.  The result drops only the part of G outside both spaces;
-        UUᵀGVVᵀ would also drop a candidate's other directions reaching into the spaces.
+        The truth satisfies UUᵀG = R and GVVᵀ = R, hence yields R.  The result drops only the part of G outside both
+        spaces; UUᵀGVVᵀ would also drop a candidate's other directions which reach into these spaces.
         """
         return {name: self._projected(tensor, observed[name], context.lead) for name, tensor in tensors.items()}
 
@@ -64,7 +67,7 @@ class TopDirections(Transform):
             return tensor
         matrix, seen = _matrices(tensor, shape), _matrices(observed.detach(), shape)
         finite = seen.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
-        seen = seen.where(finite, seen.new_zeros(()))  # a diverged reading must not stop the others
+        seen = seen.where(finite, seen.new_zeros(()))  # a diverged reading must not stop other readings
         columns, rows = _spaces(seen, self._kept(matrix))
         left = columns @ (columns.mT @ matrix)
         rest = matrix - left
@@ -73,10 +76,10 @@ class TopDirections(Transform):
 
 
 def _spaces(matrix: Tensor, kept: int) -> tuple[Tensor, Tensor]:
-    """First singular directions of (..., out, rest): columns (..., out, kept) and rows (..., kept, rest).
+    """Return the first singular directions of (..., out, rest): columns (..., out, kept) and rows (..., kept, rest).
 
-    Eigenvectors of the smaller Gram matrix in double precision: up to four times faster than a full decomposition.
-    Directions below rounding (of `matrix`, or of the squares) are zero and belong to no space.
+    Eigenvectors of the smaller Gram matrix in double precision are up to four times faster than a full decomposition.
+    Directions below rounding (of `matrix`, or of the squares) are returned as zero.
     """
     exact = matrix.double()
     wide = matrix.shape[-2] <= matrix.shape[-1]
@@ -93,5 +96,4 @@ def _spaces(matrix: Tensor, kept: int) -> tuple[Tensor, Tensor]:
 
 
 def _matrices(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """(*lead, out, *rest) → (*lead, out, prod(rest)), for a parameter with this shape."""
     return tensor.reshape(*tensor.shape[: tensor.dim() - len(shape)], shape[0], -1)

@@ -1,4 +1,4 @@
-"""Noise: independent draws on every coordinate, with an optional schedule for the deviation."""
+"""Additive noise: independent draws on every coordinate, with a fixed or scheduled deviation."""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from bench.defenses.schedules import Schedule, value_at
 
 
 class Additive(Transform, ABC):
-    """Additive random noise; a candidate passes unchanged."""
+    """Base class for transforms which only add random noise; an expected candidate is therefore unchanged."""
 
     random: ClassVar[bool] = True
 
@@ -22,19 +22,18 @@ class Additive(Transform, ABC):
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]: ...
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """The candidate."""
         del context
         return dict(tensors), state
 
 
 class Noise(Additive):
-    """Additive noise with public distribution and variance."""
+    """Base class for additive noise with public distribution and variance."""
 
     law: ClassVar[Law]
 
     @abstractmethod
     def variance(self, context: Context) -> float:
-        """Noise variance per noised coordinate, in this round."""
+        """Return the noise variance per noised coordinate in this round."""
 
     def noise(self, context: Context, state: State) -> AddedNoise:
         del state
@@ -43,15 +42,15 @@ class Noise(Additive):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianNoise(Noise):
-    """Add N(0, (scale·deviation)²)."""
+    """Add noise N(0, (scale·deviation)²) to every coordinate, or to nonzero coordinates only."""
 
     law: ClassVar[Law] = "gaussian"
 
     deviation: float | Schedule
-    """A number, or a schedule for multipliers of `scale`."""
+    """A number, or a schedule over rounds; `scale` multiplies the value."""
     scale: float = 1.0
     on: Literal["all", "nonzero"] = "all"
-    """"nonzero" leaves exact zeros unchanged: an earlier mask stays a mask."""
+    """"nonzero" leaves exact zeros unchanged, so an earlier mask stays visible."""
 
     def __post_init__(self) -> None:
         at_least("noise scale", self.scale)
@@ -82,7 +81,7 @@ class GaussianNoise(Noise):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaplaceNoise(Noise):
-    """Add Laplace noise with scale b: density exp(-|x|/b)/2b, variance 2b²."""
+    """Add Laplace noise with scale b to every coordinate: density exp(-|x|/b)/2b, variance 2b²."""
 
     law: ClassVar[Law] = "laplace"
 
@@ -104,10 +103,10 @@ class LaplaceNoise(Noise):
 
 
 def _exponential(name: str, like: Tensor, context: Context) -> Tensor:
-    """Exponential draws with mean 1; the difference between two draws is Laplace, and finite for every uniform.
+    """Draw exponential numbers with mean 1; the difference of two is Laplace, and finite for every uniform draw.
 
-    The Laplace inverse would be infinite at u = 0, a value with probability 2⁻²⁴ in single precision.  A uniform
-    rounded up to 1 counts as the largest number below 1.
+    The inverse Laplace distribution would be infinite at u = 0, a value with probability 2⁻²⁴ in single precision.  A
+    uniform draw rounded up to 1 counts as the largest number below 1.
     """
     below_one = 1 - torch.finfo(like.dtype).eps / 2
     return -torch.log1p(-context.draws.uniform(name, like).clamp(max=below_one))

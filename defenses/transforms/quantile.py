@@ -1,4 +1,4 @@
-"""Clipping to a quantile of the norms, learned during training (Andrew et al. 2021)."""
+"""Adaptive clipping: the norm bound follows a quantile of the norms during training (Andrew et al. 2021)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -13,10 +13,10 @@ from bench.defenses.transforms.rows import joint_norm, norms, rescaled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantileClip(Transform):
-    """Clip rows flat to C; add N(0, (multiplier·C)²); move C towards the `quantile` γ of the norms.
+    """Clip rows by joint norm to C, add N(0, (multiplier·C)²), and move C towards the `quantile` γ of the norms.
 
-    C ← C·exp(-η_C(b̃ - γ)), b̃ = (Σ 1[norm ≤ C] + N(0, σ_b²))/n; each row adds a share of the count noise.  Rows: a
-    round's updates for `owner` "server", a batch's examples for "client".
+    C ← C·exp(-η_C(b̃ - γ)), b̃ = (Σ 1[norm ≤ C] + N(0, σ_b²))/n; each row adds a share of the count noise.  Rows are a
+    round's updates for `owner` "server", or a batch's examples for "client".
     """
 
     random: ClassVar[bool] = True
@@ -25,10 +25,10 @@ class QuantileClip(Transform):
     initial_bound: float
     multiplier: float
     count_noise: float
-    """σ_b."""
+    """σ_b, the deviation of the noise on the count of rows within C."""
     quantile: float = 0.5
     rate: float = 0.2
-    """η_C."""
+    """η_C, the step size for the logarithm of C."""
 
     def initial(self, shapes: Shapes) -> State:
         del shapes
@@ -49,7 +49,7 @@ class QuantileClip(Transform):
         return Scaling(clip_factors(norms, of_row, "flat"), self.multiplier * of_row), {"bound": after}
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Variance at the present C."""
+        """Return the noise variance for the current C."""
         del context
         bound = state["bound"]
         return AddedNoise(variance=(self.multiplier * float(bound.mean())) ** 2)

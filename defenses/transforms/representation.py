@@ -1,4 +1,4 @@
-"""Representation pruning: drop the most revealing features from a layer's gradient."""
+"""Representation pruning: remove the most revealing features from a linear layer's gradient."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -14,9 +14,9 @@ from bench.defenses.transforms.features import feature_sensitivity, linear, sens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneRepresentation(Transform):
-    """Zero columns in a linear layer's weight gradient, per example, for the `share` of input features r_i with least
-    ‖∂r_i/∂x‖/|r_i| (Sun et al. 2021, Soteria, §4; x the example).
+    """Zero the columns of a linear layer's weight gradient which belong to the most revealing input features.
 
+    For each example x, these are the `share` of features r_i with least ‖∂r_i/∂x‖/|r_i| (Soteria, Sun et al. 2021, §4).
     A zero feature has no gradient and ranks last.
     """
 
@@ -24,7 +24,7 @@ class PruneRepresentation(Transform):
 
     share: float
     layer: str = ""
-    """Module name; empty: the model's last linear layer."""
+    """Module name; the empty name selects the model's last linear layer."""
 
     def __post_init__(self) -> None:
         ranges.share("share of the features", self.share)
@@ -49,18 +49,21 @@ class PruneRepresentation(Transform):
         return ("zeros",)
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Each candidate without its own columns.  A search (which requests derivatives) screens the features first."""
+        """Return each candidate without the columns of its most revealing features.
+
+        A search (recognised by `requires_grad`) uses the faster `sensitivity_about`.
+        """
         searching = any(value.requires_grad for value in tensors.values())
         return self._pruned(tensors, context, searching=searching), state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate without the pruned columns, which are zero in the reading."""
+        """Return the candidate without the columns which are zero in the reading."""
         name = self._defended(tensors, context.lead)
         shown = (observed[name] != 0).any(-2, keepdim=True)
         return {**tensors, name: torch.where(shown, tensors[name], 0.0)}
 
     def _defended(self, tensors: Tensors, lead: int) -> str:
-        """Weight name: the layer's, or the last matrix-shaped weight's."""
+        """Return the name of the layer's weight, or of the last matrix-shaped weight if no layer is named."""
         if self.layer:
             return f"{self.layer}.weight"
         return [name for name, value in tensors.items() if name.endswith("weight") and value.dim() == lead + 2][-1]

@@ -1,4 +1,4 @@
-"""A ring of integers: updates are rounded and masked, and only a round's sum can be read."""
+"""Masks in a ring of integers: clients round and mask their updates, and the server can read only a round's sum."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,17 +15,17 @@ _BITS = 24  # of an element from its first draw, at most
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring:
-    """Integers modulo R = 2^(b + bits of K), in steps 2c/2^b.
+    """Integers modulo R = 2^(b + bits of K), each worth a step of 2c/2^b.
 
     R is the least power of two above the sum of K updates in [-c, c].
     """
 
     clip: float
-    """c."""
+    """c, bound on a coordinate's magnitude."""
     bits: int
-    """b."""
+    """b, log₂ of the number of steps in [-c, c]."""
     clients: int
-    """K."""
+    """K, the number of clients in a round."""
 
     def __post_init__(self) -> None:
         positive("clip", self.clip)
@@ -49,21 +49,22 @@ class Ring:
         return 2 * self.clip / 2.0**self.bits
 
     def reduced(self, integers: Tensor) -> Tensor:
-        """Modulo R, in [-R/2, R/2); exact in float64."""
+        """Reduce integers modulo R to [-R/2, R/2), exactly in float64."""
         size = 2.0**self.width
         return integers - size * torch.floor(integers / size + 0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskInRing(Transform):
-    """Client k sends (⌊x_k/step + u_k⌋ + m_k) mod R, times the step; x_k: its update limited to [-c, c].
+    """Round each update x_k, limited to [-c, c], to an integer at random, add a mask m_k, and reduce modulo R.
 
-    u_k is uniform in [0, 1): unbiased rounding.  m_k = s_k - s_(k+1), with s_k uniform in the ring and s_(K+1) = s_1:
-    the uniform distribution over masks with sum 0, as for masks from pairwise seeds (Bonawitz et al. 2017, §4).  A
-    single upload is uniform in the ring for every update; any K - 1 uploads are independent.
+    Client k sends (⌊x_k/step + u_k⌋ + m_k) mod R, times the step; u_k uniform in [0, 1) makes the rounding unbiased.
+    m_k = s_k - s_(k+1), with s_k uniform in the ring and s_(K+1) = s_1: the masks have the uniform distribution with
+    sum 0, like masks from pairwise seeds (Bonawitz et al. 2017, §4).  A single upload is uniform in the ring for every
+    update; any K - 1 uploads are independent.
 
-    With a row count other than K (passed by the harness if no point shows the result) row k has mask s_k: the sum is
-    unreadable, and no row is bare.
+    If the harness passes a row count other than K (only if no point shows the result), row k has the mask s_k: nobody
+    can read the sum, but every row is masked.
     """
 
     random: ClassVar[bool] = True
@@ -85,27 +86,32 @@ class MaskInRing(Transform):
         return masked
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """The candidate limited to [-c, c]: centre of a round's mean.  A single upload has no information on the
-        candidate."""
+        """Return the candidate limited to [-c, c], which is the centre of a round's mean.
+
+        For a single upload the result is meaningless, since the upload has no information on the candidate.
+        """
         del context
         ring = self.ring
         return {name: tensor.clamp(-ring.clip, ring.clip) for name, tensor in tensors.items()}, state
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Single upload: variance of a uniform ring element, (R² - 1)/12 steps squared.  Mean of K: at most the
-        rounding's, 1/(4K)."""
+        """Return the noise on a single upload and on a mean over K uploads.
+
+        An upload has the variance of a uniform ring element, (R² - 1)/12 squared steps; the mean has only the rounding
+        noise, at most 1/(4K) squared steps.
+        """
         del context, state
         square = self.ring.step**2
         return AddedNoise(variance=square * (4.0**self.ring.width - 1) / 12, of_mean=square / (4 * self.ring.clients))
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """0 for every candidate: all are equally likely."""
+        """Return 0 for every candidate, because all candidates are equally likely."""
         del observed
         first = next(iter(tensors.values()))
         return 0 * first.flatten(context.lead).sum(-1).reshape(first.shape[: context.lead])
 
     def _seeds(self, name: str, like: Tensor, context: Context) -> Tensor:
-        """s_k, uniform in [0, R), in float64, from two draws each: a single draw has too few bits."""
+        """Return s_k, uniform in [0, R), in float64, from two draws each, because a single draw has too few bits."""
         high = torch.floor(context.draws.uniform(f"{name}/mask high", like).double() * 2.0 ** (self.ring.width - _LOW))
         low = torch.floor(context.draws.uniform(f"{name}/mask low", like).double() * 2.0**_LOW)
         return high * 2.0**_LOW + low
@@ -113,11 +119,12 @@ class MaskInRing(Transform):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSum(Transform):
-    """Mean of a round's uploads → mean of its updates: K times the mean is an integer number of steps, taken modulo R.
+    """Remove the masks from the mean upload: K times the mean is an integer number of steps, which is reduced modulo
+    R.
 
-    Masks and multiples of R cancel.  Exact in double precision.  In single precision an upload has 24 bits, fewer than
-    a ring for many clients: the mean is off by about √K/5 steps (root mean square), 2·10⁻⁶ for ten clients and default
-    steps.
+    Masks and multiples of R cancel, so the result is the mean update.  Exact in double precision.  In single precision
+    an upload has 24 bits, fewer than a ring for many clients: the mean has a root mean square error of about √K/5
+    steps, 2·10⁻⁶ for ten clients and default steps.
     """
 
     ring: Ring

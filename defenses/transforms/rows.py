@@ -1,4 +1,4 @@
-"""Rows: shared helpers for per-client or per-example treatment, with any leading axes."""
+"""Helper functions for rows: a row holds a client's or an example's tensors, behind any number of leading axes."""
 
 import torch
 from torch import Tensor
@@ -7,44 +7,48 @@ from bench.defenses.base import Context, Scaling, Tensors
 
 
 def rows(tensor: Tensor, lead: int) -> Tensor:
-    """(*lead, *shape) → (*lead, coordinate): a vector per row; a scalar parameter is a single coordinate."""
+    """Flatten each row: (*lead, *shape) → (*lead, coordinate); a scalar parameter becomes a single coordinate."""
     return tensor.reshape(*tensor.shape[:lead], -1)
 
 
 def flattened(tensors: Tensors, lead: int) -> Tensor:
-    """A row's tensors end to end, in mapping order: (*lead, coordinate)."""
+    """Concatenate each row's tensors in mapping order into a vector, (*lead, coordinate)."""
     return torch.cat([rows(tensor, lead) for tensor in tensors.values()], dim=-1)
 
 
 def unflattened(vectors: Tensor, tensors: Tensors, lead: int) -> dict[str, Tensor]:
-    """Inverse of `flattened`: (*lead, coordinate) cut to the shapes in `tensors`."""
+    """Split vectors (*lead, coordinate) into tensors with the names and shapes in `tensors`; this inverts
+    `flattened`.
+    """
     sizes = [rows(tensor, lead).shape[-1] for tensor in tensors.values()]
     parts = torch.split(vectors, sizes, dim=-1)
     return {name: part.reshape(tensor.shape) for (name, tensor), part in zip(tensors.items(), parts, strict=True)}
 
 
 def broadcast(factor: Tensor, tensor: Tensor) -> Tensor:
-    """A number per row, (*lead), shaped to multiply (*lead, *shape), in the tensor's dtype."""
+    """Reshape a number per row, (*lead), to multiply `tensor` (*lead, *shape), and convert it to the tensor's dtype."""
     ones = (1,) * (tensor.dim() - factor.dim())
     return factor.reshape((*factor.shape, *ones)).to(tensor.dtype)
 
 
 def norms(tensors: Tensors, lead: int) -> dict[str, Tensor]:
-    """Norm of each tensor in each row: name → (*lead)."""
+    """Return the norm of each tensor in each row, name → (*lead)."""
     return {name: torch.linalg.vector_norm(rows(tensor, lead), dim=-1) for name, tensor in tensors.items()}
 
 
 def joint_norm(norms: Tensors) -> Tensor:
-    """Norm over all tensors of a row, (*lead), from the tensors' norms.
+    """Return the norm over all tensors in a row, (*lead), from the tensors' norms.
 
-    Norm of norms: unlike the root of a sum, its derivative at zero is finite.
+    Unlike the root of a sum, a norm of norms has a finite derivative at zero.
     """
     whole: Tensor = torch.linalg.vector_norm(torch.stack(tuple(norms.values())), dim=0)
     return whole
 
 
 def rescaled(tensors: Tensors, scaling: Scaling, context: Context) -> dict[str, Tensor]:
-    """Tensors times their factors, plus noise; draws only for a nonzero deviation."""
+    """Multiply each tensor by its factor and add the scaling's noise; normals are drawn only for a nonzero
+    deviation.
+    """
     result = {
         name: tensor * broadcast(scaling.factors[name], tensor) if name in scaling.factors else tensor
         for name, tensor in tensors.items()

@@ -1,4 +1,4 @@
-"""Noise scaled to the gradient norms instead of their bound: Fed-αCDP's l2-max sensitivity."""
+"""Noise with a deviation which follows the gradient norms instead of their bound (Fed-αCDP's l2-max sensitivity)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -13,16 +13,16 @@ from bench.defenses.transforms.noise import Additive
 from bench.defenses.transforms.rows import norms, rescaled
 
 Measure = Literal["max", "mean-of-largest"]
-FLOOR, CAP = 0.1, 32.0  # of the authors' code
+FLOOR, CAP = 0.1, 32.0  # limits in the authors' code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensitivityNoise(Additive):
-    """Add N(0, σ²S²), with S from the norms in the client's batch (Fed-αCDP §5.1).
+    """Add N(0, σ²S²), where S is computed from the norms in a client's batch (Fed-αCDP §5.1).
 
-    Stage `example`: noise on every example.  Stage `step`: noise `share`·σ·S on their mean, with S from the examples
-    before the mean.  S depends on the data: no accountant's ε covers the noise; attackers know the variance at S =
-    `bound`, as an upper bound.
+    At stage `example` each example gets noise.  At stage `step` their mean gets noise with deviation `share`·σ·S, where
+    S comes from the examples before averaging.  S depends on the data, so no accountant's ε covers the noise.
+    Attackers know the variance for S = `bound`, as an upper bound.
     """
 
     batchwise: ClassVar[bool] = True
@@ -30,11 +30,12 @@ class SensitivityNoise(Additive):
     multiplier: float | Schedule
     bound: float
     measure: Measure = "max"
-    """`max`: S is the largest tensor norm over all examples; `mean-of-largest`: the mean over examples of each
-    example's largest tensor norm, within [.1, 32] (the authors' code)."""
+    """`max`: S is the largest tensor norm in the batch.  `mean-of-largest`: S is the mean over examples of each
+    example's largest tensor norm, limited to [.1, 32] (the authors' code).
+    """
     share: float = 1.0
     by: Literal["round", "step"] = "round"
-    """A schedule of σ counts rounds, or local steps."""
+    """Unit of time for a schedule of σ: rounds or local steps."""
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         if context.stage == "example":
@@ -50,12 +51,14 @@ class SensitivityNoise(Additive):
         return Scaling({}, size[:, None].expand(first.shape))
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Largest possible variance, at S = bound; the actual S depends on the batch."""
+        """Return the largest possible variance, for S = `bound`; the actual S depends on the batch."""
         del state
         return AddedNoise(variance=(self._sigma(context) * self.share * self.bound) ** 2, bound=True)
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
-        """Density of N(g, σ²S²), with the candidate's S; None in a batch, whose other examples affect S."""
+        """Return the log density of N(g, σ²S²) with each candidate's S, or None for batches, where other examples
+        affect S.
+        """
         if context.setting.batch > 1:
             return None
         own = {name: value.reshape(len(value), 1) for name, value in norms(tensors, context.lead).items()}
@@ -69,7 +72,7 @@ class SensitivityNoise(Additive):
         return density.reshape(next(iter(tensors.values())).shape[: context.lead])
 
     def _sensitivity(self, norms: Tensors) -> Tensor:
-        """(client,) from name → (client, example)."""
+        """Return S, (client,), from norms, name → (client, example)."""
         largest = torch.stack(tuple(norms.values())).amax(0)
         return largest.amax(1) if self.measure == "max" else largest.mean(1).clamp(FLOOR, CAP)
 

@@ -1,4 +1,4 @@
-"""Sign: a bit per coordinate, and a scale per tensor."""
+"""Sign compression: a bit per coordinate, and a scale per tensor."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,12 +12,12 @@ from bench.defenses.transforms.rows import broadcast, rows
 
 @dataclass(frozen=True, slots=True)
 class ScaledSign(Transform):
-    """g → (‖g‖₁/n)·sign(g) for each tensor of each row, n coordinates (Karimireddy et al. 2019, §4).
+    """Replace each tensor g in each row, with n coordinates, by (‖g‖₁/n)·sign(g) (Karimireddy et al. 2019, §4).
 
-    sign(0) = 0: a coordinate without gradient sends zero, and an earlier mask stays a mask.
+    sign(0) = 0: a coordinate without gradient sends zero, so an earlier mask stays visible.
     """
 
-    reads: ClassVar[Shown] = "directions"  # the signs: a clip may come after it
+    reads: ClassVar[Shown] = "directions"  # signs, so a clip may follow
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         return {name: _scale(tensor, context.lead) * tensor.sign() for name, tensor in tensors.items()}
@@ -27,10 +27,11 @@ class ScaledSign(Transform):
         return ("zeros",)
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate's scale with the reading's signs, plus the candidate at coordinates with a wrong sign (none at
-        the truth).
+        """Return the candidate's scale times the reading's signs, plus the candidate at coordinates with a wrong
+        sign.
 
-        The derivative follows the required change in the candidate; the code's derivative is zero except for the scale.
+        The truth has no wrong sign.  The derivative is the required change in the candidate, whereas the code's
+        derivative is zero except for the scale.
         """
         simulated = {}
         for name, tensor in tensors.items():
@@ -41,5 +42,5 @@ class ScaledSign(Transform):
 
 
 def _scale(tensor: Tensor, lead: int) -> Tensor:
-    """Mean magnitude of each row, shaped to multiply the row."""
+    """Return the mean magnitude of each row, shaped to multiply the row."""
     return broadcast(rows(tensor, lead).abs().mean(-1), tensor)

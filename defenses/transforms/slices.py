@@ -1,4 +1,4 @@
-"""Slice noise: Gaussian noise on a few slices of an update, chosen anew by each client in each round."""
+"""Slice noise: each client adds Gaussian noise to a few slices of its update, chosen anew in each round."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,7 +18,7 @@ class SliceNoise(Transform):
     random: ClassVar[bool] = True
 
     ends: tuple[int, ...]
-    """Slice ends, in coordinates of all tensors end to end; the last is the total count."""
+    """End position of each slice in the concatenated tensors; the last end is the total number of coordinates."""
     count: int
     deviation: float
 
@@ -37,21 +37,22 @@ class SliceNoise(Transform):
         return unflattened(result, tensors, context.lead)
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """The candidate."""
         del context
         return dict(tensors), state
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Variance per coordinate, over all equally likely slice choices.  Not Gaussian: most coordinates have no
-        noise."""
+        """Return the variance per coordinate, averaged over all slice choices; not truly Gaussian, as most
+        coordinates are exact.
+        """
         del context, state
         return AddedNoise(variance=self.deviation**2 * self.count / len(self.ends))
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """The candidate, with the reading substituted in the `count` worst-fitting slices, as if those were noised.
+        """Return the candidate, with the reading's values in the `count` slices which fit worst, as if these had the
+        noise.
 
-        A squared distance then counts only the other slices, with the least value over all choices (least trimmed
-        squares); at the truth those are the clean slices.
+        A squared distance then counts only the other slices and is the least over all choices (least trimmed squares).
+        For the truth, the remaining slices are those without noise.
         """
         seen, candidate = flattened(observed, context.lead), flattened(tensors, context.lead)
         squares = torch.split((candidate.detach() - seen).square(), self._sizes(), dim=-1)
@@ -71,7 +72,8 @@ class SliceNoise(Transform):
 
 
 def reservoir(uniforms: Tensor, count: int) -> Tensor:
-    """Membership in a reservoir with `count` places after s items, (…, s), boolean, from s uniforms in [0, 1).
+    """Return which of s items a random reservoir with `count` places holds, boolean (…, s), from s uniforms in [0,
+    1).
 
     Each item i after the first `count` draws a random place among i + 1, and enters if that place is in the reservoir.
     """
