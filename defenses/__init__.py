@@ -1,1 +1,1 @@
-"""Defenses: each a few lines over shared transforms (import name `bench.defenses`)."""
+"""Defenses, each built from shared transforms in a few lines (import name `bench.defenses`)."""

@@ -14,11 +14,11 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaClip(Defense):
-    """Centre and scale each coordinate by earlier values, clip to norm 1, add noise, scale back.
+    """Normalise each coordinate by a learned mean and scale, clip to norm 1, add noise, and invert.
 
-    Means and scales come only from noised gradients, so they cost no ε.  Rows: a round's K updates, or a batch's B
+    Means and scales come only from noised gradients, so they cost no ε.  Rows are a round's K updates, or a batch's B
     examples.  With n rows, `share` gives each row noise with multiplier σ/√n (the sum carries σ); `each` gives each row
-    σ. `as-cited` follows the repository cited by Fed-αCDP, errors included.
+    σ. `as-cited` follows the repository which Fed-αCDP cites, including its errors.
     """
 
     reference = "Pichapati et al. 2019; Fed-αCDP §7.6"
@@ -60,8 +60,9 @@ def of_rows(
     at: Literal["server", "client", "example"],
     noise: Literal["share", "each"],
 ) -> Mechanism:
-    """Mechanism for rows clipped by joint norm to a public bound, with noise σ_t · bound on the sum (`share`) or on
-    each row."""
+    """Return the mechanism for rows clipped by joint norm to a public bound C, with noise σ_t·C on the sum (`share`)
+    or on each row (`each`).
+    """
     if at != "example":
         return of_updates(sigmas, setting, at=at, noise=noise)
     if noise == "each":

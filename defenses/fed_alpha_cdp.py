@@ -18,13 +18,12 @@ _SOURCE = "Fed-αCDP"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedAlphaCdp(Defense):
-    """Clip each tensor of each example gradient to C; noise σ times the l2-max sensitivity S ≤ C, the largest norm in
-    the batch.
+    """Clip each tensor of each example gradient to C, and add noise σ·S, S ≤ C the largest norm in the batch.
 
-    With `decay` (Fed-αCDP[σ]) σ falls during training.  `noise` has the meaning of `fed-cdp`: on each example, on the
-    mean (`batch`), or on the mean divided by B (`code`).  `final` is σ after T rounds under `decay`.  The paper gives
-    neither γ, Γ nor c; `as-published` follows the authors' accounting script.  S depends on the data: the paper claims
-    ε as if S = C, and no accountant covers the difference.
+    With `decay` (Fed-αCDP[σ]) σ falls during training, to `final` after T rounds.  `noise` is placed as in `fed-cdp`:
+    on each example, on the mean (`batch`), or on the mean divided by B (`code`).  The paper gives neither γ, Γ nor c;
+    `as-published` follows the authors' accounting script.  S depends on the data: the paper claims ε as if S = C, and
+    no accountant covers the difference.
     """
 
     reference = "Fed-αCDP §5.1 to §5.3"
@@ -75,7 +74,7 @@ class FedAlphaCdp(Defense):
         )
 
     def schedule(self, setting: Setting) -> Schedule:
-        """σ_t over rounds, or over local steps."""
+        """Return σ_t as a function of the round, or of the local step if `by` = "step"."""
         count = setting.rounds * (setting.steps if self.by == "step" else 1)
         if self.decay == "as-published":
             return AsPublished(steps=count)

@@ -15,10 +15,10 @@ from bench.points import UPDATE_STAGES, Stage
 class FedCdp(Defense):
     """Clip each example gradient to C, and add Gaussian noise with multiplier σ in every local step.
 
-    Three noise placements, for batch size B: `per-example`, N(0, σ²C²) on each example; `batch`, N(0, σ²C²) on their
-    mean; `code`, N(0, σ²C²/B²) on the mean, which is DP-SGD with the accountants' ε for σ.  With `batch` and `code` a
-    single example's gradient, at type-2, is only clipped.  Per-tensor clipping of M tensors has sensitivity √M·C, flat
-    clipping C.
+    Noise has three placements, for batch size B: `per-example`, N(0, σ²C²) on each example; `batch`, N(0, σ²C²) on
+    their mean; `code`, N(0, σ²C²/B²) on the mean, which equals DP-SGD and has the accountants' ε for σ.  With `batch`
+    and `code` a single example's gradient, at type-2, is only clipped.  The sensitivity is √M·C if each of M tensors is
+    clipped separately, and C with flat clipping.
     """
 
     reference = "Wei et al. 2021 (Fed-CDP); Fed-αCDP §4.2, §5.2 and algorithm 1"
@@ -59,10 +59,10 @@ def of_examples(
     caveats: tuple[str, ...] = (),
     unproved: str | None = None,
 ) -> Mechanism:
-    """Mechanism for noise σ_t·C in local steps, by placement.
+    """Return the mechanism for noise with multipliers σ_t in local steps, at a placement `noise` as in `FedCdp`.
 
     The sum of B clipped gradients has noise deviation σC·√B, σC·B or σC; replacing an example moves the sum by 2C.  The
-    aggregate has the noise from K clients, and a single client's example.
+    aggregate has noise from K clients, but only a single client's example.
     """
     batch = setting.batch
     on_sum = {"per-example": batch**0.5, "batch": float(batch), "code": 1.0}[noise]

@@ -16,10 +16,11 @@ from bench.points import UPDATE_STAGES, Stage
 class FedSdp(Defense):
     """Clip each client's update (all tensors together) to C, and add Gaussian noise with multiplier σ.
 
-    With K clients in a round: `share` adds N(0, σ²C²/K) to each update, so the sum carries N(0, σ²C²) in both places
-    (Fed-αCDP: equal accuracy and ε); `each` adds N(0, σ²C²) to each update; `mean` adds N(0, σ²C²/K²) to the mean of
-    clipped updates (McMahan et al. 2018), and a single update, at type-1 or type-0, is only clipped.  With `at` =
-    "server" (Geyer et al. 2017) clients trust the server up to that point.
+    With K clients in a round, `share` adds N(0, σ²C²/K) to each update, so the sum carries N(0, σ²C²) both at the
+    server and at clients (Fed-αCDP: equal accuracy and ε); `each` adds N(0, σ²C²) to each update; `mean` adds N(0,
+    σ²C²/K²) to the mean of clipped updates (McMahan et al. 2018), and a single update, at type-1 or type-0, is only
+    clipped.  With `at` = "server" (Geyer et al. 2017) clients trust the server until it has clipped the update and
+    added noise.
     """
 
     reference = "Fed-αCDP §4.2 (after Geyer et al. 2017; McMahan et al. 2018)"
@@ -50,10 +51,10 @@ def of_updates(
     at: Literal["server", "client"],
     noise: Literal["share", "each", "mean"],
 ) -> Mechanism:
-    """Mechanism for noise σ_t·C on updates clipped to C, by placement.
+    """Return the mechanism for noise with multipliers σ_t on updates clipped to C, at a placement `noise` as in
+    `FedSdp`.
 
     The sum of K clipped updates has noise deviation σC (`each`: √K·σC); replacing an update moves the sum by 2C.
-    `rows`: noise over sensitivity after a stage, in units of σ.
     """
     many = setting.per_round**0.5
     on_sum, alone = {"share": (1.0, 1 / many), "each": (many, 1.0), "mean": (1.0, 0.0)}[noise]

@@ -11,9 +11,9 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedSplit(Defense):
-    """Fed-CDP noise N(0, σ²C²) on each batch mean, and Fed-SDP noise N(0, σ_u²C_u²/K²) on the mean update.
+    """Add Fed-CDP noise N(0, σ²C²) to each batch mean, and Fed-SDP noise N(0, σ_u²C_u²/K²) to the mean update.
 
-    The baseline for joint accounting (Bayesian DP §V-C, figure 2): in joint accounting the first noise counts for both
+    This is the baseline for joint accounting (Bayesian DP §V-C, figure 2), in which the first noise counts for both
     levels; here each level has separate noise.  ε is example-level.
     """
 
@@ -29,7 +29,10 @@ class FedSplit(Defense):
         return {**self._inside().transforms(setting), **self._outside().transforms(setting)}
 
     def mechanism(self, setting: Setting) -> Mechanism:
-        """Excludes other clients' noise at the aggregate: the clip of their updates leaves its scale unknown."""
+        """Return the mechanism for example-level noise.
+
+        Other clients' noise at the aggregate is not counted: clipping their updates leaves its scale unknown.
+        """
         inside = self._inside().mechanism(setting)
         return replace(inside, rows={**inside.rows, "aggregate": inside.rows["server"]})
 

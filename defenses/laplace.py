@@ -11,7 +11,10 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laplace(Defense):
-    """Add Laplace noise with fixed variance, scale √(variance/2).  No clip bounds the gradient, hence no ε."""
+    """Add Laplace noise with fixed variance to every coordinate; no clip bounds the gradient, hence no ε.
+
+    The noise has scale √(variance/2).
+    """
 
     reference = "Zhu et al. 2019 (DLG), as in Fed-αCDP §4.2"
     stages = ("example", "client")

@@ -1,4 +1,4 @@
-"""LDP-FL: clients report every weight by two values, and the server cannot link parameters."""
+"""LDP-FL: clients report each weight as either of two values, and the server cannot link a client's parameters."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,12 +12,12 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LdpFl(Defense):
-    """Clients send each weight as c ± r(e^ε + 1)/(e^ε - 1); the server averages the reports.
+    """Replace each weight by a random report c ± r(e^ε + 1)/(e^ε - 1); the server averages the reports.
 
-    `range` = "adaptive": (c, r) per tensor, from the server's weights; "fixed": one (c, r) for all tensors, weights
-    outside are clipped.  `sending` = "split": parameter by parameter, so at type-0 nobody can assemble a client's
-    vector; "whole": anonymous vectors, which hide the sender and not the content; "named": neither.  At type-1 the
-    attacker always sees the whole report vector.
+    `range` = "adaptive" takes (c, r) for each tensor from the server's weights; "fixed" uses the same (c, r) for all
+    tensors and clips weights outside.  `sending` = "split" sends each parameter separately, so at type-0 nobody can
+    assemble a client's vector; "whole" sends anonymous vectors, which hide the sender but not the vector; "named" hides
+    neither.  At type-1 the attacker always sees a client's whole vector of reports.
     """
 
     reference = "Sun, Qian, Chen 2021 (LDP-FL), §3, eq. 2, algorithms 1 to 3"

@@ -10,10 +10,10 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowRank(Defense):
-    """Replace each weight's update, as a matrix (out, rest), by its nearest low-rank matrix.
+    """Replace each weight's update, as a matrix (out, rest), by the nearest low-rank matrix.
 
-    Our definition: Fed-αCDP (abstract, §4.1) names low-rank filtering without defining it.  Biases are unchanged.  A
-    linear layer's gradient for a single example already has rank 1.
+    Fed-αCDP (abstract, §4.1) names low-rank filtering without a definition, so the definition is ours.  Biases are
+    unchanged.  A linear layer's gradient for a single example already has rank 1.
     """
 
     reference = "ours; named without a definition in Fed-αCDP §4.1"

@@ -12,10 +12,11 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixNext(Transform):
-    """x̃_i = λ_i x_i + (1 - λ_i) x_j, ỹ_i = λ_i y_i + (1 - λ_i) y_j; λ_i ~ Beta(α, α) per example, j the successor in
-    the batch.
+    """Mix each example with its successor j in the batch: x̃_i = λ_i x_i + (1 - λ_i) x_j, ỹ_i = λ_i y_i + (1 - λ_i)
+    y_j.
 
-    The last example's successor is the first.  λ_i: inverse distribution function at a uniform draw.
+    The last example's successor is the first.  λ_i ~ Beta(α, α) is the inverse distribution function of a uniform draw
+    per example.
     """
 
     random = True
@@ -32,22 +33,24 @@ class MixNext(Transform):
 
 
 def _mixed(value: Tensor, share: Tensor) -> Tensor:
-    """`value` (client, example, …), `share` (client, example) kept from each example."""
+    """Mix `value` (client, example, …); each example keeps its `share` (client, example)."""
     kept = share.reshape(*share.shape, *[1] * (value.dim() - 2))
     return kept * value + (1 - kept) * value.roll(-1, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixUp(Defense):
-    """Train on λx + (1 - λ)x′ with label λy + (1 - λ)y′, λ ~ Beta(α, α), x′ another example in the batch.
+    """Train on λx + (1 - λ)x′ with label λy + (1 - λ)y′, where λ ~ Beta(α, α) and x′ is another example in the
+    batch.
 
-    A batch with a single example is not mixed: its readings equal the undefended ones bit for bit.  Clients send the
-    mixtures' exact gradient: gradient matching returns mixtures, and an attacker aware of the mixing may separate a
-    batch's mixtures (`demix`).  A mixture counts as leaked if either original leaks.
+    A batch with a single example is not mixed: its readings equal the undefended readings bit for bit.  Clients send
+    the mixtures' exact gradient: gradient matching returns mixtures, and an attacker who knows of the mixing may
+    separate a batch's mixtures (`demix`).  A mixture counts as leaked if either original leaks.
 
-    The paper mixes a batch with a random permutation.  Here the permutation is the shift by one place: each round draws
-    a new batch order, so the partner is random and never the example itself.  λ is drawn per pair, as in the paper's
-    formula; its listing draws a single λ per batch.  Huang et al. 2021 (GradAttack) attack mixup as a defense.
+    The paper mixes a batch with a random permutation.  Here the permutation is a shift by a single place: each round
+    draws a new batch order, so the partner is random and never the example itself.  λ is drawn per pair, as in the
+    paper's formula; the paper's listing draws a single λ per batch.  Huang et al. 2021 (GradAttack) attack mixup as a
+    defense.
     """
 
     reference = "Zhang et al. 2018 (mixup)"

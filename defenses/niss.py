@@ -17,12 +17,12 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Niss(Defense):
-    """Clip each update to C; split its noise N(0, σ²C²) into v shares; send each, negated, to a neighbour.
+    """Clip each update to C, add noise N(0, σ²C²), and send v shares of this noise, negated, to neighbours.
 
-    The neighbour adds the received share, times a factor N(1, σ_r²), to its upload.  An upload has (2 + σ_r²) times the
-    noise variance, the mean σ_r² times that for as many clients: none at σ_r = 0.  Exchange happens at stage
-    `exchange`: at type-1 an update is only clipped.  Requires equal weights in the mean and all neighbours in the
-    round: v ≤ K - 1.
+    A neighbour multiplies a received share by a factor N(1, σ_r²) and adds the product to its upload.  An upload then
+    has (2 + σ_r²) times the noise variance σ²C²; the mean keeps only σ_r² times a client's share of noise, and none at
+    σ_r = 0. Clients exchange shares at stage `exchange`: at type-1 an update is only clipped.  All clients must have
+    equal weights in the mean, and all neighbours must be in the round: v ≤ K - 1.
     """
 
     reference = "Wang, Li, Zhou et al. 2021 (NISS), §IV, algorithm 2, theorems 2 and 3"

@@ -1,4 +1,4 @@
-"""No defense: the baseline for all others."""
+"""No defense: the baseline for all defenses."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from bench.defenses.base import Defense, Setting, StageTransforms
 
 @dataclass(frozen=True, kw_only=True)
 class NoDefense(Defense):
-    """Unchanged gradients."""
+    """Leave all gradients unchanged."""
 
     reference = "baseline"
     stages = ()

@@ -1,4 +1,4 @@
-"""Quantile-based adaptive clipping: the bound follows the median norm."""
+"""Quantile-based adaptive clipping: the norm bound follows the median norm."""
 
 import math
 from dataclasses import dataclass, replace
@@ -16,12 +16,12 @@ _SOURCE = "Andrew et al. 2021"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantile(Defense):
-    """Clip to C and add noise σC; C moves towards the median norm, by a private count.
+    """Clip rows to norm C and add noise with multiplier σ; C moves towards the median norm, by a private count.
 
-    Rows: a round's K updates, or a batch's B examples.  The count of n rows within C has noise σ_b = n/20.  To keep the
-    ε for σ, the main noise is raised to (σ⁻² - (2σ_b)⁻²)^(-1/2), which exists only for σ < n/10; `correction = "none"`
-    does not raise the noise, and ε covers both.  `share` gives each row N(0, σ²C²/n), so the sum carries N(0, σ²C²);
-    `each` gives each row N(0, σ²C²).
+    Rows are a round's K updates, or a batch's B examples.  The count of n rows within C has noise σ_b = n/20.  To keep
+    the ε for σ, the main noise has multiplier (σ⁻² - (2σ_b)⁻²)^(-1/2), which exists only for σ < n/10; with
+    `correction` = "none" the main noise has multiplier σ, and ε covers both noises.  `share` gives each row N(0,
+    σ²C²/n), so the sum carries N(0, σ²C²); `each` gives each row N(0, σ²C²).
     """
 
     reference = "Andrew et al. 2021; Fed-αCDP §7.6, per example as its table III suggests"
@@ -69,8 +69,11 @@ class Quantile(Defense):
         )
 
     def main_multiplier(self, rows: int) -> float:
-        """Noise multiplier of the sum, after the private quantile count (Andrew et al. 2021, theorem 1).  Raises
-        ValueError if none exists."""
+        """Return the noise multiplier for the sum of n = `rows` rows, given the private count (Andrew et al. 2021,
+        theorem 1).
+
+        Raises ValueError if no multiplier exists.
+        """
         if self.correction == "none":
             return self.sigma
         remaining = self.sigma**-2 - (rows / 10) ** -2

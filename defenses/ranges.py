@@ -1,4 +1,4 @@
-"""Range checks for a transform's numbers, at construction: each returns the number or raises ValueError."""
+"""Range checks for a transform's numbers: each function returns the number or raises ValueError."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Leakage risk per layer, and update slices with equal risk (Risk-balanced §4)."""
+"""Leakage risk per layer, and slices of an update with equal risk (Risk-balanced §4)."""
 
 import math
 from collections.abc import Mapping
@@ -13,16 +13,16 @@ from bench import rng
 from bench.defenses.base import Public, Tensors
 from bench.gradients import example_loss
 
-CHUNK = 25  # examples at once
+CHUNK = 25  # examples in a single batch
 
 
 def layer_of(name: str) -> str:
-    """Module name: a weight and its bias share a layer."""
+    """Return the module name in a parameter name, so a weight and its bias share a layer."""
     return name.rpartition(".")[0]
 
 
 def layers(tensors: Tensors) -> dict[str, list[str]]:
-    """Layer → its parameter names, both in mapping order."""
+    """Return each layer's parameter names, layer → names, both in mapping order."""
     names: dict[str, list[str]] = {}
     for name in tensors:
         names.setdefault(layer_of(name), []).append(name)
@@ -30,10 +30,11 @@ def layers(tensors: Tensors) -> dict[str, list[str]]:
 
 
 def layer_risks(public: Public, *, directions: int) -> dict[str, float]:
-    """Layer → mean over public examples of ‖J‖_F, J = ∂(layer gradient)/∂(example) (Risk-balanced eq. 2, p = 2).
+    """Return each layer's risk: the mean ‖J‖_F over public examples, J = ∂(layer gradient)/∂(example).
 
-    ‖J‖_F² is the mean ‖Ju‖² over random sign vectors u (Hutchinson): `directions` vectors, each in a single pass for
-    all layers.  With at least as many directions as input values, u runs over the axes and the norm is exact.
+    This is Risk-balanced eq. 2 with p = 2.  ‖J‖_F² is estimated as the mean of ‖Ju‖² over `directions` random sign
+    vectors u (Hutchinson), each with a single pass for all layers.  With at least as many directions as input values, u
+    runs over the axes and the norm is exact.
     """
     size = public.inputs[0].numel()
     exact = directions >= size
@@ -53,11 +54,11 @@ def layer_risks(public: Public, *, directions: int) -> dict[str, float]:
 
 
 def equal_risk(tensors: Tensors, risks: Mapping[str, float], slices: int) -> tuple[int, ...]:
-    """Slice ends, in coordinates of all tensors end to end: each slice carries 1/s of the risk, up to block
-    granularity.
+    """Return slice ends, in coordinates of the concatenated tensors; each slice carries 1/s of the risk, up to a
+    block.
 
-    Block size: the layer sizes' greatest common divisor; blocks in a layer share its risk equally.  Raises ValueError
-    for more slices than blocks.
+    s = `slices`; `risks` maps layers to risks.  A block's size is the layer sizes' greatest common divisor, and the
+    blocks in a layer share its risk equally.  Raises ValueError for more slices than blocks.
     """
     size = block_size(tensors)
     each = [
@@ -69,20 +70,21 @@ def equal_risk(tensors: Tensors, risks: Mapping[str, float], slices: int) -> tup
 
 
 def equal_size(tensors: Tensors, slices: int) -> tuple[int, ...]:
-    """Slice ends for equal lengths, up to block granularity (Risk-balanced Table III)."""
+    """Return slice ends for slices with equal lengths, up to a block (Risk-balanced Table III)."""
     size = block_size(tensors)
     return _ends(torch.ones(_numel(tensors, list(tensors)) // size, dtype=torch.float64), size, slices)
 
 
 def block_size(tensors: Tensors) -> int:
-    """Greatest common divisor of the layer sizes."""
+    """Return the greatest common divisor of the layer sizes."""
     return reduce(math.gcd, (_numel(tensors, names) for names in layers(tensors).values()))
 
 
 def root_set(public: Public, *, examples: int, bias: float) -> Public:
-    """`examples` public examples: a share `bias` from the first example's class, the rest from other classes.
+    """Return `examples` public examples, a share `bias` from the first example's class and the rest from other
+    classes.
 
-    Fewer if either kind is scarce.  Without bias: the first examples.
+    The set is smaller if either kind is scarce.  Bias 0 selects the first examples.
     """
     if bias == 0:
         rows = torch.arange(min(examples, len(public.inputs)))
@@ -95,7 +97,7 @@ def root_set(public: Public, *, examples: int, bias: float) -> Public:
 
 
 def _directional(public: Public, inputs: Tensor, labels: Tensor, u: Tensor) -> dict[str, Tensor]:
-    """Derivative of each example's gradient along its u: name → (example, *shape)."""
+    """Return the derivative of each example's gradient along its direction in `u`, name → (example, *shape)."""
     weights, loss = dict(public.weights), example_loss(public.model)
 
     def of_example(x: Tensor, y: Tensor, along: Tensor) -> dict[str, Tensor]:
@@ -125,7 +127,7 @@ def _numel(tensors: Tensors, names: list[str]) -> int:
 
 
 def _ends(each: Tensor, size: int, slices: int) -> tuple[int, ...]:
-    """Block ends with running totals nearest to each equal share; every slice is non-empty."""
+    """Return the block ends whose running totals are nearest to equal shares; every slice has at least a block."""
     if not 1 <= slices <= len(each):
         raise ValueError(f"{slices} slices of {len(each)} blocks are impossible; take at most {len(each)}")
     total = each.cumsum(0) / each.sum()

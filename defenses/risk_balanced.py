@@ -1,4 +1,4 @@
-"""Risk-balanced random perturbation with global compensation (Risk-balanced)."""
+"""Random perturbation of slices with equal leakage risk, with global compensation (the paper Risk-balanced)."""
 
 import math
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from bench.points import Stage
 class RiskBalanced(Defense):
     """Cut the update into s slices with equal leakage risk; each client noises a few, chosen anew in each round.
 
-    Noise N(0, σ²) on max(1, ⌊sγ⌋) slices; the server removes the part of the mean that random-matrix theory classes as
-    noise.  A layer's risk: how much its gradient changes with the example, on a small public root set, at the initial
-    weights of the training or attack.  No bound on a row's effect, hence no ε.
+    A client adds N(0, σ²) to max(1, ⌊sγ⌋) slices; the server removes the part of the mean which random-matrix theory
+    classes as noise.  A layer's risk measures how much its gradient changes with the example, on a small public root
+    set, at the initial weights of the training or attack.  No bound limits a row's effect, hence no ε.
 
-    An attacker who ignores the worst-fitting slices recovers the information in the others (RESULTS.md).
+    An attacker who ignores the worst-fitting slices recovers the information in the other slices (RESULTS.md).
     """
 
     reference = "Risk-balanced §4, §5, algorithm 1"
@@ -63,7 +63,7 @@ class RiskBalanced(Defense):
         clip = (Clip(bound=self.clip, per="flat"),) if self.clip else ()
         chosen: dict[Stage, Sequence[Transform]] = {"client": (*clip, noise)}
         if self.compensation:
-            # of a mean with weights 1/K; the printed formula has K² times that
+            # for a mean with weights 1/K; the printed formula is larger by K²
             of_mean = count / self.slices * deviation**2 / setting.per_round
             chosen["aggregate"] = (Compensate(variance=of_mean, quotient=self.quotient, tolerance=self.tolerance),)
         return chosen

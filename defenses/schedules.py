@@ -1,8 +1,8 @@
-"""Schedules: pure functions round → value.
+"""Schedules: pure functions from a round number to a value, such as the noise multiplier σ.
 
 Fed-αCDP §5.3 gives the four decays for σ.  Rounds count from 0, as everywhere in bench; each schedule gives `initial`
-in round 0.  The paper counts from 1: its cyclic formula (with t - 1) agrees, its three others would start a step lower.
-Values never fall below 0; at 0 no noise is added.
+in round 0.  The paper counts from 1: its cyclic formula (with t - 1) agrees, but its three other formulas would start a
+step lower.  Values never fall below 0; at 0 no noise is added.
 """
 
 import math
@@ -15,13 +15,13 @@ Schedule = Callable[[int], float]
 
 
 def value_at(number: float | Schedule, round: int) -> float:
-    """The number, or the schedule's value in this round (from 0)."""
+    """Return the number, or the schedule's value in this round (from 0)."""
     return number(round) if callable(number) else number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
-    """Equal values in all rounds."""
+    """The same value in all rounds."""
 
     value: float
 
@@ -35,7 +35,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """σ_0·(1 - γ·t), γ = `slope`; 0 for t ≥ 1/γ."""
+    """Linear decay σ_0·(1 - γ·t), with σ_0 = `initial` and γ = `slope`; 0 for t ≥ 1/γ."""
 
     initial: float
     slope: float
@@ -50,7 +50,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staircase:
-    """σ_0·(1 - γ·⌊t/Γ⌋), γ = `drop`, Γ = `every` rounds between drops."""
+    """Stepwise decay σ_0·(1 - γ·⌊t/Γ⌋), with γ = `drop` and Γ = `every` rounds between drops."""
 
     initial: float
     drop: float
@@ -67,7 +67,7 @@ class Staircase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exponential:
-    """σ_0·exp(-γ·t), γ = `decay`."""
+    """Exponential decay σ_0·exp(-γ·t), with γ = `decay`."""
 
     initial: float
     decay: float
@@ -82,9 +82,9 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cyclic:
-    """(σ_0/2)·(cos(π·mod(t - 1, P)/P) + 1), t = round + 1 (the paper's t), P = ⌈T/c⌉, T = `rounds`, c = `cycles`.
+    """Cosine decay in c = `cycles` cycles; each falls from `initial` nearly to 0.
 
-    Each cycle falls from `initial` nearly to 0.
+    The value is (σ_0/2)·(cos(π·mod(t - 1, P)/P) + 1), with t = round + 1 (the paper's t), P = ⌈T/c⌉ and T = `rounds`.
     """
 
     initial: float
@@ -103,11 +103,13 @@ class Cyclic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsPublished:
-    """σ_t = √(2 ln(1.25/δ))/ε_t, ε_t = exp(1.664 t/10001 - 1.1809), δ = 1e-5: from the accounting script by Fed-αCDP's
-    authors, t = 1 to 10 000 local steps, σ from 15.78 to 2.99."""
+    """σ as in the accounting script by Fed-αCDP's authors, from 15.78 to 2.99 over t = 1 to 10 000 local steps.
+
+    σ_t = √(2 ln(1.25/δ))/ε_t, ε_t = exp(1.664 t/10001 - 1.1809), δ = 1e-5.
+    """
 
     steps: int
-    """Training length in rounds or local steps: t/10001 covers an equal range."""
+    """Length of the training in rounds or local steps; t/10001 is stretched to this length."""
 
     def __post_init__(self) -> None:
         at_least("steps", self.steps, 1)

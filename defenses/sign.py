@@ -12,9 +12,9 @@ from bench.parameters import parameter
 class Sign(Defense):
     """Send (‖g‖₁/n)·sign(g) for each tensor g with n coordinates.
 
-    signSGD (Bernstein et al. 2018, algorithm 1) sends only sign(g), and leaves the size to the step; the scale comes
-    from EF-signSGD (Karimireddy et al. 2019, algorithm 1).  Departures: the server averages updates instead of
-    signSGD's majority vote; no error is kept for the next round, unlike EF-signSGD (`top-k` has such memory).
+    signSGD (Bernstein et al. 2018, algorithm 1) sends only sign(g), and leaves the size to the learning rate; the scale
+    comes from EF-signSGD (Karimireddy et al. 2019, algorithm 1).  Departures: the server averages updates instead of
+    signSGD's majority vote; clients keep no error for the next round, unlike EF-signSGD (`top-k` has such memory).
     """
 
     reference = "Bernstein et al. 2018 (signSGD); the scale of Karimireddy et al. 2019"

@@ -1,4 +1,4 @@
-"""Soteria (Risk-balanced's PLD): prune the input features of a linear layer, in its gradient."""
+"""Soteria (called PLD in Risk-balanced): prune a linear layer's input features in the layer's gradient."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,10 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Soteria(Defense):
-    """Zero columns in a linear layer's weight gradient, for the input features with least ‖∂r_i/∂x‖/|r_i|.
+    """Zero columns in a linear layer's weight gradient, for the input features r_i with least ‖∂r_i/∂x‖/|r_i|.
 
-    Those features reveal most about the example; other layers are unchanged.  Broken by Balunović et al. 2022: the
-    reading shows the missing columns, and the other layers suffice.
+    These features reveal most about the example x; other layers are unchanged.  Balunović et al. 2022 broke this
+    defense: the reading shows which columns are missing, and the other layers suffice for a reconstruction.
     """
 
     reference = "Sun et al. 2021 (Soteria), §4; Risk-balanced's PLD"

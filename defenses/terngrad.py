@@ -10,11 +10,12 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TernGrad(Defense):
-    """Limit each coordinate to ±c·σ (σ: deviation in its layer); send s_t·sign(g)·b, b = 1 with probability |g|/s_t.
+    """Limit each coordinate g to ±c deviations of its tensor, and send s_t·sign(g) with probability |g|/s_t,
+    otherwise 0.
 
-    s_t = max|g|: unbiased around the limited gradient.  A layer is a single tensor here: weight and bias have separate
-    scales.  Departure: clients do not agree on a common s_t before sending (the paper's scaler sharing, §3.2), since
-    clients would then depend on each other.
+    The scale s_t = max|g| makes the result unbiased around the limited gradient.  A layer is a single tensor here:
+    weight and bias have separate scales.  Departure: clients do not agree on a common s_t before sending (the paper's
+    scaler sharing, §3.2), since clients would then depend on each other.
     """
 
     reference = "Wen et al. 2017 (TernGrad), NeurIPS, algorithm 1, §3.2 (layer-wise ternarizing, gradient clipping)"

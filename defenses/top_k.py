@@ -1,4 +1,4 @@
-"""Top-k with error feedback: send the largest coordinates, remember the others."""
+"""Top-k with error feedback: send the largest coordinates, remember the rest."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,8 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopK(Defense):
-    """Send top_k(m + g), the k largest magnitudes over the whole update; keep the rest as memory m for the next round.
+    """Send the k largest magnitudes of m + g over the whole update, and keep the rest as memory m for the next
+    round.
 
     A client's first round has m = 0 and equals `prune` with the same share.  Later updates carry remains from earlier
     examples; only the client knows m, so attackers in later rounds have no description.  Clients outside a round keep

@@ -1,1 +1,3 @@
-"""Privacy accounting: pure functions of (σ_t, q, steps, δ); no torch."""
+"""Privacy accounting: pure functions which compute ε from noise multipliers, sampling rates, step counts and δ; no
+torch.
+"""

@@ -1,4 +1,4 @@
-"""Bayesian differential privacy (Bayesian DP, Triastcyn & Faltings 2019): ε for data similar to the sampled rows.
+"""Bayesian differential privacy (BDP, Triastcyn & Faltings 2019): ε for data similar to the sampled rows.
 
     λ    order, an integer           q    probability that the differing row takes part in a round
     x    (‖g - g'‖/s)², per sampled row: squared distance between a round's mean with and without the row, over the
@@ -24,10 +24,10 @@ LEAST_SAMPLES = 3
 
 
 def log_moments(x: Sequence[float] | Floats, *, q: float, formula: Formula = "code") -> Floats:
-    """ln E_k exp(k(k - 1)x/2), k ~ Bin(λ + 1, q), for each row and order: (row, λ); theorem 3, the inner mean in c^L.
+    """Return ln E_k exp(k(k - 1)x/2), k ~ Bin(λ + 1, q), for each row and order, (row, λ): the c^L of theorem 3.
 
-    `code`: c^R is equal, as in the author's code.  `paper`: the larger of c^L and the printed c^R, ln E exp(k(k +
-    1)x/2), k ~ Bin(λ, q), a loose bound without amplification by sampling.
+    `code` uses only this value, since c^R equals c^L in the author's code.  `paper` uses the larger of c^L and the
+    printed c^R, ln E exp(k(k + 1)x/2), k ~ Bin(λ, q), a loose bound without amplification by sampling.
     """
     x = np.asarray(x, np.float64)
     moments = _log_mean(x, q, shift=1, sign=-1)
@@ -35,12 +35,12 @@ def log_moments(x: Sequence[float] | Floats, *, q: float, formula: Formula = "co
 
 
 def cost(moments: Floats, *, estimator: float, rounds: int = 1) -> Floats:
-    """A round's cost c(λ), (λ,), from (row, λ): log of an upper bound on the mean exp(·) over rows, by Student's t at
-    confidence 1 - δ' (eq. 5).
+    """Return a round's cost c(λ), (λ,), from the log moments of its rows, (row, λ).
 
-    Assumes nearly normal values: with a few dominant rows the estimate is too low more often than δ' (figures in
-    tests/test_bayesian.py).  `rounds` T > 1 corrects for dependent rounds by Hölder: (1/T)·ln E exp(T·).  Raises
-    `ValueError` for fewer than three rows, whose deviation is unreliable.
+    The cost is the log of an upper bound on the mean of exp(moment) over rows, by Student's t at confidence 1 - δ' (eq.
+    5), `estimator` being δ'.  The bound assumes nearly normal values: with a few dominant rows the estimate is too low
+    more often than δ' (figures in tests/test_bayesian.py).  For T = `rounds` > 1, Hölder's inequality corrects for
+    dependent rounds: (1/T)·ln E exp(T·).  Raises `ValueError` for fewer than three rows, whose deviation is unreliable.
     """
     count = len(moments)
     if count < LEAST_SAMPLES:
@@ -54,8 +54,11 @@ def cost(moments: Floats, *, estimator: float, rounds: int = 1) -> Floats:
 
 
 def epsilon(total: Floats, delta: float, *, estimator: float, estimates: int) -> float | None:
-    """ε at δ for summed costs (λ,): min over λ of (Σc - ln(δ - estimates·δ'))/λ (corollary 1); δ includes every
-    estimate's failure.  None if the failures use up δ, or if no order is finite."""
+    """Return ε at δ for summed costs (λ,): min over λ of (Σc - ln(δ - estimates·δ'))/λ (corollary 1).
+
+    δ includes the failure of each of the `estimates` estimates, `estimator` being δ'.  Return None if these failures
+    use up δ, or if no order is finite.
+    """
     remaining = delta - estimates * estimator
     if remaining <= 0:
         return None
@@ -65,7 +68,9 @@ def epsilon(total: Floats, delta: float, *, estimator: float, estimates: int) ->
 
 
 def guess(epsilon_: float) -> float:
-    """Highest accuracy for guessing participation, for an attacker with a flat prior: 1/(1 + e^-ε)."""
+    """Return 1/(1 + e^-ε), the highest accuracy with which an attacker with a flat prior guesses a row's
+    participation.
+    """
     return 1 / (1 + math.exp(-epsilon_))
 
 

@@ -1,4 +1,4 @@
-"""Composition as in Fed-αCDP's Table XI (base, advanced, its zCDP), and the exact Gaussian mechanism."""
+"""The compositions in Fed-αCDP's Table XI (base, advanced, the paper's zCDP), and the exact Gaussian mechanism."""
 
 import math
 from collections.abc import Mapping
@@ -11,27 +11,30 @@ SERIES_ROUNDING = 3  # Fed-αCDP rounds a step's ε to this many digits before i
 
 
 def classic(sigma: float, delta: float) -> float:
-    """ε = √(2 ln(1.25/δ))/σ for a single Gaussian step (Dwork & Roth 2014, theorem A.1), proved only for ε < 1."""
+    """Return ε = √(2 ln(1.25/δ))/σ for a single Gaussian step (Dwork & Roth 2014, theorem A.1), proved only for ε <
+    1.
+    """
     return math.sqrt(2 * math.log(1.25 / delta)) / sigma
 
 
 def amplified(epsilon: float, q: float) -> float:
-    """ln(1 + q(e^ε - 1)): ε for a step on a sample at rate q."""
+    """Return ln(1 + q(e^ε - 1)), the ε for a step on a sample with rate q if the step has ε."""
     if epsilon > _LARGE:
         return epsilon + math.log(q)
     return math.log1p(q * math.expm1(epsilon))
 
 
 def _gain(epsilon: float) -> float:
-    """e^ε - 1, infinite beyond double precision."""
+    """Return e^ε - 1, or infinity beyond double precision."""
     return math.expm1(epsilon) if epsilon <= _LARGE else math.inf
 
 
 def of_paper(counts: Mapping[float, float], q: float, delta: float) -> dict[str, float]:
-    """Compositions in Fed-αCDP's Table XI, for `counts` steps at each multiplier σ.
+    """Return ε by the compositions in Fed-αCDP's Table XI, name → ε, for `counts` steps at each multiplier σ.
 
-    base: Σ ε.  advanced: √(2 ln(1/δ) Σ ε²) + Σ ε(e^ε - 1) (Dwork & Roth 2014, theorem 3.20), and δ adds to the
-    steps' δ.  zCDP: ρ + 2√(ρ ln(1/δ)), ρ = Σ q²/σ²: twice the Gaussian's ρ, and amplification by q² is no theorem.
+    `base` is Σ ε.  `advanced` is √(2 ln(1/δ) Σ ε²) + Σ ε(e^ε - 1) (Dwork & Roth 2014, theorem 3.20), with another δ
+    besides the steps' δ.  `zCDP` is ρ + 2√(ρ ln(1/δ)), ρ = Σ q²/σ²: twice the Gaussian's ρ, and amplification by q² is
+    no theorem.
     """
     each = [
         (amplified(round(classic(sigma, delta), SERIES_ROUNDING), q), sigma, count) for sigma, count in counts.items()
@@ -47,8 +50,10 @@ def of_paper(counts: Mapping[float, float], q: float, delta: float) -> dict[str,
 
 
 def gaussian(multiplier: float, delta: float) -> float:
-    """Least ε for a single Gaussian mechanism with noise `multiplier` times its sensitivity, exact (Balle & Wang 2018,
-    theorem 8): δ(ε) = Φ(1/2m - εm) - e^ε Φ(-1/2m - εm)."""
+    """Return the least ε for a Gaussian mechanism with noise deviation `multiplier` times the sensitivity.
+
+    Exact: δ(ε) = Φ(1/2m - εm) - e^ε Φ(-1/2m - εm), m = `multiplier` (Balle & Wang 2018, theorem 8).
+    """
     if multiplier <= 0:
         return math.inf
 

@@ -1,6 +1,7 @@
-"""Accounting for the actual sampling: an example's use follows its client's draws, in shuffled batches, not Poisson.
+"""Accounting for the actual sampling: an example is used if its client is drawn, in shuffled batches, not Poisson
+samples.
 
-μ  sensitivity over noise, for a single Gaussian release     κ  noise over sensitivity, 1/μ
+μ is sensitivity over noise for a single Gaussian release.
 """
 
 import math
@@ -16,11 +17,12 @@ Floats = NDArray[np.float64]
 
 
 def of_examples(releases: Sequence[float], delta: float, *, rate: float) -> float:
-    """ε for an example used in each round with probability `rate`, then with Σμ² from `releases`.
+    """Return ε at δ for an example which each round uses with probability `rate`; `releases` holds Σμ² per round,
+    given use.
 
-    Use is independent of the data, and known to the attacker.  The rounds are therefore Gaussian releases; they compose
-    to a single release with μ² = Σμ² (Dong, Roth & Su 2022, corollary 3.3).  δ(ε) is the mean over the draws (joint
-    convexity).  `releases`: Σμ² per round, given use.
+    The use is independent of the data and known to the attacker, so rounds are Gaussian releases, which compose to a
+    single release with μ² = Σμ² (Dong, Roth & Su 2022, corollary 3.3).  δ(ε) is the mean over the draws (joint
+    convexity).
     """
     squares = np.asarray(releases, np.float64)
     if not np.isfinite(squares).all():
@@ -44,7 +46,7 @@ def of_examples(releases: Sequence[float], delta: float, *, rate: float) -> floa
 
 
 def _totals(squares: Floats, rate: float) -> tuple[Floats, Floats]:
-    """Distribution of Σ μ² over the rounds that use the example: weights and values, on a grid, rounded up."""
+    """Return the distribution of Σμ² over the rounds with the example: weights and values, rounded up to a grid."""
     largest = float(squares.sum())
     if largest == 0:
         return np.ones(1), np.zeros(1)

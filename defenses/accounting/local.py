@@ -1,4 +1,4 @@
-"""ε for locally private reports: pure, proportional to the number of reports."""
+"""ε for locally private reports: pure (δ = 0), and proportional to the number of reports."""
 
 from bench.defenses.accounting.mechanism import Reports
 from bench.defenses.accounting.report import RELEASED, TAP
@@ -9,11 +9,12 @@ _UNLINKED = "that the server cannot link reports is no theorem of composition"
 
 
 def released(reports: Reports, *, rounds: int, coordinates: int) -> tuple[Epsilon, ...]:
-    """ε for `rounds` rounds with d reports each: the paper's figure, a single round, all rounds.
+    """Return ε for `rounds` rounds with d = `coordinates` reports each: the paper's figure, a single round, all
+    rounds.
 
-    The paper counts ε for a single weight in a single round.  Composition gives d·ε per round if coordinates are
-    linkable, and rounds·d·ε if rounds are linkable too: the valid figure, without reliance on shuffling.  Amplification
-    by shuffling is omitted: its theorems need a small d·ε.
+    The paper counts ε for a single weight in a single round.  By composition a round costs d·ε if the coordinates can
+    be linked, and all rounds cost rounds·d·ε if rounds can be linked too; the last figure is valid without shuffling.
+    Amplification by shuffling is omitted, because its theorems need a small d·ε.
     """
     whole = coordinates * reports.epsilon
     figures = [
@@ -24,7 +25,7 @@ def released(reports: Reports, *, rounds: int, coordinates: int) -> tuple[Epsilo
 
 
 def at_tap(reports: Reports, *, coordinates: int, observations: int) -> Epsilon:
-    """ε for a client's reports in a round, seen together: d·ε per observation."""
+    """Return ε for a client's reports in a round, seen together: d·ε per observation, with d = `coordinates`."""
     return _report(
         "tap",
         "a client's reports of one round: d·ε, pure",

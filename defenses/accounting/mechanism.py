@@ -1,4 +1,4 @@
-"""A defense's noise as an accountant reads it, and the data sampling."""
+"""A defense's noise and the data sampling, in the form that accountants need."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,54 +11,55 @@ Unit = Literal["example", "client"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanism:
-    """Gaussian noise on clipped rows: example gradients, or client updates."""
+    """Gaussian noise on clipped rows; a row is an example gradient or a client update."""
 
     unit: Unit
     sigmas: tuple[float, ...]
-    """Multipliers σ_t as the paper counts them: per round, or per local step (`by_step`)."""
+    """Noise multipliers σ_t in the paper's convention, per round, or per local step if `by_step`."""
     released: float
-    """Noise over sensitivity in the sum that a step releases, in units of σ; neighbours: a row added or removed."""
+    """Noise over sensitivity in the sum that a step releases, in units of σ, if a row is added or removed."""
     rows: Mapping[Stage, float]
-    """Noise over sensitivity after a stage, for stages that protect a row, in units of σ; neighbours: a row
-    replaced."""
+    """Noise over sensitivity after each stage which protects a row, in units of σ, if a row is replaced."""
     by_step: bool = False
     per_tensor: bool = False
-    """Each of M tensors is clipped separately: a row's sensitivity is √M times the bound."""
+    """True if each of M tensors is clipped separately: a row's sensitivity is then √M times the bound."""
     paper: bool = True
-    """Fed-αCDP's count, for noise σC on a sum, applies."""
+    """True if Fed-αCDP's accounting, for noise σC on a sum, applies."""
     unproved: str | None = None
-    """Reason that no ε holds; None if an ε holds."""
+    """The reason why no ε is proved; None: ε is proved."""
     caveats: tuple[str, ...] = ()
-    """Effects outside every accountant."""
+    """Limits of ε, in words: effects which no accountant covers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reports:
-    """Separate reports: each sent coordinate is ε-locally private, in every round."""
+    """Separate reports, each ε-locally private: every sent coordinate in every round is a report."""
 
     epsilon: float
     sending: Literal["split", "whole", "named"]
-    """"split" into unlinkable coordinates, "whole" without a name, or "named"."""
+    """`split`: unlinkable coordinates; `whole`: a client's anonymous vector; `named`: a vector with the client's
+    name.
+    """
     unit: Unit = "client"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Participation of a row."""
+    """How often training uses a row (an example or a client)."""
 
     q: float
-    """Rate in each step."""
+    """Sampling rate of a row in each step."""
     per_round: int
-    """Steps per round."""
+    """Number of steps per round."""
     rounds: int
     stated: float | None = None
-    """The paper's second rate for the same sampling, if any."""
+    """Another rate which the paper states for the same sampling; None: no other."""
     clients: tuple[int, int] | None = None
-    """(K, N): K clients drawn without replacement from N in each actual round; None: unknown."""
+    """(K, N): a round draws K of N clients without replacement; None: unknown."""
     used: float = 1.0
-    """Probability that a participating client uses an example in a round."""
+    """Probability that a participating client uses a given example in a round."""
     uses: int = 1
-    """Largest number of uses in such a round."""
+    """Largest number of uses of an example in a round with its client."""
 
 
 def sampling_of(
@@ -72,8 +73,11 @@ def sampling_of(
     client_examples: int,
     examples: int,
 ) -> Sampling:
-    """Fed-αCDP's sampling: an example at B/|D_i| in every local step (stated: B·K/|D|, over all `examples`), a client
-    at K/N in every round."""
+    """Return the sampling in Fed-αCDP's convention for a protected unit.
+
+    An example has rate B/|D_i| in every local step (the paper also states B·K/|D|, |D| = `examples`); a client has rate
+    K/N in every round.
+    """
     if unit == "client":
         return Sampling(q=per_round / clients, per_round=1, rounds=rounds, clients=(per_round, clients))
     return Sampling(
@@ -88,9 +92,9 @@ def sampling_of(
 
 
 def uses_of_example(*, steps: int, batch: int, client_examples: int) -> int:
-    """Largest Σ n² over a client's L local steps, for an example with n copies in a step's batch.
+    """Return the largest Σ n² over a client's L local steps, for an example with n copies in a step's batch.
 
-    Every pass uses each example once; a batch across two passes may hold an example twice.
+    Every pass over the data uses each example once, but a batch across two passes may hold an example twice.
     """
     passes = max(1, -(-steps * batch // client_examples))
     return 2 * passes if passes > 1 and client_examples % batch else passes

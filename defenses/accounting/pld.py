@@ -1,4 +1,4 @@
-"""dp-accounting: the tight Poisson-subsampled Gaussian, and clients drawn without replacement."""
+"""ε from the library dp-accounting: Poisson-subsampled Gaussian steps, and clients drawn without replacement."""
 
 import math
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from bench.defenses.accounting.rdp import grouped
 
 
 def available() -> bool:
-    """Whether dp-accounting is installed; without it ε is filled in later, from the record."""
+    """Return whether dp-accounting is installed; without the library, ε can later be computed from the record."""
     try:
         import dp_accounting  # noqa: F401
     except ImportError:
@@ -16,9 +16,10 @@ def available() -> bool:
 
 
 def epsilon(counts: Mapping[float, float], delta: float, *, q: float) -> float:
-    """ε for `counts` steps (integers) at each multiplier σ, at sampling rate `q`; neighbours: a row added or removed.
+    """Return ε at δ for `counts` Gaussian steps at each multiplier σ, with Poisson sampling at rate `q`.
 
-    An upper bound: losses are rounded up to a grid, and above 200 multipliers each group counts as its smallest.
+    Neighbouring data sets differ by an added or removed row.  The result is an upper bound: losses are rounded up to a
+    grid, and if more than 200 multipliers exist, each group of neighbours counts as its smallest.
     """
     import dp_accounting
     from dp_accounting import pld
@@ -32,10 +33,11 @@ def epsilon(counts: Mapping[float, float], delta: float, *, q: float) -> float:
 
 
 def without_replacement(counts: Mapping[float, float], delta: float, *, per_round: int, clients: int) -> float:
-    """ε for `counts` rounds at each noise multiplier, K out of N clients drawn without replacement in each round;
-    neighbours: a client replaced.
+    """Return ε at δ for `counts` rounds at each noise multiplier, if a round draws K of N clients without
+    replacement.
 
-    The Rényi bound by Wang, Balle & Kasiviswanathan 2019 (theorem 9; for the Gaussian, as in dp-accounting).
+    Neighbouring data sets differ by a replaced client.  Uses the Rényi bound by Wang, Balle & Kasiviswanathan 2019
+    (theorem 9; for the Gaussian, as in dp-accounting).
     """
     import dp_accounting
     from dp_accounting import rdp

@@ -1,4 +1,4 @@
-"""Moments accountant: additive Rényi differential privacy for the Poisson-subsampled Gaussian."""
+"""Moments accountant: Rényi differential privacy (RDP), summed over steps of the Poisson-subsampled Gaussian."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,10 +31,10 @@ _LARGE = 600.0  # exponents up to which double precision holds the exponential
 
 
 def epsilon(counts: Mapping[float, float], delta: float, *, q: float, old: bool) -> float:
-    """ε for `counts` steps with the subsampled Gaussian at each multiplier σ, at sampling rate `q`.
+    """Return ε at δ for `counts` steps of the subsampled Gaussian at each multiplier σ, with sampling rate `q`.
 
-    `old`: min over orders of RDP + ln(1/δ)/(α - 1), as in the moments accountant; otherwise the conversion by Canonne,
-    Kamath & Steinke 2020, proposition 12, never larger.
+    `old` takes min over orders α of RDP + ln(1/δ)/(α - 1), as in the moments accountant; otherwise the conversion is
+    Canonne, Kamath & Steinke 2020, proposition 12, which is never larger.
     """
     if len(counts) > _MANY and min(counts) > 0:
         return converted(_interpolated(counts, q), delta, old=old)
@@ -43,8 +43,10 @@ def epsilon(counts: Mapping[float, float], delta: float, *, q: float, old: bool)
 
 
 def _interpolated(counts: Mapping[float, float], q: float) -> NDArray[np.float64]:
-    """The sum for thousands of distinct σ: ln RDP is smooth in ln σ; a cubic through a shared lattice is right to seven
-    digits up to order 63 (tests/test_accounting.py)."""
+    """Return the RDP sum for thousands of distinct σ, by a cubic spline of ln RDP over ln σ.
+
+    The spline is right to seven digits up to order 63 (tests/test_accounting.py).
+    """
     at = np.log(np.array(list(counts)))
     first, last = math.floor(at.min() / _MESH) - 2, math.ceil(at.max() / _MESH) + 2
     nodes = _MESH * np.arange(first, last + 1)
@@ -54,7 +56,7 @@ def _interpolated(counts: Mapping[float, float], q: float) -> NDArray[np.float64
 
 
 def converted(total: NDArray[np.float64], delta: float, *, old: bool) -> float:
-    """ε at `delta` for an RDP curve over `ORDERS`."""
+    """Return ε at `delta` for an RDP curve over `ORDERS`; `old` as in `epsilon`."""
     orders = np.array(ORDERS)
     of_order = total + math.log(1 / delta) / (orders - 1)
     if not old:
@@ -68,9 +70,9 @@ def _rdp(q: float, sigma: float) -> tuple[float, ...]:
 
 
 def rdp(q: float, sigma: float) -> NDArray[np.float64]:
-    """RDP per step over `ORDERS`, neighbours by adding or removing a row (Mironov, Talwar & Zhang 2019).
+    """Return a step's RDP over `ORDERS`, if a row is added or removed (Mironov, Talwar & Zhang 2019).
 
-    q = 1: the plain Gaussian, α/2σ².  σ = 0: infinite.
+    q = 1 gives the plain Gaussian's α/2σ², and σ = 0 gives infinity.
     """
     return np.array(_rdp(q, sigma))
 
@@ -95,9 +97,11 @@ def _whole(q: float, sigma: float, order: int) -> float:
 
 
 def _fractional(q: float, sigma: float, order: float) -> float:
-    """ln E_{x ~ N(0, σ²)} (1 - q + q·exp((2x - 1)/2σ²))^α by the trapezoid rule, with geometric convergence here.
+    """Return ln E_{x ~ N(0, σ²)} (1 - q + q·exp((2x - 1)/2σ²))^α by the trapezoid rule, which converges
+    geometrically here.
 
-    Sums the difference to 1, for the digits of small values; in case of overflow, its logarithm.
+    The rule sums the expectation minus 1, to keep digits of small values, or the expectation's logarithm if it
+    overflows.
     """
     x = np.linspace(-14 * sigma, order + 14 * sigma, 40_001)
     log_ratio = np.logaddexp(math.log1p(-q), math.log(q) + (2 * x - 1) / (2 * sigma**2))
@@ -108,7 +112,7 @@ def _fractional(q: float, sigma: float, order: float) -> float:
 
 
 def multiplicities(sigmas: Sequence[float], each: int) -> dict[float, int]:
-    """Number of steps at each multiplier; every entry in `sigmas` stands for `each` steps."""
+    """Return the number of steps at each multiplier; every entry in `sigmas` stands for `each` steps."""
     counts: dict[float, int] = {}
     for sigma in sigmas:
         counts[sigma] = counts.get(sigma, 0) + each
@@ -116,7 +120,7 @@ def multiplicities(sigmas: Sequence[float], each: int) -> dict[float, int]:
 
 
 def grouped(counts: Mapping[float, float]) -> dict[float, float]:
-    """At most 200 multipliers: each group of neighbours counts as its smallest."""
+    """Reduce `counts` to at most 200 multipliers: each group of neighbours counts as its smallest."""
     ordered = sorted(counts)
     size = -(-len(ordered) // _MANY)
     return {

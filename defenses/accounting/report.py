@@ -1,4 +1,4 @@
-"""ε with its meaning: unit, adversary, convention, sampling, adjacency, caveats."""
+"""ε with its meaning: protected unit, adversary, convention, sampling, adjacency and caveats."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -22,10 +22,10 @@ _ADDED, _REMOVED, _REPLACED = "one added or removed", "one removed: its gradient
 
 
 def released(mechanism: Mechanism, sampling: Sampling, *, tensors: int, delta: float = DELTA) -> tuple[Epsilon, ...]:
-    """ε for the released models: actual sampling, idealised Poisson, and the paper's counts at the actual and the
-    stated rate.
+    """Return ε for the released models by each convention, for M = `tensors` tensors.
 
-    `tensors` is M.  Rounds come from `sampling`, possibly fewer than planned in the mechanism.
+    Conventions: the actual sampling, idealised Poisson sampling, and the paper's accounting at the actual and at the
+    stated rate.  The number of rounds comes from `sampling` and may be below the mechanism's plan.
     """
     ours = (*_valid(mechanism, sampling, tensors, delta), _idealised(mechanism, sampling, tensors, delta))
     if not mechanism.paper:
@@ -39,9 +39,11 @@ def released(mechanism: Mechanism, sampling: Sampling, *, tensors: int, delta: f
 def figures(
     sigma: float, *, q: float, steps: int, tensors: int = 1, uses: int = 1, delta: float = DELTA
 ) -> tuple[Epsilon, ...]:
-    """ε by every convention, for noise σC on the sum of clipped examples, `steps` steps at rate `q`.
+    """Return ε by every convention, for noise σC on the sum of clipped examples, over `steps` steps at sampling rate
+    `q`.
 
-    `tensors` above 1: each is clipped separately.  `uses`: how often the tap shows an example.
+    If `tensors` exceeds 1, each tensor is clipped separately.  `uses` is the number of times that the tap shows an
+    example.
     """
     mechanism = Mechanism(unit="example", sigmas=(sigma,), released=1.0, rows={"step": 0.5}, per_tensor=tensors > 1)
     sampling = Sampling(q=q, per_round=steps, rounds=1)
@@ -51,7 +53,9 @@ def figures(
 
 
 def paper_epsilon(mechanism: Mechanism, sampling: Sampling, delta: float = DELTA) -> float:
-    """Fed-αCDP's figure: moments accountant, σ as stated; for clients with one step more than rounds."""
+    """Return ε as in Fed-αCDP: by the moments accountant with the stated σ, for clients with a step more than
+    rounds.
+    """
     counts = _steps(mechanism, sampling, 1.0)
     if mechanism.unit == "client":
         last = list(counts)[-1]
@@ -62,8 +66,11 @@ def paper_epsilon(mechanism: Mechanism, sampling: Sampling, delta: float = DELTA
 def at_tap(
     mechanism: Mechanism, stage: Stage, *, tensors: int, uses: int = 1, at: int = 0, delta: float = DELTA
 ) -> Epsilon | None:
-    """ε against an attacker who reads after `stage` and knows the participants, over `uses` views, at multiplier number
-    `at`; None for stages without protection."""
+    """Return ε for an attacker who reads the tensors after `stage`, knows the participants and sees a row `uses`
+    times.
+
+    `at` is the index of the multiplier.  Return None for a stage without protection.
+    """
     if stage not in mechanism.rows or mechanism.unproved:
         return None
     factor = mechanism.rows[stage] / _root(mechanism, tensors)
@@ -105,7 +112,7 @@ def _paper(mechanism: Mechanism, sampling: Sampling, delta: float) -> Epsilon:
 
 
 def _table_11(mechanism: Mechanism, sampling: Sampling, delta: float) -> list[Epsilon]:
-    """The three other accountants in Fed-αCDP's Table XI, each with its flaw."""
+    """Return ε by the three other accountants in Fed-αCDP's Table XI, each with its error as a caveat."""
     counts, q = _steps(mechanism, sampling, 1.0), sampling.q
     if 0.0 in counts:
         return []
@@ -160,7 +167,9 @@ def _idealised(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: fl
 
 
 def _valid(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float) -> tuple[Epsilon, ...]:
-    """ε for the actual sampling; examples: removed (the headline), and replaced."""
+    """Return ε for the actual sampling; for examples, with a removed example (the main figure) and with a replaced
+    example.
+    """
     if sampling.clients is None:
         return ()
     drawn, clients = sampling.clients
@@ -213,7 +222,7 @@ def _valid(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float)
 
 
 def _by_round(mechanism: Mechanism, sampling: Sampling, factor: float) -> list[float]:
-    """Multiplier per round; with a separate σ per local step, the least."""
+    """Return a multiplier per round; if local steps have different σ, the least."""
     count = sampling.per_round if mechanism.by_step else 1
     sigmas = mechanism.sigmas[: sampling.rounds * count]
     return [factor * min(sigmas[first : first + count]) for first in range(0, len(sigmas), count)]
@@ -228,7 +237,6 @@ def _unless_unproved(mechanism: Mechanism, epsilon: Callable[[], float], *, need
 
 
 def _steps(mechanism: Mechanism, sampling: Sampling, factor: float) -> dict[float, int]:
-    """Number of steps at each multiplier, in the rounds of `sampling`."""
     if mechanism.by_step:
         planned, each = mechanism.sigmas[: sampling.rounds * sampling.per_round], 1
     else:
@@ -252,7 +260,7 @@ def _caveats(mechanism: Mechanism, tensors: int) -> tuple[str, ...]:
 
 
 def _finite(epsilon: float) -> Mapping[str, Any]:
-    """Fields for an ε; an infinite ε is absent, with the reason."""
+    """Return an ε's fields; an infinite ε is absent, with the reason."""
     if math.isfinite(epsilon):
         return {"epsilon": epsilon}
     return {"epsilon": None, "absent": "no noise at some step, or too little to count: no ε holds"}

@@ -1,7 +1,7 @@
-"""Variances for negated noise shares, in units of a client's noise variance σ_i²: plain numbers.
+"""Noise variances for NISS, in units of a client's noise variance σ_i².
 
-ρ  σ_r², variance of the factor on a received share     q  share of colluding neighbours
-v  shares, and neighbours, per client                   K  clients in a round
+ρ is σ_r², the variance of the factor on a received share; q the share of colluding neighbours; v the number of shares
+and neighbours per client; K the number of clients in a round.
 """
 
 import math
@@ -10,27 +10,31 @@ import numpy as np
 
 
 def upload_variance(rho: float, q: float = 0.0) -> float:
-    """Noise on a single upload, read by a server with colluders: (1 - q)(2 + ρ) + qρ (NISS §V-B, derived; at q = 0 the
-    noise in its algorithm)."""
+    """Return the noise variance on a single upload for a server with colluders, (1 - q)(2 + ρ) + qρ.
+
+    The formula is derived from NISS §V-B; at q = 0 it is the noise in NISS's algorithm.
+    """
     return (1 - q) * (2 + rho) + q * rho
 
 
 def aggregate_variance(rho: float) -> float:
-    """Noise on the sum of all uploads, per client: ρ (NISS theorem 2); plain noise has 1."""
+    """Return ρ, the noise variance on the sum of uploads, per client (NISS theorem 2); noise without shares would
+    have 1.
+    """
     return rho
 
 
 def least_factor_variance(q: float) -> float:
-    """Least ρ with variance 1 on a single upload (NISS theorem 3): 2q - 1, at least 0."""
+    """Return max(0, 2q - 1), the least ρ for noise variance 1 on a single upload (NISS theorem 3)."""
     return max(0.0, 2 * q - 1)
 
 
 def conditional_variance(rho: float, *, clients: int, shares: int, q: float = 0.0) -> float:
-    """Noise on an upload given all other clients' parameters, hence their noise (the adversary in differential
-    privacy): variance after the best linear estimate.
+    """Return the noise variance on an upload if all other clients' parameters, hence their noise, are known.
 
-    Honest clients form a ring with (1 - q)·K members and (1 - q)·v neighbours on each side; neighbouring uploads
-    correlate by -1/v.  The matrix is circulant, with variance 1/mean(1/λ) over its eigenvalues λ.  ρ = 0: variance 0.
+    This is the adversary in differential privacy; the variance is the rest after the best linear estimate.  Honest
+    clients form a ring with (1 - q)·K members and (1 - q)·v neighbours on each side; neighbouring uploads correlate by
+    -1/v.  The matrix is circulant, with variance 1/mean(1/λ) over its eigenvalues λ.  At ρ = 0 the result is 0.
     """
     honest, near = round((1 - q) * clients), round((1 - q) * shares)
     if honest < 1:
