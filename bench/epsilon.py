@@ -1,11 +1,11 @@
-"""ε as a value: computed by `bench.defenses.accounting`, kept in records, read by every view."""
+"""The value type for ε: computed by `bench.defenses.accounting`, kept in records, read by every view."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epsilon:
-    """A figure for ε at δ with its meaning, or the reason for its absence."""
+    """A value of ε at δ with its meaning, or the reason why no ε exists."""
 
     convention: str
     """`valid`, `idealised`, `paper`, `tap` or `bayesian`; before protocol 3 also `tight`."""
@@ -14,25 +14,27 @@ class Epsilon:
     unit: str
     """Protected unit: `example` or `client`."""
     adversary: str
-    """Adversary's access: the released models, or a tap."""
+    """The adversary's access: the released models, or a tap."""
     epsilon: float | None
-    """ε, from 0 upward; None: absent."""
+    """ε, at least 0; None: absent, with the reason in `absent`."""
     delta: float
-    """δ, in (0, 1)."""
+    """δ, in [0, 1); 0 for pure ε."""
     q: float
     """Sampling rate, in (0, 1]."""
     steps: int
-    """Composed releases."""
+    """Number of composed releases."""
     multiplier: tuple[float, float] | None
-    """First and last noise multiplier: standard deviation over sensitivity."""
+    """First and last noise multiplier (standard deviation over sensitivity); None: the accountant uses no
+    multiplier.
+    """
     sampling: str
     """Assumed sampling scheme, in words."""
     adjacency: str
     """Relation between adjacent data sets, in words."""
     caveats: tuple[str, ...] = ()
-    """Limits, in words."""
+    """Limits of the figure, in words."""
     absent: str | None = None
-    """Reason for an absent ε."""
+    """Reason why ε is absent; None if ε exists."""
 
     # Records refuse unknown fields, wrong types and NaN (pydantic; a plain dict keeps the accounting free of imports).
     __pydantic_config__ = {"extra": "forbid", "strict": True, "allow_inf_nan": False}

@@ -63,7 +63,7 @@ class RiskBalanced(Defense):
         clip = (Clip(bound=self.clip, per="flat"),) if self.clip else ()
         chosen: dict[Stage, Sequence[Transform]] = {"client": (*clip, noise)}
         if self.compensation:
-            # for a mean with weights 1/K; the printed formula is larger by K²
+            # for a mean with weights 1/K; the printed formula is K² times larger
             of_mean = count / self.slices * deviation**2 / setting.per_round
             chosen["aggregate"] = (Compensate(variance=of_mean, quotient=self.quotient, tolerance=self.tolerance),)
         return chosen

@@ -1,1 +1,1 @@
-"""What no attacker can exceed, or what one who knows more than any attacker would reach."""
+"""Ceilings: limits for every attacker, and references for attackers with more knowledge than any real attacker."""

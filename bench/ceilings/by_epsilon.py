@@ -1,6 +1,7 @@
-"""The most that any attacker recognises behind a proved ε: of an example, in a reading, whatever he knows besides.
+"""Upper bound on the share of examples which any attacker recognises in a reading, given a proved ε.
 
-κ  what blind guesses reach     μ  what one row moves, over the noise     u  uses of the row in a reading
+The bound holds for any knowledge besides the reading.  κ is the success rate of blind guesses, μ a row's sensitivity
+over the noise, and u the number of times a reading uses the row.
 """
 
 from math import exp, sqrt
@@ -14,11 +15,12 @@ _LARGE = 700.0  # exponents up to which double precision holds the exponential
 
 
 def ceiling(figure: Epsilon | None, chance: float) -> float | None:
-    """The share of examples that any attacker recognises at most, in [0, 1]; None where nothing is proved.
+    """Return the largest share of examples which any attacker can recognise, in [0, 1]; None if no bound is proved.
 
-    `figure` is the ε at the tap, `chance` κ, the most that guesses reach which saw nothing: a list of k guesses has k
-    times one's.  A Gaussian release, neighbours with this row's gradient zero: Φ(Φ⁻¹(κ) + μ√u); a pure ε:
-    min(e^ε κ, 1 - e^-ε (1 - κ)) (Balle, Cherubin & Hayes 2022; Hayes, Mahloujifar & Balle 2023; Kaissis et al. 2023).
+    `figure` is the ε at the tap; `chance` is κ, the best success rate of guesses without the reading (a list of k
+    guesses has k times the rate of a single guess).  A Gaussian release, with neighbours whose row has gradient zero,
+    gives Φ(Φ⁻¹(κ) + μ√u); a pure ε gives min(e^ε κ, 1 - e^-ε (1 - κ)) (Balle, Cherubin & Hayes 2022; Hayes, Mahloujifar
+    & Balle 2023; Kaissis et al. 2023).
     """
     if figure is None or figure.epsilon is None:
         return None
@@ -34,8 +36,10 @@ def ceiling(figure: Epsilon | None, chance: float) -> float | None:
 
 
 def exceeded(share: float, trials: float, limit: float | None) -> bool:
-    """Whether so large a share of independent trials refutes the ceiling: P(at least as many | ceiling) < 0.001, by the
-    binomial law."""
+    """Return whether a measured share of `trials` independent trials refutes the ceiling `limit`.
+
+    The binomial test rejects if P(at least as many successes | ceiling) < 0.001.  A limit of None is never refuted.
+    """
     if limit is None or limit >= 1 or not share:
         return False
     hits = share * trials

@@ -1,12 +1,12 @@
-"""The linear-Gaussian reference: the error of the best estimate, were the gradient linear around the truth.
+"""The linear-Gaussian reference: the error of the best estimate if the gradient were linear around the truth.
 
-With z the truth, J the Jacobian of the described reading at z, noise N(0, v) and a prior N(m, C), C = A Aᵀ of public
-examples, the posterior mean of the linearised reading has the mean squared error
+Let z be the truth, J the Jacobian of the described reading at z, N(0, v) the noise, and N(m, C), C = A Aᵀ, a prior from
+public examples.  The posterior mean for the linearised reading has the mean squared error
 
     ‖A K⁻¹ A⁻¹(z - m)‖² + tr(A K⁻¹ (K - I) K⁻¹ Aᵀ),  K = I + Aᵀ Jᵀ J A / v,
 
-the first term of its bias and the second of the noise.  It says how near an attacker is to the best that second
-moments allow.  It is no bound: a gradient is not linear, and examples are not Gaussian.
+with the bias in the first term and the noise in the second.  The reference shows how near an attacker comes to the best
+error which second moments allow.  It is no bound: gradients are not linear, and examples are not Gaussian.
 """
 
 from collections.abc import Mapping
@@ -23,11 +23,10 @@ _CHUNK = 128  # candidates side by side
 
 
 def mean_squared_errors(reading: Reading, truth: Tensor, labels: Tensor) -> Tensor | None:
-    """The expected mean squared error of the first readings' references, (reading,), in float64.
+    """Return the reference's expected mean squared error for the first readings, (reading,), in float64.
 
-    `truth` (reading, *shape) in [0, 1] and `labels` (reading,) are the examples behind so many of them.  None where the
-    reading has no described noise of a known variance, holds several examples, was repeated, or comes from several
-    local steps.
+    `truth` (reading, *shape) in [0, 1] and `labels` (reading,) are the examples behind these readings.  Return None if
+    the reading has no described noise with a known variance, holds several examples or local steps, or was repeated.
     """
     description = reading.description
     if description is None or reading.examples > 1 or reading.steps > 1 or len(reading.rounds) > 1:
@@ -52,7 +51,9 @@ def mean_squared_errors(reading: Reading, truth: Tensor, labels: Tensor) -> Tens
 
 
 def _jacobian(reading: Reading, description: Description, row: int, truth: Tensor, label: Tensor) -> Tensor:
-    """J (coordinate, value) of the described reading at the truth, coordinates in units of their noise's deviation."""
+    """Return the described reading's Jacobian at the truth, (coordinate, value), in units of each coordinate's noise
+    deviation.
+    """
     observed = {name: value[row, 0].double() / reading.unit for name, value in reading.values.items()}
     weights = {name: value[0].double() for name, value in reading.weights.items()}
     deviations = _deviations(description, observed)

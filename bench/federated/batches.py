@@ -1,4 +1,4 @@
-"""Clients' examples and round batches, drawn by a key that is independent of defense and attack."""
+"""The clients' examples and each round's batches, drawn by a key which is independent of defense and attack."""
 
 import json
 from dataclasses import dataclass, replace
@@ -18,17 +18,16 @@ Indices = NDArray[np.int64]  # into the training split
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batches:
-    """Local training data of a round."""
+    """The chosen clients' training data in a round."""
 
     clients: tuple[int, ...]
     """Client numbers."""
     inputs: Tensor
-    """(client, step, example, *shape) in [0, 1]."""
+    """Inputs, (client, step, example, *shape) in [0, 1]."""
     labels: Tensor
-    """(client, step, example)."""
+    """Labels, (client, step, example)."""
 
     def __getitem__(self, rows: slice) -> "Batches":
-        """Batches for some clients."""
         return Batches(clients=self.clients[rows], inputs=self.inputs[rows], labels=self.labels[rows])
 
     def to(self, device: torch.device) -> "Batches":
@@ -36,7 +35,7 @@ class Batches:
 
 
 def clients_of(cell: AttackCell | TrainingCell, data: Data) -> Indices:
-    """Every client's examples: (client, example)."""
+    """Return every client's examples, (client, example), as positions in the training split."""
     federated = cell.federated
     return client_indices(
         data.training.labels,
@@ -50,9 +49,11 @@ def clients_of(cell: AttackCell | TrainingCell, data: Data) -> Indices:
 def local_batches(
     cell: AttackCell | TrainingCell, data: Data, clients: Indices, chosen: tuple[int, ...], round_: int
 ) -> tuple[Batches, Indices]:
-    """Batches for the chosen clients in a round, and their indices (client, step, example).
+    """Return the chosen clients' batches in a round, and the examples' positions in the training split, (client,
+    step, example).
 
-    `clients` from `clients_of`.  A client draws a new example order each round, without replacement within each pass.
+    `clients` is the result of `clients_of`.  A client draws a new example order each round, without replacement within
+    each pass.
     """
     federated, key = cell.federated, data_key(cell, data)
     orders = np.stack([_order(cell, key, client, clients[client], round_) for client in chosen])
@@ -62,13 +63,13 @@ def local_batches(
 
 
 def data_key(cell: AttackCell | TrainingCell, data: Data) -> str:
-    """Fields that determine data draws: data, model, federated setting (the key adds the seed)."""
+    """Return the fields which determine data draws besides the seed: data, model and federated setting, as JSON."""
     model, federated = cell.model.model_dump(mode="json"), cell.federated.model_dump(mode="json")
     return json.dumps([data.sha256, model, federated], sort_keys=True)
 
 
 def _order(cell: AttackCell | TrainingCell, key: str, client: int, examples: Indices, round_: int) -> Indices:
-    """A client's examples in step order: (step·example,)."""
+    """Return a client's examples in step order, (step·example,)."""
     needed = cell.federated.steps * cell.federated.batch
     generator = rng.generator(cell.seed, "batch", key, client, round_)
     passes = [examples[generator.permutation(len(examples))] for _ in range(-(-needed // len(examples)))]

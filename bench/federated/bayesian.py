@@ -1,5 +1,6 @@
-"""Bayesian accounting for a training: shift of a round's means without a single example or client, relative to the
-noise."""
+"""Bayesian accounting for a training: how far a round's means move without a single example or client, over the
+noise.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,7 +33,7 @@ _CLIENTS = "at the level of clients it says nothing of a single example"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """An accounted round."""
+    """A round's values which the Bayesian accountant needs."""
 
     weights: Tensors
     """Weights at the start of the round."""
@@ -40,23 +41,23 @@ class Round:
     draw_key: DrawKey
     batches: Batches
     update: Tensors
-    """Updates before stage `client`, name → (client, *shape)."""
+    """Clients' updates before stage `client`, name → (client, *shape)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accountant:
-    """Requested levels of Bayesian ε for a training."""
+    """Bayesian accountant for a training, at the levels requested in the cell."""
 
     config: Bayesian
     federated: Federated
     stages: Stages
     examples: int
-    """D|, the whole training split."""
+    """Number of examples in the whole training split, |D|."""
     absent: Mapping[str, str]
-    """Level → reason for a missing ε."""
+    """Reason for each level without ε, level → reason."""
 
     def costs(self, net: Network, round_: Round) -> dict[str, Tensor]:
-        """A round's cost at each accountable level: level → (order,), float64."""
+        """Return a round's cost at each accountable level, level → (order,), in float64."""
         costs: dict[str, Tensor] = {}
         for level in (level for level in self.config.levels if level not in self.absent):
             variance = _variance(self.stages, level, self.federated, round_.draw_key.round)
@@ -75,7 +76,7 @@ class Accountant:
         return costs
 
     def reports(self, costs: Tensors, rounds: int) -> dict[str, Epsilon]:
-        """Level → ε after the first `rounds` rounds, from level → (round, order)."""
+        """Return ε after the first `rounds` rounds for each level; `costs` maps levels to (round, order)."""
         return {
             level: Epsilon(
                 convention="bayesian",
@@ -99,7 +100,7 @@ class Accountant:
     def by_round(
         self, costs: Tensors, mechanism: Mechanism | None, tested: Iterable[int]
     ) -> dict[str, tuple[BayesianRound, ...]]:
-        """Level → Bayesian ε and the moments accountant's ε for the same run, at the tested rounds."""
+        """Return each level's Bayesian ε and the moments accountant's ε for the same run, at the `tested` rounds."""
         return {
             level: tuple(
                 BayesianRound(
@@ -114,7 +115,7 @@ class Accountant:
         }
 
     def _estimates(self, moved: Tensor, level: str) -> list[np.ndarray]:
-        """(group, row) squared distances over the noise variance → each group's cost, (order,)."""
+        """Return each group's cost, (order,), from squared distances over the noise variance, (group, row)."""
         rounds = self.stages.setting.rounds if self.config.dependent else 1
         moments = bayesian.log_moments(
             moved.flatten().double().cpu().numpy(), q=self._rate(level), formula=self.config.formula
@@ -128,7 +129,9 @@ class Accountant:
         )
 
     def _moments(self, level: str, mechanism: Mechanism | None, rounds: int) -> float | None:
-        """The moments accountant's ε for the same rounds and rows, by the rows' clipping bound."""
+        """Return the moments accountant's ε for the same rounds, from the rows' clipping bound; None without finite
+        ε.
+        """
         unit = "client" if level == "client" else "example"
         if mechanism is None or mechanism.unit != unit:
             return None
@@ -145,8 +148,11 @@ class Accountant:
         return epsilon if math.isfinite(epsilon) else None
 
     def _rate(self, level: str) -> float:
-        """q, probability that the differing row takes part: a client in a round; an example in a batch from its
-        client's examples (parallel) or from all examples."""
+        """Return q, the probability that the differing row takes part in a step.
+
+        At level "instance" q is B over the number of the client's examples (parallel) or of all examples; otherwise q
+        is K/N.
+        """
         federated = self.federated
         if level != "instance":
             return federated.per_round / federated.clients
@@ -155,7 +161,7 @@ class Accountant:
 
 
 def accountant(config: Bayesian, federated: Federated, stages: Stages, *, examples: int) -> Accountant:
-    """Accountant for a training under a defense; `stages` may come from any round."""
+    """Return the accountant for a training under a defense; `stages` may come from any round."""
     obstacles = {level: _obstacle(level, federated, stages) for level in config.levels}
     return Accountant(
         config=config,
@@ -167,7 +173,7 @@ def accountant(config: Bayesian, federated: Federated, stages: Stages, *, exampl
 
 
 def _obstacle(level: str, federated: Federated, stages: Stages) -> str | None:
-    """Reason that a level cannot be accounted under this defense and setting, or None."""
+    """Return the reason why a level cannot be accounted under this defense and setting, or None."""
     if level != "client" and federated.algorithm != "fedsgd":
         return "it is of one local step, and fedavg may take several"
     if level != "client" and stages.has("input"):
@@ -187,7 +193,7 @@ def _obstacle(level: str, federated: Federated, stages: Stages) -> str | None:
 
 
 def _counted(level: str) -> tuple[Stage, ...]:
-    """Stages with counted noise and clipping."""
+    """Return the stages whose noise and clipping count for a level."""
     if level == "instance":
         return _LOCAL
     sent: tuple[Stage, ...] = (*UPDATE_STAGES, "aggregate")
@@ -195,7 +201,7 @@ def _counted(level: str) -> tuple[Stage, ...]:
 
 
 def _variance(stages: Stages, level: str, federated: Federated, round_: int) -> float:
-    """s²: a round's noise variance per coordinate of the level's mean (batch, or K clients)."""
+    """Return s², a round's noise variance per coordinate of the level's mean (over a batch, or over K clients)."""
     total = 0.0
     for stage in _counted(level):
         context = Context(lead=1, stage=stage, round=round_, step=0, setting=stages.setting, draws=NoDraws())
@@ -208,9 +214,9 @@ def _variance(stages: Stages, level: str, federated: Federated, round_: int) -> 
 
 
 def _distances(rows: Tensor) -> Tensor:
-    """(group, row, coordinate) → squared distance between each group's means with and without the row: (group, row).
+    """Return the squared distance between each group's means with and without each row, (group, row).
 
-    Equals ‖u_i - ū‖²/(n - 1)² for the mean ū over n rows.
+    `rows` is (group, row, coordinate).  The distance equals ‖u_i - ū‖²/(n - 1)² for the mean ū over n rows.
     """
     centred = rows - rows.mean(1, keepdim=True)
     distances: Tensor = centred.square().sum(-1) / (rows.shape[1] - 1) ** 2
@@ -218,7 +224,6 @@ def _distances(rows: Tensor) -> Tensor:
 
 
 def _without_noise(stages: Iterable[Stage], tensors: Tensors, round_: Round) -> Tensors:
-    """Tensors after these stages, without noise."""
     for stage in stages:
         tensors, _ = round_.stages.apply(
             stage, tensors, round_.draw_key, round_.batches.clients, ZeroDraws(), weights=round_.weights
@@ -227,7 +232,9 @@ def _without_noise(stages: Iterable[Stage], tensors: Tensors, round_: Round) -> 
 
 
 def _clipped(net: Network, round_: Round) -> Iterator[Tensors]:
-    """Example gradients after stage `example` without its noise, in chunks: (client, example, *shape)."""
+    """Yield example gradients after stage `example` without its noise, in chunks of clients, (client, example,
+    *shape).
+    """
     for start in range(0, len(round_.batches.clients), CHUNK):
         part = round_.batches[start : start + CHUNK]
         local = {n: v.expand(len(part.clients), *v.shape) for n, v in round_.weights.items()}
@@ -236,6 +243,6 @@ def _clipped(net: Network, round_: Round) -> Iterator[Tensors]:
 
 
 def _noiseless_updates(net: Network, round_: Round) -> dict[str, Tensor]:
-    """Updates before stage `client` without step noise, (client, *shape)."""
+    """Return updates before stage `client` without noise from the step, name → (client, *shape)."""
     parts = [{n: v.mean(1) for n, v in each.items()} for each in _clipped(net, round_)]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

@@ -1,8 +1,9 @@
 """Local training for many clients together: L steps at each client's weights, with the defense's stages inside.
 
-Equals `bench.federated.pipeline` without taps, for training: same steps and stages, and a stream of draws per client.
-If every transform at stage `example` follows from norms (`Transform.by_norms`), no example gradient is formed.
-Independent noise on each of B examples is then drawn once, on their mean, with the variance for a mean over B draws.
+The results equal `bench.federated.pipeline` without taps: the steps and stages are the same, and each client has a
+stream of draws.  If norms determine every transform at stage `example` (`Transform.by_norms`), no example gradient is
+formed.  Independent noise on each of B examples is then drawn once, on their mean, with the variance for a mean over B
+draws.
 """
 
 import math
@@ -27,7 +28,7 @@ from bench.gradients import example_loss, one_hot
 
 
 class Gradients(Protocol):
-    """Gradients in a local step for many clients, formed only on demand."""
+    """Example gradients in a local step for many clients, in forms which are computed only on demand."""
 
     def mean(self) -> dict[str, Tensor]: ...
     def each(self) -> dict[str, Tensor]: ...
@@ -36,7 +37,7 @@ class Gradients(Protocol):
 
 
 class Network(Protocol):
-    """Gradients for every client at its weights.
+    """A model which computes gradients for many clients, each at its own weights.
 
     `weights` name → (client, *shape), `inputs` (client, example, *shape), `labels` (client, example) or class
     probabilities (client, example, class).
@@ -46,14 +47,15 @@ class Network(Protocol):
 
 
 def network(model: nn.Module) -> Network:
-    """The fastest exact implementation for this model."""
+    """Return the fastest exact implementation of `Network` for a model."""
     return stack(model) or ByFunc(model)
 
 
 @dataclass(frozen=True, slots=True)
 class ByFunc:
-    """Any model: a backward pass for each client's mean; `torch.func`, mapped over examples and clients, for example
-    gradients."""
+    """`Network` for any model: a backward pass for each client's mean gradient, and `torch.func` for example
+    gradients.
+    """
 
     model: nn.Module
 
@@ -62,7 +64,7 @@ class ByFunc:
 
 
 class FuncGradients:
-    """Gradients in a local step, each form computed on first use."""
+    """`Gradients` for any model; each form is computed on first use."""
 
     def __init__(self, model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> None:
         self._model, self._weights, self._inputs, self._labels = model, weights, inputs, labels
@@ -97,7 +99,7 @@ class FuncGradients:
 
 @dataclass(frozen=True, slots=True)
 class ExampleGradients:
-    """Example gradients: name → (client, example, *shape)."""
+    """`Gradients` from stored example gradients, name → (client, example, *shape)."""
 
     tensors: dict[str, Tensor]
 
@@ -129,9 +131,11 @@ def local_updates(
     *,
     classes: int,
 ) -> tuple[dict[str, Tensor], Stages]:
-    """These clients' updates before stage `client`, name → (client, *shape), and their next states.
+    """Return these clients' updates before stage `client`, name → (client, *shape), and the stages with their next
+    states.
 
-    `stages` hold only these clients' states (`Stages.of`).
+    `weights` are the round's initial weights, name → (*shape); `stages` must hold only these clients' states
+    (`Stages.of`).
     """
     clients = batches.clients
     local = {n: v.expand(len(clients), *v.shape).clone() for n, v in weights.items()}
@@ -172,8 +176,11 @@ def local_updates(
 
 
 def follows_from_norms(stages: Stages) -> bool:
-    """Whether norms determine stage `example`, noise comes last, and no later transform needs its norms or
-    gradients."""
+    """Return whether training can apply stage `example` by norms alone, without example gradients.
+
+    This requires that norms determine every transform, only the last adds noise, and no later transform reads the
+    noised norms or gradients.
+    """
     transforms = stages.transforms.get("example", ())
     random = [transform.random for transform in transforms]
     if any(random[:-1]) or (any(random) and stages.has("step")) or stages.needs_examples:
@@ -195,7 +202,7 @@ def follows_from_norms(stages: Stages) -> bool:
 def _by_norms(
     gradients: Gradients, stages: Stages, draw_key: DrawKey, clients: tuple[int, ...], draws: Draws
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], Stages]:
-    """Stage `example` and the mean after the stage, with the examples' norms after all transforms except noise."""
+    """Return the mean gradient after stage `example`, the examples' norms without noise, and the next stages."""
     before = after = gradients.norms()
     factors = {name: torch.ones_like(norm) for name, norm in before.items()}
     deviation: Tensor | float = 0.0

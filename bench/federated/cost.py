@@ -16,10 +16,11 @@ STEPS = 10  # local steps at most: enough to be steady, few beside a training's
 
 
 def step_cost(job: TrainingJob, start: Progress) -> TrainingCost:
-    """Milliseconds per client and local step, medians over pairs; median and quartiles of the pairs' ratio.
+    """Return the milliseconds per client and local step with and without the defense, and the quartiles of their
+    ratio.
 
-    Measured on a chunk of clients with a single thread; the training is unchanged.  Time for stages after the steps is
-    divided among the steps.
+    Figures are medians over pairs of measurements, on a chunk of clients with a single thread.  The time for stages
+    after the steps is divided among the steps.  The training itself is unchanged.
     """
     federated = job.cell.federated
     steps = min(STEPS, federated.steps)

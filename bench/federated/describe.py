@@ -22,14 +22,14 @@ _OF_A_CLIENT = (*_IN_STEPS, *UPDATE_STAGES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedTransform:
-    """A transform on a candidate."""
+    """A transform in a form that attackers apply to candidates."""
 
     stage: Stage
     code: StraightThrough
     state: State
-    """State before the transform: the server's, or a single client's with axis length 1."""
+    """State before the transform: the server's, or a single client's with a client axis of length 1."""
     shown: bool
-    """Whether the reading shows the properties for `simulate`."""
+    """True if the reading shows the property which `simulate` needs."""
 
     @property
     def transform(self) -> Transform:
@@ -45,7 +45,7 @@ class DescribedTransform:
         return self.code(tensors, state, context)
 
     def of_rows(self, rows: int) -> State:
-        """The state; repeated for `rows` clients if each client has a state."""
+        """Return the state, repeated for `rows` clients if each client has a state."""
         if self.transform.owner == "server":
             return self.state
         return {key: value.expand(rows, *value.shape[1:]) for key, value in self.state.items()}
@@ -53,14 +53,16 @@ class DescribedTransform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """`bench.trip.Description` for a point: candidate gradients → simulated reading."""
+    """A defense's description at a point (implements `bench.trip.Description`): candidate gradients → simulated
+    reading.
+    """
 
     parts: tuple[DescribedTransform, ...]
     contexts: Mapping[Stage, Context]
     unit: float = 1.0
-    """A unit of the mean gradient in sent units: 1 or η·L."""
+    """A unit of the mean gradient in the units of sent updates: 1 or η·L."""
     senders: int = 1
-    """Clients behind a reading."""
+    """Number of clients behind a reading."""
     noise: Noise = Noise()
     additive: bool = True
     mixed: bool = False
@@ -78,10 +80,10 @@ class Composition:
     def simulate(
         self, per_example: Tensors, observed: Tensors, candidates: Candidates | None = None
     ) -> dict[str, Tensor]:
-        """`per_example` (reading, example, *shape), `observed` (reading, *shape), in gradient units → (reading,
-        *shape).
+        """Return the simulated reading for candidates' example gradients, (reading, *shape), in gradient units.
 
-        Exact for a single local step.  Senders contribute equally many examples.
+        `per_example` is (reading, example, *shape), `observed` (reading, *shape).  The result is exact for a single
+        local step. Senders contribute equally many examples.
         """
         rows = {name: self._of_senders(value) for name, value in per_example.items()}
         if candidates is not None:
@@ -92,7 +94,9 @@ class Composition:
         return self.sent({name: value.unflatten(0, (-1, self.senders)) for name, value in mean.items()}, observed)
 
     def local_steps(self, observed: Tensors) -> StepDefense:
-        """A round's local steps in order, with each row's state carried along; see `Description`."""
+        """Return a function for a round's local steps in order, which carries each row's state along; see
+        `Description`.
+        """
         states: list[dict[int, State]] = []
 
         def between(step: int, each: Mapping[str, Tensor], candidates: Candidates) -> dict[str, Tensor]:
@@ -103,7 +107,9 @@ class Composition:
         return between
 
     def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
-        """Updates (reading, sender, *shape) in gradient units → simulated reading, (reading, *shape)."""
+        """Return the simulated reading, (reading, *shape), for updates (reading, sender, *shape), all in gradient
+        units.
+        """
         readings = len(next(iter(updates.values())))
         current = {name: value.flatten(0, 1) for name, value in updates.items()}
         seen = observed
@@ -122,11 +128,15 @@ class Composition:
         return {name: value / self.unit for name, value in current.items()} if scaled else current
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Likelihood under the last transform, if only the last is random: (reading,), at most 0."""
+        """Return the likelihood under the last transform, (reading,), at most 0; None unless only the last is
+        random.
+        """
         return self._of_last(lambda transform: transform.log_likelihood, simulated, observed)
 
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """`log_likelihood`, exact and with any sign."""
+        """Return the exact log density under the last transform, with any sign, under the same condition as
+        `log_likelihood`.
+        """
         return self._of_last(lambda transform: transform.log_density, simulated, observed)
 
     def _of_last(
@@ -162,7 +172,7 @@ class Composition:
         observed: Tensors,
         states: dict[int, State],
     ) -> dict[str, Tensor]:
-        """A step for each row: (row, example, *shape) → (row, *shape); advances `states`."""
+        """Apply a local step to each row, (row, example, *shape) → (row, *shape), and advance `states` in place."""
         current, of_examples = dict(each), True
         local = None if candidates is None else _local(self.contexts, candidates)
         batch = {name: value[:, None] for name, value in observed.items()}
@@ -188,7 +198,9 @@ class Composition:
     def _of_clients(
         self, part: DescribedTransform, rows: Tensors, observed: Tensors, readings: int
     ) -> dict[str, Tensor]:
-        """A transform on client updates (reading·sender, *shape); a transform across clients takes a round per call."""
+        """Apply a transform to client updates, (reading·sender, *shape); a transform across clients gets a round per
+        call.
+        """
         context = self.contexts[part.stage]
         if not part.transform.mixes_clients:
             return part(rows, observed, part.of_rows(readings * self.senders), context)[0]
@@ -204,7 +216,7 @@ class Composition:
         return {name: torch.cat([one[name] for one in rounds]) for name in rows}
 
     def __repr__(self) -> str:
-        """Equal if a later tap adds no transform: equal readings are then attacked once."""
+        """Return a text which stays equal if a later tap adds no transform, so equal readings are attacked once."""
         acting = tuple((part.stage, part.transform, part.shown) for part in self.parts)
         digest = hashlib.sha256()
         for tensors in (*(part.state for part in self.parts), self.noise.variances or {}):
@@ -215,12 +227,12 @@ class Composition:
 
 
 def untouched(stages: Stages, point: Point) -> bool:
-    """Whether no transform acts before `point`, so no description is needed."""
+    """Return whether no transform acts before `point`, so that a reading needs no description."""
     return not any(stages.has(stage) for stage in STAGES if point.sees(stage))
 
 
 def is_random(stages: Stages, point: Point) -> bool:
-    """Whether a reading at `point` depends on the defense's draws."""
+    """Return whether a reading at `point` depends on the defense's draws."""
     seen = (stage for stage in STAGES if point.sees(stage))
     return any(transform.random for stage in seen for transform in stages.transforms.get(stage, ()))
 
@@ -235,14 +247,15 @@ def describe(
     weights: Tensors | None = None,
     colluders: float = 0.0,
 ) -> Composition | None:
-    """Description of a reading at `point`, or None.
+    """Return the description of a reading at `point`, or None.
 
-    None in three cases: a transform without `expected` mixes clients and the reading shows a single client; a client's
-    state depends on earlier rounds; a transform's code fails on a candidate.  Candidates are the training data after
-    stage `input`; the description covers only the fact of mixing at that stage.
+    None is returned in three cases: a transform without `expected` mixes clients and the reading shows a single client;
+    a client's state depends on earlier rounds; a transform's code fails on a candidate.  Candidates are the training
+    data after stage `input`; the description says only whether this stage mixes examples.
 
-    `unit`: a unit of the mean gradient in sent units, 1 or η·L.  `probe`, name → (*shape): any gradient, for a trial of
-    each transform.  `weights`, name → (*shape), for that round, and `colluders`: see `Context`.
+    `unit` is a unit of the mean gradient in the units of sent updates, 1 or η·L.  `probe`, name → (*shape), is any
+    gradient, used to try each transform.  `weights`, name → (*shape), for that round, and `colluders` are fields of
+    `Context`.
     """
     seen = [stage for stage in GRADIENT_STAGES if point.sees(stage)]
     contexts: dict[Stage, Context] = {
@@ -289,7 +302,7 @@ def describe(
 def _parts(
     stages: Stages, contexts: Mapping[Stage, Context], probe: Tensors, behind: Mapping[Stage, int], unit: float
 ) -> tuple[DescribedTransform, ...] | None:
-    """Visible transforms, each tried on the probe as it arrives; None: no description."""
+    """Return the visible transforms, each tried on the probe after its predecessors, or None without a description."""
     shapes = {name: tuple(value.shape) for name, value in probe.items()}
     places = [(stage, n) for stage in contexts for n in range(len(stages.transforms.get(stage, ())))]
     current = {name: value.detach()[None, None] for name, value in probe.items()}
@@ -324,10 +337,11 @@ def _parts(
 
 
 def _noises(parts: tuple[DescribedTransform, ...], contexts: Mapping[Stage, Context]) -> tuple[list[Added], bool]:
-    """Noises in order, and whether no other randomness exists and only noise follows the first noise.
+    """Return the noises in order, and whether they are the only randomness and no other transform follows the first
+    noise.
 
     Draws that `simulate` reads off the reading are no noise to the attacker.  Transforms after a noise can only shrink
-    it: its variance is then a bound.
+    the noise: its variance is then a bound.
     """
     added: list[Added] = []
     additive = True
@@ -348,7 +362,7 @@ def _simulates(transform: Transform) -> bool:
 
 
 def _public(stages: Stages) -> Local | None:
-    """A public example as candidate, for a transform that needs examples."""
+    """Return a public example as a candidate, for a transform which needs examples; None without public examples."""
     public = stages.setting.public
     if public is None or not len(public.inputs):
         return None
@@ -361,7 +375,7 @@ def _public(stages: Stages) -> Local | None:
 
 
 def _local(contexts: Mapping[Stage, Context], candidates: Candidates) -> Local | None:
-    """Candidates as the examples of a client's step."""
+    """Return candidates as the examples of a client's step; None without public data."""
     public = contexts["example"].setting.public
     if public is None:
         return None

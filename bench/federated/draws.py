@@ -1,4 +1,4 @@
-"""Random draws for defenses: a key per row, or a stream per client, independent of processing order."""
+"""Random draws for defenses: a key per row, or a stream per client, independent of the processing order."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from bench.rng import Field, generator
 
 
 class NoDraws:
-    """Draws for an attacker, who may know their distribution and never a draw."""
+    """Draws which always raise RuntimeError, for attackers and other code which must not draw."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         raise RuntimeError(f"nothing may be drawn here ({name})")
@@ -21,7 +21,7 @@ class NoDraws:
 
 
 class ZeroDraws(NoDraws):
-    """Zeros: a transform with additive noise then shows its noiseless output."""
+    """Normal draws which are all zero, so a transform with additive noise shows its noiseless output."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         del name
@@ -30,18 +30,19 @@ class ZeroDraws(NoDraws):
 
 @dataclass(slots=True, kw_only=True)
 class CentralDraws:
-    """An attacker's draws: normals are zero, their mean; uniforms are midpoints of `parts` equal parts of [0, 1).
+    """An attacker's replacement for draws: normals are their mean 0, uniforms are midpoints of `parts` equal parts
+    of [0, 1).
 
     `part` selects a part, in an order specific to each coordinate.  The mean over all parts is the midpoint rule for
     the integral over a uniform, accurate to 1/(2·parts) for a threshold.
     """
 
     lead: int
-    """Row axes; rows share their draws."""
+    """Number of leading row axes; all rows have equal draws."""
     part: int = 0
     parts: int = 1
     drawn: bool = False
-    """Whether a uniform was drawn."""
+    """True after a uniform was drawn."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         del name
@@ -56,30 +57,30 @@ class CentralDraws:
 
 @lru_cache(maxsize=64)
 def _orders(name: str, shape: tuple[int, ...], parts: int) -> Tensor:
-    """An order of the parts for each coordinate, (part, *shape)."""
+    """Return a random order of the parts for each coordinate, (part, *shape)."""
     draw = generator(0, "own draws", name).random((parts, *shape), dtype=np.float32)
     return torch.from_numpy(draw.argsort(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedDraws:
-    """Draws by key: `fields`, each row's fields, and the tensor name.
+    """Draws determined by a key: the seed, `fields`, the row's fields, and the tensor name.
 
-    Cells that differ only in a defense's strength share the underlying draws.
+    Cells which differ only in a defense's strength therefore have the same underlying draws.
     """
 
     seed: int
     fields: tuple[Field, ...]
     """Draw, round, local step, stage, number of the random transform, observation."""
     rows: tuple[tuple[Field, ...], ...]
-    """(client,) or (client, position in the batch), in row-major order."""
+    """Each row's fields, (client,) or (client, position in the batch), in row-major order."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
-        """Standard normals in the shape of `like`."""
+        """Draw standard normals in the shape of `like`."""
         return self._draw("normal", name, like)
 
     def uniform(self, name: str, like: Tensor) -> Tensor:
-        """Uniform in [0, 1), in the shape of `like`."""
+        """Draw uniforms in [0, 1) in the shape of `like`."""
         return self._draw("uniform", name, like)
 
     def _draw(self, law: str, name: str, like: Tensor) -> Tensor:
@@ -96,10 +97,11 @@ class KeyedDraws:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDraws:
-    """Draws for training, since keyed draws would cost more than the gradients: a stream per client in a round, on its
-    device, read in the order of local steps, stages and tensors.
+    """Draws for training: in each round a stream per client on its device, since keyed draws would cost more than
+    gradients.
 
-    Clients in a round have distinct streams, independent of the other clients in the chunk.
+    A stream is read in the order of local steps, stages and tensors.  Clients in a round have distinct streams,
+    independent of the other clients in the chunk.
     """
 
     streams: tuple[torch.Generator, ...]
@@ -111,12 +113,12 @@ class StreamDraws:
         return cls(streams=tuple(torch.Generator(device).manual_seed((first + client) % 2**32) for client in clients))
 
     def normal(self, name: str, like: Tensor) -> Tensor:
-        """Standard normals in the shape of `like` (client, …)."""
+        """Draw standard normals in the shape of `like`, (client, …)."""
         del name
         return self._fill(like, Tensor.normal_)
 
     def uniform(self, name: str, like: Tensor) -> Tensor:
-        """Uniform in [0, 1), in the shape of `like` (client, …)."""
+        """Draw uniforms in [0, 1) in the shape of `like`, (client, …)."""
         del name
         return self._fill(like, Tensor.uniform_)
 

@@ -1,4 +1,4 @@
-"""Combined noise of several transforms on a reading."""
+"""The total noise on a reading, from the noises of several transforms."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,21 +15,22 @@ Added = tuple[Stage, AddedNoise]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanOver:
-    """Averaging in a reading."""
+    """Numbers of examples, steps and clients over which a reading is averaged."""
 
     batch: int
-    """Examples per step."""
+    """B, examples per local step."""
     steps: int
-    """Local steps."""
+    """L, local steps."""
     senders: int
-    """Clients."""
+    """Clients behind the reading."""
 
 
 def total_noise(added: Sequence[Added], scales: Mapping[Stage, float], counts: MeanOver, probe: Tensors) -> Noise:
-    """Noise around a reading, in gradient units; means over batch, steps and clients divide by B, L and K.
+    """Return the total noise on a reading, in gradient units, from noises `added` at stages.
 
-    `scales`: a gradient unit in each stage's units.  `probe`, name → (*shape), has the tensor sizes.  A single Laplace
-    noise stays Laplace; sums and means over several count as Gaussian.
+    Averaging over batch, steps and clients divides variances by B, L and K.  `scales` gives a gradient unit in each
+    stage's units.  `probe`, name → (*shape), has the tensor sizes.  A single Laplace noise stays Laplace; sums and
+    means over several noises count as Gaussian.
     """
     shrunk = [
         (stage, replace(noise, variance=_on_reading(stage, noise, scales[stage], counts))) for stage, noise in added
@@ -56,7 +57,7 @@ def total_noise(added: Sequence[Added], scales: Mapping[Stage, float], counts: M
 
 
 def _behind(stage: Stage, counts: MeanOver) -> int:
-    """Number of averaged draws for a stage's noise."""
+    """Return the number of draws over which a reading averages a stage's noise."""
     count = counts.batch if stage == "example" else 1
     count *= counts.steps if STAGES.index(stage) < STAGES.index(UPDATE_STAGES[0]) else 1
     return count * (counts.senders if stage != "aggregate" else 1)

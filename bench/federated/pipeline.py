@@ -1,4 +1,4 @@
-"""A federated round: local training, the defense's stages in order, a tap after each.
+"""A federated round: local training, the defense's stages in order, and a tap after each stage.
 
 input → example → step → (SGD, L times) → client → exchange → server → aggregate
 """
@@ -20,10 +20,12 @@ from bench.points import UPDATE_STAGES, Stage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taps:
-    """Values at each tap, and the stages after the round."""
+    """Tensors at each tap in a round, and the stages after the round."""
 
     shown: Mapping[Stage, dict[str, Tensor]]
-    """Name → (client, *shape); `aggregate`: name → (*shape); `example`: first example in the first local step."""
+    """Stage → name → (client, *shape), at `aggregate` (*shape); `example` shows the first example in the first local
+    step.
+    """
     stages: Stages
 
 
@@ -37,7 +39,8 @@ def run_round(
     *,
     classes: int,
 ) -> Taps:
-    """A round from the shared `weights` (name → (*shape)), for all clients together.
+    """Run a round from the shared `weights`, name → (*shape), for all clients together, and return the tensors at
+    its taps.
 
     FedSGD sends the local step's gradient, FedAvg w_0 - w_L = η Σ g.
     """
@@ -73,14 +76,16 @@ def run_round(
 
 
 def server_step(weights: Tensors, aggregate: Tensors, federated: Federated) -> dict[str, Tensor]:
-    """The server's new weights: w - η ḡ (FedSGD) or w - mean(w_0 - w_L) (FedAvg)."""
+    """Return the server's new weights: w - η ḡ (FedSGD) or w - mean(w_0 - w_L) (FedAvg)."""
     rate = federated.rate if federated.algorithm == "fedsgd" else 1.0
     return {name: value - rate * aggregate[name] for name, value in weights.items()}
 
 
 def _per_example(local: Local, targets: Tensor, *, same: bool) -> dict[str, Tensor]:
-    """Gradients (client, example, *shape) at each client's weights; `same`: equal weights for all.  `targets` (client,
-    example, class): probabilities."""
+    """Return example gradients, (client, example, *shape), at each client's weights.
+
+    `targets` (client, example, class) are probabilities; `same` means that all clients have equal weights.
+    """
     if same:
         weights = {name: value[0] for name, value in local.weights.items()}
         flat = example_gradients(local.model, weights, local.inputs.flatten(0, 1), targets.flatten(0, 1))

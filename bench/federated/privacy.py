@@ -14,30 +14,32 @@ NO_MECHANISM = "it adds no noise that is calibrated to a bound on what one examp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """A defense's mechanism with the sampling of examples or clients."""
+    """A defense's mechanism, together with the sampling of examples or clients."""
 
     mechanism: Mechanism | Reports
     sampling: Sampling
     tensors: int
-    """M."""
+    """M, the number of the model's tensors."""
     coordinates: int
-    """d."""
+    """d, the number of the model's coordinates."""
 
     def released(self, rounds: int) -> tuple[Epsilon, ...]:
-        """ε for the models after `rounds` rounds, by every applicable convention."""
+        """Return ε for the released models after `rounds` rounds, by every applicable convention."""
         if isinstance(self.mechanism, Reports):
             return local.released(self.mechanism, rounds=rounds, coordinates=self.coordinates)
         return released(self.mechanism, replace(self.sampling, rounds=rounds), tensors=self.tensors)
 
     def so_far(self, rounds: int) -> float:
-        """The paper's ε after `rounds` rounds: cheap enough for every round."""
+        """Return the paper's ε after `rounds` rounds, which is cheap enough for every round."""
         if isinstance(self.mechanism, Reports):
             return self.mechanism.epsilon if rounds else 0.0
         return paper_epsilon(self.mechanism, replace(self.sampling, rounds=rounds)) if rounds else 0.0
 
 
 def account(defense: Defense, setting: Setting, *, tensors: int, coordinates: int, examples: int) -> Account | None:
-    """None for a defense without mechanism; `examples` is |D|, the whole training split."""
+    """Return a defense's account, or None without mechanism; `examples` is |D|, the size of the whole training
+    split.
+    """
     mechanism = defense.mechanism(setting)
     if mechanism is None:
         return None
@@ -57,9 +59,10 @@ def account(defense: Defense, setting: Setting, *, tensors: int, coordinates: in
 def at_point(
     defense: Defense, setting: Setting, where: Point, *, tensors: int, coordinates: int, round_: int, observations: int
 ) -> tuple[Epsilon | None, str | None]:
-    """Bound on an attacker's knowledge about an example or client at a point, or the reason for its absence.
+    """Return (ε, None), where ε bounds an attacker's knowledge of an example or client at a point, or (None,
+    reason).
 
-    With L local steps an update holds an example up to `uses_of_example` times, in each observation.
+    Each observation of an update with L local steps uses an example up to `uses_of_example` times.
     """
     mechanism = defense.mechanism(setting)
     if mechanism is None:

@@ -1,4 +1,4 @@
-"""A defense's state at a checkpoint's round: the training runs again, with the defense active or observing."""
+"""Replay of a training to get a defense's state at a checkpoint's round; the defense acts or only observes."""
 
 import hashlib
 from dataclasses import replace
@@ -17,8 +17,10 @@ from bench.record.checkpoints import read_weights, write_weights
 
 
 def training_of(run: Path, cell: AttackCell) -> TrainingCell | None:
-    """The training behind a cell's checkpoint; None for other weights, or without a record (the read of the weights
-    then fails)."""
+    """Return the training cell behind a cell's checkpoint.
+
+    Return None for other weights, or without a record (reading the weights then fails).
+    """
     if not isinstance(cell.weights, CheckpointWeights):
         return None
     try:
@@ -29,7 +31,7 @@ def training_of(run: Path, cell: AttackCell) -> TrainingCell | None:
 
 
 def check_replayable(training: TrainingCell, cell: AttackCell) -> None:
-    """Raises `NotApplicable` if the training's data, clients or defense do not fit the state of the cell's defense."""
+    """Raise `NotApplicable` if the training's data, clients or defense do not fit the state of the cell's defense."""
     if training.dataset != cell.dataset or training.model != cell.model:
         raise NotApplicable("its state cannot be replayed over a training of other data or another model")
     if training.federated.clients != cell.federated.clients:
@@ -44,9 +46,9 @@ def check_replayable(training: TrainingCell, cell: AttackCell) -> None:
 def states_at(
     job: TrainingJob, initial: Tensors, stages: Stages, round_: int, cache: Path, expected: Tensors
 ) -> Stages:
-    """`stages` with their states after `round_` rounds: defense active if the training used it, observing if the
-    training had none.  The file `cache` stores the states.
+    """Return `stages` with their states after `round_` rounds of the job's training, started from weights `initial`.
 
+    The defense acts if the training used a defense, otherwise it only observes.  The file `cache` stores the states.
     Raises `NotApplicable` if the repeated training does not end at the weights `expected`.
     """
     if cache.exists():
@@ -62,6 +64,6 @@ def states_at(
 
 
 def cache_path(checkpoint: Path, cell: AttackCell) -> Path:
-    """The file of the states of a cell's defense at a checkpoint, beside it."""
+    """Return the path of the file with the states of a cell's defense, next to the checkpoint."""
     key = hashlib.sha256(cell.defense.model_dump_json().encode()).hexdigest()[:16]
     return checkpoint.with_name(f"{checkpoint.stem}.{key}.states.safetensors")

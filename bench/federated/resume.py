@@ -20,12 +20,12 @@ _WEIGHTS, _STATE, _CHECKPOINT, _COSTS = "weights", "state", "checkpoint", "costs
 
 
 def place(run: Path, training: str) -> Path:
-    """Path of an unfinished training."""
+    """Return the path of the file which holds an unfinished training."""
     return run / "weights" / training / _FILE
 
 
 def save(path: Path, now: Progress, source: Any) -> None:
-    """All inputs to later rounds, in a single file, written atomically."""
+    """Write all inputs to later rounds into a single file, atomically; `source` identifies the code."""
     tensors = {f"{_WEIGHTS}/{name}": value for name, value in now.weights.items()}
     tensors |= tensors_of(now.stages)
     tensors |= {f"{_COSTS}/{level}": value for level, value in now.costs.items()}
@@ -42,8 +42,10 @@ def save(path: Path, now: Progress, source: Any) -> None:
 
 
 def load(path: Path, before: Progress, source: Any, checkpoints: tuple[int, ...] = ()) -> Progress:
-    """Saved progress, or `before`: without a file, after a code change, or without the weights for a round in
-    `checkpoints`."""
+    """Return the saved progress, or `before` if no usable file exists.
+
+    A file is unusable if `source` has changed, or if the weights for a past round in `checkpoints` are missing.
+    """
     about = read_about(path) if path.exists() else {}
     if about.get("source") != json.loads(json.dumps(source)):
         return before
@@ -80,7 +82,7 @@ def load(path: Path, before: Progress, source: Any, checkpoints: tuple[int, ...]
 
 
 def tensors_of(stages: Stages) -> dict[str, Tensor]:
-    """A defense's states by name, for a file."""
+    """Return a defense's states by name, for a file."""
     return {
         f"{_STATE}/{stage}/{position}/{key}": value
         for (stage, position), state in stages.states.items()
@@ -89,8 +91,10 @@ def tensors_of(stages: Stages) -> dict[str, Tensor]:
 
 
 def states_of(tensors: Tensors, stages: Stages) -> dict[Place, State]:
-    """States for these stages from a file's tensors, in the stages' order: the order determines sums, and files have
-    any order."""
+    """Return the stages' states from a file's tensors, in the stages' order.
+
+    The order determines sums, and a file may have any order.
+    """
     return {
         (stage, position): {key: tensors[f"{_STATE}/{stage}/{position}/{key}"] for key in state}
         for (stage, position), state in stages.states.items()

@@ -1,7 +1,7 @@
-"""The federated round as a black box: candidates in, simulated readings out.
+"""The federated round as a black box for attackers: candidates in, simulated readings out.
 
 An attacker without a description can still run a defense's code on chosen examples (Wu et al. 2023).  The attacker
-never sees the defense, only a closure over the round, with separate draws.
+never sees the defense, only a function which runs the round with draws independent from the victims' draws.
 """
 
 import hashlib
@@ -29,18 +29,22 @@ Kept = dict[str, dict[str, Tensor]]  # a call → what it showed
 
 
 def simulator_seed(seed: int) -> int:
-    """Seed for an attacker's simulations, a hash of a cell's seed: the cell's seed would repeat the draws that protect
-    victims."""
+    """Return the seed for an attacker's simulations, a hash of the cell's seed.
+
+    The cell's seed itself would repeat the draws which protect the victims.
+    """
     return int.from_bytes(hashlib.sha256(f"simulator {seed}".encode()).digest()[:8], "little")
 
 
 @dataclass(slots=True, kw_only=True)
 class RoundSimulator:
-    """`bench.trip.Simulator` for a cell: the round up to `point`, with the server's current states and clients before
-    their first round."""
+    """A cell's round up to `point` (implements `bench.trip.Simulator`).
+
+    The server has its current states; clients are before their first round.
+    """
 
     name: str
-    """Distinguishes a process's simulators, together with the weights."""
+    """Name which, together with the weights, distinguishes the simulators in a process."""
     model: nn.Module
     weights: Tensors
     """Name → (*shape)."""
@@ -48,30 +52,35 @@ class RoundSimulator:
     federated: Federated
     point: Point
     draw_key: DrawKey
-    """Has the attacker's seed; each call sets observation and draw."""
+    """Key with the attacker's seed; each call sets observation and draw."""
     classes: int
     observations: int
     public_inputs: Tensor
-    """(example, *shape): fill a batch or a round if the defense mixes a victim with others."""
+    """Public examples, (example, *shape), which fill a batch or a round if the defense mixes a victim with other
+    examples.
+    """
     public_labels: Tensor
     whole_round: bool = False
-    """The defense mixes clients within a round."""
+    """True if the defense mixes clients within a round."""
     budget: int = SIMULATIONS
     kept: Kept = field(default_factory=dict)
-    """Results shared by a process's cells; equal calls reuse them."""
+    """Stored results, shared by a process's cells; equal calls reuse them."""
     used: int = 0
     seconds: float = 0.0
     _asked: set[str] = field(default_factory=set)
 
     def __repr__(self) -> str:
-        """Part of the reading's hash: equal if equal calls give equal results at equal weights."""
+        """Return a text which enters the reading's hash: equal texts mean equal results for equal calls at equal
+        weights.
+        """
         return f"RoundSimulator({self.name!r}, budget={self.budget})"
 
     def __call__(self, inputs: Tensor, labels: Tensor, draw: int) -> dict[str, Tensor]:
-        """Simulated readings, name → (reading, observation, *shape), in gradient units.
+        """Return simulated readings for candidates, name → (reading, observation, *shape), in gradient units.
 
-        `inputs` (reading, example, *shape) in [0, 1], `labels` (reading, example); equal `draw` repeats the defense's
-        draws. Each observation counts as a simulation; equal calls count once.  Raises `PluginError` beyond the budget.
+        `inputs` (reading, example, *shape) in [0, 1], `labels` (reading, example); calls with equal `draw` repeat the
+        defense's draws.  Each observation of a candidate counts as a simulation, a repeated call counts once.  Raises
+        `PluginError` beyond the budget.
         """
         key = self._key(inputs, labels, draw)
         if key not in self._asked:
@@ -94,7 +103,7 @@ class RoundSimulator:
         return {name: value.clone() for name, value in self.kept[key].items()}
 
     def _observe(self, inputs: Tensor, labels: Tensor, draw: int, observation: int) -> dict[str, Tensor]:
-        """An observation of each candidate, name → (reading, *shape)."""
+        """Return a simulated observation of each candidate, name → (reading, *shape)."""
         draw_key = replace(self.draw_key, draw=draw, observation=observation)
         steps = self.federated.steps if self.point.after_training else 1
         federated = self.federated.model_copy(update={"steps": steps})
@@ -110,7 +119,7 @@ class RoundSimulator:
         return {name: torch.cat([part[name] for part in parts]) for name in self.weights}
 
     def _rounds(self, inputs: Tensor, labels: Tensor, steps: int) -> Iterator[tuple[Batches, int]]:
-        """Candidates grouped into rounds of clients, and the number of candidates (the first clients) in each round.
+        """Yield rounds with candidates as clients, and the number of candidates (the first clients) in each round.
 
         A client has its candidate's number, so no two candidates share a draw.
         """
@@ -135,19 +144,18 @@ class RoundSimulator:
             yield Batches(clients=clients, inputs=x[at], labels=y[at]), real
 
     def _filled(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """An example's batch, (reading, example, *shape): the candidate first, then public examples."""
+        """Return each candidate's batch: the candidate first, then public examples, (reading, example, *shape)."""
         others = self.federated.batch - 1
         more, labels_of = self._strangers(len(inputs) * others)
         more = more.reshape(len(inputs), others, *inputs.shape[2:]).to(inputs)
         return torch.cat([inputs, more], 1), torch.cat([labels, labels_of.reshape(len(labels), others)], 1)
 
     def _strangers(self, count: int) -> tuple[Tensor, Tensor]:
-        """`count` public examples, in order."""
         at = torch.arange(count) % len(self.public_inputs)
         return self.public_inputs[at], self.public_labels[at]
 
     def _seen(self) -> Stages:
-        """Stages before the point; later stages would only cost time."""
+        """Return the stages before the point, because later stages would only cost time."""
         seen = {stage: self.stages.transforms.get(stage, ()) for stage in STAGES if self.point.sees(stage)}
         return replace(self.stages, transforms=seen)
 
@@ -158,7 +166,6 @@ class RoundSimulator:
         return digest.hexdigest()
 
     def _keep(self, key: str, shown: dict[str, Tensor]) -> None:
-        """Store a call; drop the oldest calls."""
         self.kept[key] = shown
         held = {each: sum(value.nbytes for value in tensors.values()) for each, tensors in self.kept.items()}
         for oldest in list(self.kept)[:-1]:
@@ -170,7 +177,9 @@ class RoundSimulator:
 def simulator_name(
     stages: Stages, point: Point, federated: Federated, *, defense: str, data: str, weights: Tensors
 ) -> str:
-    """All inputs to a simulation except the call; excludes the defense if no stage acts before the point."""
+    """Return a name from all inputs to a simulation except the call's; without the defense if no stage acts before
+    `point`.
+    """
     digest = hashlib.sha256()
     for values in (weights, *(stages.states[place] for place in sorted(stages.states))):
         for name, value in sorted(values.items()):
@@ -183,13 +192,13 @@ def simulator_name(
 
 
 def _batchwise(stages: Stages) -> bool:
-    """Whether an example's result depends on its batch."""
+    """Return whether an example's result depends on its batch."""
     local: tuple[Stage, ...] = ("input", "example")
     return any(transform.batchwise for stage in local for transform in stages.transforms.get(stage, ()))
 
 
 def _of_clients(stages: Stages, clients: tuple[int, ...], weights: Tensors) -> Stages:
-    """Stages for clients without earlier rounds: the server's states unchanged, the clients' initial."""
+    """Return the stages for clients before their first round: initial client states, unchanged server states."""
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
     states = {}
     for (stage, position), state in stages.states.items():

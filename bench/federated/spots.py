@@ -1,6 +1,6 @@
-"""A defense's changes in some rounds of its training.
+"""A defense's changes in some rounds of its training, called spots.
 
-Attacks read separate rounds.  These spots reveal a defense that is weaker in trainings (`bench.leaderboard.strength`).
+Attacks read separate rounds.  Spots reveal a defense which is weaker in trainings (`bench.leaderboard.strength`).
 """
 
 import math
@@ -18,17 +18,19 @@ _DRAWN = 4
 
 
 def looked_at(seed: int, rounds: int) -> frozenset[int]:
-    """Inspected rounds in a training over `rounds` rounds: first, last, and some drawn by its seed, unpredictable for a
-    schedule."""
+    """Return the inspected rounds of a training: the first, the last, and some drawn by its seed.
+
+    A schedule cannot predict the drawn rounds.
+    """
     drawn = generator(seed, "spots", rounds).integers(rounds, size=_DRAWN)
     return frozenset({0, rounds - 1, *map(int, drawn)})
 
 
 def spot(round_: int, undefended: Tensors, shown: Mapping[Stage, Tensors], mean: Tensors, unit: float) -> Spot | None:
-    """A round's first client without the defense, against each stage's output.
+    """Compare a round's first client without the defense to each stage's output; `unit` is a gradient unit.
 
     `undefended` and `shown` name → (client, *shape); `mean` over clients and `shown` at `aggregate` name → (*shape).
-    `unit`: a gradient unit.  None for a diverged training: figures are finite.
+    Return None for a diverged training, because figures must be finite.
     """
     alone = {name: value[0] for name, value in undefended.items()}
     squares, sent = {}, alone

@@ -3,8 +3,9 @@
 Clients' weights differ after the first local step, so every product is batched over clients: a convolution by groups of
 a single library convolution, or, with few input channels, a product with unfolded columns; a linear layer by a batched
 product.  Activations have the layout (example, client, …), which grouped convolutions read without a copy.  As in
-`bench.gradients`, a single `autograd.grad` gives δ = ∂loss/∂z for every layer with weights, and gradients are bilinear
-maps of (a, δ): a client's batch mean, example gradients, or norms and weighted sums without them.
+`bench.gradients`, a single `autograd.grad` gives δ = ∂loss/∂z for every layer with weights.  Gradients are bilinear
+maps of a layer's input a and δ, which gives a client's batch mean, its example gradients, or the norms and weighted
+sums of example gradients without forming them.
 
 A stack is an `nn.Sequential` of convolutions, linear layers, pooling and parameter-free layers; `torch.func` serves
 other models (`bench.federated.clients`).
@@ -28,8 +29,6 @@ _PLAIN = (nn.ReLU, nn.Sigmoid, nn.Tanh, nn.ELU, nn.GELU, nn.SiLU, nn.LeakyReLU, 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A convolution or linear layer, with its parameter names."""
-
     weight: str
     bias: str | None
     module: nn.Conv2d | nn.Linear
@@ -37,12 +36,12 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A model as a sequence of weighted layers and plain functions."""
+    """A model as a sequence of layers with weights and plain functions."""
 
     parts: tuple["_Layer | Callable[[Tensor], Tensor]", ...]
 
     def gradients(self, weights: Tensors, inputs: Tensor, labels: Tensor) -> "StackGradients":
-        """Gradients for every client at its weights.
+        """Return the gradients for every client at its weights.
 
         `weights` name → (client, *shape), `inputs` (client, example, *shape), `labels` (client, example) or class
         probabilities (client, example, class).
@@ -71,7 +70,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """Factors of a layer's gradients: inputs (or their columns) and δ, both (example, client, …)."""
+    """The factors of a layer's gradients: the layer's input (or its columns) and δ, both (example, client, …)."""
 
     layer: _Layer
     read: Tensor
@@ -79,24 +78,24 @@ class _Term:
 
 
 class StackGradients:
-    """A batch's gradients, formed only on demand; names in model order."""
+    """A batch's gradients, formed only on demand; names are in model order."""
 
     def __init__(self, terms: Sequence[_Term]) -> None:
         self._terms = terms
         self._formed: dict[str, Tensor] = {}
 
     def mean(self) -> dict[str, Tensor]:
-        """name → (client, *shape), mean over a client's batch."""
+        """Return the mean gradient over each client's batch, name → (client, *shape)."""
         return self._collected(lambda term, _: _summed(term) / len(term.delta), lambda term, _: _bias(term).mean(0))
 
     def each(self) -> dict[str, Tensor]:
-        """name → (client, example, *shape)."""
+        """Return example gradients, name → (client, example, *shape)."""
         return self._collected(
             lambda term, _: self._each(term).transpose(0, 1), lambda term, _: _bias(term).transpose(0, 1)
         )
 
     def norms(self) -> dict[str, Tensor]:
-        """name → (client, example): norm of each example gradient, per tensor."""
+        """Return the norm of each example gradient's tensors, name → (client, example)."""
 
         def weight(term: _Term, _: str) -> Tensor:
             if isinstance(term.layer.module, nn.Linear):  # ‖δ aᵀ‖ = ‖δ‖‖a‖
@@ -108,7 +107,9 @@ class StackGradients:
         return self._collected(weight, lambda term, _: _bias(term).norm(dim=-1).T)
 
     def weighted(self, factors: Tensors) -> dict[str, Tensor]:
-        """name → (client, *shape): mean example gradient, each times its factor (client, example)."""
+        """Return the mean over examples of gradient times factor, name → (client, *shape); `factors` name → (client,
+        example).
+        """
 
         def weight(term: _Term, name: str) -> Tensor:
             share = factors[name].T / len(term.delta)
@@ -125,7 +126,6 @@ class StackGradients:
     def _collected(
         self, weight: Callable[[_Term, str], Tensor], bias: Callable[[_Term, str], Tensor]
     ) -> dict[str, Tensor]:
-        """Apply `weight` or `bias` to each layer's parameters, by name."""
         result: dict[str, Tensor] = {}
         for term in self._terms:
             result[term.layer.weight] = weight(term, term.layer.weight)
@@ -134,7 +134,7 @@ class StackGradients:
         return result
 
     def _each(self, term: _Term) -> Tensor:
-        """(example, client, *shape), formed once."""
+        """Return a weight's example gradients, (example, client, *shape), formed once."""
         name = term.layer.weight
         if name not in self._formed:
             self._formed[name] = _of_each(term)
@@ -142,7 +142,7 @@ class StackGradients:
 
 
 def stack(model: nn.Module) -> Stack | None:
-    """The model as a stack, or None."""
+    """Return the model as a stack, or None for any other model."""
     if not isinstance(model, nn.Sequential):
         return None
     parts: list[_Layer | Callable[[Tensor], Tensor]] = []
@@ -176,14 +176,14 @@ def _part(path: str, module: nn.Module) -> "_Layer | Callable[[Tensor], Tensor] 
 
 
 def _out_of_place(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """An in-place activation would destroy z, which the gradient needs."""
+    """Copy the input of an in-place activation, which would destroy z, needed for the gradient."""
     if getattr(module, "inplace", False):
         return lambda x: module(x.clone())
     return module
 
 
 def _pool_first(parts: Sequence[Any]) -> list[Any]:
-    """ReLU after max-pooling instead of before: equal values and derivatives, on a quarter of the numbers."""
+    """Move ReLU behind max-pooling: values and derivatives stay equal, on a quarter of the numbers."""
     order = list(parts)
     for n in range(len(order) - 1):
         if type(order[n]) is nn.ReLU and isinstance(order[n + 1], _MaxPool):
@@ -195,7 +195,7 @@ def _pool_first(parts: Sequence[Any]) -> list[Any]:
 
 
 def _forward(layer: _Layer, x: Tensor, weights: Tensors) -> tuple[Tensor, Tensor]:
-    """z (example, client, …), and the second factor in the weight's gradient: inputs, or their columns."""
+    """Return z, (example, client, …), and the second factor of the weight's gradient: the input, or its columns."""
     weight = weights[layer.weight]
     bias = None if layer.bias is None else weights[layer.bias]
     module = layer.module
@@ -236,7 +236,7 @@ def _out_size(size: Sequence[int], module: nn.Conv2d) -> tuple[int, int]:
 
 
 def _summed(term: _Term) -> Tensor:
-    """(client, *shape): sum over a client's examples."""
+    """Return the weight's gradient summed over each client's examples, (client, *shape)."""
     module, a, delta = term.layer.module, term.read, term.delta
     if isinstance(module, nn.Linear):
         return torch.einsum("bko,bkf->kof", delta, a)
@@ -248,7 +248,7 @@ def _summed(term: _Term) -> Tensor:
 
 
 def _of_each(term: _Term) -> Tensor:
-    """(example, client, *shape)."""
+    """Return the weight's example gradients, (example, client, *shape)."""
     module, a, delta = term.layer.module, term.read, term.delta
     examples, clients = delta.shape[:2]
     if isinstance(module, nn.Linear):
@@ -264,14 +264,17 @@ def _of_each(term: _Term) -> Tensor:
 
 
 def _grouped(module: nn.Conv2d, a: Tensor, delta: Tensor, groups: int) -> Tensor:
-    """(group·out, channel, k, k) from a (example, group·channel, h, w) and δ likewise, summed over examples."""
+    """Return weight gradients summed over examples, (group·out, channel, k, k).
+
+    `a` is (example, group·channel, h, w), and `delta` has the same axes for outputs.
+    """
     weight = delta.new_empty((delta.shape[1], a.shape[1] // groups, *module.kernel_size))
     options = (module.stride, module.padding, module.dilation, groups)
     return convolution_backward(delta, a, weight, options, (False, True))[1]
 
 
 def _bias(term: _Term) -> Tensor:
-    """(example, client, out)."""
+    """Return the bias's example gradients, (example, client, out)."""
     return term.delta if isinstance(term.layer.module, nn.Linear) else term.delta.sum((-2, -1))
 
 
@@ -280,7 +283,7 @@ def _bias(term: _Term) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _MaxPool:
-    """Max-pooling in channels-last order: ten times faster in the library, copies included."""
+    """Max-pooling in channels-last order, which the library computes ten times faster, copies included."""
 
     options: tuple[Any, ...]
 
@@ -299,8 +302,10 @@ def _max_pool(module: nn.MaxPool2d) -> _MaxPool | None:
 
 
 class _ChannelsLastPool(torch.autograd.Function):
-    """The library's max-pooling with fixed memory order in both directions: its default backward copies twice if the
-    gradient is channels-first."""
+    """Max-pooling with a fixed memory order in both directions.
+
+    The library's default backward copies twice if the gradient is channels-first.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, options: tuple[Any, ...]) -> Tensor:

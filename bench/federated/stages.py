@@ -1,4 +1,4 @@
-"""A defense's stages, applied in order at a fixed place in the training."""
+"""A defense's transforms by stage, applied in order to tensors at a given place in the training."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,35 +17,35 @@ Output = TypeVar("Output")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawKey:
-    """Key of a defense's draws."""
+    """Key which determines a defense's draws."""
 
     seed: int
     draw: int
-    """Number of the draw."""
+    """Number of an independent repetition of the draws."""
     round: int
-    """t."""
+    """t, the round number."""
     step: int = 0
     observation: int = 0
     colluders: float = 0.0
-    """Share of a client's partners (NISS: its neighbours) that collude with the attacker."""
+    """Share of a client's partners (in NISS its neighbours) which collude with the attacker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """A defense's transforms in its setting, with their states."""
+    """A defense's transforms in a federated setting, with the transforms' states."""
 
     setting: Setting
     transforms: Mapping[Stage, tuple[Transform, ...]]
     states: Mapping[Place, State]
-    """The server's states, or client states with a leading axis over `members`."""
+    """State by place: the server's state, or the clients' states with a leading axis over `members`."""
     members: tuple[int, ...] | None = None
-    """Clients in order; None: all N."""
+    """Clients whose states are held, in order; None: all N clients."""
     states_only: bool = False
-    """Advance the states, leave the tensors unchanged."""
+    """True: transforms advance their states, but tensors stay unchanged."""
 
     @property
     def undefended(self) -> "Stages":
-        """The setting without a defense."""
+        """The same setting without any transform."""
         return Stages(setting=self.setting, transforms={}, states={})
 
     def to(self, device: torch.device) -> "Stages":
@@ -59,18 +59,18 @@ class Stages:
 
     @property
     def needs_examples(self) -> bool:
-        """Whether stage `step` reads example gradients."""
+        """True if a transform at stage `step` reads example gradients."""
         return any(transform.needs_examples for transform in self.transforms.get("step", ()))
 
     def unlinked(self, point: Point) -> bool:
-        """Whether coordinates at `point` cannot be linked to a client."""
+        """Return whether an observer at `point` cannot link coordinates to a client."""
         if point.scope is Scope.AGGREGATE:  # one vector, of nobody
             return False
         return any(t.unlinks for stage in STAGES if point.sees(stage) for t in self.transforms.get(stage, ()))
 
     @property
     def first_mixing_stage(self) -> Stage | None:
-        """First stage that combines a round's clients before the mean."""
+        """The first stage which combines a round's clients before the mean; None: no stage does."""
         return next((at for at in STAGES if any(t.mixes_clients for t in self.transforms.get(at, ()))), None)
 
     def apply(
@@ -85,10 +85,11 @@ class Stages:
         local: Local | None = None,
         examples: Tensors | None = None,
     ) -> tuple[dict[str, Tensor], "Stages"]:
-        """Tensors after a stage, and the stages with their next states.
+        """Return the tensors after a stage, and the stages with their next states.
 
-        Leading axes: (client, example) at `input` and `example`, (client,) up to `server`, none at `aggregate`.
-        Default `draws`: keyed row by row.  `norms`, `weights`, `local` and `examples`: see `Context`.
+        Leading axes are (client, example) at `input` and `example`, (client,) up to `server`, none at `aggregate`.
+        With `draws` None, draws come from a key for each row.  `norms`, `weights`, `local` and `examples` are fields of
+        `Context`.
         """
         current, stages = dict(tensors), self
         rows, lead = _rows(stage, current, clients)
@@ -121,9 +122,9 @@ class Stages:
         draws: Draws | None = None,
         weights: Tensors | None = None,
     ) -> tuple[Tensor, Tensor, "Stages"]:
-        """A local step's training data after stage `input`, and the stages with their next states.
+        """Return a local step's inputs and targets after stage `input`, and the stages with their next states.
 
-        `inputs` (client, example, *shape); `targets` (client, example, class), class probabilities.
+        `inputs` are (client, example, *shape); `targets` (client, example, class) are class probabilities.
         """
         given = {"inputs": inputs, "targets": targets}
         after, stages = self.apply("input", given, draw_key, clients, draws, weights=weights)
@@ -137,8 +138,10 @@ class Stages:
         values: Tensors,
         context: Context,
     ) -> tuple[Output, "Stages"]:
-        """A transform's `update` or `update_by_norms` on these clients' state: its result, and the stages with the next
-        state."""
+        """Apply a transform's `update` or `update_by_norms` to these clients' state.
+
+        Return the function's output, and the stages with the next state.
+        """
         state = self.states.get(place)
         if state is None:
             return update(values, {}, context)[0], self
@@ -155,7 +158,9 @@ class Stages:
         return output, replace(self, states={**self.states, place: after})
 
     def of(self, clients: tuple[int, ...]) -> "Stages":
-        """The stages with only these clients' states: their steps copy less than all N."""
+        """Return the stages with only these clients' states, so that steps copy less than the states of all N
+        clients.
+        """
         at = self.positions(clients)
         states = {
             place: {key: value[at] for key, value in state.items()} if self._is_clients(place) else state
@@ -164,7 +169,7 @@ class Stages:
         return replace(self, states=states, members=clients)
 
     def joined(self, parts: "tuple[Stages, ...]") -> "Stages":
-        """The stages with the next states from each part's clients."""
+        """Return the stages with the next states from each part's clients."""
         at = self.positions(tuple(client for part in parts for client in part.members or ()))
         states = dict(self.states)
         for place in filter(self._is_clients, self.states):
@@ -178,7 +183,7 @@ class Stages:
         return self.transforms[place[0]][place[1]].owner == "client"
 
     def positions(self, clients: tuple[int, ...]) -> Tensor:
-        """Positions in the client axis, (client,)."""
+        """Return the clients' positions in the client axis of the states, (client,)."""
         if self.members is None:
             return torch.tensor(clients, dtype=torch.int64)
         where = {client: position for position, client in enumerate(self.members)}
@@ -186,7 +191,7 @@ class Stages:
 
 
 def stages(defense: Defense, setting: Setting, shapes: Shapes) -> Stages:
-    """A defense's stages before round 0.
+    """Return a defense's stages before round 0.
 
     Raises ValueError for an unknown stage, or a server state inside local steps; TypeError for an item other than a
     `Transform`.
@@ -213,7 +218,7 @@ def stages(defense: Defense, setting: Setting, shapes: Shapes) -> Stages:
 
 
 def _rows(stage: Stage, tensors: Tensors, clients: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], ...], int]:
-    """Key fields per row, (client, example) or (client,), and the number of leading axes."""
+    """Return each row's key fields, (client, example) or (client,), and the number of leading axes."""
     if stage == "aggregate":
         return ((),), 0
     if stage in ("input", "example"):

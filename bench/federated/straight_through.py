@@ -1,8 +1,8 @@
-"""A transform on candidates: its code without draws, with a useful derivative.
+"""A transform on candidates: its code with attacker draws, and with a useful derivative.
 
-A rounding, or a sign, has derivative 0 almost everywhere.  Attackers take the code's value with the identity's
-derivative (straight-through: Bengio, Léonard & Courville 2013, §4; Athalye et al. 2018, §4.1), and for randomness the
-mean over draws (Athalye et al. 2018, §4.2).
+A rounding, or a sign, has derivative 0 almost everywhere.  Attackers therefore combine the code's value with the
+identity's derivative (straight-through: Bengio, Léonard & Courville 2013, §4; Athalye et al. 2018, §4.1), and average a
+random transform over draws (Athalye et al. 2018, §4.2).
 """
 
 from collections.abc import Mapping
@@ -27,16 +27,16 @@ Slopes = Mapping[str, float]  # of the identity, one factor a tensor
 
 @dataclass(frozen=True, slots=True)
 class StraightThrough:
-    """`transform` on candidates."""
+    """A transform in a form that an attacker can differentiate."""
 
     transform: Transform
     slopes: Slopes | None = None
-    """Multiples of the identity as derivative; None: torch's derivative."""
+    """Derivative as a multiple of the identity for each tensor; None: torch's derivative."""
     stated: bool = True
-    """Use `expected` if defined, otherwise the transform without draws."""
+    """True: use `expected` if the transform defines this method; False: always run its code with attacker draws."""
 
     def __call__(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Transformed tensors, differentiable, and the next state."""
+        """Return the transformed tensors, differentiable in `tensors`, and the next state."""
         if self.slopes is None:
             return _expected(self.transform, tensors, state, context, stated=self.stated)
         with torch.no_grad():
@@ -47,9 +47,9 @@ class StraightThrough:
 
 
 def straight_through(transform: Transform, probe: Tensors, state: State, context: Context) -> StraightThrough:
-    """Best simulation for a transform, tried on a probe, name → (*lead, *shape).
+    """Return the best differentiable form of a transform, chosen by trials on a probe, name → (*lead, *shape).
 
-    Raises the errors of the transform's code if an attacker lacks its inputs.
+    If the transform's code fails because an attacker lacks its inputs, the code's error is raised.
     """
     context = replace(context, draws=CentralDraws(lead=context.lead))
     stated = transform.expected(probe, state, context) is not None
@@ -72,7 +72,7 @@ def _same(plain: StraightThrough, own: StraightThrough, probe: Tensors, state: S
 def _expected(
     transform: Transform, tensors: Tensors, state: State, context: Context, *, stated: bool = True
 ) -> tuple[dict[str, Tensor], State]:
-    """`expected`, or the mean `update` over attacker draws; state from the first draw."""
+    """Return `expected`, or the mean of `update` over attacker draws, with the state from the first draw."""
     draws = CentralDraws(lead=context.lead, parts=PARTS)
     central = replace(context, draws=CentralDraws(lead=context.lead))
     known = transform.expected(tensors, state, central) if stated else None
@@ -89,9 +89,9 @@ def _expected(
 
 
 def _is_right(plain: StraightThrough, probe: Tensors, state: State, context: Context, agree: float = _AGREE) -> bool:
-    """Whether the derivative predicts the effect of a 1 % change, in random directions.
+    """Return whether the derivative predicts the effect of a 1 % change, in random directions.
 
-    False for a staircase: the derivative is 0 on a step, or follows only the step height.
+    A staircase fails: its derivative is 0 on a step, or follows only the step height.
     """
     for number in range(_DIRECTIONS):
         step = _direction(probe, number)
@@ -118,7 +118,7 @@ def _is_right(plain: StraightThrough, probe: Tensors, state: State, context: Con
 
 
 def _slopes(plain: StraightThrough, probe: Tensors, state: State, context: Context) -> Slopes:
-    """Nearest multiple of the identity to the effect of a 1 % change, per tensor; 1 if undefined."""
+    """Return, for each tensor, the multiple of the identity nearest to the effect of a 1 % change; 1 if undefined."""
     along, size = dict.fromkeys(probe, 0.0), dict.fromkeys(probe, 0.0)
     for number in range(_DIRECTIONS):
         step = _direction(probe, number)
@@ -131,7 +131,7 @@ def _slopes(plain: StraightThrough, probe: Tensors, state: State, context: Conte
 
 
 def _direction(probe: Tensors, number: int) -> dict[str, Tensor]:
-    """Random changes per tensor, 1 % of its root mean square."""
+    """Return a random change for each tensor, with 1 % of its root mean square."""
     source = torch.Generator().manual_seed(number)
     return {
         name: _CHANGE
@@ -144,7 +144,7 @@ def _direction(probe: Tensors, number: int) -> dict[str, Tensor]:
 def _difference(
     plain: StraightThrough, probe: Tensors, step: Tensors, state: State, context: Context
 ) -> dict[str, Tensor]:
-    """Half the difference between the results for a step and its opposite."""
+    """Return half the difference between the results for a step and for the opposite step."""
     with torch.no_grad():
         up, _ = plain({name: value + step[name] for name, value in probe.items()}, state, context)
         down, _ = plain({name: value - step[name] for name, value in probe.items()}, state, context)

@@ -1,4 +1,4 @@
-"""Training over rounds with the defense active: curve, checkpoints, and a state for bit-exact resumption.
+"""Training over rounds with the defense active: accuracy curve, checkpoints, and a state for bit-exact resumption.
 
 A round's clients are divided into chunks that fit the processor caches.  Chunks run on several threads and are joined
 in client order, so results are independent of the threads.
@@ -35,7 +35,7 @@ CHUNK = 10  # clients at once: more exceed the caches, fewer cost more calls (BE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A training between two rounds."""
+    """The state of a training between two rounds."""
 
     round: int
     """Number of finished rounds."""
@@ -51,12 +51,12 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """Fixed inputs of a training."""
+    """The fixed inputs of a training."""
 
     cell: TrainingCell
     data: Data
     clients: NDArray[np.int64]
-    """The clients' examples (client, example)."""
+    """Each client's examples, (client, example), as positions in the training split."""
     model: nn.Module
     device: torch.device = torch.device("cpu")
     chunk: int = CHUNK
@@ -64,7 +64,7 @@ class TrainingJob:
 
 
 def begin(job: TrainingJob, weights: Tensors, stages: Stages) -> Progress:
-    """Progress before round 0: initial weights, tested."""
+    """Return the progress before round 0, with the initial weights and their test accuracy."""
     cell = job.cell
     job.model.to(job.device)
     current = {name: value.to(job.device) for name, value in weights.items()}
@@ -78,10 +78,11 @@ def begin(job: TrainingJob, weights: Tensors, stages: Stages) -> Progress:
 
 
 def train(job: TrainingJob, start: Progress, proceed: Callable[[Progress], bool] = lambda progress: True) -> Progress:
-    """The remaining rounds, with K clients each; accuracy every `test_every` rounds and at the end.
+    """Run the remaining rounds with K clients each, and return the progress; test every `test_every` rounds and at
+    the end.
 
-    `proceed` is called after every round and decides about the next.  Non-finite weights end the training: a result,
-    not a crash.
+    `proceed` is called after every round and returns whether to continue.  Non-finite weights end the training with
+    `diverged`, without an error.
     """
     cell, now, net = job.cell, start, network(job.model)
     accountant, examples = None, len(job.data.training)
@@ -149,7 +150,7 @@ def _round(job: TrainingJob, net: Network, accountant: bayesian.Accountant | Non
 
 
 def participants(cell: TrainingCell, round_: int) -> tuple[int, ...]:
-    """The K clients in a round, by key, in ascending order."""
+    """Return the K clients in a round, drawn by key, in ascending order."""
     drawn = rng.generator(cell.seed, "participants", round_).permutation(cell.federated.clients)
     return tuple(int(client) for client in np.sort(drawn[: cell.federated.per_round]))
 
@@ -157,7 +158,7 @@ def participants(cell: TrainingCell, round_: int) -> tuple[int, ...]:
 def updates(
     job: TrainingJob, net: Network, before: Progress, chosen: tuple[int, ...], draw_key: DrawKey
 ) -> tuple[dict[str, Tensor], Stages]:
-    """The chosen clients' updates before stage `client`, name → (client, *shape), and the next stages."""
+    """Return the chosen clients' updates before stage `client`, name → (client, *shape), and the next stages."""
 
     def part(clients: tuple[int, ...]) -> tuple[dict[str, Tensor], Stages]:
         batches, _ = local_batches(job.cell, job.data, job.clients, clients, before.round)
@@ -185,8 +186,10 @@ def updates(
 
 @contextmanager
 def _threads(count: int) -> Iterator[Callable[..., Iterator[tuple[dict[str, Tensor], Stages]]]]:
-    """A `map` over chunks, a thread each.  The library's threads rest meanwhile: their division of a product affects
-    the last bit."""
+    """Yield a `map` which runs each chunk in a thread.
+
+    The library uses a single thread meanwhile, because its division of a product among threads affects the last bit.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -200,7 +203,7 @@ def _threads(count: int) -> Iterator[Callable[..., Iterator[tuple[dict[str, Tens
 
 
 def accuracy(model: nn.Module, weights: Tensors, test: Split, examples: int) -> float:
-    """Share of the first `examples` test examples classified correctly, in [0, 1]."""
+    """Return the share of the first `examples` test examples which the model classifies correctly, in [0, 1]."""
     count = min(examples, len(test))
     inputs = torch.from_numpy(test.floats(slice(0, count))).to(next(iter(weights.values())).device)
     correct = 0
