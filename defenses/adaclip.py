@@ -60,9 +60,7 @@ def of_rows(
     at: Literal["server", "client", "example"],
     noise: Literal["share", "each"],
 ) -> Mechanism:
-    """Return the mechanism for rows clipped by joint norm to a public bound C, with noise σ_t·C on the sum (`share`)
-    or on each row (`each`).
-    """
+    """Return the mechanism for rows clipped to norm C, with noise σ_t·C on their sum (`share`) or on each (`each`)."""
     if at != "example":
         return of_updates(sigmas, setting, at=at, noise=noise)
     if noise == "each":

@@ -30,9 +30,7 @@ Shown = Literal["zeros", "directions", "values"]
 
 
 class Draws(Protocol):
-    """Random numbers for a transform, drawn either from a key for each row (a client's or an example's tensors) or
-    from a device's generator.
-    """
+    """Random numbers for a transform, either from a key for each row or from a device's generator."""
 
     def normal(self, name: str, like: Tensor) -> Tensor: ...
     def uniform(self, name: str, like: Tensor) -> Tensor: ...
@@ -172,9 +170,7 @@ class Transform:
             raise TypeError(f"{cls.__name__} does nothing: define apply, or initial and update")
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the transformed tensors, with unchanged names, shapes and dtypes; the given tensors are not
-        modified.
-
+        """Return the transformed tensors, with unchanged names, shapes and dtypes; the given tensors are not modified.
         The default for a transform with memory applies `update` to the initial state, as in the first round.
         """
         shapes = {name: tuple(value.shape[context.lead :]) for name, value in tensors.items()}
@@ -182,9 +178,7 @@ class Transform:
         return self.update(tensors, self.initial_of(shapes, rows), context)[0]
 
     def initial(self, shapes: Shapes) -> State:
-        """Return the state before round 0 for the server or for a single client; a transform without memory returns
-        {}.
-
+        """Return the state before round 0 for the server or for a single client; a transform without memory returns {}.
         `shapes` gives each tensor's shape without leading axes.
         """
         del shapes
@@ -196,15 +190,12 @@ class Transform:
 
     @property
     def keeps(self) -> tuple[Shown, ...]:
-        """Properties of the input which the output still shows: a clip keeps zeros and directions, noise keeps no
-        property.
-        """
+        """Properties of the input which the output still shows: a clip keeps zeros and directions, noise keeps none."""
         return ()
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State] | None:
-        """Return the transformed candidate gradients, averaged over the transform's draws, and the next state.
-
-        The result must be differentiable in `tensors`.  `context.draws` returns 0 for every normal and 1/2 for every
+        """Return the transformed candidate gradients, averaged over the transform's draws, and the next state.  The
+        result must be differentiable in `tensors`.  `context.draws` returns 0 for every normal and 1/2 for every
         uniform. If this method returns None, the harness runs `update` with such draws
         (`bench.federated.straight_through`), and uses the identity's derivative if the true derivative is useless.
         """
@@ -225,40 +216,32 @@ class Transform:
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
         """Return log p(`observed`) for each row, (row,), up to a constant and at most 0; `tensors` come from
-        `expected`.
-
-        None means: the harness uses the likelihood under `noise`.
+        `expected`.  None means: the harness uses the likelihood under `noise`.
         """
         del tensors, observed, context
         return None
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
-        """Return log p(`observed`) for each row, (row,), with any sign and up to a constant which no candidate
-        changes.
-
+        """Return log p(`observed`) for each row, (row,), with any sign and up to a constant which no candidate changes.
         `tensors` come from `expected`.  The density ranks candidates, while `log_likelihood` guides a search by its
         derivative. None means: `noise` gives the exact density, unless its variance is only a bound.
         """
         return self.log_likelihood(tensors, observed, context)
 
     def by_norms(self, norms: Tensors, context: Context) -> Scaling | None:
-        """Return the effect of `apply` on rows with these norms, name → (row axes), if norms determine the effect.
-
-        A training then forms no example gradients.  None means: `apply` needs the tensors.
+        """Return the effect of `apply` on rows with these norms, name → (row axes), if norms determine the effect.  A
+        training then forms no example gradients.  None means: `apply` needs the tensors.
         """
         del norms, context
         return None
 
     def update_by_norms(self, norms: Tensors, state: State, context: Context) -> tuple[Scaling, State] | None:
-        """Return the effect of `update` on rows with these norms, and the next state; None if `update` needs the
-        tensors.
-        """
+        """Return the effect of `update` on rows with these norms, and the next state; None: tensors are needed."""
         scaling = self.by_norms(norms, context)
         return None if scaling is None else (scaling, state)
 
     def noise(self, context: Context, state: State) -> AddedNoise | None:
         """Return the noise which lies around `expected` on every coordinate, or None if the transform adds no noise.
-
         `state` is the state before the transform.  Draws recovered by `simulate`, and other randomness, do not count as
         noise.
         """
@@ -267,18 +250,14 @@ class Transform:
 
     def variance_at(self, tensors: Tensors, context: Context) -> Tensors | None:
         """Return the exact noise variance for these `tensors`, name → (*lead, *shape); None if `noise` already gives
-        the variance.
-
-        A transform defines this method if its noise depends on the tensors and `noise` gives only a bound.  The
-        contract tests then check this variance.
+        the variance.  A transform defines this method if its noise depends on the tensors and `noise` gives only a
+        bound.  The contract tests then check this variance.
         """
         del tensors, context
         return None
 
     def initial_of(self, shapes: Shapes, clients: int) -> State:
-        """Return the state before round 0: the server's state, or `clients` copies of a client's state along a first
-        axis.
-        """
+        """Return the state before round 0: the server's state, or `clients` copies of a client's on a first axis."""
         state = self.initial(shapes)
         if self.owner == "server":
             return state
@@ -299,13 +278,9 @@ class Defense(ABC):
 
     @abstractmethod
     def transforms(self, setting: Setting) -> StageTransforms:
-        """Return the transforms for each stage, in order of application.  Raises ValueError for an unsupported
-        setting.
-        """
+        """Return the transforms for each stage, in order; raise ValueError for an unsupported setting."""
 
     def mechanism(self, setting: Setting) -> Mechanism | Reports | None:
-        """Return the noise or the locally private reports, as an accountant needs them; None without calibrated
-        noise, hence no ε.
-        """
+        """Return the noise or locally private reports for an accountant; None: no calibrated noise, hence no ε."""
         del setting
         return None

@@ -59,9 +59,8 @@ def of_examples(
     caveats: tuple[str, ...] = (),
     unproved: str | None = None,
 ) -> Mechanism:
-    """Return the mechanism for noise with multipliers σ_t in local steps, at a placement `noise` as in `FedCdp`.
-
-    The sum of B clipped gradients has noise deviation σC·√B, σC·B or σC; replacing an example moves the sum by 2C.  The
+    """Return the mechanism for noise with multipliers σ_t in local steps, at a placement `noise` as in `FedCdp`.  The
+    sum of B clipped gradients has noise deviation σC·√B, σC·B or σC; replacing an example moves the sum by 2C.  The
     aggregate has noise from K clients, but only a single client's example.
     """
     batch = setting.batch

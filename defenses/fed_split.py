@@ -29,10 +29,7 @@ class FedSplit(Defense):
         return {**self._inside().transforms(setting), **self._outside().transforms(setting)}
 
     def mechanism(self, setting: Setting) -> Mechanism:
-        """Return the mechanism for example-level noise.
-
-        Other clients' noise at the aggregate is not counted: clipping their updates leaves its scale unknown.
-        """
+        """Return the example-level mechanism; other clients' noise in the mean, of unknown scale, is not counted."""
         inside = self._inside().mechanism(setting)
         return replace(inside, rows={**inside.rows, "aggregate": inside.rows["server"]})
 

@@ -70,9 +70,7 @@ class Quantile(Defense):
 
     def main_multiplier(self, rows: int) -> float:
         """Return the noise multiplier for the sum of n = `rows` rows, given the private count (Andrew et al. 2021,
-        theorem 1).
-
-        Raises ValueError if no multiplier exists.
+        theorem 1).  Raises ValueError if no multiplier exists.
         """
         if self.correction == "none":
             return self.sigma

@@ -30,11 +30,10 @@ def layers(tensors: Tensors) -> dict[str, list[str]]:
 
 
 def layer_risks(public: Public, *, directions: int) -> dict[str, float]:
-    """Return each layer's risk: the mean ‖J‖_F over public examples, J = ∂(layer gradient)/∂(example).
-
-    This is Risk-balanced eq. 2 with p = 2.  ‖J‖_F² is estimated as the mean of ‖Ju‖² over `directions` random sign
-    vectors u (Hutchinson), each with a single pass for all layers.  With at least as many directions as input values, u
-    runs over the axes and the norm is exact.
+    """Return each layer's risk: the mean ‖J‖_F over public examples, J = ∂(layer gradient)/∂(example).  This is
+    Risk-balanced eq. 2 with p = 2.  ‖J‖_F² is estimated as the mean of ‖Ju‖² over `directions` random sign vectors u
+    (Hutchinson), each with a single pass for all layers.  With at least as many directions as input values, u runs over
+    the axes and the norm is exact.
     """
     size = public.inputs[0].numel()
     exact = directions >= size
@@ -54,9 +53,7 @@ def layer_risks(public: Public, *, directions: int) -> dict[str, float]:
 
 
 def equal_risk(tensors: Tensors, risks: Mapping[str, float], slices: int) -> tuple[int, ...]:
-    """Return slice ends, in coordinates of the concatenated tensors; each slice carries 1/s of the risk, up to a
-    block.
-
+    """Return slice ends, in coordinates of the concatenated tensors; each slice carries 1/s of the risk, up to a block.
     s = `slices`; `risks` maps layers to risks.  A block's size is the layer sizes' greatest common divisor, and the
     blocks in a layer share its risk equally.  Raises ValueError for more slices than blocks.
     """
@@ -81,9 +78,7 @@ def block_size(tensors: Tensors) -> int:
 
 
 def root_set(public: Public, *, examples: int, bias: float) -> Public:
-    """Return `examples` public examples, a share `bias` from the first example's class and the rest from other
-    classes.
-
+    """Return `examples` public examples, a share `bias` from the first example's class and the rest from other classes.
     The set is smaller if either kind is scarce.  Bias 0 selects the first examples.
     """
     if bias == 0:

@@ -36,9 +36,8 @@ def ceiling(figure: Epsilon | None, chance: float) -> float | None:
 
 
 def exceeded(share: float, trials: float, limit: float | None) -> bool:
-    """Return whether a measured share of `trials` independent trials refutes the ceiling `limit`.
-
-    The binomial test rejects if P(at least as many successes | ceiling) < 0.001.  A limit of None is never refuted.
+    """Return whether a measured share of `trials` independent trials refutes the ceiling `limit`.  The binomial test
+    rejects if P(at least as many successes | ceiling) < 0.001.  A limit of None is never refuted.
     """
     if limit is None or limit >= 1 or not share:
         return False

@@ -23,10 +23,9 @@ _CHUNK = 128  # candidates side by side
 
 
 def mean_squared_errors(reading: Reading, truth: Tensor, labels: Tensor) -> Tensor | None:
-    """Return the reference's expected mean squared error for the first readings, (reading,), in float64.
-
-    `truth` (reading, *shape) in [0, 1] and `labels` (reading,) are the examples behind these readings.  Return None if
-    the reading has no described noise with a known variance, holds several examples or local steps, or was repeated.
+    """Return the reference's expected mean squared error for the first readings, (reading,), in float64.  `truth`
+    (reading, *shape) in [0, 1] and `labels` (reading,) are the examples behind these readings.  Return None if the
+    reading has no described noise with a known variance, holds several examples or local steps, or was repeated.
     """
     description = reading.description
     if description is None or reading.examples > 1 or reading.steps > 1 or len(reading.rounds) > 1:
@@ -51,9 +50,7 @@ def mean_squared_errors(reading: Reading, truth: Tensor, labels: Tensor) -> Tens
 
 
 def _jacobian(reading: Reading, description: Description, row: int, truth: Tensor, label: Tensor) -> Tensor:
-    """Return the described reading's Jacobian at the truth, (coordinate, value), in units of each coordinate's noise
-    deviation.
-    """
+    """Return the described reading's Jacobian at the truth, (coordinate, value), in units of the noise deviation."""
     observed = {name: value[row, 0].double() / reading.unit for name, value in reading.values.items()}
     weights = {name: value[0].double() for name, value in reading.weights.items()}
     deviations = _deviations(description, observed)

@@ -49,11 +49,9 @@ def clients_of(cell: AttackCell | TrainingCell, data: Data) -> Indices:
 def local_batches(
     cell: AttackCell | TrainingCell, data: Data, clients: Indices, chosen: tuple[int, ...], round_: int
 ) -> tuple[Batches, Indices]:
-    """Return the chosen clients' batches in a round, and the examples' positions in the training split, (client,
-    step, example).
-
-    `clients` is the result of `clients_of`.  A client draws a new example order each round, without replacement within
-    each pass.
+    """Return the chosen clients' batches in a round, and the examples' positions in the training split, (client, step,
+    example).  `clients` is the result of `clients_of`.  A client draws a new example order each round, without
+    replacement within each pass.
     """
     federated, key = cell.federated, data_key(cell, data)
     orders = np.stack([_order(cell, key, client, clients[client], round_) for client in chosen])

@@ -129,9 +129,7 @@ class Accountant:
         )
 
     def _moments(self, level: str, mechanism: Mechanism | None, rounds: int) -> float | None:
-        """Return the moments accountant's ε for the same rounds, from the rows' clipping bound; None without finite
-        ε.
-        """
+        """Return the moments accountant's ε for the same rounds, from the clipping bound; None without finite ε."""
         unit = "client" if level == "client" else "example"
         if mechanism is None or mechanism.unit != unit:
             return None
@@ -148,10 +146,8 @@ class Accountant:
         return epsilon if math.isfinite(epsilon) else None
 
     def _rate(self, level: str) -> float:
-        """Return q, the probability that the differing row takes part in a step.
-
-        At level "instance" q is B over the number of the client's examples (parallel) or of all examples; otherwise q
-        is K/N.
+        """Return q, the probability that the differing row takes part in a step.  At level "instance" q is B over the
+        number of the client's examples (parallel) or of all examples; otherwise q is K/N.
         """
         federated = self.federated
         if level != "instance":
@@ -173,7 +169,6 @@ def accountant(config: Bayesian, federated: Federated, stages: Stages, *, exampl
 
 
 def _obstacle(level: str, federated: Federated, stages: Stages) -> str | None:
-    """Return the reason why a level cannot be accounted under this defense and setting, or None."""
     if level != "client" and federated.algorithm != "fedsgd":
         return "it is of one local step, and fedavg may take several"
     if level != "client" and stages.has("input"):
@@ -193,7 +188,6 @@ def _obstacle(level: str, federated: Federated, stages: Stages) -> str | None:
 
 
 def _counted(level: str) -> tuple[Stage, ...]:
-    """Return the stages whose noise and clipping count for a level."""
     if level == "instance":
         return _LOCAL
     sent: tuple[Stage, ...] = (*UPDATE_STAGES, "aggregate")
@@ -214,9 +208,8 @@ def _variance(stages: Stages, level: str, federated: Federated, round_: int) -> 
 
 
 def _distances(rows: Tensor) -> Tensor:
-    """Return the squared distance between each group's means with and without each row, (group, row).
-
-    `rows` is (group, row, coordinate).  The distance equals ‖u_i - ū‖²/(n - 1)² for the mean ū over n rows.
+    """Return the squared distance between each group's means with and without each row, (group, row).  `rows` is
+    (group, row, coordinate).  The distance equals ‖u_i - ū‖²/(n - 1)² for the mean ū over n rows.
     """
     centred = rows - rows.mean(1, keepdim=True)
     distances: Tensor = centred.square().sum(-1) / (rows.shape[1] - 1) ** 2
@@ -232,9 +225,7 @@ def _without_noise(stages: Iterable[Stage], tensors: Tensors, round_: Round) -> 
 
 
 def _clipped(net: Network, round_: Round) -> Iterator[Tensors]:
-    """Yield example gradients after stage `example` without its noise, in chunks of clients, (client, example,
-    *shape).
-    """
+    """Yield example gradients after stage `example` without its noise, in chunks, (client, example, *shape)."""
     for start in range(0, len(round_.batches.clients), CHUNK):
         part = round_.batches[start : start + CHUNK]
         local = {n: v.expand(len(part.clients), *v.shape) for n, v in round_.weights.items()}

@@ -37,25 +37,20 @@ class Gradients(Protocol):
 
 
 class Network(Protocol):
-    """A model which computes gradients for many clients, each at its own weights.
-
-    `weights` name → (client, *shape), `inputs` (client, example, *shape), `labels` (client, example) or class
-    probabilities (client, example, class).
+    """A model which computes gradients for many clients, each at its own weights.  `weights` name → (client, *shape),
+    `inputs` (client, example, *shape), `labels` (client, example) or class probabilities (client, example, class).
     """
 
     def gradients(self, weights: Tensors, inputs: Tensor, labels: Tensor) -> Gradients: ...
 
 
 def network(model: nn.Module) -> Network:
-    """Return the fastest exact implementation of `Network` for a model."""
     return stack(model) or ByFunc(model)
 
 
 @dataclass(frozen=True, slots=True)
 class ByFunc:
-    """`Network` for any model: a backward pass for each client's mean gradient, and `torch.func` for example
-    gradients.
-    """
+    """`Network` for any model: a backward pass per client for mean gradients, `torch.func` for example gradients."""
 
     model: nn.Module
 
@@ -132,9 +127,7 @@ def local_updates(
     classes: int,
 ) -> tuple[dict[str, Tensor], Stages]:
     """Return these clients' updates before stage `client`, name → (client, *shape), and the stages with their next
-    states.
-
-    `weights` are the round's initial weights, name → (*shape); `stages` must hold only these clients' states
+    states.  `weights` are the round's initial weights, name → (*shape); `stages` must hold only these clients' states
     (`Stages.of`).
     """
     clients = batches.clients
@@ -176,10 +169,9 @@ def local_updates(
 
 
 def follows_from_norms(stages: Stages) -> bool:
-    """Return whether training can apply stage `example` by norms alone, without example gradients.
-
-    This requires that norms determine every transform, only the last adds noise, and no later transform reads the
-    noised norms or gradients.
+    """Return whether training can apply stage `example` by norms alone, without example gradients.  This requires that
+    norms determine every transform, only the last adds noise, and no later transform reads the noised norms or
+    gradients.
     """
     transforms = stages.transforms.get("example", ())
     random = [transform.random for transform in transforms]

@@ -45,7 +45,6 @@ class DescribedTransform:
         return self.code(tensors, state, context)
 
     def of_rows(self, rows: int) -> State:
-        """Return the state, repeated for `rows` clients if each client has a state."""
         if self.transform.owner == "server":
             return self.state
         return {key: value.expand(rows, *value.shape[1:]) for key, value in self.state.items()}
@@ -53,9 +52,7 @@ class DescribedTransform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """A defense's description at a point (implements `bench.trip.Description`): candidate gradients → simulated
-    reading.
-    """
+    """A defense's description at a point (`bench.trip.Description`): candidate gradients → simulated reading."""
 
     parts: tuple[DescribedTransform, ...]
     contexts: Mapping[Stage, Context]
@@ -81,7 +78,6 @@ class Composition:
         self, per_example: Tensors, observed: Tensors, candidates: Candidates | None = None
     ) -> dict[str, Tensor]:
         """Return the simulated reading for candidates' example gradients, (reading, *shape), in gradient units.
-
         `per_example` is (reading, example, *shape), `observed` (reading, *shape).  The result is exact for a single
         local step. Senders contribute equally many examples.
         """
@@ -94,9 +90,7 @@ class Composition:
         return self.sent({name: value.unflatten(0, (-1, self.senders)) for name, value in mean.items()}, observed)
 
     def local_steps(self, observed: Tensors) -> StepDefense:
-        """Return a function for a round's local steps in order, which carries each row's state along; see
-        `Description`.
-        """
+        """Return a function for a round's local steps in order, which keeps each row's state; see `Description`."""
         states: list[dict[int, State]] = []
 
         def between(step: int, each: Mapping[str, Tensor], candidates: Candidates) -> dict[str, Tensor]:
@@ -107,9 +101,7 @@ class Composition:
         return between
 
     def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
-        """Return the simulated reading, (reading, *shape), for updates (reading, sender, *shape), all in gradient
-        units.
-        """
+        """Return the simulated reading, (reading, *shape), for updates (reading, sender, *shape), in gradient units."""
         readings = len(next(iter(updates.values())))
         current = {name: value.flatten(0, 1) for name, value in updates.items()}
         seen = observed
@@ -128,15 +120,11 @@ class Composition:
         return {name: value / self.unit for name, value in current.items()} if scaled else current
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return the likelihood under the last transform, (reading,), at most 0; None unless only the last is
-        random.
-        """
+        """Return the likelihood under the last transform, (reading,), at most 0; None if others are random."""
         return self._of_last(lambda transform: transform.log_likelihood, simulated, observed)
 
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return the exact log density under the last transform, with any sign, under the same condition as
-        `log_likelihood`.
-        """
+        """Return the exact log density under the last transform, with any sign; None as for `log_likelihood`."""
         return self._of_last(lambda transform: transform.log_density, simulated, observed)
 
     def _of_last(
@@ -198,9 +186,7 @@ class Composition:
     def _of_clients(
         self, part: DescribedTransform, rows: Tensors, observed: Tensors, readings: int
     ) -> dict[str, Tensor]:
-        """Apply a transform to client updates, (reading·sender, *shape); a transform across clients gets a round per
-        call.
-        """
+        """Apply a transform to updates, (reading·sender, *shape); a transform across clients gets a round per call."""
         context = self.contexts[part.stage]
         if not part.transform.mixes_clients:
             return part(rows, observed, part.of_rows(readings * self.senders), context)[0]
@@ -338,10 +324,8 @@ def _parts(
 
 def _noises(parts: tuple[DescribedTransform, ...], contexts: Mapping[Stage, Context]) -> tuple[list[Added], bool]:
     """Return the noises in order, and whether they are the only randomness and no other transform follows the first
-    noise.
-
-    Draws that `simulate` reads off the reading are no noise to the attacker.  Transforms after a noise can only shrink
-    the noise: its variance is then a bound.
+    noise.  Draws that `simulate` reads off the reading are no noise to the attacker.  Transforms after a noise can only
+    shrink the noise: its variance is then a bound.
     """
     added: list[Added] = []
     additive = True
@@ -375,7 +359,6 @@ def _public(stages: Stages) -> Local | None:
 
 
 def _local(contexts: Mapping[Stage, Context], candidates: Candidates) -> Local | None:
-    """Return candidates as the examples of a client's step; None without public data."""
     public = contexts["example"].setting.public
     if public is None:
         return None

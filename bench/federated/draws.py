@@ -30,11 +30,9 @@ class ZeroDraws(NoDraws):
 
 @dataclass(slots=True, kw_only=True)
 class CentralDraws:
-    """An attacker's replacement for draws: normals are their mean 0, uniforms are midpoints of `parts` equal parts
-    of [0, 1).
-
-    `part` selects a part, in an order specific to each coordinate.  The mean over all parts is the midpoint rule for
-    the integral over a uniform, accurate to 1/(2·parts) for a threshold.
+    """An attacker's replacement for draws: normals are their mean 0, uniforms are midpoints of `parts` equal parts of
+    [0, 1).  `part` selects a part, in an order specific to each coordinate.  The mean over all parts is the midpoint
+    rule for the integral over a uniform, accurate to 1/(2·parts) for a threshold.
     """
 
     lead: int
@@ -64,9 +62,8 @@ def _orders(name: str, shape: tuple[int, ...], parts: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedDraws:
-    """Draws determined by a key: the seed, `fields`, the row's fields, and the tensor name.
-
-    Cells which differ only in a defense's strength therefore have the same underlying draws.
+    """Draws determined by a key: the seed, `fields`, the row's fields, and the tensor name.  Cells which differ only in
+    a defense's strength therefore have the same underlying draws.
     """
 
     seed: int
@@ -76,11 +73,9 @@ class KeyedDraws:
     """Each row's fields, (client,) or (client, position in the batch), in row-major order."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
-        """Draw standard normals in the shape of `like`."""
         return self._draw("normal", name, like)
 
     def uniform(self, name: str, like: Tensor) -> Tensor:
-        """Draw uniforms in [0, 1) in the shape of `like`."""
         return self._draw("uniform", name, like)
 
     def _draw(self, law: str, name: str, like: Tensor) -> Tensor:
@@ -98,10 +93,8 @@ class KeyedDraws:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDraws:
     """Draws for training: in each round a stream per client on its device, since keyed draws would cost more than
-    gradients.
-
-    A stream is read in the order of local steps, stages and tensors.  Clients in a round have distinct streams,
-    independent of the other clients in the chunk.
+    gradients.  A stream is read in the order of local steps, stages and tensors.  Clients in a round have distinct
+    streams, independent of the other clients in the chunk.
     """
 
     streams: tuple[torch.Generator, ...]
@@ -113,12 +106,10 @@ class StreamDraws:
         return cls(streams=tuple(torch.Generator(device).manual_seed((first + client) % 2**32) for client in clients))
 
     def normal(self, name: str, like: Tensor) -> Tensor:
-        """Draw standard normals in the shape of `like`, (client, …)."""
         del name
         return self._fill(like, Tensor.normal_)
 
     def uniform(self, name: str, like: Tensor) -> Tensor:
-        """Draw uniforms in [0, 1) in the shape of `like`, (client, …)."""
         del name
         return self._fill(like, Tensor.uniform_)
 

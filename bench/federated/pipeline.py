@@ -39,10 +39,8 @@ def run_round(
     *,
     classes: int,
 ) -> Taps:
-    """Run a round from the shared `weights`, name → (*shape), for all clients together, and return the tensors at
-    its taps.
-
-    FedSGD sends the local step's gradient, FedAvg w_0 - w_L = η Σ g.
+    """Run a round from the shared `weights`, name → (*shape), for all clients together, and return the tensors at its
+    taps.  FedSGD sends the local step's gradient, FedAvg w_0 - w_L = η Σ g.
     """
     shown: dict[Stage, dict[str, Tensor]] = {}
     local = {name: value.expand(len(batches.clients), *value.shape) for name, value in weights.items()}
@@ -82,9 +80,8 @@ def server_step(weights: Tensors, aggregate: Tensors, federated: Federated) -> d
 
 
 def _per_example(local: Local, targets: Tensor, *, same: bool) -> dict[str, Tensor]:
-    """Return example gradients, (client, example, *shape), at each client's weights.
-
-    `targets` (client, example, class) are probabilities; `same` means that all clients have equal weights.
+    """Return example gradients, (client, example, *shape), at each client's weights.  `targets` (client, example,
+    class) are probabilities; `same` means that all clients have equal weights.
     """
     if same:
         weights = {name: value[0] for name, value in local.weights.items()}

@@ -37,9 +37,7 @@ class Account:
 
 
 def account(defense: Defense, setting: Setting, *, tensors: int, coordinates: int, examples: int) -> Account | None:
-    """Return a defense's account, or None without mechanism; `examples` is |D|, the size of the whole training
-    split.
-    """
+    """Return a defense's account, or None without mechanism; `examples` is |D|, the whole training split's size."""
     mechanism = defense.mechanism(setting)
     if mechanism is None:
         return None
@@ -59,9 +57,7 @@ def account(defense: Defense, setting: Setting, *, tensors: int, coordinates: in
 def at_point(
     defense: Defense, setting: Setting, where: Point, *, tensors: int, coordinates: int, round_: int, observations: int
 ) -> tuple[Epsilon | None, str | None]:
-    """Return (ε, None), where ε bounds an attacker's knowledge of an example or client at a point, or (None,
-    reason).
-
+    """Return (ε, None), where ε bounds an attacker's knowledge of an example or client at a point, or (None, reason).
     Each observation of an update with L local steps uses an example up to `uses_of_example` times.
     """
     mechanism = defense.mechanism(setting)

@@ -17,10 +17,7 @@ from bench.record.checkpoints import read_weights, write_weights
 
 
 def training_of(run: Path, cell: AttackCell) -> TrainingCell | None:
-    """Return the training cell behind a cell's checkpoint.
-
-    Return None for other weights, or without a record (reading the weights then fails).
-    """
+    """Return the training behind a cell's checkpoint; None for other weights, or if the training has no record."""
     if not isinstance(cell.weights, CheckpointWeights):
         return None
     try:
@@ -47,7 +44,6 @@ def states_at(
     job: TrainingJob, initial: Tensors, stages: Stages, round_: int, cache: Path, expected: Tensors
 ) -> Stages:
     """Return `stages` with their states after `round_` rounds of the job's training, started from weights `initial`.
-
     The defense acts if the training used a defense, otherwise it only observes.  The file `cache` stores the states.
     Raises `NotApplicable` if the repeated training does not end at the weights `expected`.
     """

@@ -42,9 +42,8 @@ def save(path: Path, now: Progress, source: Any) -> None:
 
 
 def load(path: Path, before: Progress, source: Any, checkpoints: tuple[int, ...] = ()) -> Progress:
-    """Return the saved progress, or `before` if no usable file exists.
-
-    A file is unusable if `source` has changed, or if the weights for a past round in `checkpoints` are missing.
+    """Return the saved progress, or `before` if no usable file exists.  A file is unusable if `source` has changed, or
+    if the weights for a past round in `checkpoints` are missing.
     """
     about = read_about(path) if path.exists() else {}
     if about.get("source") != json.loads(json.dumps(source)):
@@ -91,10 +90,7 @@ def tensors_of(stages: Stages) -> dict[str, Tensor]:
 
 
 def states_of(tensors: Tensors, stages: Stages) -> dict[Place, State]:
-    """Return the stages' states from a file's tensors, in the stages' order.
-
-    The order determines sums, and a file may have any order.
-    """
+    """Return the stages' states from a file's tensors, in the stages' order, because the order determines sums."""
     return {
         (stage, position): {key: tensors[f"{_STATE}/{stage}/{position}/{key}"] for key in state}
         for (stage, position), state in stages.states.items()

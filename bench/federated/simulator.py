@@ -29,19 +29,13 @@ Kept = dict[str, dict[str, Tensor]]  # a call → what it showed
 
 
 def simulator_seed(seed: int) -> int:
-    """Return the seed for an attacker's simulations, a hash of the cell's seed.
-
-    The cell's seed itself would repeat the draws which protect the victims.
-    """
+    """Return the seed for an attacker's simulations: a hash, since the cell's seed would repeat the victims' draws."""
     return int.from_bytes(hashlib.sha256(f"simulator {seed}".encode()).digest()[:8], "little")
 
 
 @dataclass(slots=True, kw_only=True)
 class RoundSimulator:
-    """A cell's round up to `point` (implements `bench.trip.Simulator`).
-
-    The server has its current states; clients are before their first round.
-    """
+    """A cell's round up to `point`, as a `bench.trip.Simulator`; clients are before their first round."""
 
     name: str
     """Name which, together with the weights, distinguishes the simulators in a process."""
@@ -70,16 +64,13 @@ class RoundSimulator:
     _asked: set[str] = field(default_factory=set)
 
     def __repr__(self) -> str:
-        """Return a text which enters the reading's hash: equal texts mean equal results for equal calls at equal
-        weights.
-        """
+        """Return a text for the reading's hash: equal texts mean equal results for equal calls at equal weights."""
         return f"RoundSimulator({self.name!r}, budget={self.budget})"
 
     def __call__(self, inputs: Tensor, labels: Tensor, draw: int) -> dict[str, Tensor]:
-        """Return simulated readings for candidates, name → (reading, observation, *shape), in gradient units.
-
-        `inputs` (reading, example, *shape) in [0, 1], `labels` (reading, example); calls with equal `draw` repeat the
-        defense's draws.  Each observation of a candidate counts as a simulation, a repeated call counts once.  Raises
+        """Return simulated readings for candidates, name → (reading, observation, *shape), in gradient units.  `inputs`
+        (reading, example, *shape) in [0, 1], `labels` (reading, example); calls with equal `draw` repeat the defense's
+        draws.  Each observation of a candidate counts as a simulation, a repeated call counts once.  Raises
         `PluginError` beyond the budget.
         """
         key = self._key(inputs, labels, draw)
@@ -103,7 +94,6 @@ class RoundSimulator:
         return {name: value.clone() for name, value in self.kept[key].items()}
 
     def _observe(self, inputs: Tensor, labels: Tensor, draw: int, observation: int) -> dict[str, Tensor]:
-        """Return a simulated observation of each candidate, name → (reading, *shape)."""
         draw_key = replace(self.draw_key, draw=draw, observation=observation)
         steps = self.federated.steps if self.point.after_training else 1
         federated = self.federated.model_copy(update={"steps": steps})
@@ -119,9 +109,8 @@ class RoundSimulator:
         return {name: torch.cat([part[name] for part in parts]) for name in self.weights}
 
     def _rounds(self, inputs: Tensor, labels: Tensor, steps: int) -> Iterator[tuple[Batches, int]]:
-        """Yield rounds with candidates as clients, and the number of candidates (the first clients) in each round.
-
-        A client has its candidate's number, so no two candidates share a draw.
+        """Yield rounds with candidates as clients, and the number of candidates (the first clients) in each round.  A
+        client has its candidate's number, so no two candidates share a draw.
         """
         senders = self.federated.per_round if self.point.scope is Scope.AGGREGATE else 1
         count, rows = len(inputs), (len(inputs) * senders, steps, -1)
@@ -177,9 +166,7 @@ class RoundSimulator:
 def simulator_name(
     stages: Stages, point: Point, federated: Federated, *, defense: str, data: str, weights: Tensors
 ) -> str:
-    """Return a name from all inputs to a simulation except the call's; without the defense if no stage acts before
-    `point`.
-    """
+    """Return a name from all inputs to a simulation except the call's; it omits a defense which acts after `point`."""
     digest = hashlib.sha256()
     for values in (weights, *(stages.states[place] for place in sorted(stages.states))):
         for name, value in sorted(values.items()):
@@ -192,13 +179,12 @@ def simulator_name(
 
 
 def _batchwise(stages: Stages) -> bool:
-    """Return whether an example's result depends on its batch."""
     local: tuple[Stage, ...] = ("input", "example")
     return any(transform.batchwise for stage in local for transform in stages.transforms.get(stage, ()))
 
 
 def _of_clients(stages: Stages, clients: tuple[int, ...], weights: Tensors) -> Stages:
-    """Return the stages for clients before their first round: initial client states, unchanged server states."""
+    """Return the stages with initial client states and unchanged server states."""
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
     states = {}
     for (stage, position), state in stages.states.items():

@@ -18,17 +18,13 @@ _DRAWN = 4
 
 
 def looked_at(seed: int, rounds: int) -> frozenset[int]:
-    """Return the inspected rounds of a training: the first, the last, and some drawn by its seed.
-
-    A schedule cannot predict the drawn rounds.
-    """
+    """Return the inspected rounds: first, last, and some drawn by the seed, which no schedule can predict."""
     drawn = generator(seed, "spots", rounds).integers(rounds, size=_DRAWN)
     return frozenset({0, rounds - 1, *map(int, drawn)})
 
 
 def spot(round_: int, undefended: Tensors, shown: Mapping[Stage, Tensors], mean: Tensors, unit: float) -> Spot | None:
     """Compare a round's first client without the defense to each stage's output; `unit` is a gradient unit.
-
     `undefended` and `shown` name → (client, *shape); `mean` over clients and `shown` at `aggregate` name → (*shape).
     Return None for a diverged training, because figures must be finite.
     """

@@ -41,10 +41,8 @@ class Stack:
     parts: tuple["_Layer | Callable[[Tensor], Tensor]", ...]
 
     def gradients(self, weights: Tensors, inputs: Tensor, labels: Tensor) -> "StackGradients":
-        """Return the gradients for every client at its weights.
-
-        `weights` name → (client, *shape), `inputs` (client, example, *shape), `labels` (client, example) or class
-        probabilities (client, example, class).
+        """Return the gradients for every client at its weights.  `weights` name → (client, *shape), `inputs` (client,
+        example, *shape), `labels` (client, example) or class probabilities (client, example, class).
         """
         x = inputs.transpose(0, 1)
         seen: list[tuple[_Layer, Tensor]] = []
@@ -107,9 +105,7 @@ class StackGradients:
         return self._collected(weight, lambda term, _: _bias(term).norm(dim=-1).T)
 
     def weighted(self, factors: Tensors) -> dict[str, Tensor]:
-        """Return the mean over examples of gradient times factor, name → (client, *shape); `factors` name → (client,
-        example).
-        """
+        """Return the mean over examples of gradient times factor (client, example), name → (client, *shape)."""
 
         def weight(term: _Term, name: str) -> Tensor:
             share = factors[name].T / len(term.delta)
@@ -183,7 +179,7 @@ def _out_of_place(module: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def _pool_first(parts: Sequence[Any]) -> list[Any]:
-    """Move ReLU behind max-pooling: values and derivatives stay equal, on a quarter of the numbers."""
+    """Move ReLU behind max-pooling: equal values and derivatives, on a quarter of the numbers."""
     order = list(parts)
     for n in range(len(order) - 1):
         if type(order[n]) is nn.ReLU and isinstance(order[n + 1], _MaxPool):
@@ -264,9 +260,8 @@ def _of_each(term: _Term) -> Tensor:
 
 
 def _grouped(module: nn.Conv2d, a: Tensor, delta: Tensor, groups: int) -> Tensor:
-    """Return weight gradients summed over examples, (group·out, channel, k, k).
-
-    `a` is (example, group·channel, h, w), and `delta` has the same axes for outputs.
+    """Return weight gradients summed over examples, (group·out, channel, k, k).  `a` is (example, group·channel, h, w),
+    and `delta` has the same axes for outputs.
     """
     weight = delta.new_empty((delta.shape[1], a.shape[1] // groups, *module.kernel_size))
     options = (module.stride, module.padding, module.dilation, groups)
@@ -302,10 +297,7 @@ def _max_pool(module: nn.MaxPool2d) -> _MaxPool | None:
 
 
 class _ChannelsLastPool(torch.autograd.Function):
-    """Max-pooling with a fixed memory order in both directions.
-
-    The library's default backward copies twice if the gradient is channels-first.
-    """
+    """Max-pooling with a fixed memory order, since the library's backward copies twice for channels-first gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, options: tuple[Any, ...]) -> Tensor:

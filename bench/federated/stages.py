@@ -45,7 +45,6 @@ class Stages:
 
     @property
     def undefended(self) -> "Stages":
-        """The same setting without any transform."""
         return Stages(setting=self.setting, transforms={}, states={})
 
     def to(self, device: torch.device) -> "Stages":
@@ -85,11 +84,9 @@ class Stages:
         local: Local | None = None,
         examples: Tensors | None = None,
     ) -> tuple[dict[str, Tensor], "Stages"]:
-        """Return the tensors after a stage, and the stages with their next states.
-
-        Leading axes are (client, example) at `input` and `example`, (client,) up to `server`, none at `aggregate`.
-        With `draws` None, draws come from a key for each row.  `norms`, `weights`, `local` and `examples` are fields of
-        `Context`.
+        """Return the tensors after a stage, and the stages with their next states.  Leading axes are (client, example)
+        at `input` and `example`, (client,) up to `server`, none at `aggregate`. With `draws` None, draws come from a
+        key for each row.  `norms`, `weights`, `local` and `examples` are fields of `Context`.
         """
         current, stages = dict(tensors), self
         rows, lead = _rows(stage, current, clients)
@@ -123,7 +120,6 @@ class Stages:
         weights: Tensors | None = None,
     ) -> tuple[Tensor, Tensor, "Stages"]:
         """Return a local step's inputs and targets after stage `input`, and the stages with their next states.
-
         `inputs` are (client, example, *shape); `targets` (client, example, class) are class probabilities.
         """
         given = {"inputs": inputs, "targets": targets}
@@ -138,10 +134,7 @@ class Stages:
         values: Tensors,
         context: Context,
     ) -> tuple[Output, "Stages"]:
-        """Apply a transform's `update` or `update_by_norms` to these clients' state.
-
-        Return the function's output, and the stages with the next state.
-        """
+        """Apply `update` or `update_by_norms` to these clients' state, and return its output and the next stages."""
         state = self.states.get(place)
         if state is None:
             return update(values, {}, context)[0], self
@@ -158,9 +151,7 @@ class Stages:
         return output, replace(self, states={**self.states, place: after})
 
     def of(self, clients: tuple[int, ...]) -> "Stages":
-        """Return the stages with only these clients' states, so that steps copy less than the states of all N
-        clients.
-        """
+        """Return the stages with only these clients' states, so that steps copy less than all N states."""
         at = self.positions(clients)
         states = {
             place: {key: value[at] for key, value in state.items()} if self._is_clients(place) else state
@@ -191,10 +182,8 @@ class Stages:
 
 
 def stages(defense: Defense, setting: Setting, shapes: Shapes) -> Stages:
-    """Return a defense's stages before round 0.
-
-    Raises ValueError for an unknown stage, or a server state inside local steps; TypeError for an item other than a
-    `Transform`.
+    """Return a defense's stages before round 0.  Raises ValueError for an unknown stage, or a server state inside local
+    steps; TypeError for an item other than a `Transform`.
     """
     transforms = {stage: tuple(items) for stage, items in defense.transforms(setting).items()}
     states: dict[Place, State] = {}

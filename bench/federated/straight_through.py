@@ -47,9 +47,8 @@ class StraightThrough:
 
 
 def straight_through(transform: Transform, probe: Tensors, state: State, context: Context) -> StraightThrough:
-    """Return the best differentiable form of a transform, chosen by trials on a probe, name → (*lead, *shape).
-
-    If the transform's code fails because an attacker lacks its inputs, the code's error is raised.
+    """Return the best differentiable form of a transform, chosen by trials on a probe, name → (*lead, *shape).  If the
+    transform's code fails because an attacker lacks its inputs, the code's error is raised.
     """
     context = replace(context, draws=CentralDraws(lead=context.lead))
     stated = transform.expected(probe, state, context) is not None
@@ -89,9 +88,8 @@ def _expected(
 
 
 def _is_right(plain: StraightThrough, probe: Tensors, state: State, context: Context, agree: float = _AGREE) -> bool:
-    """Return whether the derivative predicts the effect of a 1 % change, in random directions.
-
-    A staircase fails: its derivative is 0 on a step, or follows only the step height.
+    """Return whether the derivative predicts the effect of a 1 % change, in random directions.  A staircase fails: its
+    derivative is 0 on a step, or follows only the step height.
     """
     for number in range(_DIRECTIONS):
         step = _direction(probe, number)
@@ -131,7 +129,6 @@ def _slopes(plain: StraightThrough, probe: Tensors, state: State, context: Conte
 
 
 def _direction(probe: Tensors, number: int) -> dict[str, Tensor]:
-    """Return a random change for each tensor, with 1 % of its root mean square."""
     source = torch.Generator().manual_seed(number)
     return {
         name: _CHANGE
@@ -144,7 +141,6 @@ def _direction(probe: Tensors, number: int) -> dict[str, Tensor]:
 def _difference(
     plain: StraightThrough, probe: Tensors, step: Tensors, state: State, context: Context
 ) -> dict[str, Tensor]:
-    """Return half the difference between the results for a step and for the opposite step."""
     with torch.no_grad():
         up, _ = plain({name: value + step[name] for name, value in probe.items()}, state, context)
         down, _ = plain({name: value - step[name] for name, value in probe.items()}, state, context)

@@ -25,7 +25,6 @@ LEAST_SAMPLES = 3
 
 def log_moments(x: Sequence[float] | Floats, *, q: float, formula: Formula = "code") -> Floats:
     """Return ln E_k exp(k(k - 1)x/2), k ~ Bin(λ + 1, q), for each row and order, (row, λ): the c^L of theorem 3.
-
     `code` uses only this value, since c^R equals c^L in the author's code.  `paper` uses the larger of c^L and the
     printed c^R, ln E exp(k(k + 1)x/2), k ~ Bin(λ, q), a loose bound without amplification by sampling.
     """
@@ -54,10 +53,9 @@ def cost(moments: Floats, *, estimator: float, rounds: int = 1) -> Floats:
 
 
 def epsilon(total: Floats, delta: float, *, estimator: float, estimates: int) -> float | None:
-    """Return ε at δ for summed costs (λ,): min over λ of (Σc - ln(δ - estimates·δ'))/λ (corollary 1).
-
-    δ includes the failure of each of the `estimates` estimates, `estimator` being δ'.  Return None if these failures
-    use up δ, or if no order is finite.
+    """Return ε at δ for summed costs (λ,): min over λ of (Σc - ln(δ - estimates·δ'))/λ (corollary 1).  δ includes the
+    failure of each of the `estimates` estimates, `estimator` being δ'.  Return None if these failures use up δ, or if
+    no order is finite.
     """
     remaining = delta - estimates * estimator
     if remaining <= 0:
@@ -68,9 +66,7 @@ def epsilon(total: Floats, delta: float, *, estimator: float, estimates: int) ->
 
 
 def guess(epsilon_: float) -> float:
-    """Return 1/(1 + e^-ε), the highest accuracy with which an attacker with a flat prior guesses a row's
-    participation.
-    """
+    """Return 1/(1 + e^-ε), the best accuracy for guessing a row's participation, given a flat prior."""
     return 1 / (1 + math.exp(-epsilon_))
 
 

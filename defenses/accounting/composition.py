@@ -11,9 +11,7 @@ SERIES_ROUNDING = 3  # Fed-αCDP rounds a step's ε to this many digits before i
 
 
 def classic(sigma: float, delta: float) -> float:
-    """Return ε = √(2 ln(1.25/δ))/σ for a single Gaussian step (Dwork & Roth 2014, theorem A.1), proved only for ε <
-    1.
-    """
+    """Return ε = √(2 ln(1.25/δ))/σ for a single Gaussian step (Dwork & Roth 2014, theorem A.1), proved for ε < 1."""
     return math.sqrt(2 * math.log(1.25 / delta)) / sigma
 
 
@@ -30,11 +28,10 @@ def _gain(epsilon: float) -> float:
 
 
 def of_paper(counts: Mapping[float, float], q: float, delta: float) -> dict[str, float]:
-    """Return ε by the compositions in Fed-αCDP's Table XI, name → ε, for `counts` steps at each multiplier σ.
-
-    `base` is Σ ε.  `advanced` is √(2 ln(1/δ) Σ ε²) + Σ ε(e^ε - 1) (Dwork & Roth 2014, theorem 3.20), with another δ
-    besides the steps' δ.  `zCDP` is ρ + 2√(ρ ln(1/δ)), ρ = Σ q²/σ²: twice the Gaussian's ρ, and amplification by q² is
-    no theorem.
+    """Return ε by the compositions in Fed-αCDP's Table XI, name → ε, for `counts` steps at each multiplier σ.  `base`
+    is Σ ε.  `advanced` is √(2 ln(1/δ) Σ ε²) + Σ ε(e^ε - 1) (Dwork & Roth 2014, theorem 3.20), with another δ besides
+    the steps' δ.  `zCDP` is ρ + 2√(ρ ln(1/δ)), ρ = Σ q²/σ²: twice the Gaussian's ρ, and amplification by q² is no
+    theorem.
     """
     each = [
         (amplified(round(classic(sigma, delta), SERIES_ROUNDING), q), sigma, count) for sigma, count in counts.items()
@@ -50,9 +47,8 @@ def of_paper(counts: Mapping[float, float], q: float, delta: float) -> dict[str,
 
 
 def gaussian(multiplier: float, delta: float) -> float:
-    """Return the least ε for a Gaussian mechanism with noise deviation `multiplier` times the sensitivity.
-
-    Exact: δ(ε) = Φ(1/2m - εm) - e^ε Φ(-1/2m - εm), m = `multiplier` (Balle & Wang 2018, theorem 8).
+    """Return the least ε for a Gaussian mechanism with noise deviation `multiplier` times the sensitivity.  Exact: δ(ε)
+    = Φ(1/2m - εm) - e^ε Φ(-1/2m - εm), m = `multiplier` (Balle & Wang 2018, theorem 8).
     """
     if multiplier <= 0:
         return math.inf

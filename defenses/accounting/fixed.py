@@ -17,11 +17,9 @@ Floats = NDArray[np.float64]
 
 
 def of_examples(releases: Sequence[float], delta: float, *, rate: float) -> float:
-    """Return ε at δ for an example which each round uses with probability `rate`; `releases` holds Σμ² per round,
-    given use.
-
-    The use is independent of the data and known to the attacker, so rounds are Gaussian releases, which compose to a
-    single release with μ² = Σμ² (Dong, Roth & Su 2022, corollary 3.3).  δ(ε) is the mean over the draws (joint
+    """Return ε at δ for an example which each round uses with probability `rate`; `releases` holds Σμ² per round, given
+    use.  The use is independent of the data and known to the attacker, so rounds are Gaussian releases, which compose
+    to a single release with μ² = Σμ² (Dong, Roth & Su 2022, corollary 3.3).  δ(ε) is the mean over the draws (joint
     convexity).
     """
     squares = np.asarray(releases, np.float64)

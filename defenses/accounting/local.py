@@ -9,9 +9,7 @@ _UNLINKED = "that the server cannot link reports is no theorem of composition"
 
 
 def released(reports: Reports, *, rounds: int, coordinates: int) -> tuple[Epsilon, ...]:
-    """Return ε for `rounds` rounds with d = `coordinates` reports each: the paper's figure, a single round, all
-    rounds.
-
+    """Return ε for `rounds` rounds with d = `coordinates` reports each: the paper's figure, a single round, all rounds.
     The paper counts ε for a single weight in a single round.  By composition a round costs d·ε if the coordinates can
     be linked, and all rounds cost rounds·d·ε if rounds can be linked too; the last figure is valid without shuffling.
     Amplification by shuffling is omitted, because its theorems need a small d·ε.

@@ -73,10 +73,8 @@ def sampling_of(
     client_examples: int,
     examples: int,
 ) -> Sampling:
-    """Return the sampling in Fed-αCDP's convention for a protected unit.
-
-    An example has rate B/|D_i| in every local step (the paper also states B·K/|D|, |D| = `examples`); a client has rate
-    K/N in every round.
+    """Return the sampling in Fed-αCDP's convention for a protected unit.  An example has rate B/|D_i| in every local
+    step (the paper also states B·K/|D|, |D| = `examples`); a client has rate K/N in every round.
     """
     if unit == "client":
         return Sampling(q=per_round / clients, per_round=1, rounds=rounds, clients=(per_round, clients))
@@ -92,9 +90,8 @@ def sampling_of(
 
 
 def uses_of_example(*, steps: int, batch: int, client_examples: int) -> int:
-    """Return the largest Σ n² over a client's L local steps, for an example with n copies in a step's batch.
-
-    Every pass over the data uses each example once, but a batch across two passes may hold an example twice.
+    """Return the largest Σ n² over a client's L local steps, for an example with n copies in a step's batch.  Every
+    pass over the data uses each example once, but a batch across two passes may hold an example twice.
     """
     passes = max(1, -(-steps * batch // client_examples))
     return 2 * passes if passes > 1 and client_examples % batch else passes

@@ -16,10 +16,9 @@ def available() -> bool:
 
 
 def epsilon(counts: Mapping[float, float], delta: float, *, q: float) -> float:
-    """Return ε at δ for `counts` Gaussian steps at each multiplier σ, with Poisson sampling at rate `q`.
-
-    Neighbouring data sets differ by an added or removed row.  The result is an upper bound: losses are rounded up to a
-    grid, and if more than 200 multipliers exist, each group of neighbours counts as its smallest.
+    """Return ε at δ for `counts` Gaussian steps at each multiplier σ, with Poisson sampling at rate `q`.  Neighbouring
+    data sets differ by an added or removed row.  The result is an upper bound: losses are rounded up to a grid, and if
+    more than 200 multipliers exist, each group of neighbours counts as its smallest.
     """
     import dp_accounting
     from dp_accounting import pld
@@ -33,9 +32,7 @@ def epsilon(counts: Mapping[float, float], delta: float, *, q: float) -> float:
 
 
 def without_replacement(counts: Mapping[float, float], delta: float, *, per_round: int, clients: int) -> float:
-    """Return ε at δ for `counts` rounds at each noise multiplier, if a round draws K of N clients without
-    replacement.
-
+    """Return ε at δ for `counts` rounds at each noise multiplier, if a round draws K of N clients without replacement.
     Neighbouring data sets differ by a replaced client.  Uses the Rényi bound by Wang, Balle & Kasiviswanathan 2019
     (theorem 9; for the Gaussian, as in dp-accounting).
     """

@@ -31,10 +31,9 @@ _LARGE = 600.0  # exponents up to which double precision holds the exponential
 
 
 def epsilon(counts: Mapping[float, float], delta: float, *, q: float, old: bool) -> float:
-    """Return ε at δ for `counts` steps of the subsampled Gaussian at each multiplier σ, with sampling rate `q`.
-
-    `old` takes min over orders α of RDP + ln(1/δ)/(α - 1), as in the moments accountant; otherwise the conversion is
-    Canonne, Kamath & Steinke 2020, proposition 12, which is never larger.
+    """Return ε at δ for `counts` steps of the subsampled Gaussian at each multiplier σ, with sampling rate `q`.  `old`
+    takes min over orders α of RDP + ln(1/δ)/(α - 1), as in the moments accountant; otherwise the conversion is Canonne,
+    Kamath & Steinke 2020, proposition 12, which is never larger.
     """
     if len(counts) > _MANY and min(counts) > 0:
         return converted(_interpolated(counts, q), delta, old=old)
@@ -43,9 +42,8 @@ def epsilon(counts: Mapping[float, float], delta: float, *, q: float, old: bool)
 
 
 def _interpolated(counts: Mapping[float, float], q: float) -> NDArray[np.float64]:
-    """Return the RDP sum for thousands of distinct σ, by a cubic spline of ln RDP over ln σ.
-
-    The spline is right to seven digits up to order 63 (tests/test_accounting.py).
+    """Return the RDP sum for thousands of distinct σ, by a cubic spline of ln RDP over ln σ.  The spline is right to
+    seven digits up to order 63 (tests/test_accounting.py).
     """
     at = np.log(np.array(list(counts)))
     first, last = math.floor(at.min() / _MESH) - 2, math.ceil(at.max() / _MESH) + 2
@@ -70,9 +68,8 @@ def _rdp(q: float, sigma: float) -> tuple[float, ...]:
 
 
 def rdp(q: float, sigma: float) -> NDArray[np.float64]:
-    """Return a step's RDP over `ORDERS`, if a row is added or removed (Mironov, Talwar & Zhang 2019).
-
-    q = 1 gives the plain Gaussian's α/2σ², and σ = 0 gives infinity.
+    """Return a step's RDP over `ORDERS`, if a row is added or removed (Mironov, Talwar & Zhang 2019).  q = 1 gives the
+    plain Gaussian's α/2σ², and σ = 0 gives infinity.
     """
     return np.array(_rdp(q, sigma))
 
@@ -97,10 +94,8 @@ def _whole(q: float, sigma: float, order: int) -> float:
 
 
 def _fractional(q: float, sigma: float, order: float) -> float:
-    """Return ln E_{x ~ N(0, σ²)} (1 - q + q·exp((2x - 1)/2σ²))^α by the trapezoid rule, which converges
-    geometrically here.
-
-    The rule sums the expectation minus 1, to keep digits of small values, or the expectation's logarithm if it
+    """Return ln E_{x ~ N(0, σ²)} (1 - q + q·exp((2x - 1)/2σ²))^α by the trapezoid rule, which converges geometrically
+    here.  The rule sums the expectation minus 1, to keep digits of small values, or the expectation's logarithm if it
     overflows.
     """
     x = np.linspace(-14 * sigma, order + 14 * sigma, 40_001)

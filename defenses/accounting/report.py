@@ -22,10 +22,9 @@ _ADDED, _REMOVED, _REPLACED = "one added or removed", "one removed: its gradient
 
 
 def released(mechanism: Mechanism, sampling: Sampling, *, tensors: int, delta: float = DELTA) -> tuple[Epsilon, ...]:
-    """Return ε for the released models by each convention, for M = `tensors` tensors.
-
-    Conventions: the actual sampling, idealised Poisson sampling, and the paper's accounting at the actual and at the
-    stated rate.  The number of rounds comes from `sampling` and may be below the mechanism's plan.
+    """Return ε for the released models by each convention, for M = `tensors` tensors.  Conventions: the actual
+    sampling, idealised Poisson sampling, and the paper's accounting at the actual and at the stated rate.  The number
+    of rounds comes from `sampling` and may be below the mechanism's plan.
     """
     ours = (*_valid(mechanism, sampling, tensors, delta), _idealised(mechanism, sampling, tensors, delta))
     if not mechanism.paper:
@@ -40,10 +39,8 @@ def figures(
     sigma: float, *, q: float, steps: int, tensors: int = 1, uses: int = 1, delta: float = DELTA
 ) -> tuple[Epsilon, ...]:
     """Return ε by every convention, for noise σC on the sum of clipped examples, over `steps` steps at sampling rate
-    `q`.
-
-    If `tensors` exceeds 1, each tensor is clipped separately.  `uses` is the number of times that the tap shows an
-    example.
+    `q`.  If `tensors` exceeds 1, each tensor is clipped separately.  `uses` is the number of times that the tap shows
+    an example.
     """
     mechanism = Mechanism(unit="example", sigmas=(sigma,), released=1.0, rows={"step": 0.5}, per_tensor=tensors > 1)
     sampling = Sampling(q=q, per_round=steps, rounds=1)
@@ -53,7 +50,7 @@ def figures(
 
 
 def paper_epsilon(mechanism: Mechanism, sampling: Sampling, delta: float = DELTA) -> float:
-    """Return ε as in Fed-αCDP: by the moments accountant with the stated σ, for clients with a step more than
+    """Return Fed-αCDP's ε, by the moments accountant for the stated σ; for clients it counts a step more than
     rounds.
     """
     counts = _steps(mechanism, sampling, 1.0)
@@ -66,9 +63,7 @@ def paper_epsilon(mechanism: Mechanism, sampling: Sampling, delta: float = DELTA
 def at_tap(
     mechanism: Mechanism, stage: Stage, *, tensors: int, uses: int = 1, at: int = 0, delta: float = DELTA
 ) -> Epsilon | None:
-    """Return ε for an attacker who reads the tensors after `stage`, knows the participants and sees a row `uses`
-    times.
-
+    """Return ε for an attacker who reads the tensors after `stage`, knows the participants and sees a row `uses` times.
     `at` is the index of the multiplier.  Return None for a stage without protection.
     """
     if stage not in mechanism.rows or mechanism.unproved:
@@ -112,7 +107,6 @@ def _paper(mechanism: Mechanism, sampling: Sampling, delta: float) -> Epsilon:
 
 
 def _table_11(mechanism: Mechanism, sampling: Sampling, delta: float) -> list[Epsilon]:
-    """Return ε by the three other accountants in Fed-αCDP's Table XI, each with its error as a caveat."""
     counts, q = _steps(mechanism, sampling, 1.0), sampling.q
     if 0.0 in counts:
         return []
@@ -167,9 +161,7 @@ def _idealised(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: fl
 
 
 def _valid(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float) -> tuple[Epsilon, ...]:
-    """Return ε for the actual sampling; for examples, with a removed example (the main figure) and with a replaced
-    example.
-    """
+    """Return ε for the actual sampling; for examples: first with a removed, then with a replaced example."""
     if sampling.clients is None:
         return ()
     drawn, clients = sampling.clients

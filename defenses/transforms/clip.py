@@ -14,9 +14,7 @@ from bench.defenses.transforms.rows import joint_norm, norms, rescaled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip(Transform):
-    """Clip each row to norm `bound`: each tensor by its norm (`tensor`), or all tensors by their joint norm
-    (`flat`).
-
+    """Clip each row to norm `bound`: each tensor by its norm (`tensor`), or all tensors by their joint norm (`flat`).
     With `tensor`, as in Fed-αCDP and its code, a row with M tensors may reach norm √M·C; accountants assume `flat`
     (Abadi et al. 2016, algorithm 1).  A row within the bound stays equal bit for bit.
     """

@@ -21,10 +21,7 @@ _GREY = 0.5  # value of the grey picture, whose Jacobian is known
 
 
 def linear(model: nn.Module, layer: str) -> str:
-    """Return the name of the linear layer `layer`, or of the last linear layer if `layer` is empty.
-
-    Raises ValueError if no such layer exists.
-    """
+    """Return the name of the linear layer `layer`, or of the last if `layer` is empty; raise ValueError without any."""
     layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if layer and layer not in layers:
         raise ValueError(f"no linear layer {layer!r}; there are {', '.join(layers) or 'none'}")
@@ -118,9 +115,7 @@ def _norms(of_example: _OfExample, weights: Tensors, inputs: Tensor, rows: Tenso
 
 
 def _estimates(of_example: _OfExample, weights: Tensors, inputs: Tensor) -> Tensor:
-    """Return the root mean square of (∂r_i/∂x)·v over random sign vectors v; all calls and examples share the
-    vectors.
-    """
+    """Return the root mean square of (∂r_i/∂x)·v over random sign vectors v; all calls and examples share v."""
     drawn = torch.randint(
         2, (_DIRECTIONS, *inputs.shape[1:]), generator=torch.Generator().manual_seed(0), dtype=torch.int8
     )
@@ -141,9 +136,7 @@ def _estimates(of_example: _OfExample, weights: Tensors, inputs: Tensor) -> Tens
 
 
 def _features(model: nn.Module, layer: str) -> _OfExample:
-    """Return a function (weights, x) → input of `layer`, (feature,), which works on a copy because threads share the
-    model.
-    """
+    """Return a function (weights, x) → input of `layer`, (feature,), on a copy, because threads share the model."""
     module = copy.deepcopy(model)
     inputs: list[Tensor] = []
     module.get_submodule(layer).register_forward_pre_hook(lambda _, args: inputs.append(args[0]))

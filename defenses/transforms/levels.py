@@ -62,7 +62,6 @@ class StochasticLevels(Transform):
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
         """Return log(1 - |g/τ - m|), summed over the levels m in the reading, with the reading's τ, for each row.
-
         Above |g/τ - m| = .9 the function continues along its tangent: a gradient search then has a derivative also for
         a candidate which cannot have sent m.  Only `log_density` uses the information which τ gives on the candidate's
         norm.
@@ -76,9 +75,7 @@ class StochasticLevels(Transform):
         return total
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return the reading's density for each row: `log_likelihood` without the tangent, plus a term for the step
-        τ.
-
+        """Return the reading's density for each row: `log_likelihood` without the tangent, plus a term for the step τ.
         The reading reveals τ, so a candidate with another τ is excluded.  An impossible level counts log 10⁻⁶.
         """
         total = None
@@ -100,10 +97,9 @@ class StochasticLevels(Transform):
         return variances
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the upper bound τ²/4 on the variance, for an attacker without a reading.
-
-        τ is then unknown: the bound uses twice the largest τ among public examples' gradients, or 1 without public
-        data; a larger update exceeds the bound.  `log_likelihood` and `log_density` take τ from the reading instead.
+        """Return the upper bound τ²/4 on the variance, for an attacker without a reading.  τ is then unknown: the bound
+        uses twice the largest τ among public examples' gradients, or 1 without public data; a larger update exceeds the
+        bound.  `log_likelihood` and `log_density` take τ from the reading instead.
         """
         del state
         steps = self._public_steps(context)
@@ -131,8 +127,8 @@ class StochasticLevels(Transform):
         return max(1, round(math.sqrt(coordinates))) if self.levels is None else self.levels
 
     def _apart(self, tensor: Tensor, observed: Tensor, lead: int) -> tuple[Tensor, Tensor]:
-        """Return |g/τ - m| with the reading's τ, (*lead, coordinate), and the relative error of the candidate's τ,
-        (*lead,).
+        """Return |g/τ - m|, (*lead, coordinate), and the candidate's relative error of τ, (*lead,); τ is the
+        reading's.
         """
         flat, seen = rows(tensor, lead), rows(observed, lead)
         tau = self._shown_step(seen, self._count(flat.shape[-1]))
@@ -143,11 +139,9 @@ class StochasticLevels(Transform):
         return apart, own / unit - (~nothing).to(own)
 
     def _shown_step(self, seen: Tensor, levels: int) -> Tensor:
-        """Return the step τ that a reading shows, (*lead,): the largest τ which divides all magnitudes, or 0 for a
-        zero row.
-
-        Levels are integers, so τ is the least magnitude divided by 1, 2, …  If a small tensor holds only multiples of 2
-        or 3, the result overestimates τ.
+        """Return the step τ that a reading shows, (*lead,): the largest τ which divides all magnitudes, or 0 for a zero
+        row.  Levels are integers, so τ is the least magnitude divided by 1, 2, …  If a small tensor holds only
+        multiples of 2 or 3, the result overestimates τ.
         """
         magnitudes = seen.abs()
         least = magnitudes.where(magnitudes > 0, torch.inf).amin(-1)
@@ -166,10 +160,7 @@ class StochasticLevels(Transform):
         return (least / found).where(present, 0.0)
 
     def _public_steps(self, context: Context) -> dict[str, Tensor] | None:
-        """Return `_MARGIN` times the largest τ among public examples' gradients, in units of the stage, name → ().
-
-        Return None without public examples.
-        """
+        """Return `_MARGIN` times the largest τ among public examples' gradients, in stage units; None without data."""
         gradients = public_gradients(context)
         if gradients is None:
             return None
@@ -181,10 +172,7 @@ class StochasticLevels(Transform):
 
 
 def public_gradients(context: Context) -> Mapping[str, Tensor] | None:
-    """Return the gradients of a few public examples at the round's weights, name → (example, *shape).
-
-    Return None without public examples.
-    """
+    """Return a few public examples' gradients at the round's weights, name → (example, *shape); None without data."""
     public = context.setting.public
     if public is None or not len(public.inputs):
         return None

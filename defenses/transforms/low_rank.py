@@ -12,7 +12,6 @@ from bench.defenses.base import Context, Shown, State, Tensors, Transform
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopDirections(Transform):
     """Replace each matrix by the nearest matrix with rank `rank`; None: rank `share`·min(out, rest), at least 1.
-
     Parameters with fewer than two axes (biases) stay unchanged.  Non-finite matrices also stay unchanged: a diverged
     row remains visible and does not affect other rows.
     """
@@ -33,17 +32,14 @@ class TopDirections(Transform):
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
         """Return the candidate's truncation, with the derivative for fixed column and row spaces U, V: UUᵀG + GVVᵀ -
-        UUᵀGVVᵀ.
-
-        This formula projects G on the tangent space of the matrices with the same rank.
+        UUᵀGVVᵀ.  This formula projects G on the tangent space of the matrices with the same rank.
         """
         return {n: self._projected(tensor, tensor, context.lead) for n, tensor in tensors.items()}, state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return UUᵀG + GVVᵀ - UUᵀGVVᵀ for the candidate G, with the column and row spaces U, V of the reading R.
-
-        The truth satisfies UUᵀG = R and GVVᵀ = R, hence yields R.  The result drops only the part of G outside both
-        spaces; UUᵀGVVᵀ would also drop a candidate's other directions which reach into these spaces.
+        """Return UUᵀG + GVVᵀ - UUᵀGVVᵀ for the candidate G, with the column and row spaces U, V of the reading R.  The
+        truth satisfies UUᵀG = R and GVVᵀ = R, hence yields R.  The result drops only the part of G outside both spaces;
+        UUᵀGVVᵀ would also drop a candidate's other directions which reach into these spaces.
         """
         return {name: self._projected(tensor, observed[name], context.lead) for name, tensor in tensors.items()}
 
@@ -77,7 +73,6 @@ class TopDirections(Transform):
 
 def _spaces(matrix: Tensor, kept: int) -> tuple[Tensor, Tensor]:
     """Return the first singular directions of (..., out, rest): columns (..., out, kept) and rows (..., kept, rest).
-
     Eigenvectors of the smaller Gram matrix in double precision are up to four times faster than a full decomposition.
     Directions below rounding (of `matrix`, or of the squares) are returned as zero.
     """

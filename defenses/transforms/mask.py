@@ -16,9 +16,7 @@ _SHARE = "share of coordinates set to zero"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepLargest(Transform):
     """Zero the `share` of each row's coordinates with least magnitude (Fed-αCDP §4.1, threshold pruning; Lin et al.
-    2018).
-
-    Exactly round(share·n) of the n coordinates in all tensors become zero; ties are kept in tensor order.
+    2018).  Exactly round(share·n) of the n coordinates in all tensors become zero; ties are kept in tensor order.
     """
 
     reads: ClassVar[Shown] = "directions"  # magnitudes up to a factor, so a clip may follow
@@ -40,10 +38,8 @@ class KeepLargest(Transform):
         return self.apply(tensors, context), state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the candidate at the reading's nonzero coordinates, which are the kept coordinates.
-
-        At the other coordinates, return the candidate's excess over the least kept magnitude: zeroed values cannot
-        exceed it.
+        """Return the candidate at the reading's nonzero coordinates, which are the kept coordinates.  At the other
+        coordinates, return the candidate's excess over the least kept magnitude: zeroed values cannot exceed it.
         """
         kept = {name: observed[name] != 0 for name in tensors}
         least = _least_kept(_masked(tensors, kept), observed, context.lead)
@@ -68,10 +64,9 @@ def _least_kept(masked: Tensors, observed: Tensors, lead: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepRandom(Transform):
-    """Keep a random subset of the coordinates with magnitude above `threshold`, and set all others to zero.
-
-    A fixed share 1 - `share` of all coordinates is drawn without replacement from the coordinates above the threshold,
-    or all of these if fewer exceed the threshold (DSSGD, Shokri & Shmatikov 2015).
+    """Keep a random subset of the coordinates with magnitude above `threshold`, and set all others to zero.  A fixed
+    share 1 - `share` of all coordinates is drawn without replacement from the coordinates above the threshold, or all
+    of these if fewer exceed the threshold (DSSGD, Shokri & Shmatikov 2015).
     """
 
     random: ClassVar[bool] = True
@@ -112,10 +107,7 @@ class KeepRandom(Transform):
 
 
 def _first(scores: Tensors, share: float, lead: int) -> dict[str, Tensor]:
-    """Return masks, True for the highest scores: all but round(share·n) of each row's n coordinates.
-
-    The sort is stable, so every device resolves ties alike.
-    """
+    """Return masks, True for all but the round(share·n) lowest of each row's n scores; the sort is stable."""
     vectors = flattened(scores, lead)
     count = vectors.shape[-1]
     order = vectors.argsort(dim=-1, descending=True, stable=True)[..., : count - round(share * count)]

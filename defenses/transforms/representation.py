@@ -14,10 +14,9 @@ from bench.defenses.transforms.features import feature_sensitivity, linear, sens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneRepresentation(Transform):
-    """Zero the columns of a linear layer's weight gradient which belong to the most revealing input features.
-
-    For each example x, these are the `share` of features r_i with least ‖∂r_i/∂x‖/|r_i| (Soteria, Sun et al. 2021, §4).
-    A zero feature has no gradient and ranks last.
+    """Zero the columns of a linear layer's weight gradient which belong to the most revealing input features.  For each
+    example x, these are the `share` of features r_i with least ‖∂r_i/∂x‖/|r_i| (Soteria, Sun et al. 2021, §4). A zero
+    feature has no gradient and ranks last.
     """
 
     reads: ClassVar[Shown] = "zeros"
@@ -49,9 +48,8 @@ class PruneRepresentation(Transform):
         return ("zeros",)
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return each candidate without the columns of its most revealing features.
-
-        A search (recognised by `requires_grad`) uses the faster `sensitivity_about`.
+        """Return each candidate without the columns of its most revealing features.  A search (recognised by
+        `requires_grad`) uses the faster `sensitivity_about`.
         """
         searching = any(value.requires_grad for value in tensors.values())
         return self._pruned(tensors, context, searching=searching), state

@@ -15,10 +15,7 @@ _BITS = 24  # of an element from its first draw, at most
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring:
-    """Integers modulo R = 2^(b + bits of K), each worth a step of 2c/2^b.
-
-    R is the least power of two above the sum of K updates in [-c, c].
-    """
+    """Integers modulo R, the least power of two above the sum of K updates in [-c, c], in steps of 2c/2^b."""
 
     clip: float
     """c, bound on a coordinate's magnitude."""
@@ -41,7 +38,7 @@ class Ring:
 
     @property
     def width(self) -> int:
-        """log₂ R."""
+        """log₂ R, equal to b plus the number of bits in K."""
         return self.bits + self.clients.bit_length()
 
     @property
@@ -86,19 +83,16 @@ class MaskInRing(Transform):
         return masked
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the candidate limited to [-c, c], which is the centre of a round's mean.
-
-        For a single upload the result is meaningless, since the upload has no information on the candidate.
+        """Return the candidate limited to [-c, c], which is the centre of a round's mean.  For a single upload the
+        result is meaningless, since the upload has no information on the candidate.
         """
         del context
         ring = self.ring
         return {name: tensor.clamp(-ring.clip, ring.clip) for name, tensor in tensors.items()}, state
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the noise on a single upload and on a mean over K uploads.
-
-        An upload has the variance of a uniform ring element, (R² - 1)/12 squared steps; the mean has only the rounding
-        noise, at most 1/(4K) squared steps.
+        """Return the noise on a single upload and on a mean over K uploads.  An upload has the variance of a uniform
+        ring element, (R² - 1)/12 squared steps; the mean has only the rounding noise, at most 1/(4K) squared steps.
         """
         del context, state
         square = self.ring.step**2

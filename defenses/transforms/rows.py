@@ -17,9 +17,7 @@ def flattened(tensors: Tensors, lead: int) -> Tensor:
 
 
 def unflattened(vectors: Tensor, tensors: Tensors, lead: int) -> dict[str, Tensor]:
-    """Split vectors (*lead, coordinate) into tensors with the names and shapes in `tensors`; this inverts
-    `flattened`.
-    """
+    """Split vectors (*lead, coordinate) into tensors with the names and shapes in `tensors`; inverts `flattened`."""
     sizes = [rows(tensor, lead).shape[-1] for tensor in tensors.values()]
     parts = torch.split(vectors, sizes, dim=-1)
     return {name: part.reshape(tensor.shape) for (name, tensor), part in zip(tensors.items(), parts, strict=True)}
@@ -37,18 +35,13 @@ def norms(tensors: Tensors, lead: int) -> dict[str, Tensor]:
 
 
 def joint_norm(norms: Tensors) -> Tensor:
-    """Return the norm over all tensors in a row, (*lead), from the tensors' norms.
-
-    Unlike the root of a sum, a norm of norms has a finite derivative at zero.
-    """
+    """Return the norm over all tensors in a row, (*lead), as a norm of norms: its derivative at zero is finite."""
     whole: Tensor = torch.linalg.vector_norm(torch.stack(tuple(norms.values())), dim=0)
     return whole
 
 
 def rescaled(tensors: Tensors, scaling: Scaling, context: Context) -> dict[str, Tensor]:
-    """Multiply each tensor by its factor and add the scaling's noise; normals are drawn only for a nonzero
-    deviation.
-    """
+    """Multiply each tensor by its factor and add the scaling's noise; draw normals only for a nonzero deviation."""
     result = {
         name: tensor * broadcast(scaling.factors[name], tensor) if name in scaling.factors else tensor
         for name, tensor in tensors.items()

@@ -56,7 +56,7 @@ class SensitivityNoise(Additive):
         return AddedNoise(variance=(self._sigma(context) * self.share * self.bound) ** 2, bound=True)
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
-        """Return the log density of N(g, σ²S²) with each candidate's S, or None for batches, where other examples
+        """Return the log density of N(g, σ²S²) with each candidate's S; None for batches, whose other examples
         affect S.
         """
         if context.setting.batch > 1:

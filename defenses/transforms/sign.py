@@ -13,7 +13,6 @@ from bench.defenses.transforms.rows import broadcast, rows
 @dataclass(frozen=True, slots=True)
 class ScaledSign(Transform):
     """Replace each tensor g in each row, with n coordinates, by (‖g‖₁/n)·sign(g) (Karimireddy et al. 2019, §4).
-
     sign(0) = 0: a coordinate without gradient sends zero, so an earlier mask stays visible.
     """
 
@@ -27,9 +26,7 @@ class ScaledSign(Transform):
         return ("zeros",)
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the candidate's scale times the reading's signs, plus the candidate at coordinates with a wrong
-        sign.
-
+        """Return the candidate's scale times the reading's signs, plus the candidate at coordinates with a wrong sign.
         The truth has no wrong sign.  The derivative is the required change in the candidate, whereas the code's
         derivative is zero except for the scale.
         """

@@ -41,18 +41,14 @@ class SliceNoise(Transform):
         return dict(tensors), state
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the variance per coordinate, averaged over all slice choices; not truly Gaussian, as most
-        coordinates are exact.
-        """
+        """Return the variance per coordinate, averaged over slice choices; not Gaussian, since most noise is 0."""
         del context, state
         return AddedNoise(variance=self.deviation**2 * self.count / len(self.ends))
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """Return the candidate, with the reading's values in the `count` slices which fit worst, as if these had the
-        noise.
-
-        A squared distance then counts only the other slices and is the least over all choices (least trimmed squares).
-        For the truth, the remaining slices are those without noise.
+        noise.  A squared distance then counts only the other slices and is the least over all choices (least trimmed
+        squares). For the truth, the remaining slices are those without noise.
         """
         seen, candidate = flattened(observed, context.lead), flattened(tensors, context.lead)
         squares = torch.split((candidate.detach() - seen).square(), self._sizes(), dim=-1)
@@ -72,9 +68,7 @@ class SliceNoise(Transform):
 
 
 def reservoir(uniforms: Tensor, count: int) -> Tensor:
-    """Return which of s items a random reservoir with `count` places holds, boolean (…, s), from s uniforms in [0,
-    1).
-
+    """Return which of s items a random reservoir with `count` places holds, boolean (…, s), from s uniforms in [0, 1).
     Each item i after the first `count` draws a random place among i + 1, and enters if that place is in the reservoir.
     """
     reservoir = torch.arange(count, device=uniforms.device).expand(*uniforms.shape[:-1], count).clone()

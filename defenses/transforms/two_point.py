@@ -19,10 +19,8 @@ _LEAST = 1e-6  # twice the probability assumed for a report which an out-of-rang
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoPoint(Transform):
     """Report each weight w as c + rκ with probability 1/2 + (w - c)/(2rκ), otherwise as c - rκ, κ = (e^ε + 1)/(e^ε -
-    1).
-
-    First w is clipped to [c - r, c + r].  A report is unbiased, with variance r²κ² - (w - c)² (LDP-FL eq. 2, lemmas 1,
-    2). The transformed tensors are clients' updates u, with weights w = w_0 - u·`weight_step`.
+    1).  First w is clipped to [c - r, c + r].  A report is unbiased, with variance r²κ² - (w - c)² (LDP-FL eq. 2,
+    lemmas 1, 2). The transformed tensors are clients' updates u, with weights w = w_0 - u·`weight_step`.
     """
 
     random: ClassVar[bool] = True
@@ -65,9 +63,7 @@ class TwoPoint(Transform):
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
         """Return log(1 + s·(w - c)/(rκ)) minus its maximum log(1 + 1/κ), summed over the reports' signs s, for each
-        row.
-
-        A tensor with radius 0 adds no information.
+        row.  A tensor with radius 0 adds no information.
         """
         total: Tensor | None = None
         for name, value in _weights(context).items():
@@ -85,9 +81,7 @@ class TwoPoint(Transform):
         return total
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the upper bound r²κ² on each tensor's noise variance; the bound exceeds the variance by (w - c)² ≤
-        r².
-        """
+        """Return the upper bound r²κ² on each tensor's noise variance; it exceeds the variance by (w - c)² ≤ r²."""
         del state
         scale = (self.stretch / context.setting.weight_step) ** 2
         return AddedNoise(

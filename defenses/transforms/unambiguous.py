@@ -63,7 +63,6 @@ class SendUnambiguous(Transform):
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
         """Return the candidate at the reading's nonzero coordinates for a client's first step, and zero elsewhere.
-
         Return None for later steps, because r is then unknown to the attacker.
         """
         if context.round or context.step:
