@@ -195,7 +195,10 @@ def _reading_keys(planned: Iterable[PlannedCell]) -> dict[str, str]:
 
 
 def _reading_key(cell: AttackCell) -> str:
-    """Return a key for cells with possibly equal readings, without defense, draw, knowledge and (B = 1) scope."""
+    """Return a key for cells with possibly equal readings, without defense, draw and knowledge.
+
+    The point counts only through its scope, and only for B > 1.
+    """
     scope = point(cell.point).scope if cell.federated.batch > 1 else ""
     equal = {"defense": Entry(name="any"), "point": str(scope), "knowledge": "plain", "draw": 0}
     return cell.model_copy(update=equal).canonical()
