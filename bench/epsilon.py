@@ -24,9 +24,7 @@ class Epsilon:
     steps: int
     """Number of composed releases."""
     multiplier: tuple[float, float] | None
-    """First and last noise multiplier (standard deviation over sensitivity); None: the accountant uses no
-    multiplier.
-    """
+    """First and last noise multiplier (deviation over sensitivity); None: the accountant uses no multiplier."""
     sampling: str
     """Assumed sampling scheme, in words."""
     adjacency: str

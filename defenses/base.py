@@ -30,7 +30,10 @@ Shown = Literal["zeros", "directions", "values"]
 
 
 class Draws(Protocol):
-    """Random numbers for a transform, either from a key for each row or from a device's generator."""
+    """Random numbers in the shape of `like`: standard normals, and uniforms in [0, 1).
+
+    They come from a key for each row (a client's or an example's tensors), or from a device's generator.
+    """
 
     def normal(self, name: str, like: Tensor) -> Tensor: ...
     def uniform(self, name: str, like: Tensor) -> Tensor: ...
@@ -69,9 +72,7 @@ class Setting:
     rate: float
     """η, the learning rate of local steps."""
     weight_step: float = 1.0
-    """Weight change per unit of a client's update: 1 if clients send weight differences, η if clients send
-    gradients.
-    """
+    """Weight change per unit of a client's update: 1 if clients send weight differences, η for gradients."""
     colluders: float = 0.0
     """Share of a client's neighbours which collude with the attacker, in [0, 1]; ε depends on this share."""
     public: Public | None = field(default=None, repr=False, compare=False)
@@ -111,22 +112,16 @@ class Context:
     norms: Tensors | None = None
     """Norms of example gradients after stage `example`, name → (client, example); only at stage `step`."""
     examples: Tensors | None = None
-    """Example gradients, name → (client, example, *shape); only at stage `step`, if the transform sets
-    `needs_examples`.
-    """
+    """Example gradients, name → (client, example, *shape); only at stage `step` with `needs_examples`."""
     local: Local | None = None
     """Data and weights behind the gradients; only at stage `example`."""
     colluders: float = 0.0
-    """Share of a client's neighbours which reveal their secrets to the attacker, in [0, 1].  A transform then adds
-    only the noise which the attacker cannot subtract.
-    """
+    """Share of a client's neighbours which reveal secrets to the attacker; transforms then omit the removable noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """A transform's effect on rows if norms determine the effect: a factor for each tensor, plus noise N(0,
-    deviation²) on every coordinate.
-    """
+    """A transform's effect if norms determine it: a factor per tensor, plus N(0, deviation²) on every coordinate."""
 
     factors: Tensors
     """Factors, name → (row axes); an absent name has factor 1."""
@@ -148,8 +143,7 @@ class AddedNoise:
 
 
 class Transform:
-    """A single operation of a defense on tensors.  Concrete transforms are frozen dataclasses, checked in
-    `__post_init__`.
+    """An operation of a defense on tensors.  Concrete transforms are frozen dataclasses, checked in `__post_init__`.
 
     The harness calls `update`.  A transform without memory defines `apply`; a transform with memory defines `initial`
     and `update`.  Adaptive attackers know the transform's code, but not its draws; for them, `expected`, `simulate`,
@@ -196,15 +190,15 @@ class Transform:
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State] | None:
         """Return the transformed candidate gradients, averaged over the transform's draws, and the next state.  The
         result must be differentiable in `tensors`.  `context.draws` returns 0 for every normal and 1/2 for every
-        uniform. If this method returns None, the harness runs `update` with such draws
+        uniform. If this method returns None, the harness averages `update` over a few fixed draws
         (`bench.federated.straight_through`), and uses the identity's derivative if the true derivative is useless.
         """
         del tensors, state, context
         return None
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """Return the expected output for candidate gradients, using the draws that the reading `observed` of these
-        rows reveals.
+        """Return the expected output for candidate gradients, given the draws which the rows' reading `observed`
+        reveals.
 
         If the candidate is the truth, the result equals the output of `apply` for every draw.  The result must be
         differentiable in `tensors`.  The harness calls this method only if neither a mean over rows nor a later

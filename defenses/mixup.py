@@ -12,11 +12,10 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixNext(Transform):
-    """Mix each example with its successor j in the batch: x̃_i = λ_i x_i + (1 - λ_i) x_j, ỹ_i = λ_i y_i + (1 - λ_i)
-    y_j.
+    """Mix each example with its successor j: x̃_i = λ_i x_i + (1 - λ_i) x_j, ỹ_i = λ_i y_i + (1 - λ_i) y_j.
 
-    The last example's successor is the first.  λ_i ~ Beta(α, α) is the inverse distribution function of a uniform draw
-    per example.
+    The last example's successor in the batch is the first.  λ_i ~ Beta(α, α) is the inverse distribution function of a
+    uniform draw per example.
     """
 
     random = True
@@ -40,8 +39,7 @@ def _mixed(value: Tensor, share: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixUp(Defense):
-    """Train on λx + (1 - λ)x′ with label λy + (1 - λ)y′, where λ ~ Beta(α, α) and x′ is another example in the
-    batch.
+    """Train on λx + (1 - λ)x′ with label λy + (1 - λ)y′, λ ~ Beta(α, α), x′ another example in the batch.
 
     A batch with a single example is not mixed: its readings equal the undefended readings bit for bit.  Clients send
     the mixtures' exact gradient: gradient matching returns mixtures, and an attacker who knows of the mixing may

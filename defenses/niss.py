@@ -20,9 +20,9 @@ class Niss(Defense):
     """Clip each update to C, add noise N(0, σ²C²), and send v shares of this noise, negated, to neighbours.
 
     A neighbour multiplies a received share by a factor N(1, σ_r²) and adds the product to its upload.  An upload then
-    has (2 + σ_r²) times the noise variance σ²C²; the mean keeps only σ_r² times a client's share of noise, and none at
-    σ_r = 0. Clients exchange shares at stage `exchange`: at type-1 an update is only clipped.  All clients must have
-    equal weights in the mean, and all neighbours must be in the round: v ≤ K - 1.
+    has (2 + σ_r²) times the noise variance σ²C²; the mean has σ_r² times the variance of a mean with noise σ²C² per
+    client, so none at σ_r = 0.  Clients exchange shares at stage `exchange`: at type-1 an update is only clipped.  All
+    clients must have equal weights in the mean, and all neighbours must be in the round: v ≤ K - 1.
     """
 
     reference = "Wang, Li, Zhou et al. 2021 (NISS), §IV, algorithm 2, theorems 2 and 3"

@@ -9,8 +9,7 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopK(Defense):
-    """Send the k largest magnitudes of m + g over the whole update, and keep the rest as memory m for the next
-    round.
+    """Send the k largest magnitudes of m + g over the whole update g; keep the rest as memory m for the next round.
 
     A client's first round has m = 0 and equals `prune` with the same share.  Later updates carry remains from earlier
     examples; only the client knows m, so attackers in later rounds have no description.  Clients outside a round keep

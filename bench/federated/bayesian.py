@@ -1,6 +1,4 @@
-"""Bayesian accounting for a training: how far a round's means move without a single example or client, over the
-noise.
-"""
+"""Bayesian accounting for a training: shift of a round's means without a single example or client, over the noise."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping

@@ -16,7 +16,7 @@ STEPS = 10  # local steps at most: enough to be steady, few beside a training's
 
 
 def step_cost(job: TrainingJob, start: Progress) -> TrainingCost:
-    """Return the milliseconds per client and local step with and without the defense, and the quartiles of their ratio.
+    """Return the milliseconds per client and local step with and without the defense, and their ratio with quartiles.
     Figures are medians over pairs of measurements, on a chunk of clients with a single thread.  The time for stages
     after the steps is divided among the steps.  The training itself is unchanged.
     """

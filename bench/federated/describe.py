@@ -120,7 +120,7 @@ class Composition:
         return {name: value / self.unit for name, value in current.items()} if scaled else current
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return the likelihood under the last transform, (reading,), at most 0; None if others are random."""
+        """Return log p under the last transform, (reading,), at most 0; None if other transforms are random."""
         return self._of_last(lambda transform: transform.log_likelihood, simulated, observed)
 
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:

@@ -23,9 +23,7 @@ class Taps:
     """Tensors at each tap in a round, and the stages after the round."""
 
     shown: Mapping[Stage, dict[str, Tensor]]
-    """Stage → name → (client, *shape), at `aggregate` (*shape); `example` shows the first example in the first local
-    step.
-    """
+    """Stage → name → (client, *shape), at `aggregate` (*shape); `example` has the first step's first example."""
     stages: Stages
 
 

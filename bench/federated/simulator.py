@@ -35,7 +35,7 @@ def simulator_seed(seed: int) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class RoundSimulator:
-    """A cell's round up to `point`, as a `bench.trip.Simulator`; clients are before their first round."""
+    """A cell's round up to `point`, as a `bench.trip.Simulator`, with current server and fresh client states."""
 
     name: str
     """Name which, together with the weights, distinguishes the simulators in a process."""
@@ -50,9 +50,7 @@ class RoundSimulator:
     classes: int
     observations: int
     public_inputs: Tensor
-    """Public examples, (example, *shape), which fill a batch or a round if the defense mixes a victim with other
-    examples.
-    """
+    """Public examples, (example, *shape), which fill a batch or a round if the defense mixes examples or clients."""
     public_labels: Tensor
     whole_round: bool = False
     """True if the defense mixes clients within a round."""
@@ -166,7 +164,7 @@ class RoundSimulator:
 def simulator_name(
     stages: Stages, point: Point, federated: Federated, *, defense: str, data: str, weights: Tensors
 ) -> str:
-    """Return a name from all inputs to a simulation except the call's; it omits a defense which acts after `point`."""
+    """Return a name from all inputs to a simulation except the call's; omits a defense without stages up to `point`."""
     digest = hashlib.sha256()
     for values in (weights, *(stages.states[place] for place in sorted(stages.states))):
         for name, value in sorted(values.items()):

@@ -11,7 +11,7 @@ SERIES_ROUNDING = 3  # Fed-αCDP rounds a step's ε to this many digits before i
 
 
 def classic(sigma: float, delta: float) -> float:
-    """Return ε = √(2 ln(1.25/δ))/σ for a single Gaussian step (Dwork & Roth 2014, theorem A.1), proved for ε < 1."""
+    """Return ε = √(2 ln(1.25/δ))/σ for a Gaussian step (Dwork & Roth 2014, theorem A.1), proved only for ε < 1."""
     return math.sqrt(2 * math.log(1.25 / delta)) / sigma
 
 

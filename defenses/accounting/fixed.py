@@ -1,5 +1,4 @@
-"""Accounting for the actual sampling: an example is used if its client is drawn, in shuffled batches, not Poisson
-samples.
+"""Accounting for the actual sampling: examples follow their client's draws, in shuffled batches, not Poisson draws.
 
 μ is sensitivity over noise for a single Gaussian release.
 """

@@ -37,9 +37,7 @@ class Reports:
 
     epsilon: float
     sending: Literal["split", "whole", "named"]
-    """`split`: unlinkable coordinates; `whole`: a client's anonymous vector; `named`: a vector with the client's
-    name.
-    """
+    """`split`: unlinkable coordinates; `whole`: a client's anonymous vector; `named`: a vector with its sender."""
     unit: Unit = "client"
 
 

@@ -16,9 +16,9 @@ def available() -> bool:
 
 
 def epsilon(counts: Mapping[float, float], delta: float, *, q: float) -> float:
-    """Return ε at δ for `counts` Gaussian steps at each multiplier σ, with Poisson sampling at rate `q`.  Neighbouring
-    data sets differ by an added or removed row.  The result is an upper bound: losses are rounded up to a grid, and if
-    more than 200 multipliers exist, each group of neighbours counts as its smallest.
+    """Return ε at δ for `counts` Gaussian steps (integers) at each multiplier σ, with Poisson sampling at rate `q`.
+    Neighbouring data sets differ by an added or removed row.  The result is an upper bound: losses are rounded up to a
+    grid, and if more than 200 multipliers exist, each group of neighbours counts as its smallest.
     """
     import dp_accounting
     from dp_accounting import pld

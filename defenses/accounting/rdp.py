@@ -86,7 +86,7 @@ def _at_order(q: float, sigma: float, order: float) -> float:
 
 
 def _whole(q: float, sigma: float, order: int) -> float:
-    """ln Σ_k C(α, k) (1 - q)^(α - k) q^k exp((k² - k)/2σ²) (section 3.3)."""
+    """Return ln Σ_k C(α, k) (1 - q)^(α - k) q^k exp((k² - k)/2σ²) (section 3.3)."""
     k = np.arange(order + 1)
     logs = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
     logs = logs + k * math.log(q) + (order - k) * math.log1p(-q) + (k * k - k) / (2 * sigma**2)

@@ -50,9 +50,7 @@ def figures(
 
 
 def paper_epsilon(mechanism: Mechanism, sampling: Sampling, delta: float = DELTA) -> float:
-    """Return Fed-αCDP's ε, by the moments accountant for the stated σ; for clients it counts a step more than
-    rounds.
-    """
+    """Return Fed-αCDP's ε, by the moments accountant for the stated σ; for clients with a step more than rounds."""
     counts = _steps(mechanism, sampling, 1.0)
     if mechanism.unit == "client":
         last = list(counts)[-1]

@@ -1,6 +1,4 @@
-"""Adaptive clipping with a mean and a scale for each coordinate, learned from earlier gradients (Pichapati et al.
-2019).
-"""
+"""Adaptive clipping with a learned mean and scale for each coordinate (Pichapati et al. 2019)."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ _MEAN, _SPREAD = "mean/", "variance/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveClip(Transform):
-    """Normalise each coordinate, w = (g - a)/b, clip w to norm 1, add noise with deviation `multiplier`, and invert:
+    """Normalise each coordinate, w = (g - a)/b, clip w to norm 1, add noise with deviation `multiplier`, and undo:
     b·w + a.
 
     The norm is taken over all coordinates.  The results g̃ update a and s, and b follows: v = (g̃ - a)² -

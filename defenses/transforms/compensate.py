@@ -13,10 +13,8 @@ from bench.defenses.transforms.rows import flattened, unflattened
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compensate(Transform):
-    """Project the mean update, as a matrix C (v × w), on the directions P which are not noise: C·P·Pᵀ (Risk-balanced
-    §5).
-
-    C has the concatenated coordinates in rows, padded with zeros.  P holds the eigenvectors of CᵀC/v with eigenvalues
+    """Project the mean update, as a matrix C (v × w), on the directions P without noise: C·P·Pᵀ (Risk-balanced §5).  C
+    has the concatenated coordinates in rows, padded with zeros.  P holds the eigenvectors of CᵀC/v with eigenvalues
     outside the noise's Marchenko–Pastur interval σ̂²(1 ± √(w/v))²; eigenvalues below the interval also count as data.
     """
 

@@ -14,7 +14,7 @@ from bench.defenses.schedules import Schedule, value_at
 
 
 class Additive(Transform, ABC):
-    """Base class for transforms which only add random noise; an expected candidate is therefore unchanged."""
+    """Base class for transforms which only add random noise; `expected` returns the candidate unchanged."""
 
     random: ClassVar[bool] = True
 

@@ -113,8 +113,7 @@ class MaskInRing(Transform):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSum(Transform):
-    """Remove the masks from the mean upload: K times the mean is an integer number of steps, which is reduced modulo
-    R.
+    """Remove the masks from the mean upload: K times the mean is an integer number of steps, reduced modulo R.
 
     Masks and multiples of R cancel, so the result is the mean update.  Exact in double precision.  In single precision
     an upload has 24 bits, fewer than a ring for many clients: the mean has a root mean square error of about √K/5

@@ -56,9 +56,7 @@ class SensitivityNoise(Additive):
         return AddedNoise(variance=(self._sigma(context) * self.share * self.bound) ** 2, bound=True)
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
-        """Return the log density of N(g, σ²S²) with each candidate's S; None for batches, whose other examples
-        affect S.
-        """
+        """Return the log density of N(g, σ²S²) with each candidate's S; None for batches, which change S."""
         if context.setting.batch > 1:
             return None
         own = {name: value.reshape(len(value), 1) for name, value in norms(tensors, context.lead).items()}

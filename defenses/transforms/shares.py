@@ -15,8 +15,7 @@ from bench.defenses.transforms.noise import Additive
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseShares(Additive):
-    """Add v noise shares to each client's update, and subtract the shares received from neighbours (NISS algorithm
-    2).
+    """Add v noise shares to each client's update, and subtract shares received from neighbours (NISS algorithm 2).
 
     Client i adds n_ij ~ N(0, s²) for each neighbour j, with v·s² = `deviation`², and adds -r·n_ji for each received
     share n_ji, with a factor r ~ N(1, σ_r²) per coordinate.  A client's neighbours are the next v clients in a ring in

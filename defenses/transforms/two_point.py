@@ -1,6 +1,4 @@
-"""Two-point reports: a client replaces each weight by either of two values, so that each report is ε-locally
-private.
-"""
+"""Two-point reports: a client replaces each weight by either of two values, which is ε-locally private."""
 
 import math
 from dataclasses import dataclass
@@ -81,7 +79,7 @@ class TwoPoint(Transform):
         return total
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the upper bound r²κ² on each tensor's noise variance; it exceeds the variance by (w - c)² ≤ r²."""
+        """Return the bound (rκ/`weight_step`)² on each tensor's noise variance; at most a share 1/κ² of it is slack."""
         del state
         scale = (self.stretch / context.setting.weight_step) ** 2
         return AddedNoise(

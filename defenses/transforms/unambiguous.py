@@ -14,8 +14,7 @@ _HELD, _SPREAD = "held/", "spread/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendUnambiguous(Transform):
-    """Send a coordinate's sum r of delayed gradients once r² > α·v, and send zero until then (Tsuzuku et al. 2018,
-    alg. 1).
+    """Send a coordinate's sum r of held gradients once r² > α·v, until then zero (Tsuzuku et al. 2018, algorithm 1).
 
     In a local step over examples z, each client updates r ← r + Σ_z g_z/B and v ← v + Σ_z (g_z/B)² for each coordinate.
     After sending, r = v = 0; without sending, v ← ζ·v.  Both start at 0.  Raises ValueError outside stage `step`, the
@@ -27,9 +26,9 @@ class SendUnambiguous(Transform):
 
     owner: Literal["server", "client"] = "client"
     threshold: float
-    """α."""
+    """α, the least ratio r²/v for sending."""
     decay: float
-    """ζ."""
+    """ζ, the factor on v after a step without sending."""
 
     def __post_init__(self) -> None:
         at_least("threshold", self.threshold)
