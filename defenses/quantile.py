@@ -57,11 +57,11 @@ class Quantile(Defense):
 
     def mechanism(self, setting: Setting) -> Mechanism:
         rows = setting.batch if self.at == "example" else setting.per_round
-        # of the sum of rows and the noised count together; with noise on each row the sum carries √n of it
+        # multiplier for the sum of rows with the noised count; noise on each row gives the sum √n times the multiplier
         root = math.sqrt(rows) if self.noise == "each" else 1.0
         both = ((root * self.main_multiplier(rows)) ** -2 + (rows / 10) ** -2) ** -0.5
         mechanism = of_rows((both / root,) * setting.rounds, setting, at=self.at, noise=self.noise)
-        # one row by itself has its main noise, and shows nothing of the count
+        # a single row has only its main noise, and reveals no part of the count
         alone = self.main_multiplier(rows) / (1.0 if self.noise == "each" else math.sqrt(rows)) / 2
         single: tuple[Stage, ...] = ("example",) if self.at == "example" else UPDATE_STAGES
         return replace(

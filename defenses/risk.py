@@ -97,7 +97,7 @@ def _directional(public: Public, inputs: Tensor, labels: Tensor, u: Tensor) -> d
 
     def of_example(x: Tensor, y: Tensor, along: Tensor) -> dict[str, Tensor]:
         gradient, pull = vjp(lambda inputs: grad(loss)(weights, inputs, y), x)[:2]
-        # Jᵀv is linear in v, so that its own transpose at u is Ju: forward mode warns in torch 2.12
+        # Jᵀv is linear in v, and the transpose of this map at u is Ju; forward mode would warn in torch 2.12
         zeros = {name: torch.zeros_like(value) for name, value in gradient.items()}
         slopes: dict[str, Tensor] = vjp(lambda v: pull(v)[0], zeros)[1](along)[0]
         return slopes

@@ -10,7 +10,7 @@ from scipy.special import betainc, ndtr, ndtri
 
 from bench.epsilon import Epsilon
 
-_SURE = 1e-3  # of a measured share above its ceiling by chance
+_SURE = 1e-3  # probability below which a share above its ceiling refutes the ceiling
 _LARGE = 700.0  # exponents up to which double precision holds the exponential
 
 
@@ -31,7 +31,9 @@ def ceiling(figure: Epsilon | None, chance: float) -> float | None:
             return None
         grown = exp(figure.epsilon) * chance if figure.epsilon < _LARGE else 1.0
         return min(1.0, grown, 1 - exp(-figure.epsilon) * (1 - chance))
-    replaced = min(figure.multiplier)  # noise over what replacing a row moves, twice what leaving it out does
+    replaced = min(
+        figure.multiplier
+    )  # noise over the sensitivity to a replaced row, which is twice the sensitivity to a removed row
     return float(ndtr(ndtri(chance) + sqrt(figure.steps) / (2 * replaced)))
 
 

@@ -18,8 +18,8 @@ from bench.attacks.search.space import public_space
 from bench.gradients import group_gradients, one_hot
 from bench.trip import Candidates, Description, Reading
 
-_STEP = 1e-4  # of a central difference; inputs are in [0, 1]
-_CHUNK = 128  # candidates side by side
+_STEP = 1e-4  # step of a central difference, for inputs in [0, 1]
+_CHUNK = 128  # candidates in a single call
 
 
 def mean_squared_errors(reading: Reading, truth: Tensor, labels: Tensor) -> Tensor | None:

@@ -13,7 +13,7 @@ from bench.cell import AttackCell, TrainingCell
 from bench.datasets.base import Data
 from bench.datasets.partition import client_indices
 
-Indices = NDArray[np.int64]  # into the training split
+Indices = NDArray[np.int64]  # positions in the training split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

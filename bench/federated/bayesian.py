@@ -64,7 +64,7 @@ class Accountant:
                 of_clients = np.stack(self._estimates(moved / variance, level))
                 cost = of_clients.max(0) if self.config.instances == "parallel" else of_clients.sum(0)
             else:
-                # jointly, nothing but noise acts on what is sent (`_obstacle`)
+                # at level `joint` only noise acts on the update (`_obstacle`)
                 client = level == "client"
                 sent = (
                     _without_noise(UPDATE_STAGES, round_.update, round_) if client else _noiseless_updates(net, round_)
@@ -132,7 +132,7 @@ class Accountant:
         if mechanism is None or mechanism.unit != unit:
             return None
         on_sum, each = mechanism.released, 1
-        if level == "joint":  # σC·released/B on each of K updates of norm C at most
+        if level == "joint":  # noise σC·released/B on each of K updates with norm at most C
             on_sum *= math.sqrt(self.federated.per_round) / self.federated.batch
         if level == "instance" and self.config.instances == "sequential":
             each = self.federated.per_round

@@ -144,8 +144,8 @@ def local_updates(
                 if not stages.states_only:
                     targets, labels = soft, soft.argmax(-1)
             gradients = net.gradients(local, inputs, targets)
-            remaining: dict[str, Tensor] | None = None  # the examples' norms after stage `example`
-            seen: dict[str, Tensor] | None = None  # and their gradients, where stage `step` looks at them
+            remaining: dict[str, Tensor] | None = None  # example norms after stage `example`
+            seen: dict[str, Tensor] | None = None  # example gradients, if stage `step` reads them
             if not stages.has("example"):
                 mean = gradients.mean()
                 remaining = gradients.norms() if stages.has("step") else None
@@ -157,7 +157,7 @@ def local_updates(
                 each, stages = stages.apply(
                     "example", gradients.each(), now, clients, draws, weights=weights, local=here
                 )
-                # an observer must not change a bit: the sum's own order of adding up
+                # an observer must not change a bit, so the sum keeps its order of additions
                 mean = gradients.mean() if stages.states_only else ExampleGradients(each).mean()
                 remaining, seen = (norms(each, 2) if stages.has("step") else None), each
             mean, stages = stages.apply("step", mean, now, clients, draws, remaining, weights, examples=seen)
@@ -177,7 +177,7 @@ def follows_from_norms(stages: Stages) -> bool:
     random = [transform.random for transform in transforms]
     if any(random[:-1]) or (any(random) and stages.has("step")) or stages.needs_examples:
         return False
-    # each is tried on one client's one example with a gradient of norm 1
+    # try each transform on a single client and example, with a gradient of norm 1
     draws = StreamDraws.of(0, 0, 0, (0,), torch.device("cpu"))
     context = Context(lead=2, stage="example", round=0, step=0, setting=stages.setting, draws=draws)
     probe = {"any": torch.ones(1, 1)}
@@ -209,7 +209,7 @@ def _by_norms(
         return gradients.mean(), before, stages
     mean = gradients.weighted(factors)
     examples = next(iter(before.values())).shape[1]
-    if isinstance(deviation, Tensor):  # (client, example), of independent noise on each
+    if isinstance(deviation, Tensor):  # (client, example): independent noise on each example
         of_mean = deviation.square().sum(1).sqrt() / examples
         for name, value in mean.items():
             value.addcmul_(broadcast(of_mean, value), draws.normal(name, value))

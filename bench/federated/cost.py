@@ -12,7 +12,7 @@ from bench.points import UPDATE_STAGES
 from bench.record.schema import TrainingCost
 
 PAIRS = 7
-STEPS = 10  # local steps at most: enough to be steady, few beside a training's
+STEPS = 10  # maximum number of local steps: enough for stable figures, few compared to a training
 
 
 def step_cost(job: TrainingJob, start: Progress) -> TrainingCost:
@@ -38,8 +38,8 @@ def step_cost(job: TrainingJob, start: Progress) -> TrainingCost:
         synchronize(job.device)
         return (time.perf_counter() - began) / len(clients) / steps * 1e3
 
-    once(bare), once(start)  # the first calls of the library are slow
-    if not any(start.stages.transforms.values()):  # it is what the others are compared with
+    once(bare), once(start)  # warm-up: the library's first calls are slow
+    if not any(start.stages.transforms.values()):  # no defense: the baseline of the comparison
         alike = round(median(once(bare) for _ in range(PAIRS)), 4)
         return TrainingCost(
             milliseconds_per_step=alike,

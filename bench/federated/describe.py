@@ -261,17 +261,17 @@ def describe(
     senders = setting.per_round if point.scope is Scope.AGGREGATE else 1
     steps = setting.steps if point.after_training else 1
     examples = 1 if point.scope is Scope.EXAMPLE else setting.batch
-    # how many rows of a stage one reading is the mean of
+    # number of a stage's rows over which a reading is the mean
     behind = {stage: senders * (steps if stage in _IN_STEPS else 1) for stage in STAGES} | {"aggregate": 1}
     behind["example"] *= examples
     try:
         parts = _parts(stages, contexts, probe, behind, unit)
-    except Exception:  # a plug-in's code, on a row that it was not written for
+    except Exception:  # a plug-in's code may fail on a candidate
         return None
     if parts is None:
         return None
     noises, additive = _noises(parts, contexts)
-    # other draws at `input` are other examples: neither a mean over them nor a likelihood of originals is of use
+    # draws at `input` change the examples: means over draws, and likelihoods of original examples, are useless
     additive = additive and not stages.has("input")
     scales: dict[Stage, float] = {stage: 1.0 if stage in _IN_STEPS else unit for stage in STAGES}
     return Composition(
@@ -296,7 +296,7 @@ def _parts(
     for number, (stage, position) in enumerate(places):
         transform = stages.transforms[stage][position]
         if transform.mixes_clients and behind[stage] == 1 and transform.expected(probe, {}, contexts[stage]) is None:
-            return None  # it depends on clients that this reading says nothing of
+            return None  # the reading has no information on the other clients
         context = contexts[stage]
         if context.lead < lead:
             current, lead = {name: value[:, 0] for name, value in current.items()}, 1
@@ -305,7 +305,7 @@ def _parts(
         state = stages.states.get((stage, position), {})
         if state and transform.owner == "client":
             if context.round:
-                return None  # what a client keeps from earlier rounds is known to nobody else
+                return None  # only the client knows its state from earlier rounds
             state = transform.initial_of(shapes, 1)
         later = [stages.transforms[s][p] for s, p in places[number + 1 :]]
         shown = behind[stage] == 1 and all(

@@ -102,7 +102,7 @@ class StreamDraws:
     @classmethod
     def of(cls, seed: int, draw: int, round_: int, clients: tuple[int, ...], device: torch.device) -> "StreamDraws":
         first = int(generator(seed, "defense in training", draw, round_).integers(2**32))
-        # The CPU's generator takes 32 bits: counting up from one of them keeps a round's clients apart.
+        # The CPU's generator takes 32-bit seeds: consecutive seeds give a round's clients distinct streams.
         return cls(streams=tuple(torch.Generator(device).manual_seed((first + client) % 2**32) for client in clients))
 
     def normal(self, name: str, like: Tensor) -> Tensor:

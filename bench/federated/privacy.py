@@ -74,7 +74,7 @@ def at_point(
     if inside:
         uses = uses_of_example(steps=setting.steps, batch=setting.batch, client_examples=setting.client_examples)
     at = round_
-    if mechanism.by_step:  # of the local steps that the point shows, the one with the least noise
+    if mechanism.by_step:  # the visible local step with the least noise
         first = round_ * setting.steps
         shown = range(first, first + (setting.steps if inside else 1))
         at = min(shown, key=lambda step: mechanism.sigmas[min(step, len(mechanism.sigmas) - 1)])

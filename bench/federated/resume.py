@@ -14,7 +14,7 @@ from bench.federated.training import Progress
 from bench.record.checkpoints import read_about, read_weights, write_weights
 from bench.record.schema import Spot
 
-# The last saved round of a training that has not ended: all that it needs to be resumed; deleted at its end.
+# The file with everything needed to resume a training; overwritten at each save, deleted when the training ends.
 _FILE = "going-on.safetensors"
 _WEIGHTS, _STATE, _CHECKPOINT, _COSTS = "weights", "state", "checkpoint", "costs"
 
@@ -30,7 +30,7 @@ def save(path: Path, now: Progress, source: Any) -> None:
     tensors |= tensors_of(now.stages)
     tensors |= {f"{_COSTS}/{level}": value for level, value in now.costs.items()}
     for round_, checkpoint in now.checkpoints.items():
-        # copies: those of the last round are the weights themselves, and no file holds a tensor twice
+        # copies, since the last round's checkpoint is the weights themselves, and no file may hold a tensor twice
         tensors |= {f"{_CHECKPOINT}/{round_}/{name}": value.clone() for name, value in checkpoint.items()}
     about = {
         "round": now.round,

@@ -22,10 +22,10 @@ from bench.federated.stages import DrawKey, Stages
 from bench.points import STAGES, Point, Scope, Stage
 
 SIMULATIONS = 5000  # readings that a cell's attacker may simulate
-CHUNK_BYTES = 100e6  # of gradients that are computed at once
-KEPT_BYTES = 300e6  # of simulated readings that a process remembers
+CHUNK_BYTES = 100e6  # limit for gradients computed in a single call
+KEPT_BYTES = 300e6  # limit for a process's stored simulated readings
 
-Kept = dict[str, dict[str, Tensor]]  # a call → what it showed
+Kept = dict[str, dict[str, Tensor]]  # a call's key → simulated readings
 
 
 def simulator_seed(seed: int) -> int:

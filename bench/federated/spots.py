@@ -37,7 +37,7 @@ def spot(round_: int, undefended: Tensors, shown: Mapping[Stage, Tensors], mean:
         elif point.scope is Scope.AGGREGATE:
             squares[name] = _product(*[_difference(shown[point.after], mean)] * 2)
     products = [_product(alone, alone), _product(sent, sent), _product(alone, sent)]
-    figures = torch.stack([*products, *squares.values()]).tolist()  # one wait for a GPU
+    figures = torch.stack([*products, *squares.values()]).tolist()  # a single synchronisation with a GPU
     if not all(map(math.isfinite, figures)):
         return None
     signal, energy, product, *changes = figures

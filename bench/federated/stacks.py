@@ -23,7 +23,7 @@ from bench.defenses.base import Tensors
 from bench.gradients import bilinear, convolution_backward
 
 _FEW_CHANNELS = 3  # input channels up to which unfolded columns beat a grouped convolution (BENCHMARKS.md)
-# Layers without parameters that treat each example by itself, with any leading axes.
+# Layers without parameters which treat each example separately and accept any leading axes.
 _PLAIN = (nn.ReLU, nn.Sigmoid, nn.Tanh, nn.ELU, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Identity)
 
 
@@ -53,7 +53,7 @@ class Stack:
                     x = part(x)
                     continue
                 z, read = _forward(part, x, weights)
-                if not z.requires_grad:  # the first layer: nothing before it needs a gradient
+                if not z.requires_grad:  # the first layer with weights: earlier tensors need no gradient
                     z.requires_grad_()
                 seen.append((part, read.detach()))
                 outputs.append(z)
@@ -145,10 +145,10 @@ def stack(model: nn.Module) -> Stack | None:
     owners: set[int] = set()
     for path, module in model.named_modules(remove_duplicate=False):
         if not path or "." in path:
-            continue  # the whole, and what lies inside its parts
+            continue  # the model itself, and modules inside its parts
         part = _part(path, module)
         if part is None or any(id(item) in owners for item in module.parameters()):
-            return None  # tied weights have one gradient, not two
+            return None  # tied weights have a single gradient
         owners.update(id(item) for item in module.parameters())
         parts.append(part)
     if not any(isinstance(part, _Layer) for part in parts):
@@ -199,7 +199,7 @@ def _forward(layer: _Layer, x: Tensor, weights: Tensors) -> tuple[Tensor, Tensor
         z = torch.einsum("bkf,kof->bko", x, weight)
         return (z if bias is None else z + bias), x
     examples, clients, channels = x.shape[:3]
-    assert not isinstance(module.padding, str)  # `bilinear` leaves those aside
+    assert not isinstance(module.padding, str)  # `bilinear` excludes string paddings
     if channels <= _FEW_CHANNELS:
         columns = F.unfold(
             x.flatten(0, 1), module.kernel_size, module.dilation, module.padding, module.stride

@@ -11,7 +11,7 @@ from bench.defenses.base import Context, Defense, Draws, Local, Setting, Shapes,
 from bench.federated.draws import KeyedDraws
 from bench.points import STAGES, Point, Scope, Stage
 
-Place = tuple[Stage, int]  # of a transform: its stage, and its position there
+Place = tuple[Stage, int]  # a transform's stage, and its position in the stage
 Output = TypeVar("Output")
 
 
@@ -63,7 +63,7 @@ class Stages:
 
     def unlinked(self, point: Point) -> bool:
         """Return whether an observer at `point` cannot link coordinates to a client."""
-        if point.scope is Scope.AGGREGATE:  # one vector, of nobody
+        if point.scope is Scope.AGGREGATE:  # a mean has no client
             return False
         return any(t.unlinks for stage in STAGES if point.sees(stage) for t in self.transforms.get(stage, ()))
 
@@ -90,7 +90,7 @@ class Stages:
         """
         current, stages = dict(tensors), self
         rows, lead = _rows(stage, current, clients)
-        random_index = 0  # counts the transforms that draw, so that others in between move no draw
+        random_index = 0  # counts only random transforms, so that other transforms in between change no draw
         for position, transform in enumerate(self.transforms.get(stage, ())):
             fields = (draw_key.draw, draw_key.round, draw_key.step, stage, random_index, draw_key.observation)
             context = Context(
@@ -146,7 +146,7 @@ class Stages:
             }
         else:
             output, after = update(values, state, context)
-            # in its old order: transforms sum over a state's tensors, and a sum in another order differs by rounding
+            # keep the state's order: transforms sum over a state's tensors, and another order changes the rounding
             after = {key: after[key] for key in state}
         return output, replace(self, states={**self.states, place: after})
 

@@ -15,14 +15,14 @@ from torch import Tensor
 from bench.defenses.base import Context, State, Tensors, Transform
 from bench.federated.draws import CentralDraws
 
-PARTS = 8  # draws of each uniform
-_CHANGE = 0.01  # of a tensor's size, in the trial of a derivative
+PARTS = 8  # number of fixed draws for each uniform
+_CHANGE = 0.01  # change in a trial of the derivative, relative to the tensor's size
 _TINY = 1e-30  # near the smallest numbers of single precision, which have few digits
 _DIRECTIONS = 4
-_AGREE = 0.2  # by how much the derivative may be off the change that it predicts
-_STATED = 0.8  # the same of a stated expectation: a mask's may change with the candidate, another sign is a mask itself
+_AGREE = 0.2  # largest relative error of the derivative's prediction
+_STATED = 0.8  # the same limit for a stated `expected`: a mask may change with the candidate
 
-Slopes = Mapping[str, float]  # of the identity, one factor a tensor
+Slopes = Mapping[str, float]  # a factor on the identity for each tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def straight_through(transform: Transform, probe: Tensors, state: State, context
         return plain
     own = StraightThrough(transform, stated=False)
     if stated and _same(plain, own, probe, state, context) and _is_right(own, probe, state, context):
-        return own  # of the right values, and of a derivative that leads astray
+        return own  # `expected` has the right values, but a misleading derivative
     return StraightThrough(transform, _slopes(plain, probe, state, context))
 
 
@@ -94,10 +94,10 @@ def _is_right(plain: StraightThrough, probe: Tensors, state: State, context: Con
     for number in range(_DIRECTIONS):
         step = _direction(probe, number)
         change = _difference(plain, probe, step, state, context)
-        # in double, and the derivative along a unit: squares of very large gradients leave single precision
+        # in double precision and along a unit vector: squares of very large gradients overflow single precision
         size = float(torch.stack([value.double().square().sum() for value in change.values()]).sum().sqrt())
         if not isfinite(size) or 0 < size < _TINY:
-            continue  # beyond single precision nothing is seen
+            continue  # outside single precision the trial is meaningless
         along = {name: value / size if size else value for name, value in change.items()}
         free = {name: value.detach().clone().requires_grad_() for name, value in probe.items()}
         with torch.enable_grad():

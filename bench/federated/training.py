@@ -44,7 +44,7 @@ class Progress:
     curve: tuple[tuple[int, float], ...] = ()
     checkpoints: Mapping[int, dict[str, Tensor]] = field(default_factory=dict)
     diverged: bool = False
-    # of Bayesian accounting, where the cell has it: level → (round, order)
+    # costs for Bayesian accounting, if the cell requests it: level → (round, order)
     costs: Mapping[str, Tensor] = field(default_factory=dict)
     spots: tuple[Spot, ...] = ()
 
@@ -174,7 +174,7 @@ def updates(
         )
 
     chunks = [chosen[start : start + job.chunk] for start in range(0, len(chosen), job.chunk)]
-    # `torch.func` swaps weights into the only module: no two threads may do that at once
+    # `torch.func` swaps weights into the shared module, so only a single thread may run
     single = job.device.type != "cpu" or not isinstance(net, Stack)
     with _threads(1 if single else job.threads) as many:
         parts = list(many(part, chunks))

@@ -46,7 +46,7 @@ def cost(moments: Floats, *, estimator: float, rounds: int = 1) -> Floats:
         raise ValueError(f"a cost needs {LEAST_SAMPLES} sampled rows, got {count}")
     moments = rounds * moments
     top = moments.max(0)
-    values = np.exp(moments - top)  # of one order's rows, in units of the largest
+    values = np.exp(moments - top)  # each order's rows, in units of the order's largest row
     bound = values.mean(0) - stdtrit(count - 1, estimator) / math.sqrt(count - 1) * values.std(0)
     result: Floats = (top + np.log(bound)) / rounds
     return result

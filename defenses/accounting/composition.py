@@ -7,7 +7,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 _LARGE = 700.0  # exponents up to which double precision holds the exponential
-SERIES_ROUNDING = 3  # Fed-αCDP rounds a step's ε to this many digits before it goes on
+SERIES_ROUNDING = 3  # Fed-αCDP rounds a step's ε to this many digits before composition
 
 
 def classic(sigma: float, delta: float) -> float:

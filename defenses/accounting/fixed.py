@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
-_GRID = 1 << 14  # cells of Σ μ²; each round's is rounded up to one, which only raises ε
+_GRID = 1 << 14  # grid cells for Σ μ²; each round's μ² is rounded up to a cell, which only raises ε
 Floats = NDArray[np.float64]
 
 

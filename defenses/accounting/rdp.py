@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 from scipy.special import gammaln
 
-# The orders that Fed-αCDP's figures come from (TensorFlow Privacy's of that time).
+# The orders behind Fed-αCDP's figures (the defaults in TensorFlow Privacy at the time).
 ORDERS: tuple[float, ...] = (
     1.25,
     1.5,

@@ -40,7 +40,7 @@ class Compensate(Transform):
         c = self._matrix(vectors, width, height)
         values, directions = torch.linalg.eigh(c.mT @ c / height)
         noise = directions * self._is_noise(values, width / height).to(c)[..., None, :]
-        # C - C·N·Nᵀ with the noise's directions N: without any, C bit for bit
+        # C - C·N·Nᵀ with the noise's directions N: without such directions, C bit for bit
         kept = (c - c @ noise @ noise.mT).flatten(-2)[..., :size]
         return unflattened(kept, tensors, context.lead)
 

@@ -14,7 +14,7 @@ from bench.defenses.base import Local, Tensors
 _OfExample = Callable[[Tensors, Tensor], Tensor]  # weights and x → r, (feature,)
 _Sensitivity = Callable[[_OfExample, Tensors, Tensor], Tensor]  # weights and examples → (example, feature)
 
-_CHUNK = 8  # examples at once
+_CHUNK = 8  # examples in a single call
 _DIRECTIONS = 64  # random directions in an estimate, which leave a relative error of 1/√128, 9 %
 _NEAR = {True: 40, False: 128}  # exact rows around the cut: with estimates corrected by a known Jacobian, and without
 _GREY = 0.5  # value of the grey picture, whose Jacobian is known
@@ -74,9 +74,8 @@ def _screened(of_example: _OfExample, weights: Tensors, inputs: Tensor, count: i
     if shared:
         grey = torch.full_like(inputs[:1], _GREY)
         wrong = _estimates(of_example, weights, grey) / _norms(of_example, weights, grey)
-        norms = torch.where(
-            wrong > 0, norms / wrong, norms
-        )  # a feature with zero derivative gives NaN, which is not above 0
+        # a feature with zero derivative gives NaN, which is not above 0
+        norms = torch.where(wrong > 0, norms / wrong, norms)
     estimate = _over(norms, values)
     first = min(max(count - near // 2, 0), estimate.shape[-1] - near)
     order = estimate.argsort(dim=-1, stable=True)

@@ -9,8 +9,8 @@ from torch import Tensor
 from bench.defenses.base import AddedNoise, Context, State, Tensors, Transform
 from bench.defenses.ranges import positive
 
-_LOW = 12  # bits of a ring element from its second draw; a uniform of single precision has 24
-_BITS = 24  # of an element from its first draw, at most
+_LOW = 12  # bits of a ring element from its second draw; a single-precision uniform has 24 bits
+_BITS = 24  # maximum number of bits from the first draw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
