@@ -31,9 +31,8 @@ def ceiling(figure: Epsilon | None, chance: float) -> float | None:
             return None
         grown = exp(figure.epsilon) * chance if figure.epsilon < _LARGE else 1.0
         return min(1.0, grown, 1 - exp(-figure.epsilon) * (1 - chance))
-    replaced = min(
-        figure.multiplier
-    )  # noise over the sensitivity to a replaced row, which is twice the sensitivity to a removed row
+    # noise over the sensitivity to a replaced row, which is twice the sensitivity to a removed row
+    replaced = min(figure.multiplier)
     return float(ndtr(ndtri(chance) + sqrt(figure.steps) / (2 * replaced)))
 
 
