@@ -23,7 +23,7 @@ Knowledge = Literal["plain", "adaptive", "black-box"]
 
 
 class Mark(Enum):
-    """A field's role, written in the field's annotation."""
+    """The role of a cell's field in ids and tables, written as an annotation of the field."""
 
     IN_ID = "part of the id even at its default: a field from before the rule of `configuration`"
     NOT_IN_ID = "no part of the configuration"
@@ -36,15 +36,15 @@ IN_ID, NOT_IN_ID, NOT_AN_AXIS, VARIED, ATTACKER = Mark
 
 
 class Frozen(BaseModel):
-    """An immutable value, validated once."""
+    """Base class for immutable values, which are validated when made."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     def configuration(self, content: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the JSON which ids hash; `content` is the value's JSON (None: computed here).
+        """Return the values which enter the cell id, as JSON; `content` is the value's whole JSON (None: computed).
 
-        Fields at their defaults are left out, so a new field changes no id.  The marks `IN_ID` and `NOT_IN_ID` override
-        this rule.
+        A field with its default value is left out, so a field added later changes no existing id.  The mark `IN_ID`
+        always keeps a field, and `NOT_IN_ID` always drops a field.
         """
         content = self.model_dump(mode="json") if content is None else content
         kept = {}
@@ -60,7 +60,6 @@ _ALWAYS = object()
 
 @cache
 def _in_ids(kind: type[Frozen]) -> tuple[tuple[str, Any], ...]:
-    """Return (field, default) for each field in ids; the default is `_ALWAYS` for required and marked fields."""
     return tuple(
         (
             name,
@@ -72,7 +71,7 @@ def _in_ids(kind: type[Frozen]) -> tuple[tuple[str, Any], ...]:
 
 
 def marked(kind: type[BaseModel], *marks: Mark) -> tuple[str, ...]:
-    """Return the names of a class's fields which carry any of these marks."""
+    """Return the names of the class's fields which carry at least one of these marks."""
     return tuple(name for name, field in kind.model_fields.items() if {*marks} & {*field.metadata})
 
 
@@ -118,7 +117,7 @@ class Federated(Frozen):
     client_examples: Annotated[int | None, Field(ge=1, description="|D_i|; none: the training split over N"), IN_ID] = (
         None
     )
-    """|D_i|, the number of examples per client; None: the training split divided by N."""
+    """|D_i|, the number of examples per client; None: the number of training examples divided by N."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -130,7 +129,7 @@ class Federated(Frozen):
 
     @property
     def unit(self) -> float:
-        """The size of a gradient in an upload: 1 (FedSGD) or η (FedAvg)."""
+        """Factor from a gradient to an upload: 1 for FedSGD, the learning rate η for FedAvg."""
         return 1.0 if self.algorithm == "fedsgd" else self.rate
 
 
@@ -147,9 +146,9 @@ class FileWeights(Frozen):
     sha256: Sha256
     """Hash over the file."""
     path: Annotated[str, NOT_IN_ID]
-    """Location on this disk."""
+    """The file's location on the machine which made the cell."""
     series: Annotated[str, NOT_IN_ID] = ""
-    """Common name for several seeds' files, so that tables count the seeds together."""
+    """A name shared by the weights files from several seeds, which tables count together; empty: no such name."""
 
 
 class CheckpointWeights(Frozen):
@@ -159,9 +158,9 @@ class CheckpointWeights(Frozen):
     training: Sha256
     """Id of the training cell."""
     round: Annotated[int, Field(ge=0)]
-    """Round of the training."""
+    """Training round after which the weights were saved."""
     series: Annotated[str, NOT_IN_ID] = ""
-    """Id of the same training with seed 0."""
+    """Id of the same training with seed 0; tables count the trainings with equal `series` together."""
 
 
 Weights = Annotated[InitialWeights | FileWeights | CheckpointWeights, Field(discriminator="kind")]
@@ -170,7 +169,7 @@ Weights = Annotated[InitialWeights | FileWeights | CheckpointWeights, Field(disc
 class Grants(Frozen):
     """The attacker's knowledge in addition to the reading.
 
-    A field's description gives the grant in words, with `{}` for its value.
+    The `description` in a field's annotation is the text for tables, with `{}` in place of the value.
     """
 
     labels: Annotated[bool, Field(description="the true labels")] = False
@@ -178,14 +177,14 @@ class Grants(Frozen):
     repeated_readings: int = Field(default=1, ge=1, description="{} draws of the defense's noise at frozen weights")
     """How many readings the attacker gets at frozen weights, with the defense's noise redrawn for each."""
     colluders: float = Field(default=0.0, ge=0, le=1, description="what {:.0%} of a client's neighbours know")
-    """Share of a client's neighbours which collude with the attacker."""
+    """Share of a client's neighbours in the exchange which collude with the attacker, 0 to 1."""
     public: PublicKnowledge = Field(default="distribution", description="public data: {}")
-    """Public data: examples (`distribution`), only their statistics, or none."""
+    """The attacker's public data: examples (`distribution`), only their `statistics`, or `none`."""
     gallery: int = Field(default=0, ge=0, description="{} candidates, of which the examples are some")
     """How many candidate examples the attacker gets, including the true examples; 0: no gallery."""
 
     def granted(self) -> dict[str, Any]:
-        """Return the grants which differ from the defaults, by name."""
+        """Return the grants whose values differ from the defaults, as field name → value."""
         return self.model_dump(exclude_defaults=True)
 
     def words(self) -> list[str]:
@@ -196,16 +195,16 @@ class Grants(Frozen):
 
 class _Cell(Frozen):
     def canonical(self) -> str:
-        """Return the configuration as canonical JSON, with sorted keys and without spaces."""
+        """Return the configuration as JSON text with sorted keys and without spaces: equal cells, equal texts."""
         return json.dumps(self.configuration(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @cached_property
     def id(self) -> str:
-        """SHA-256 of the canonical JSON, 64 hexadecimal digits."""
+        """SHA-256 of the canonical JSON, as 64 hexadecimal digits."""
         return hashlib.sha256(self.canonical().encode()).hexdigest()
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy the cell as pydantic does; the copy computes its id anew."""
+        """Copy the cell as in pydantic; the copy computes a new id, because `update` may change the configuration."""
         copied = super().model_copy(update=update, deep=deep)
         copied.__dict__.pop("id", None)
         return copied
@@ -215,17 +214,17 @@ class Bayesian(Frozen):
     """Options for Bayesian accounting of a training (Triastcyn & Faltings 2019)."""
 
     levels: Annotated[tuple[Literal["client", "instance", "joint"], ...], IN_ID] = ("client",)
-    """Levels at which ε is counted."""
+    """Levels of ε: a `client`; an example (`instance`); `joint`: a client, protected by the noise on its examples."""
     instances: Annotated[Literal["parallel", "sequential"], IN_ID] = "parallel"
-    """How instances' costs compose over clients."""
+    """How the costs of several clients' examples compose: the maximum (`parallel`) or the sum (`sequential`)."""
     formula: Annotated[Literal["code", "paper"], IN_ID] = "code"
     """Formula for c^R, as in the author's code or as printed."""
     delta: Annotated[float, Field(gt=0, lt=1, description="δ"), IN_ID] = 1e-5
-    """δ in (ε, δ)."""
+    """δ, the failure probability in an (ε, δ) guarantee."""
     estimator: Annotated[float, Field(gt=0, lt=1, description="δ', of one round's estimate"), IN_ID] = 1e-16
-    """δ' for each round's estimate."""
+    """δ', the failure probability of each round's estimate of the privacy cost from samples."""
     dependent: Annotated[bool, IN_ID] = False
-    """Whether a Hölder correction accounts for dependence between rounds."""
+    """Whether each round's cost is corrected by Hölder's inequality, which admits dependent rounds."""
 
 
 # Fields of the two cells stand in the order of a matrix: the first axis varies slowest.
@@ -250,9 +249,9 @@ class TrainingCell(_Cell):
     checkpoints: Annotated[tuple[int, ...], NOT_IN_ID, NOT_AN_AXIS] = ()
     """Rounds after which weights are saved."""
     test_every: Annotated[int, Field(ge=1), IN_ID, NOT_AN_AXIS] = 5
-    """Rounds between two tests."""
+    """Number of rounds between two tests."""
     test_examples: Annotated[int, Field(ge=1), IN_ID, NOT_AN_AXIS] = 2000
-    """The most test examples used."""
+    """The largest number of test examples in a test."""
     until_accuracy: Annotated[float | None, Field(gt=0, le=1, description="stop once reached"), NOT_AN_AXIS] = None
     """Accuracy at which the training stops; None: no such limit."""
     until_epsilon: Annotated[
@@ -272,7 +271,7 @@ class AttackCell(_Cell):
     model: Entry
     """Model."""
     weights: Annotated[Weights, IN_ID] = InitialWeights()
-    """Attacked weights."""
+    """The model's weights at the attacked gradient."""
     federated: Federated
     """Federated setting."""
     attack: Annotated[Entry, ATTACKER]
@@ -280,30 +279,32 @@ class AttackCell(_Cell):
     knowledge: Annotated[Knowledge, IN_ID, ATTACKER] = "plain"
     """What the attacker knows about the defense: `plain`, `adaptive` or `black-box`."""
     grants: Annotated[Grants, IN_ID] = Grants()
-    """Further knowledge in addition to the reading."""
+    """The attacker's knowledge in addition to the reading."""
     point: Annotated[str, VARIED]
     """Interception point."""
     defense: Annotated[Entry, VARIED]
     """Defense."""
     draw: Annotated[int, Field(ge=0, description="which draw of the defense's noise"), IN_ID, VARIED] = 0
-    """Index for the draw of the defense's noise."""
+    """Number of the draw of the defense's noise; another number gives other noise on the same victims."""
     seed: Annotated[int, Field(ge=0), IN_ID, VARIED] = 0
     """Seed for every random draw."""
     evaluations: Annotated[int, Field(ge=1, description="budget, restarts included"), IN_ID, ATTACKER] = 500
-    """Gradient evaluations per reading, restarts included."""
+    """Budget: the largest number of gradient evaluations per reading, restarts included."""
     readings: Annotated[int, Field(ge=1), IN_ID] = 16
     """How many readings are attacked."""
     chunk: Annotated[int, Field(ge=1, description="readings in memory at once"), IN_ID, ATTACKER] = 32
-    """How many readings are in memory at once."""
+    """How many readings the attack holds in memory at the same time."""
     reference: Annotated[bool, Field(description="compute the linear-Gaussian reference beside it"), ATTACKER] = False
-    """Whether the linear-Gaussian reference is computed."""
+    """Whether to compute the PSNR which the best estimate reaches if gradients were linear (`reference_db` in the
+    record).
+    """
     after: Annotated[
         tuple[Sha256, ...],
         Field(description="cells before it in a cascade, by id: it attacks the readings that they left"),
         NOT_AN_AXIS,
         ATTACKER,
     ] = ()
-    """Ids of the cascade's earlier cells; this cell attacks the readings which they left."""
+    """Ids of the cascade's earlier cells; readings whose examples all leaked to these cells are not attacked again."""
 
 
 AnyCell = TrainingCell | AttackCell
@@ -311,5 +312,5 @@ Cell = Annotated[AnyCell, Field(discriminator="kind")]
 
 
 def axes(kind: type[AnyCell]) -> tuple[str, ...]:
-    """Return the names of a cell's matrix axes; the first axis varies slowest."""
+    """Return the names of the fields which are matrix axes; in the order of cells, the first axis varies slowest."""
     return tuple(name for name in kind.model_fields if name not in marked(kind, NOT_AN_AXIS))

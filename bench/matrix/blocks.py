@@ -1,4 +1,4 @@
-"""Preparation of a matrix document for its models: sizes are checked, then sweeps and rows are written out."""
+"""Preparation of a parsed matrix file for validation: limits the number of cells, and replaces sweeps by values."""
 
 from collections.abc import Iterator, Mapping
 from itertools import product
@@ -13,7 +13,7 @@ _LISTS = {*AXES, *TRAIN_AXES}
 
 
 def tables(content: Mapping[str, Any], kind: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the blocks of a kind with their keys; `[axes]` without a block counts as an attack block."""
+    """Return each block of a `kind` as (key, content); without `[[attack]]`, `[axes]` is the only attack block."""
     blocks = content.get(kind)
     if kind == "attack" and not blocks:
         axes = content.get("axes")
@@ -23,7 +23,10 @@ def tables(content: Mapping[str, Any], kind: str) -> list[tuple[str, dict[str, A
 
 
 def written_out(errors: Errors, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document with each sweep replaced by single values, and each published row as a table."""
+    """Replace each sweep by its values, and each `[[published]]` block by its rows as tables.
+
+    Raises `MatrixError` for a matrix with too many combinations.
+    """
     _check_size(errors, content)
     content = dict(content)
     if isinstance(content.get("axes"), dict):
@@ -42,7 +45,6 @@ def written_out(errors: Errors, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_size(errors: Errors, content: Mapping[str, Any]) -> None:
-    """Raise `MatrixError` for too many combinations, before any combination is made."""
     shared = content["axes"] if isinstance(content.get("axes"), dict) else {}
     blocks = [(key, {**shared, **block}) for key, block in tables(content, "attack")]
     total = 0
@@ -73,7 +75,6 @@ def _unswept(errors: Errors, key: str, table: Mapping[str, Any]) -> dict[str, An
 
 
 def _values(errors: Errors, key: str, raw: Any) -> list[Any]:
-    """Return the values which an item stands for: the item, or all combinations of its sweep."""
     if not isinstance(raw, dict) or "sweep" not in raw:
         return [raw]
     fixed, sweep = {name: value for name, value in raw.items() if name != "sweep"}, raw["sweep"]
@@ -93,7 +94,7 @@ def _values(errors: Errors, key: str, raw: Any) -> list[Any]:
 
 
 def _rows(errors: Errors, index: int, block: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the rows of a `[[published]]` block with its shared values; a block without rows is itself a row."""
+    """Yield (place in the file, row) for a `[[published]]` block; a block without `rows` is itself a single row."""
     if not isinstance(block, dict) or not block.keys() & {"columns", "rows"}:
         yield f"[{index}]", block
         return

@@ -14,12 +14,15 @@ DEEPEST = 16
 
 
 def preset_names(folder: Path = PRESETS) -> tuple[str, ...]:
-    """Return all presets' names, with folders, such as `paper/table-3`."""
+    """Return the names of the presets in `folder`; a name includes the subfolder, such as `paper/table-3`."""
     return tuple(sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.toml")))
 
 
 def located(source: str | Path, errors: Errors, folder: Path = PRESETS) -> Path:
-    """Return the file for a `Path`, a text ending in `.toml`, or a preset's name; raise `MatrixError` if missing."""
+    """Return the path of a matrix file (`source`: a `Path`, or a text ending in `.toml`) or of a preset (by name).
+
+    Raises `MatrixError` for a missing file or an unknown preset.
+    """
     if isinstance(source, Path) or source.endswith(".toml"):
         try:
             if Path(source).is_file():
@@ -60,7 +63,7 @@ def document(path: Path, errors: Errors) -> dict[str, Any]:
 
 
 def _syntax(message: str) -> tuple[str, str, str]:
-    """Split tomllib's message, which ends in the place, into key, message and remedy."""
+    """Split tomllib's message, such as `Invalid value (at line 1, column 5)`, into key, message and remedy."""
     place = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
     what = message[: place.start()] if place else message
     where = f"line {place[1]}, column {place[2]}" if place and place[1] else "end of file" if place else ""

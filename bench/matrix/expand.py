@@ -1,4 +1,4 @@
-"""Expansion of a matrix into cells: data by content, weights by training, impossible cells marked, no duplicates."""
+"""Expansion of a matrix into cells, with data hashes, the needed trainings, and reasons for impossible cells."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ _ANY_ATTACK = {name: AttackCell.model_fields[name].default for name in marked(At
 
 @dataclass(frozen=True, slots=True)
 class PlannedCell:
-    """A cell to run; `impossible` is the reason why it cannot run (recorded as n/a), or None."""
+    """A cell in a run's plan; `impossible` is the reason why the cell cannot run (recorded as n/a), or None."""
 
     cell: AttackCell | TrainingCell
     impossible: str | None
@@ -31,8 +31,6 @@ class PlannedCell:
 
 @dataclass(slots=True)
 class _Plan:
-    """Facts by data set, trainings by id, and rounds to save by training id."""
-
     facts_of: FactsOf
     registry: Registry
     facts: dict[str, DatasetFacts] = field(default_factory=dict)
@@ -40,7 +38,6 @@ class _Plan:
     kept: dict[str, set[int]] = field(default_factory=dict)
 
     def fields(self, row: Combination) -> dict[str, Any]:
-        """Return the fields which attacks and trainings share, with the data set identified by content."""
         entry: Entry = row["dataset"]
         key = _key(entry)
         if key not in self.facts:
@@ -50,13 +47,13 @@ class _Plan:
         return {"federated": Federated(), "defense": Entry(name="none"), **row, "dataset": data}
 
     def training(self, fields: Mapping[str, Any], rounds: set[int]) -> TrainingCell:
-        """Return the training with these fields; the rounds to save are noted, but are not in the id."""
+        """Add a training, and the rounds to save; return its cell, whose id does not depend on `rounds`."""
         cell = TrainingCell(**fields)
         self.kept.setdefault(cell.id, set()).update(rounds)
         return self.trainings.setdefault(cell.id, cell)
 
     def attack(self, row: Combination) -> AttackCell:
-        """Return a combination's attack cell, and add the training behind its weights to the plan."""
+        """Return the attack cell for a combination; a training which makes the attacked weights joins the plan."""
         fields = self.fields(row)
         weights = fields.get("weights")
         if isinstance(weights, Weights) and weights.train is not None and weights.round is not None:
@@ -75,8 +72,8 @@ class _Plan:
 def expand(matrix: Matrix, facts_of: FactsOf, *, registry: Registry = _registry) -> tuple[PlannedCell, ...]:
     """Return a matrix's cells without duplicates: trainings, then attacks, in the order of blocks and axes.
 
-    `facts_of` returns a data set's facts.  Impossible combinations are included with their reason.  Raises
-    `MatrixError` if no cell is possible.
+    `facts_of` gives the facts for a data set's name and parameters.  An impossible combination becomes a cell with its
+    reason.  Raises `MatrixError` if no cell is possible.
     """
     plan, errors = _Plan(facts_of=facts_of, registry=registry), Errors(matrix.file)
     attacks = [plan.attack(row) for row in matrix.attacks]
@@ -103,9 +100,9 @@ def expand(matrix: Matrix, facts_of: FactsOf, *, registry: Registry = _registry)
 
 
 def _in_cascades(cells: Sequence[AttackCell], plan: _Plan) -> list[AttackCell]:
-    """Return the cells, each with the earlier cells on the same readings in `after`.
+    """Return the cells; a cell's `after` lists the ids of earlier cells which differ only in the attack.
 
-    Outside cascades: impossible cells, and cells with a gallery, which measure recognition.
+    Impossible cells stay out of cascades, and so do cells with a granted gallery, because they measure recognition.
     """
     chains: dict[str, tuple[str, ...]] = {}
     placed: dict[str, AttackCell] = {}

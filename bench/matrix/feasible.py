@@ -35,7 +35,7 @@ class DatasetFacts:
 
 
 def impossible(cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry: Registry = _registry) -> str | None:
-    """Return why a cell cannot run, or None; reasons which depend on a reading come later, from the attack."""
+    """Return the reason why a cell cannot run, or None; an attack may still refuse a reading later, during the run."""
     reason = _model(cell, facts, registry) or _clients(cell.federated, facts)
     if reason is not None or isinstance(cell, TrainingCell):
         return reason
@@ -45,12 +45,12 @@ def impossible(cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry
 
 
 def examples(point: str, federated: Federated) -> int:
-    """Return how many distinct examples a reading at an interception point depends on."""
+    """Return the number of distinct examples behind a reading at this interception point."""
     return POINTS[point].examples(batch=federated.batch, steps=federated.steps, senders=federated.per_round)
 
 
 def client_examples(federated: Federated, training: int) -> int:
-    """Return |D_i|, a client's examples if `training` examples are partitioned (`bench.datasets.partition`)."""
+    """Return |D_i|, the number of examples per client, for a data set with `training` training examples."""
     return client_size(
         federated.partition, training, clients=federated.clients, client_examples=federated.client_examples
     )
@@ -74,8 +74,8 @@ def _of_kind(entry: type, name: str, dataset: str, kind: Kind) -> str | None:
 def _unbuildable(model: type, params: str, shape: tuple[int, ...], classes: int) -> str | None:
     """Return why the model cannot be built for this shape, or None.
 
-    A large model is tried on the meta device, without memory.  A small model is tried with numbers, because torch's
-    meta arithmetic imports its compiler first.
+    A large model runs on torch's meta device, which needs no memory for weights.  A small model runs with real numbers
+    on the CPU, because torch's meta device first imports its compiler, which is slow.
     """
     misfit = "its layers do not fit inputs of this size"
     for device in ("meta", "cpu"):
@@ -100,7 +100,6 @@ def _unbuildable(model: type, params: str, shape: tuple[int, ...], classes: int)
 
 
 def _clients(federated: Federated, facts: DatasetFacts) -> str | None:
-    """Return why the partition is refused (as far as known without labels), or why a client has no batch."""
     reason = refusal(
         federated.partition,
         facts.training,
@@ -135,7 +134,7 @@ def _unknowns(cell: AttackCell, registry: Registry) -> str | None:
 
 
 def _repeats(cell: AttackCell, training: int) -> str | None:
-    """Return a reason if a reading would use an example twice, or two readings a client (`bench.answer.victims`)."""
+    """Return a reason if a reading would use the same example twice, or if two readings would need the same client."""
     point, setting = POINTS[cell.point], cell.federated
     size, used = client_examples(setting, training), setting.batch * setting.steps
     if point.after_training and used > size:

@@ -37,11 +37,11 @@ REQUIRED = {
 
 
 class Wrong(ValueError):
-    """A validator's refusal; each argument is a line with mistake and remedy."""
+    """The error which a validator raises for a wrong value; each argument is a line with the mistake and a remedy."""
 
 
 class Rows(list[Any]):
-    """A list of rows which were written out from fewer items; `keys` holds each row's place in the file."""
+    """A list of rows made from fewer items in the file; `keys[i]` is the place in the file from which row i comes."""
 
     def __init__(self, rows: Iterable[tuple[str, Any]]) -> None:
         pairs = list(rows)
@@ -50,7 +50,7 @@ class Rows(list[Any]):
 
 
 class Errors:
-    """Collected errors in a file; each line is `FILE: key: what; remedy`."""
+    """Errors collected from a matrix file; each line is `FILE: key: mistake; remedy`."""
 
     def __init__(self, file: str) -> None:
         self.file = printable(file)
@@ -61,7 +61,7 @@ class Errors:
         self._lines[printable(f"{line}; {remedy}" if remedy else line, LINE_LENGTH)] = None
 
     def add_validation(self, error: ValidationError, content: Any, model: type[BaseModel]) -> None:
-        """Add pydantic's errors for `content`, which was validated against `model`."""
+        """Add a line for each error which pydantic found in `content` against `model`."""
         for item in error.errors(include_url=False):
             for message in _messages(item, content, model):
                 self.add(*message)
@@ -94,14 +94,14 @@ def quoted(value: Any) -> str:
 
 
 def nearest(name: str, known: Iterable[str], what: str = "there are") -> str:
-    """Return the remedy for an unknown name: the nearest valid name, or all names."""
+    """Return the remedy for an unknown name: the most similar known name, or `what` followed by all known names."""
     names = sorted(known)
     near = difflib.get_close_matches(name[:NAME_LENGTH], names, n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else f"{what} {', '.join(names) or 'none'}"
 
 
 def expected(what: str, value: Any, example: str) -> str:
-    """Return the message for a value with a wrong type."""
+    """Return the message for a value with a wrong type: expected `what`, got `value`, write e.g. `example`."""
     return f"expected {what}, got {quoted(value)}; write e.g. {example}"
 
 
@@ -110,7 +110,7 @@ def lacks(name: str) -> tuple[str, str]:
 
 
 def _messages(item: Mapping[str, Any], content: Any, model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
-    """Yield (key, what, remedy) for a pydantic error; a validator's `Wrong` may give several."""
+    """Yield the arguments of `Errors.add` (key, mistake, remedy) for an item of pydantic's error list."""
     loc, kind, value = item["loc"], item["type"], item["input"]
     key, (owner, name) = _key(content, loc), _field(model, loc)
     if kind == "value_error":
@@ -139,7 +139,7 @@ def _messages(item: Mapping[str, Any], content: Any, model: type[BaseModel]) -> 
 
 
 def _key(content: Any, loc: Sequence[str | int]) -> str:
-    """Return the place of pydantic's `loc` in the file, such as `axes.attack[0]`."""
+    """Return the place in the file for pydantic's error location, such as `axes.attack[0]`."""
     key = ""
     for part in loc:
         if isinstance(part, str):
@@ -152,7 +152,7 @@ def _key(content: Any, loc: Sequence[str | int]) -> str:
 
 
 def _field(model: type[BaseModel], loc: Sequence[str | int]) -> tuple[type[BaseModel], str]:
-    """Return the model which contains the last name in `loc`, and this name."""
+    """Follow pydantic's error location from `model`; return the model with the wrong field, and the field's name."""
     names = [part for part in loc if isinstance(part, str)]
     for name in names[:-1]:
         field = model.model_fields.get(name)
@@ -161,7 +161,7 @@ def _field(model: type[BaseModel], loc: Sequence[str | int]) -> tuple[type[BaseM
 
 
 def _model(annotation: Any) -> type[BaseModel] | None:
-    """Return the model inside an annotation, such as `Train` in `list[Train] | None`."""
+    """Return the pydantic model inside a type annotation, such as `Train` for `list[Train] | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model, get_args(annotation))), None)

@@ -1,7 +1,7 @@
 """Published figures for a matrix's cells: `[[published]]` in the matrix file, saved with the run's records.
 
-A row has a pattern over axes, figures and their source.  Rows are not in any configuration: tables show published and
-measured figures together.  RUN/published.json holds the rows of the latest matrix which has rows.
+A row has a pattern over axes, figures and their source.  Tables show these figures next to the measured figures of
+matching cells; cell ids do not depend on them.  RUN/published.json holds the rows of the latest matrix with rows.
 """
 
 import json
@@ -21,14 +21,14 @@ FILE = "published.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedFigures:
-    """Published figures for the cells which match a pattern."""
+    """Figures from a paper for all cells which match a pattern."""
 
     where: Mapping[str, Any]
-    """Axis → pattern which a cell's value must match."""
+    """Axis → pattern for the cell's value, such as `{"defense": {"name": "prune"}}`."""
     figures: Mapping[str, float]
-    """Figures by name (`FIGURES`)."""
+    """Metric or other figure → value; `FIGURES` lists the allowed names."""
     source: str
-    """Paper and table as the source."""
+    """The paper and its table."""
 
 
 def published(rows: Iterable[PublishedRow]) -> tuple[PublishedFigures, ...]:
@@ -45,7 +45,7 @@ def beside(rows: Iterable[PublishedFigures], cell: AnyCell) -> PublishedFigures 
 
 
 def row_json(row: Any) -> dict[str, Any]:
-    """Return a table's row, a dataclass with a field `published`, as JSON types."""
+    """Return a row of a results table (a dataclass with a field `published`) as JSON types."""
     plain = {name: getattr(row, name) for name in row.__slots__ if name != "published"}
     beside: PublishedFigures | None = row.published
     return {**plain, "published": beside and {**beside.figures, "source": beside.source}}
@@ -58,7 +58,7 @@ def save(run: Path, rows: Iterable[PublishedFigures]) -> None:
 
 
 def saved(run: Path) -> tuple[PublishedFigures, ...]:
-    """Read a run's rows; raise `RecordError` for a damaged file."""
+    """Read the published figures from a run folder; empty without a file.  Raises `RecordError` for a damaged file."""
     path = run / FILE
     try:
         return tuple(restored(row) for row in json.loads(path.read_text("utf-8")))
@@ -69,13 +69,13 @@ def saved(run: Path) -> tuple[PublishedFigures, ...]:
 
 
 def restored(row: Any) -> PublishedFigures:
-    """Restore figures from JSON; raise an error in `MALFORMED` for other JSON."""
+    """Make published figures from JSON; malformed JSON raises an exception listed in `bench.errors.MALFORMED`."""
     figures = {name: float(row["figures"][name]) for name in FIGURES if name in row["figures"]}
     return PublishedFigures(where=dict(row["where"]), figures=figures, source=str(row["source"]))
 
 
 def _agrees(pattern: Any, value: Any) -> bool:
-    """Return whether a value matches a pattern: a table needs only the pattern's keys, other values must be equal."""
+    """Compare a value with a pattern: a table matches if it has the pattern's items, other values if they are equal."""
     if isinstance(pattern, Mapping):
         return isinstance(value, Mapping) and all(
             key in value and _agrees(part, value[key]) for key, part in pattern.items()

@@ -1,7 +1,7 @@
 """Reading of a matrix, from a TOML file or preset, as checked combinations; all errors are reported together.
 
 [[attack]]    attacks: all combinations of axes; a value is a name, or a table with parameters and `sweep`
-[axes]        axes shared by all [[attack]] blocks; a block by itself if no block is given
+[axes]        axes shared by all [[attack]] blocks; without [[attack]], the only attack block
 [[train]]     trainings: all combinations of axes
 [[published]] published figures for these cells (`bench.matrix.published`)
 """
@@ -29,26 +29,26 @@ Combination = Mapping[str, Any]  # axis → its value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """A checked matrix."""
+    """A matrix file's content after all checks: combinations for attacks and trainings, not yet expanded to cells."""
 
     file: str
-    """File name at the start of every error message."""
+    """The file's name, printed at the start of every error message."""
     path: Path
     """Location of the file."""
     title: str
-    """Title in tables."""
+    """Title above the result tables."""
     suite: str | None
-    """Name of a published suite; None: not a suite."""
+    """Name of a suite in `bench.matrix.suites`; None: the matrix is not a suite."""
     attacks: tuple[Combination, ...]
-    """Attacks, each as axis → value."""
+    """Attacks; each maps the names of axes to values."""
     trainings: tuple[Combination, ...]
-    """Trainings, each as axis or other field of `TrainingCell` → value."""
+    """Trainings; each maps the names of axes, and of other fields in `TrainingCell`, to values."""
     published: tuple[PublishedFigures, ...] = ()
-    """Published figures."""
+    """Figures from papers for these cells."""
     scale: str | None = None
-    """Name of the chosen scale; None: the file has no scales."""
+    """Name of the chosen scale (a size of the matrix, such as `quick`); None: the file has no scales."""
     cascade: bool = False
-    """Whether each attack, in file order, receives the readings left by earlier attacks."""
+    """Whether attacks on the same readings form a cascade; `[[attack]]` blocks and axes give the order."""
 
 
 def presets(folder: Path = PRESETS) -> tuple[tuple[str, str], ...]:
@@ -69,11 +69,11 @@ def read(
 ) -> Matrix:
     """Read a matrix file (a `Path`, or a text ending in `.toml`), or a preset in `folder`.
 
-    `more_defenses`, names or `NAME:PARAMETER=VALUE`, join the axis `defense` (default: `none`) for every attack, and
-    for every `[[train]]` block which compares defenses.  `scale` is a name in the file's `scales`; None: the first
-    name. `full` switches the cascade off.
+    `more_defenses` are names or `NAME:PARAMETER=VALUE`.  They join the axis `defense` (without this axis: `none`) for
+    every attack, and for every `[[train]]` block with several defenses.  `scale` is a name in the file's `scales`;
+    None: the first name.  `full` switches the cascade off.
 
-    Raises `MatrixError` with a line for each error: `FILE: key: what; remedy`.
+    Raises `MatrixError` with a line for each error: `FILE: key: mistake; remedy`.
     """
     errors = Errors(str(source))
     path = place = located(source, errors, folder)
@@ -90,7 +90,7 @@ def read(
 
 
 def of_document(content: Mapping[str, Any], name: str, *, registry: Registry = _registry) -> Matrix:
-    """Check a matrix document without a file; `name` starts each error line.  Raises `MatrixError`."""
+    """Check a matrix given as parsed TOML; `name` begins each error line.  Raises `MatrixError`."""
     return _checked(Errors(name), content, Path(name), Path(), None, False, registry)
 
 
@@ -129,7 +129,6 @@ def _checked(
 
 
 def _attacks(errors: Errors, matrix: Document, scale: str | None) -> list[Combination]:
-    """Return the combinations from this scale's blocks; a file per seed becomes the seed's file."""
     axes = matrix.axes or Axes()
     shared = matrix.written(Budgets.model_fields) | axes.written(AXES)
     blocks: list[Axes] = [block for block in matrix.attack if block.scale in (None, scale)]
@@ -156,7 +155,6 @@ def _trainings(block: TrainBlock) -> list[Combination]:
 
 
 def _product(axes: Mapping[str, Sequence[Any]], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return all combinations of the axes' values; the last axis varies fastest."""
     names = [name for name in names if name in axes]
     return [dict(zip(names, row, strict=True)) for row in product(*(axes[name] for name in names))]
 
@@ -190,7 +188,7 @@ def _check_complete(errors: Errors, content: Mapping[str, Any]) -> None:
 
 
 def _on_a_preset(errors: Errors, content: Mapping[str, Any], folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return a preset's file and content; a file with `preset` may only add `title` and `defense`."""
+    """Return the path and content of the preset which the file names, with the file's `title` and `defense`s."""
     name, defenses = content["preset"], content.get("defense", [])
     for key in content.keys() - {"preset", "title", "defense"}:
         errors.add(key, "a file with `preset` has `title` and `defense` alone", "leave it out, or write all axes")
@@ -221,9 +219,10 @@ def _named(errors: Errors, names: Sequence[str], registry: Registry) -> list[Typ
 
 
 def _with_defenses(errors: Errors, content: Mapping[str, Any], right: Sequence[Any]) -> dict[str, Any]:
-    """Return the tables which change when these defenses are added; a list never holds a defense twice.
+    """Return the tables which change when the defenses `right` are added; a list never holds a defense twice.
 
-    A `[[train]]` block with a single defense only makes weights and stays unchanged, except in a suite.
+    A `[[train]]` block with a single defense only makes weights, and stays unchanged, except in a suite, which measures
+    every defense's costs.
     """
 
     def wider(table: Any) -> Any:

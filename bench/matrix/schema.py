@@ -1,6 +1,6 @@
-"""The matrix document as pydantic models, which look up entries and write out defaults.
+"""The matrix file as pydantic models: names become registered entries, and defaults are filled in.
 
-Axis lists hold single values here, because `bench.matrix.blocks` writes sweeps out first.
+`bench.matrix.blocks` replaces sweeps beforehand, so an axis list holds only single values here.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -36,12 +36,12 @@ AXES, TRAIN_AXES = axes(AttackCell), axes(TrainingCell)
 
 
 class Table(BaseModel):
-    """A table in the file; unknown keys and type conversions are refused."""
+    """Base class for the file's tables; unknown keys and type conversions are refused."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
     def written(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return the values for those `names` which the file gives."""
+        """Return name → value for those of `names` which the file gives explicitly."""
         return {name: getattr(self, name) for name in names if name in self.model_fields_set}
 
 
@@ -50,7 +50,7 @@ def _entry(axis: str) -> PlainValidator:
 
 
 def _entry_pattern(axis: str) -> PlainValidator:
-    """Keep only the parameters written in the file, so that the pattern matches every entry with these parameters."""
+    """Validate an entry, but keep only written parameters: `{ name = "prune" }` matches prune with every share."""
 
     def check(raw: Any, info: Any) -> dict[str, Any]:
         entry = registered(axis, raw, info.context["registry"])
@@ -87,7 +87,7 @@ def _line(raw: Any) -> str:
 
 
 def _grants(raw: Any) -> Any:
-    """Convert a list such as `["labels", { repeated-readings = 100 }]` to a table for `Grants`."""
+    """Convert a list such as `["labels", { repeated-readings = 100 }]` to a table with the fields of `Grants`."""
     example = '[], ["labels"], [{ repeated-readings = 100 }] or [{ public = "none" }]'
     if not isinstance(raw, list) or not all(isinstance(item, str | dict) for item in raw):
         raise Wrong(expected("a list of grants", raw, example))
@@ -126,7 +126,7 @@ Amount = Annotated[float, Field(ge=0, le=1e9)]
 
 
 class Training(Table):
-    """The training which makes attacked weights: rounds, defense, setting and tests."""
+    """The key `train` in `weights`: the training which makes the attacked weights."""
 
     rounds: Count
     defense: Defense = Entry(name="none")
@@ -136,7 +136,7 @@ class Training(Table):
 
 
 class Weights(Table):
-    """Attacked weights: "init" (an empty table), a file, or a training with a round."""
+    """The axis `weights`: `"init"` (an empty table here), a `file`, or a training (`train`) with a `round`."""
 
     file: Annotated[
         FileWeights | SeededFile | None, PlainValidator(lambda raw, info: weights_file(info.context["folder"], raw))
@@ -163,7 +163,7 @@ class Weights(Table):
 
     @property
     def value(self) -> "InitialWeights | FileWeights | SeededFile | Weights":
-        """The weights for a cell, or their source: a file per seed, or this table with its training."""
+        """The weights for a cell; if they depend on the seed, a `SeededFile`, or this table with its training."""
         return self if self.train is not None else self.file or InitialWeights()
 
 
@@ -180,7 +180,7 @@ _SPELT: dict[str, Any] = {
 
 
 class Budgets(Table):
-    """Budget keys at the top of the file or among the axes: a number, or a list of numbers."""
+    """Attack budgets, written at the top of the file or among the axes; each is a number or a list of numbers."""
 
     evaluations: Counts | None = None
     readings: Counts | None = None
@@ -198,7 +198,7 @@ def _adding(fields: Mapping[str, Any]) -> Callable[[type[_T]], type[_T]]:
 
 
 def _axes(cell: type[AnyCell], required: Container[str] = (), but: Container[str] = ()) -> dict[str, Any]:
-    """Return a cell's axes as fields, whose lists hold the cell's values, or values in the form of `_SPELT`."""
+    """Return the fields for a pydantic model with a list of values for each axis of a cell class, except `but`."""
     fields: dict[str, Any] = {}
     for name in (name for name in axes(cell) if name not in but):
         field = cell.model_fields[name]
@@ -211,22 +211,22 @@ def _axes(cell: type[AnyCell], required: Container[str] = (), but: Container[str
 
 @_adding(_axes(AttackCell, but=Budgets.model_fields))
 class Axes(Budgets):
-    """Axes for attacks; cells are all combinations of the lists' values."""
+    """`[axes]`: a list of values for each attack axis; a cell is a combination with a value from each list."""
 
 
 class AttackBlock(Axes):
-    """`[[attack]]`: all combinations of its axes and the shared axes."""
+    """`[[attack]]`: all combinations of its lists and the lists in `[axes]`; for the same axis, its own list counts."""
 
     scale: str | None = None
 
 
 @_adding(_axes(TrainingCell, REQUIRED))
 class TrainAxes(Table):
-    """Axes for trainings; cells are all combinations of the lists' values."""
+    """A list of values for each training axis; a training is a combination with a value from each list."""
 
 
 class TrainBlock(TrainAxes):
-    """`[[train]]`: trainings, as all combinations of its axes."""
+    """`[[train]]`: all combinations of this block's axes; the other fields apply to every training in the block."""
 
     scale: str | None = None
     checkpoints: list[Index] = []
@@ -248,7 +248,7 @@ class TrainBlock(TrainAxes):
 
 @_adding({metric.name: (Annotated[float, Field(ge=metric.least, le=metric.most)] | None, None) for metric in METRICS})
 class Figures(Table):
-    """Published figures, including every metric; `accuracy` to `overhead` concern trainings."""
+    """Figures allowed in `[[published]]`, and every metric; `accuracy`, `epsilon`, … `overhead` belong to trainings."""
 
     asr: Share | None = None
     iterations: Amount | None = None
@@ -260,7 +260,7 @@ class Figures(Table):
 
 
 class PublishedRow(Figures):
-    """A row in `[[published]]`: a pattern over axes, figures and their source."""
+    """A row in `[[published]]`: a pattern over axes, the figures for matching cells, and their source."""
 
     source: Annotated[Line, Field(min_length=1)]
     dataset: Annotated[dict[str, Any] | None, _entry_pattern("dataset")] = None

@@ -1,6 +1,6 @@
-"""The published suites: fixed matrices, and the rule for a ranked run.
+"""The benchmark's suites: matrices which never change, and the rule for a ranked run.
 
-A suite with a version never changes: attacks, budgets and conditions under a protocol.  A stronger attack goes into the
+A suite's version fixes attacks, budgets and conditions under an evaluation protocol.  A stronger attack goes into the
 next version, or into the suite `extra`, so that rows with equal version stay comparable.
 """
 
@@ -20,10 +20,10 @@ def title(name: str) -> str:
 
 
 def ranking(name: str, path: Path, overrides: Sequence[str] = (), folder: Path = PRESETS) -> dict[str, Any]:
-    """Return, as JSON types, whether a run of suite `name` from the matrix at `path` is ranked.
+    """Return a run's statement about suite `name` as JSON types: `ranked`, the reasons against it, and versions.
 
-    A ranked run uses bench's matrix and no `overrides` (options which change the configuration); `why_not` is then
-    empty.
+    A run is ranked if `path` is the suite's matrix in `folder`, and no `overrides` (options which change cells) were
+    given.
     """
     why = [f"{option} changes the suite's configuration" for option in overrides]
     shipped = f"{name}.toml"

@@ -10,10 +10,10 @@ Typed = str | dict[str, Any]  # a name, or a table with its name and parameters
 
 
 def entries(texts: Sequence[str], option: str) -> list[Typed]:
-    """Parse texts such as `cpl,gradinv` or `prune:share=.9,at=example` into axis values; a text may hold several.
+    """Parse command-line texts such as `cpl,gradinv` or `prune:share=.9,at=example` into axis values.
 
-    A part with `=` but without a name belongs to the previous entry.  Raises `BenchError` with the name of the
-    `option`.
+    A comma separates entries; a part with `=` is a further parameter of the previous entry.  Raises `BenchError`, which
+    names the command-line `option`.
     """
     values: list[Typed] = []
     for part in (part.strip() for text in texts for part in text.split(",")):
@@ -36,7 +36,7 @@ def entries(texts: Sequence[str], option: str) -> list[Typed]:
 
 
 def number_or_text(text: str) -> Any:
-    """Parse JSON literals and numbers (`2`, `.9`, `true`); return other text unchanged."""
+    """Convert a JSON literal or number (`2`, `.9`, `true`) to its value; return any other text unchanged."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Weights files in a matrix, identified by content: a single file, or a file for each seed."""
+"""Weights files in a matrix, identified by content hash: the same file for all seeds, or a file for each seed."""
 
 import hashlib
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ SEED = "{seed}"  # in a file's name
 
 @dataclass(frozen=True, slots=True)
 class SeededFile:
-    """A weights file for each seed: `{seed}` in `name`, below `folder`, stands for the cell's seed."""
+    """Weights files for several seeds: `name` contains `{seed}`, such as `lenet-{seed}.npz`, and lies in `folder`."""
 
     folder: Path
     name: str
 
     def of(self, seed: int) -> FileWeights:
-        """Return the file for a seed; raise `Wrong` for a missing file."""
+        """Return the weights file for a seed; raise `Wrong` for a missing file."""
         weights = _read(self.folder, self.name.replace(SEED, str(seed)))
         return weights.model_copy(update={"series": self.name})
 
 
 def weights_file(folder: Path, raw: Any) -> FileWeights | SeededFile:
-    """Return the file `raw` below `folder`; raise `Wrong` for a missing file."""
+    """Return the file `raw` below `folder`, or the files by seed if `raw` has `{seed}`; raise `Wrong` if missing."""
     if not isinstance(raw, str) or not raw or "\0" in raw:
         raise Wrong(expected("a path", raw, '"w.safetensors"'))
     return SeededFile(folder, raw) if SEED in raw else _read(folder, raw)
