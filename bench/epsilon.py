@@ -1,28 +1,30 @@
-"""The value type for ε: computed by `bench.defenses.accounting`, kept in records, read by every view."""
+"""The type of a privacy loss ε: computed by `bench.defenses.accounting`, stored in records, shown in tables."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epsilon:
-    """A value of ε at δ with its meaning, or the reason why no ε exists."""
+    """A differential-privacy pair (ε, δ) with its assumptions, or the reason why no ε exists."""
 
     convention: str
-    """`valid`, `idealised`, `paper`, `tap` or `bayesian`; before protocol 3 also `tight`."""
+    """`valid` (actual sampling), `idealised` (Poisson sampling), `paper` (the paper's accounting), `tap` (for an
+    attacker at a point) or `bayesian`; before protocol 3 also `tight`.
+    """
     accountant: str
     """Composition method, in words."""
     unit: str
     """Protected unit: `example` or `client`."""
     adversary: str
-    """The adversary's access: the released models, or a tap."""
+    """The adversary's access, in words: the released models, or a point (tap) in a round."""
     epsilon: float | None
     """ε, at least 0; None: absent, with the reason in `absent`."""
     delta: float
     """δ, in [0, 1); 0 for pure ε."""
     q: float
-    """Sampling rate, in (0, 1]."""
+    """Sampling rate: probability that a step or round uses the protected row, in (0, 1]."""
     steps: int
-    """Number of composed releases."""
+    """Number of composed releases, such as local steps or rounds."""
     multiplier: tuple[float, float] | None
     """First and last noise multiplier (deviation over sensitivity); None: the accountant uses no multiplier."""
     sampling: str

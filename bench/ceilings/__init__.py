@@ -1,1 +1,1 @@
-"""Ceilings: limits for every attacker, and references for attackers with more knowledge than any real attacker."""
+"""Limits to compare attacks with: an upper bound on every attacker's success, and the error of an ideal estimate."""

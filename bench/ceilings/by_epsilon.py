@@ -1,7 +1,7 @@
 """Upper bound on the share of examples which any attacker recognises in a reading, given a proved ε.
 
-The bound holds for any knowledge besides the reading.  κ is the success rate of blind guesses, μ a row's sensitivity
-over the noise, and u the number of times a reading uses the row.
+Further knowledge of the attacker is allowed.  κ is the success rate of guesses without the reading; μ the reading's
+change if a row (an example's gradient or a client's update) becomes zero, over the noise deviation; u the row's uses.
 """
 
 from math import exp, sqrt
@@ -17,10 +17,10 @@ _LARGE = 700.0  # exponents up to which double precision holds the exponential
 def ceiling(figure: Epsilon | None, chance: float) -> float | None:
     """Return the largest share of examples which any attacker can recognise, in [0, 1]; None if no bound is proved.
 
-    `figure` is the ε at the tap; `chance` is κ, the best success rate of guesses without the reading (a list of k
-    guesses has k times the rate of a single guess).  A Gaussian release, with neighbours whose row has gradient zero,
-    gives Φ(Φ⁻¹(κ) + μ√u); a pure ε gives min(e^ε κ, 1 - e^-ε (1 - κ)) (Balle, Cherubin & Hayes 2022; Hayes, Mahloujifar
-    & Balle 2023; Kaissis et al. 2023).
+    `figure` is the ε at the attacker's point; `chance` is κ (for lists of k guesses, k times the rate of a single
+    guess). Gaussian noise gives the bound Φ(Φ⁻¹(κ) + μ√u), with Φ the standard normal distribution function; pure ε (δ
+    = 0) gives min(e^ε κ, 1 - e^-ε (1 - κ)) (Balle, Cherubin & Hayes 2022; Hayes, Mahloujifar & Balle 2023; Kaissis et
+    al. 2023).
     """
     if figure is None or figure.epsilon is None:
         return None

@@ -1,12 +1,13 @@
 """The linear-Gaussian reference: the error of the best estimate if the gradient were linear around the truth.
 
-Let z be the truth, J the Jacobian of the described reading at z, N(0, v) the noise, and N(m, C), C = A Aᵀ, a prior from
-public examples.  The posterior mean for the linearised reading has the mean squared error
+Let z be the true example, J the derivative at z of the reading as the defense's description simulates it, N(0, v) the
+noise, and N(m, C), C = A Aᵀ, a prior from public examples.  If the reading were linear in z, the best estimate (the
+posterior mean) would have the mean squared error
 
     ‖A K⁻¹ A⁻¹(z - m)‖² + tr(A K⁻¹ (K - I) K⁻¹ Aᵀ),  K = I + Aᵀ Jᵀ J A / v,
 
-with the bias in the first term and the noise in the second.  The reference shows how near an attacker comes to the best
-error which second moments allow.  It is no bound: gradients are not linear, and examples are not Gaussian.
+the squared bias plus the variance from noise.  An attack's error is compared with this reference, which is no bound:
+gradients are not linear, and examples are not Gaussian.
 """
 
 from collections.abc import Mapping
@@ -23,9 +24,9 @@ _CHUNK = 128  # candidates in a single call
 
 
 def mean_squared_errors(reading: Reading, truth: Tensor, labels: Tensor) -> Tensor | None:
-    """Return the reference's expected mean squared error for the first readings, (reading,), in float64.  `truth`
-    (reading, *shape) in [0, 1] and `labels` (reading,) are the examples behind these readings.  Return None if the
-    reading has no described noise with a known variance, holds several examples or local steps, or was repeated.
+    """Return the expected mean squared error by the module's formula, (reading,), in float64.  `truth` (reading,
+    *shape) in [0, 1] and `labels` (reading,) are the examples behind the first readings.  Return None for several
+    examples, local steps or rounds behind a reading, or without described noise of known variance.
     """
     description = reading.description
     if description is None or reading.examples > 1 or reading.steps > 1 or len(reading.rounds) > 1:
@@ -50,7 +51,7 @@ def mean_squared_errors(reading: Reading, truth: Tensor, labels: Tensor) -> Tens
 
 
 def _jacobian(reading: Reading, description: Description, row: int, truth: Tensor, label: Tensor) -> Tensor:
-    """Return the described reading's Jacobian at the truth, (coordinate, value), in units of the noise deviation."""
+    """Return the derivative of a simulated reading by the example, over the noise deviation, (coordinate, value)."""
     observed = {name: value[row, 0].double() / reading.unit for name, value in reading.values.items()}
     weights = {name: value[0].double() for name, value in reading.weights.items()}
     deviations = _deviations(description, observed)

@@ -49,9 +49,9 @@ def clients_of(cell: AttackCell | TrainingCell, data: Data) -> Indices:
 def local_batches(
     cell: AttackCell | TrainingCell, data: Data, clients: Indices, chosen: tuple[int, ...], round_: int
 ) -> tuple[Batches, Indices]:
-    """Return the chosen clients' batches in a round, and the examples' positions in the training split, (client, step,
-    example).  `clients` is the result of `clients_of`.  A client draws a new example order each round, without
-    replacement within each pass.
+    """Return the chosen clients' batches in a round, and their examples' positions in the training split, (client,
+    step, example).  `clients` is the result of `clients_of`.  Each round shuffles a client's examples anew; an
+    example recurs in the round only after all the client's other examples.
     """
     federated, key = cell.federated, data_key(cell, data)
     orders = np.stack([_order(cell, key, client, clients[client], round_) for client in chosen])
@@ -61,13 +61,12 @@ def local_batches(
 
 
 def data_key(cell: AttackCell | TrainingCell, data: Data) -> str:
-    """Return the fields which determine data draws besides the seed: data, model and federated setting, as JSON."""
+    """Return data hash, model and federated setting as JSON: cells with equal text and seed draw equal batches."""
     model, federated = cell.model.model_dump(mode="json"), cell.federated.model_dump(mode="json")
     return json.dumps([data.sha256, model, federated], sort_keys=True)
 
 
 def _order(cell: AttackCell | TrainingCell, key: str, client: int, examples: Indices, round_: int) -> Indices:
-    """Return a client's examples in step order, (step·example,)."""
     needed = cell.federated.steps * cell.federated.batch
     generator = rng.generator(cell.seed, "batch", key, client, round_)
     passes = [examples[generator.permutation(len(examples))] for _ in range(-(-needed // len(examples)))]

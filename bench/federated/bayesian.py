@@ -1,4 +1,4 @@
-"""Bayesian accounting for a training: shift of a round's means without a single example or client, over the noise."""
+"""Bayesian accounting for a training: how far a round's mean moves without an example or client, over the noise."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -44,7 +44,9 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accountant:
-    """Bayesian accountant for a training, at the levels requested in the cell."""
+    """Bayesian accountant for a training, at the cell's levels: "instance" protects an example, "client" a client by
+    the noise on updates, "joint" a client by the noise on updates and in local steps.
+    """
 
     config: Bayesian
     federated: Federated
@@ -55,7 +57,7 @@ class Accountant:
     """Reason for each level without ε, level → reason."""
 
     def costs(self, net: Network, round_: Round) -> dict[str, Tensor]:
-        """Return a round's cost at each accountable level, level → (order,), in float64."""
+        """Return a round's privacy cost at each level with an ε, level → (order,), in float64 (`bayesian.cost`)."""
         costs: dict[str, Tensor] = {}
         for level in (level for level in self.config.levels if level not in self.absent):
             variance = _variance(self.stages, level, self.federated, round_.draw_key.round)
@@ -98,7 +100,7 @@ class Accountant:
     def by_round(
         self, costs: Tensors, mechanism: Mechanism | None, tested: Iterable[int]
     ) -> dict[str, tuple[BayesianRound, ...]]:
-        """Return each level's Bayesian ε and the moments accountant's ε for the same run, at the `tested` rounds."""
+        """Return each level's Bayesian ε, and the moments accountant's for comparison, after each round in `tested`."""
         return {
             level: tuple(
                 BayesianRound(
@@ -113,7 +115,7 @@ class Accountant:
         }
 
     def _estimates(self, moved: Tensor, level: str) -> list[np.ndarray]:
-        """Return each group's cost, (order,), from squared distances over the noise variance, (group, row)."""
+        """Return each group's cost, (order,); `moved` (group, row) are squared distances over the noise variance."""
         rounds = self.stages.setting.rounds if self.config.dependent else 1
         moments = bayesian.log_moments(
             moved.flatten().double().cpu().numpy(), q=self._rate(level), formula=self.config.formula
@@ -127,7 +129,7 @@ class Accountant:
         )
 
     def _moments(self, level: str, mechanism: Mechanism | None, rounds: int) -> float | None:
-        """Return the moments accountant's ε for the same rounds, from the clipping bound; None without finite ε."""
+        """Return the moments accountant's ε from the clipping bound; None for infinite ε or another protected unit."""
         unit = "client" if level == "client" else "example"
         if mechanism is None or mechanism.unit != unit:
             return None
@@ -144,8 +146,9 @@ class Accountant:
         return epsilon if math.isfinite(epsilon) else None
 
     def _rate(self, level: str) -> float:
-        """Return q, the probability that the differing row takes part in a step.  At level "instance" q is B over the
-        number of the client's examples (parallel) or of all examples; otherwise q is K/N.
+        """Return q, the probability that a step uses a given row.  At level "instance" q is the batch size over the
+        number of the client's (parallel) or all (sequential) examples; otherwise q is the share of clients in a
+        round.
         """
         federated = self.federated
         if level != "instance":
@@ -155,7 +158,7 @@ class Accountant:
 
 
 def accountant(config: Bayesian, federated: Federated, stages: Stages, *, examples: int) -> Accountant:
-    """Return the accountant for a training under a defense; `stages` may come from any round."""
+    """Return the accountant for a training under a defense; the states in `stages` may belong to any round."""
     obstacles = {level: _obstacle(level, federated, stages) for level in config.levels}
     return Accountant(
         config=config,
@@ -193,7 +196,7 @@ def _counted(level: str) -> tuple[Stage, ...]:
 
 
 def _variance(stages: Stages, level: str, federated: Federated, round_: int) -> float:
-    """Return s², a round's noise variance per coordinate of the level's mean (over a batch, or over K clients)."""
+    """Return the noise variance per coordinate on a mean over a batch ("instance") or over a round's clients."""
     total = 0.0
     for stage in _counted(level):
         context = Context(lead=1, stage=stage, round=round_, step=0, setting=stages.setting, draws=NoDraws())
@@ -206,8 +209,8 @@ def _variance(stages: Stages, level: str, federated: Federated, round_: int) -> 
 
 
 def _distances(rows: Tensor) -> Tensor:
-    """Return the squared distance between each group's means with and without each row, (group, row).  `rows` is
-    (group, row, coordinate).  The distance equals ‖u_i - ū‖²/(n - 1)² for the mean ū over n rows.
+    """Return, for each row u_i, the squared distance between its group's mean ū with and without the row, (group,
+    row): ‖u_i - ū‖²/(n - 1)² for n rows.  `rows` is (group, row, coordinate).
     """
     centred = rows - rows.mean(1, keepdim=True)
     distances: Tensor = centred.square().sum(-1) / (rows.shape[1] - 1) ** 2
@@ -223,7 +226,7 @@ def _without_noise(stages: Iterable[Stage], tensors: Tensors, round_: Round) -> 
 
 
 def _clipped(net: Network, round_: Round) -> Iterator[Tensors]:
-    """Yield example gradients after stage `example` without its noise, in chunks, (client, example, *shape)."""
+    """Yield chunks of example gradients after stage `example`, but without noise, name → (client, example, *shape)."""
     for start in range(0, len(round_.batches.clients), CHUNK):
         part = round_.batches[start : start + CHUNK]
         local = {n: v.expand(len(part.clients), *v.shape) for n, v in round_.weights.items()}
@@ -232,6 +235,5 @@ def _clipped(net: Network, round_: Round) -> Iterator[Tensors]:
 
 
 def _noiseless_updates(net: Network, round_: Round) -> dict[str, Tensor]:
-    """Return updates before stage `client` without noise from the step, name → (client, *shape)."""
     parts = [{n: v.mean(1) for n, v in each.items()} for each in _clipped(net, round_)]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

@@ -1,9 +1,9 @@
 """Local training for many clients together: L steps at each client's weights, with the defense's stages inside.
 
-The results equal `bench.federated.pipeline` without taps: the steps and stages are the same, and each client has a
-stream of draws.  If norms determine every transform at stage `example` (`Transform.by_norms`), no example gradient is
-formed.  Independent noise on each of B examples is then drawn once, on their mean, with the variance for a mean over B
-draws.
+Steps and stages equal those in `bench.federated.pipeline`, but no tensors are kept for taps, and each client has a
+random stream for its draws.  If the gradients' norms determine every transform at stage `example`
+(`Transform.by_norms`), no example gradient is formed.  Independent noise on each of B examples is then drawn once, on
+their mean, with the variance for a mean over B draws.
 """
 
 import math
@@ -28,7 +28,7 @@ from bench.gradients import example_loss, one_hot
 
 
 class Gradients(Protocol):
-    """Example gradients in a local step for many clients, in forms which are computed only on demand."""
+    """A local step's gradients for many clients: mean, examples, norms and weighted mean, computed only on demand."""
 
     def mean(self) -> dict[str, Tensor]: ...
     def each(self) -> dict[str, Tensor]: ...
@@ -126,9 +126,9 @@ def local_updates(
     *,
     classes: int,
 ) -> tuple[dict[str, Tensor], Stages]:
-    """Return these clients' updates before stage `client`, name → (client, *shape), and the stages with their next
-    states.  `weights` are the round's initial weights, name → (*shape); `stages` must hold only these clients' states
-    (`Stages.of`).
+    """Train the clients in `batches`; return their updates before stage `client`, name → (client, *shape), and the
+    stages with their next states.  `weights` are the round's initial weights, name → (*shape); `stages` must hold
+    only these clients' states (`Stages.of`).
     """
     clients = batches.clients
     local = {n: v.expand(len(clients), *v.shape).clone() for n, v in weights.items()}
@@ -169,9 +169,9 @@ def local_updates(
 
 
 def follows_from_norms(stages: Stages) -> bool:
-    """Return whether training can apply stage `example` by norms alone, without example gradients.  This requires that
-    norms determine every transform, only the last adds noise, and no later transform reads the noised norms or
-    gradients.
+    """Return whether training can apply stage `example` from the example gradients' norms, without forming these
+    gradients. Every transform at the stage must define `update_by_norms`, only the last may add noise, and no
+    transform at stage `step` may read example gradients or follow such noise.
     """
     transforms = stages.transforms.get("example", ())
     random = [transform.random for transform in transforms]
@@ -194,7 +194,7 @@ def follows_from_norms(stages: Stages) -> bool:
 def _by_norms(
     gradients: Gradients, stages: Stages, draw_key: DrawKey, clients: tuple[int, ...], draws: Draws
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], Stages]:
-    """Return the mean gradient after stage `example`, the examples' norms without noise, and the next stages."""
+    """Return the mean gradient after stage `example`, the norms after scaling but before noise, and the next stages."""
     before = after = gradients.norms()
     factors = {name: torch.ones_like(norm) for name, norm in before.items()}
     deviation: Tensor | float = 0.0

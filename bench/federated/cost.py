@@ -16,9 +16,9 @@ STEPS = 10  # maximum number of local steps: enough for stable figures, few comp
 
 
 def step_cost(job: TrainingJob, start: Progress) -> TrainingCost:
-    """Return the milliseconds per client and local step with and without the defense, and their ratio with quartiles.
-    Figures are medians over pairs of measurements, on a chunk of clients with a single thread.  The time for stages
-    after the steps is divided among the steps.  The training itself is unchanged.
+    """Return the milliseconds per client and local step with and without the defense, and the ratio with quartiles.
+    Figures are medians over pairs of short runs, for a few clients in a single thread.  A run's time includes the
+    stages after local training, divided among the steps.  The measurement changes no state of the training.
     """
     federated = job.cell.federated
     steps = min(STEPS, federated.steps)

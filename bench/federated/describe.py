@@ -29,7 +29,7 @@ class DescribedTransform:
     state: State
     """State before the transform: the server's, or a single client's with a client axis of length 1."""
     shown: bool
-    """True if the reading shows the property which `simulate` needs."""
+    """True if the reading still shows the property (`Transform.reads`) which the transform's `simulate` needs."""
 
     @property
     def transform(self) -> Transform:
@@ -57,7 +57,7 @@ class Composition:
     parts: tuple[DescribedTransform, ...]
     contexts: Mapping[Stage, Context]
     unit: float = 1.0
-    """A unit of the mean gradient in the units of sent updates: 1 or η·L."""
+    """Factor from a mean gradient to an update: 1 for sent gradients; η·L for weight differences after L steps."""
     senders: int = 1
     """Number of clients behind a reading."""
     noise: Noise = Noise()
@@ -78,8 +78,8 @@ class Composition:
         self, per_example: Tensors, observed: Tensors, candidates: Candidates | None = None
     ) -> dict[str, Tensor]:
         """Return the simulated reading for candidates' example gradients, (reading, *shape), in gradient units.
-        `per_example` is (reading, example, *shape), `observed` (reading, *shape).  The result is exact for a single
-        local step. Senders contribute equally many examples.
+        `per_example` is (reading, example, *shape), client after client with equally many examples each;
+        `observed` is (reading, *shape).  The result is exact for a single local step.
         """
         rows = {name: self._of_senders(value) for name, value in per_example.items()}
         if candidates is not None:
@@ -90,7 +90,7 @@ class Composition:
         return self.sent({name: value.unflatten(0, (-1, self.senders)) for name, value in mean.items()}, observed)
 
     def local_steps(self, observed: Tensors) -> StepDefense:
-        """Return a function for a round's local steps in order, which keeps each row's state; see `Description`."""
+        """Return a function which defends a local step's gradients; call in step order, since states are kept."""
         states: list[dict[int, State]] = []
 
         def between(step: int, each: Mapping[str, Tensor], candidates: Candidates) -> dict[str, Tensor]:
@@ -120,11 +120,11 @@ class Composition:
         return {name: value / self.unit for name, value in current.items()} if scaled else current
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return log p under the last transform, (reading,), at most 0; None if other transforms are random."""
+        """Return the last transform's log p(`observed`), (reading,), at most 0; None if undefined or not `additive`."""
         return self._of_last(lambda transform: transform.log_likelihood, simulated, observed)
 
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return the exact log density under the last transform, with any sign; None as for `log_likelihood`."""
+        """Return the last transform's exact log density, of any sign; None in the same cases as `log_likelihood`."""
         return self._of_last(lambda transform: transform.log_density, simulated, observed)
 
     def _of_last(
@@ -160,7 +160,7 @@ class Composition:
         observed: Tensors,
         states: dict[int, State],
     ) -> dict[str, Tensor]:
-        """Apply a local step to each row, (row, example, *shape) → (row, *shape), and advance `states` in place."""
+        """Apply a local step's transforms, (client, example, *shape) → (client, *shape); advance `states` in place."""
         current, of_examples = dict(each), True
         local = None if candidates is None else _local(self.contexts, candidates)
         batch = {name: value[:, None] for name, value in observed.items()}
@@ -186,7 +186,6 @@ class Composition:
     def _of_clients(
         self, part: DescribedTransform, rows: Tensors, observed: Tensors, readings: int
     ) -> dict[str, Tensor]:
-        """Apply a transform to updates, (reading·sender, *shape); a transform across clients gets a round per call."""
         context = self.contexts[part.stage]
         if not part.transform.mixes_clients:
             return part(rows, observed, part.of_rows(readings * self.senders), context)[0]
@@ -202,7 +201,7 @@ class Composition:
         return {name: torch.cat([one[name] for one in rounds]) for name in rows}
 
     def __repr__(self) -> str:
-        """Return a text which stays equal if a later tap adds no transform, so equal readings are attacked once."""
+        """Return a text for the reading's hash, equal for points behind the same transforms: one attack serves both."""
         acting = tuple((part.stage, part.transform, part.shown) for part in self.parts)
         digest = hashlib.sha256()
         for tensors in (*(part.state for part in self.parts), self.noise.variances or {}):
@@ -239,9 +238,9 @@ def describe(
     a client's state depends on earlier rounds; a transform's code fails on a candidate.  Candidates are the training
     data after stage `input`; the description says only whether this stage mixes examples.
 
-    `unit` is a unit of the mean gradient in the units of sent updates, 1 or η·L.  `probe`, name → (*shape), is any
-    gradient, used to try each transform.  `weights`, name → (*shape), for that round, and `colluders` are fields of
-    `Context`.
+    `unit` is the factor from a mean gradient to an update (`Composition.unit`).  `probe`, name → (*shape), is any
+    gradient, used to try each transform.  `weights`, name → (*shape), at the start of round `round_`, and `colluders`
+    are passed to the transforms (`Context`).
     """
     seen = [stage for stage in GRADIENT_STAGES if point.sees(stage)]
     contexts: dict[Stage, Context] = {
@@ -288,7 +287,7 @@ def describe(
 def _parts(
     stages: Stages, contexts: Mapping[Stage, Context], probe: Tensors, behind: Mapping[Stage, int], unit: float
 ) -> tuple[DescribedTransform, ...] | None:
-    """Return the visible transforms, each tried on the probe after its predecessors, or None without a description."""
+    """Return the transforms before the point, each tried on the probe after its predecessors; None: undescribable."""
     shapes = {name: tuple(value.shape) for name, value in probe.items()}
     places = [(stage, n) for stage in contexts for n in range(len(stages.transforms.get(stage, ())))]
     current = {name: value.detach()[None, None] for name, value in probe.items()}
@@ -323,9 +322,9 @@ def _parts(
 
 
 def _noises(parts: tuple[DescribedTransform, ...], contexts: Mapping[Stage, Context]) -> tuple[list[Added], bool]:
-    """Return the noises in order, and whether they are the only randomness and no other transform follows the first
-    noise.  Draws that `simulate` reads off the reading are no noise to the attacker.  Transforms after a noise can only
-    shrink the noise: its variance is then a bound.
+    """Return each additive noise in stage order, and whether these noises are the only randomness and no other
+    transform follows the first noise.  Draws which `simulate` recovers from the reading are no noise to the
+    attacker.  Transforms after a noise can only shrink the noise: its variance is then a bound.
     """
     added: list[Added] = []
     additive = True

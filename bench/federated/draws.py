@@ -30,13 +30,13 @@ class ZeroDraws(NoDraws):
 
 @dataclass(slots=True, kw_only=True)
 class CentralDraws:
-    """An attacker's replacement for draws: normals are their mean 0, uniforms are midpoints of `parts` equal parts of
-    [0, 1).  `part` selects a part, in an order specific to each coordinate.  The mean over all parts is the midpoint
-    rule for the integral over a uniform, accurate to 1/(2·parts) for a threshold.
+    """Fixed numbers in place of a defense's draws, for attackers: 0 for a normal; for a uniform, the midpoint of
+    interval number `part` among `parts` equal intervals of [0, 1), numbered in a different order for each
+    coordinate.  The mean over all parts approximates the mean over uniforms, within 1/(2·parts) for a threshold.
     """
 
     lead: int
-    """Number of leading row axes; all rows have equal draws."""
+    """Number of leading axes (such as client and example), along which draws are equal."""
     part: int = 0
     parts: int = 1
     drawn: bool = False
@@ -68,7 +68,7 @@ class KeyedDraws:
 
     seed: int
     fields: tuple[Field, ...]
-    """Draw, round, local step, stage, number of the random transform, observation."""
+    """Key fields common to all rows: draw, round, local step, stage, number of the random transform, observation."""
     rows: tuple[tuple[Field, ...], ...]
     """Each row's fields, (client,) or (client, position in the batch), in row-major order."""
 
@@ -92,9 +92,9 @@ class KeyedDraws:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDraws:
-    """Draws for training: in each round a stream per client on its device, since keyed draws would cost more than
-    gradients.  A stream is read in the order of local steps, stages and tensors.  Clients in a round have distinct
-    streams, independent of the other clients in the chunk.
+    """Draws for training: a random generator for each client in each round, because keyed draws would cost more time
+    than gradients.  A client's draws follow the order of local steps, stages and tensors.  Clients in a round
+    have distinct generators, so draws do not depend on which clients are processed together.
     """
 
     streams: tuple[torch.Generator, ...]

@@ -23,7 +23,7 @@ class Taps:
     """Tensors at each tap in a round, and the stages after the round."""
 
     shown: Mapping[Stage, dict[str, Tensor]]
-    """Stage → name → (client, *shape), at `aggregate` (*shape); `example` has the first step's first example."""
+    """Stage → name → (client, *shape), at `aggregate` (*shape); `example`: each client's first example in step 0."""
     stages: Stages
 
 
@@ -72,7 +72,7 @@ def run_round(
 
 
 def server_step(weights: Tensors, aggregate: Tensors, federated: Federated) -> dict[str, Tensor]:
-    """Return the server's new weights: w - η ḡ (FedSGD) or w - mean(w_0 - w_L) (FedAvg)."""
+    """Return the server's new weights: w - η times the mean gradient (FedSGD), or w - mean(w_0 - w_L) (FedAvg)."""
     rate = federated.rate if federated.algorithm == "fedsgd" else 1.0
     return {name: value - rate * aggregate[name] for name, value in weights.items()}
 

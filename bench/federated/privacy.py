@@ -24,20 +24,20 @@ class Account:
     """d, the number of the model's coordinates."""
 
     def released(self, rounds: int) -> tuple[Epsilon, ...]:
-        """Return ε for the released models after `rounds` rounds, by every applicable convention."""
+        """Return ε for the released models after `rounds` rounds, a value for each applicable `Epsilon.convention`."""
         if isinstance(self.mechanism, Reports):
             return local.released(self.mechanism, rounds=rounds, coordinates=self.coordinates)
         return released(self.mechanism, replace(self.sampling, rounds=rounds), tensors=self.tensors)
 
     def so_far(self, rounds: int) -> float:
-        """Return the paper's ε after `rounds` rounds, which is cheap enough for every round."""
+        """Return ε after `rounds` rounds by the paper's accounting, which is fast enough for a call in every round."""
         if isinstance(self.mechanism, Reports):
             return self.mechanism.epsilon if rounds else 0.0
         return paper_epsilon(self.mechanism, replace(self.sampling, rounds=rounds)) if rounds else 0.0
 
 
 def account(defense: Defense, setting: Setting, *, tensors: int, coordinates: int, examples: int) -> Account | None:
-    """Return a defense's account, or None without mechanism; `examples` is |D|, the whole training split's size."""
+    """Return a defense's account, or None without a noise mechanism; `examples` is the training split's size."""
     mechanism = defense.mechanism(setting)
     if mechanism is None:
         return None
@@ -57,8 +57,8 @@ def account(defense: Defense, setting: Setting, *, tensors: int, coordinates: in
 def at_point(
     defense: Defense, setting: Setting, where: Point, *, tensors: int, coordinates: int, round_: int, observations: int
 ) -> tuple[Epsilon | None, str | None]:
-    """Return (ε, None), where ε bounds an attacker's knowledge of an example or client at a point, or (None, reason).
-    Each observation of an update with L local steps uses an example up to `uses_of_example` times.
+    """Return (ε, None), where ε bounds an attacker's knowledge of an example or client at a point, or (None,
+    reason). Each of the `observations` counts an example as often as the round's local steps can use the example.
     """
     mechanism = defense.mechanism(setting)
     if mechanism is None:

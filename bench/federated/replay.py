@@ -1,4 +1,4 @@
-"""Replay of a training to get a defense's state at a checkpoint's round; the defense acts or only observes."""
+"""Replay of a training to get a defense's state (such as error memory) at the round of a checkpoint."""
 
 import hashlib
 from dataclasses import replace
@@ -17,7 +17,7 @@ from bench.record.checkpoints import read_weights, write_weights
 
 
 def training_of(run: Path, cell: AttackCell) -> TrainingCell | None:
-    """Return the training behind a cell's checkpoint; None for other weights, or if the training has no record."""
+    """Return the training which saved the cell's checkpoint; None for other weights, or without its record."""
     if not isinstance(cell.weights, CheckpointWeights):
         return None
     try:
@@ -44,8 +44,8 @@ def states_at(
     job: TrainingJob, initial: Tensors, stages: Stages, round_: int, cache: Path, expected: Tensors
 ) -> Stages:
     """Return `stages` with their states after `round_` rounds of the job's training, started from weights `initial`.
-    The defense acts if the training used a defense, otherwise it only observes.  The file `cache` stores the states.
-    Raises `NotApplicable` if the repeated training does not end at the weights `expected`.
+    If the training had no defense, transforms update their states but no tensors.  The file `cache` stores the
+    states. Raises `NotApplicable` if the repeated training does not end at the weights `expected`.
     """
     if cache.exists():
         return replace(stages, states=states_of(read_weights(cache), stages))

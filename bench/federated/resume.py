@@ -25,7 +25,7 @@ def place(run: Path, training: str) -> Path:
 
 
 def save(path: Path, now: Progress, source: Any) -> None:
-    """Write all inputs to later rounds into a single file, atomically; `source` identifies the code."""
+    """Write a training's progress to a single file, atomically; `source` identifies the code version for `load`."""
     tensors = {f"{_WEIGHTS}/{name}": value for name, value in now.weights.items()}
     tensors |= tensors_of(now.stages)
     tensors |= {f"{_COSTS}/{level}": value for level, value in now.costs.items()}
@@ -81,7 +81,7 @@ def load(path: Path, before: Progress, source: Any, checkpoints: tuple[int, ...]
 
 
 def tensors_of(stages: Stages) -> dict[str, Tensor]:
-    """Return a defense's states by name, for a file."""
+    """Return the states of a defense's transforms as named tensors for a file; `states_of` reads them back."""
     return {
         f"{_STATE}/{stage}/{position}/{key}": value
         for (stage, position), state in stages.states.items()
@@ -90,7 +90,7 @@ def tensors_of(stages: Stages) -> dict[str, Tensor]:
 
 
 def states_of(tensors: Tensors, stages: Stages) -> dict[Place, State]:
-    """Return the stages' states from a file's tensors, in the stages' order, because the order determines sums."""
+    """Return the states in a file's tensors, in the order of `stages`: the order affects floating-point sums."""
     return {
         (stage, position): {key: tensors[f"{_STATE}/{stage}/{position}/{key}"] for key in state}
         for (stage, position), state in stages.states.items()

@@ -35,18 +35,18 @@ def simulator_seed(seed: int) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class RoundSimulator:
-    """A cell's round up to `point`, as a `bench.trip.Simulator`, with current server and fresh client states."""
+    """A `bench.trip.Simulator` for a cell's round up to `point`, from the server's state and new client states."""
 
     name: str
     """Name which, together with the weights, distinguishes the simulators in a process."""
     model: nn.Module
     weights: Tensors
-    """Name → (*shape)."""
+    """The server's weights at the start of the round, name → (*shape)."""
     stages: Stages
     federated: Federated
     point: Point
     draw_key: DrawKey
-    """Key with the attacker's seed; each call sets observation and draw."""
+    """Key for the defense's draws, with the attacker's seed; each call sets the key's observation and draw."""
     classes: int
     observations: int
     public_inputs: Tensor
@@ -107,8 +107,8 @@ class RoundSimulator:
         return {name: torch.cat([part[name] for part in parts]) for name in self.weights}
 
     def _rounds(self, inputs: Tensor, labels: Tensor, steps: int) -> Iterator[tuple[Batches, int]]:
-        """Yield rounds with candidates as clients, and the number of candidates (the first clients) in each round.  A
-        client has its candidate's number, so no two candidates share a draw.
+        """Yield rounds whose clients hold the candidates' examples, and the number of readings to keep, since
+        further clients only fill a round.  Client numbers go on across rounds, so no two candidates share a draw.
         """
         senders = self.federated.per_round if self.point.scope is Scope.AGGREGATE else 1
         count, rows = len(inputs), (len(inputs) * senders, steps, -1)
@@ -164,7 +164,9 @@ class RoundSimulator:
 def simulator_name(
     stages: Stages, point: Point, federated: Federated, *, defense: str, data: str, weights: Tensors
 ) -> str:
-    """Return a name from all inputs to a simulation except the call's; omits a defense without stages up to `point`."""
+    """Return a text from all inputs except a call's: simulators with equal texts give equal results.  A defense
+    without stages up to `point` is left out.
+    """
     digest = hashlib.sha256()
     for values in (weights, *(stages.states[place] for place in sorted(stages.states))):
         for name, value in sorted(values.items()):

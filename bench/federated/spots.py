@@ -1,6 +1,6 @@
-"""A defense's changes in some rounds of its training, called spots.
+"""Spots: measurements, in a few rounds of a training, of how much the defense changes updates.
 
-Attacks read separate rounds.  Spots reveal a defense which is weaker in trainings (`bench.leaderboard.strength`).
+They reveal defenses which protect trainings less than attacked rounds (`bench.leaderboard.strength`).
 """
 
 import math
@@ -18,15 +18,16 @@ _DRAWN = 4
 
 
 def looked_at(seed: int, rounds: int) -> frozenset[int]:
-    """Return the inspected rounds: first, last, and some drawn by the seed, which no schedule can predict."""
+    """Return the rounds to measure: first, last, and some drawn by the seed, which a defense cannot predict."""
     drawn = generator(seed, "spots", rounds).integers(rounds, size=_DRAWN)
     return frozenset({0, rounds - 1, *map(int, drawn)})
 
 
 def spot(round_: int, undefended: Tensors, shown: Mapping[Stage, Tensors], mean: Tensors, unit: float) -> Spot | None:
-    """Compare a round's first client without the defense to each stage's output; `unit` is a gradient unit.
-    `undefended` and `shown` name → (client, *shape); `mean` over clients and `shown` at `aggregate` name → (*shape).
-    Return None for a diverged training, because figures must be finite.
+    """Measure the distance of each stage's output from the first client's undefended update; `unit` is a gradient's
+    size. `undefended` and `shown` name → (client, *shape); `shown` at `aggregate` is compared with `mean`, the
+    mean before this stage, both name → (*shape).  Return None for a diverged training: its figures are not
+    finite.
     """
     alone = {name: value[0] for name, value in undefended.items()}
     squares, sent = {}, alone

@@ -1,11 +1,11 @@
 """Many clients' networks as a single tensor program: gradients for every client at its weights, together.
 
-Clients' weights differ after the first local step, so every product is batched over clients: a convolution by groups of
-a single library convolution, or, with few input channels, a product with unfolded columns; a linear layer by a batched
-product.  Activations have the layout (example, client, …), which grouped convolutions read without a copy.  As in
-`bench.gradients`, a single `autograd.grad` gives δ = ∂loss/∂z for every layer with weights.  Gradients are bilinear
-maps of a layer's input a and δ, which gives a client's batch mean, its example gradients, or the norms and weighted
-sums of example gradients without forming them.
+Clients' weights differ after the first local step, so every product is batched over clients.  A convolution becomes a
+single grouped library convolution, or, with few input channels, a product with unfolded columns; a linear layer becomes
+a batched product.  Activations have the layout (example, client, …), which grouped convolutions read without a copy. As
+in `bench.gradients`, a single `autograd.grad` gives δ = ∂loss/∂z at the output z of every layer with weights. Gradients
+are bilinear maps of a layer's input a and δ, which gives a client's batch mean, its example gradients, or the norms and
+weighted sums of example gradients without forming them.
 
 A stack is an `nn.Sequential` of convolutions, linear layers, pooling and parameter-free layers; `torch.func` serves
 other models (`bench.federated.clients`).
@@ -68,7 +68,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """The factors of a layer's gradients: the layer's input (or its columns) and δ, both (example, client, …)."""
+    """A layer's input (or its unfolded columns) and δ = ∂loss/∂output, both (example, client, …)."""
 
     layer: _Layer
     read: Tensor
@@ -105,7 +105,7 @@ class StackGradients:
         return self._collected(weight, lambda term, _: _bias(term).norm(dim=-1).T)
 
     def weighted(self, factors: Tensors) -> dict[str, Tensor]:
-        """Return the mean over examples of gradient times factor (client, example), name → (client, *shape)."""
+        """Return each client's mean over examples of gradient times `factors`, name → (client, *shape)."""
 
         def weight(term: _Term, name: str) -> Tensor:
             share = factors[name].T / len(term.delta)
@@ -130,7 +130,6 @@ class StackGradients:
         return result
 
     def _each(self, term: _Term) -> Tensor:
-        """Return a weight's example gradients, (example, client, *shape), formed once."""
         name = term.layer.weight
         if name not in self._formed:
             self._formed[name] = _of_each(term)
@@ -138,7 +137,7 @@ class StackGradients:
 
 
 def stack(model: nn.Module) -> Stack | None:
-    """Return the model as a stack, or None for any other model."""
+    """Return the model as a stack; None for unsupported layers, weights shared between layers, or no weights."""
     if not isinstance(model, nn.Sequential):
         return None
     parts: list[_Layer | Callable[[Tensor], Tensor]] = []
@@ -172,14 +171,14 @@ def _part(path: str, module: nn.Module) -> "_Layer | Callable[[Tensor], Tensor] 
 
 
 def _out_of_place(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Copy the input of an in-place activation, which would destroy z, needed for the gradient."""
+    """Return an activation which never overwrites its input z in place, because the gradient needs z."""
     if getattr(module, "inplace", False):
         return lambda x: module(x.clone())
     return module
 
 
 def _pool_first(parts: Sequence[Any]) -> list[Any]:
-    """Move ReLU behind max-pooling: equal values and derivatives, on a quarter of the numbers."""
+    """Move ReLU behind max-pooling: equal values and derivatives, on fewer numbers (a quarter for 2 × 2 pooling)."""
     order = list(parts)
     for n in range(len(order) - 1):
         if type(order[n]) is nn.ReLU and isinstance(order[n + 1], _MaxPool):
@@ -191,7 +190,7 @@ def _pool_first(parts: Sequence[Any]) -> list[Any]:
 
 
 def _forward(layer: _Layer, x: Tensor, weights: Tensors) -> tuple[Tensor, Tensor]:
-    """Return z, (example, client, …), and the second factor of the weight's gradient: the input, or its columns."""
+    """Return a layer's output, (example, client, …), and its input or unfolded columns, a factor of the gradient."""
     weight = weights[layer.weight]
     bias = None if layer.bias is None else weights[layer.bias]
     module = layer.module
@@ -269,7 +268,6 @@ def _grouped(module: nn.Conv2d, a: Tensor, delta: Tensor, groups: int) -> Tensor
 
 
 def _bias(term: _Term) -> Tensor:
-    """Return the bias's example gradients, (example, client, out)."""
     return term.delta if isinstance(term.layer.module, nn.Linear) else term.delta.sum((-2, -1))
 
 
@@ -278,7 +276,7 @@ def _bias(term: _Term) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _MaxPool:
-    """Max-pooling in channels-last order, which the library computes ten times faster, copies included."""
+    """Max-pooling with channels last in memory: PyTorch is then ten times faster, even with the copies."""
 
     options: tuple[Any, ...]
 
@@ -297,7 +295,7 @@ def _max_pool(module: nn.MaxPool2d) -> _MaxPool | None:
 
 
 class _ChannelsLastPool(torch.autograd.Function):
-    """Max-pooling with a fixed memory order, since the library's backward copies twice for channels-first gradients."""
+    """Max-pooling with channels last in memory, since PyTorch's backward would copy twice for channels first."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, options: tuple[Any, ...]) -> Tensor:

@@ -37,7 +37,7 @@ class Stages:
     setting: Setting
     transforms: Mapping[Stage, tuple[Transform, ...]]
     states: Mapping[Place, State]
-    """State by place: the server's state, or the clients' states with a leading axis over `members`."""
+    """State by place: the server's state, or client states stacked on a first axis in the order of `members`."""
     members: tuple[int, ...] | None = None
     """Clients whose states are held, in order; None: all N clients."""
     states_only: bool = False
@@ -134,7 +134,7 @@ class Stages:
         values: Tensors,
         context: Context,
     ) -> tuple[Output, "Stages"]:
-        """Apply `update` or `update_by_norms` to these clients' state, and return its output and the next stages."""
+        """Call `update` on these clients' state at `place`; return its output and the stages with the next state."""
         state = self.states.get(place)
         if state is None:
             return update(values, {}, context)[0], self
@@ -151,7 +151,7 @@ class Stages:
         return output, replace(self, states={**self.states, place: after})
 
     def of(self, clients: tuple[int, ...]) -> "Stages":
-        """Return the stages with only these clients' states, so that steps copy fewer states."""
+        """Return the stages with only these clients' states, so that local steps copy no other states."""
         at = self.positions(clients)
         states = {
             place: {key: value[at] for key, value in state.items()} if self._is_clients(place) else state
@@ -160,7 +160,7 @@ class Stages:
         return replace(self, states=states, members=clients)
 
     def joined(self, parts: "tuple[Stages, ...]") -> "Stages":
-        """Return the stages with the next states from each part's clients."""
+        """Return the stages with client states taken from `parts`, which hold the states of disjoint clients."""
         at = self.positions(tuple(client for part in parts for client in part.members or ()))
         states = dict(self.states)
         for place in filter(self._is_clients, self.states):
@@ -182,8 +182,8 @@ class Stages:
 
 
 def stages(defense: Defense, setting: Setting, shapes: Shapes) -> Stages:
-    """Return a defense's stages before round 0.  Raises ValueError for an unknown stage, or a server state inside local
-    steps; TypeError for an item other than a `Transform`.
+    """Return a defense's stages before round 0.  Raises ValueError for an unknown stage, or for a transform inside
+    local steps with a server's state; TypeError for an item other than a `Transform`.
     """
     transforms = {stage: tuple(items) for stage, items in defense.transforms(setting).items()}
     states: dict[Place, State] = {}
@@ -207,7 +207,7 @@ def stages(defense: Defense, setting: Setting, shapes: Shapes) -> Stages:
 
 
 def _rows(stage: Stage, tensors: Tensors, clients: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], ...], int]:
-    """Return each row's key fields, (client, example) or (client,), and the number of leading axes."""
+    """Return each row's numbers in draw keys, (client, example) or (client,), and the number of leading axes."""
     if stage == "aggregate":
         return ((),), 0
     if stage in ("input", "example"):

@@ -1,4 +1,4 @@
-"""A transform on candidates: its code with attacker draws, and with a useful derivative.
+"""A transform as an attacker applies it to candidates: its code, with fixed draws and a useful derivative.
 
 A rounding, or a sign, has derivative 0 almost everywhere.  Attackers therefore combine the code's value with the
 identity's derivative (straight-through: Bengio, Léonard & Courville 2013, §4; Athalye et al. 2018, §4.1), and average a
@@ -33,7 +33,7 @@ class StraightThrough:
     slopes: Slopes | None = None
     """Derivative as a multiple of the identity for each tensor; None: torch's derivative."""
     stated: bool = True
-    """True: use `expected` if the transform defines this method; False: always run its code with attacker draws."""
+    """True: use `expected` if the transform defines this method; False: always run `update` with fixed draws."""
 
     def __call__(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
         """Return the transformed tensors, differentiable in `tensors`, and the next state."""
@@ -71,7 +71,7 @@ def _same(plain: StraightThrough, own: StraightThrough, probe: Tensors, state: S
 def _expected(
     transform: Transform, tensors: Tensors, state: State, context: Context, *, stated: bool = True
 ) -> tuple[dict[str, Tensor], State]:
-    """Return `expected`, or the mean of `update` over attacker draws, with the state from the first draw."""
+    """Return `expected`, or the mean of `update` over fixed draws (`CentralDraws`), with the first draw's state."""
     draws = CentralDraws(lead=context.lead, parts=PARTS)
     central = replace(context, draws=CentralDraws(lead=context.lead))
     known = transform.expected(tensors, state, central) if stated else None
@@ -88,8 +88,8 @@ def _expected(
 
 
 def _is_right(plain: StraightThrough, probe: Tensors, state: State, context: Context, agree: float = _AGREE) -> bool:
-    """Return whether the derivative predicts the effect of a 1 % change, in random directions.  A staircase fails: its
-    derivative is 0 on a step, or follows only the step height.
+    """Return whether the derivative predicts the effect of a 1 % change, in random directions.  A rounding fails:
+    its derivative is 0 within a step, or reflects only the changed step size.
     """
     for number in range(_DIRECTIONS):
         step = _direction(probe, number)
@@ -116,7 +116,7 @@ def _is_right(plain: StraightThrough, probe: Tensors, state: State, context: Con
 
 
 def _slopes(plain: StraightThrough, probe: Tensors, state: State, context: Context) -> Slopes:
-    """Return, for each tensor, the multiple of the identity nearest to the effect of a 1 % change; 1 if undefined."""
+    """Return a factor for each tensor: `factor`·change is nearest to the effect of a 1 % change; 1 unless above 0."""
     along, size = dict.fromkeys(probe, 0.0), dict.fromkeys(probe, 0.0)
     for number in range(_DIRECTIONS):
         step = _direction(probe, number)

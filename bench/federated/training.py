@@ -78,9 +78,9 @@ def begin(job: TrainingJob, weights: Tensors, stages: Stages) -> Progress:
 
 
 def train(job: TrainingJob, start: Progress, proceed: Callable[[Progress], bool] = lambda progress: True) -> Progress:
-    """Run the remaining rounds with K clients each, and return the progress; test every `test_every` rounds and at the
-    end.  `proceed` is called after every round and returns whether to continue.  Non-finite weights end the training
-    with `diverged`, without an error.
+    """Run the remaining rounds and return the progress, with test accuracies at the cell's interval and at the end.
+    `proceed` is called after every round and returns whether to continue.  Non-finite weights end the training
+    with `Progress.diverged`, without an error.
     """
     cell, now, net = job.cell, start, network(job.model)
     accountant, examples = None, len(job.data.training)
@@ -184,8 +184,8 @@ def updates(
 
 @contextmanager
 def _threads(count: int) -> Iterator[Callable[..., Iterator[tuple[dict[str, Tensor], Stages]]]]:
-    """Yield a `map` which runs each chunk in a thread.  The library uses a single thread meanwhile, because its
-    division of a product among threads affects the last bit.
+    """Yield a `map` which runs each chunk in a thread.  PyTorch uses a single thread meanwhile, because its division
+    of a product among threads affects the last bit.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
