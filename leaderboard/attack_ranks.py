@@ -25,11 +25,11 @@ class AttackRank:
     """Success rate over the examples attacked by this attack."""
     interval: tuple[float, float]
     of_all: float
-    """Successes divided by all examples in the condition; below `rate` if a cascade left only a part."""
+    """Successes divided by all examples in the condition; below `rate` if a cascade left this attack only a part."""
     psnr_db: float | None
     """Median PSNR in dB; None in a cascade."""
     seconds: float | None
-    """CPU seconds per success; None without a success. A reconstruction shared between cells counts once."""
+    """The attack's CPU seconds per success; None without a success. A shared reconstruction's time counts once."""
     cpu_seconds: float
     rank: int = 0
 
@@ -38,7 +38,7 @@ class AttackRank:
 
 
 def attack_ranks(records: Iterable[Record]) -> list[AttackRank]:
-    """Return the ranked attacks for each condition, sorted by success over all examples, then by CPU time."""
+    """Return each condition's attacks, ranked by success rate over all examples (`of_all`), then by total CPU time."""
     listed = [record for record in of_one_series(records) if _reconstructs(record)]
     titles = {condition.key: condition.title for condition in by_condition(listed)}
     gathered: dict[str, dict[str, list[Record]]] = {}

@@ -39,9 +39,9 @@ class AttackRow:
     evaluations: float | None
     """Median number of gradient evaluations over the readings."""
     outer: float | None
-    """Median number of outer iterations over the readings."""
+    """Median number of iterations over the readings, as the attack's published loop counts its iterations."""
     diverged: float | None
-    """Share of examples with a diverged attack."""
+    """Share of examples on which the attack diverged."""
     crashed: int
     cells: tuple[str, ...]
     """Ids of the records behind this row."""

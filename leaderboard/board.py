@@ -57,7 +57,7 @@ class AtPoint:
     interval: tuple[float, float] | None
     lower_bound: bool
     at_least_once: float | None
-    """Share of examples leaked on at least one noise draw; None with a single draw."""
+    """Share of examples leaked on at least one noise draw; None if only a single draw was attacked."""
     examples: int
     identified: Rate | None
     """Share of examples identified: nearer to some attack's reconstruction than every gallery example."""
@@ -67,13 +67,13 @@ class AtPoint:
     by_attack: dict[str, float]
     """Map from attack to success rate."""
     reached: tuple[float, ...]
-    """For each threshold in `THRESHOLDS_DB`: the share of examples with a best PSNR at or above the threshold."""
+    """For each threshold (10, 12, …, 60 dB): share of examples brought to this PSNR by any attack; () in a cascade."""
     prior_asr: float | None
     prior_psnr_db: float | None
     reference_db: float | None = None
-    """Median PSNR in dB of the linear-Gaussian reference; None if no cell computed the reference."""
+    """Median PSNR in dB of the best estimate for a gradient linear around the truth; None if not computed."""
     epsilon: float | None
-    """ε against any attacker at this point; None without a guarantee."""
+    """Differential-privacy ε of a reading at this point, valid against any attacker; None without a guarantee."""
     epsilon_absent: str | None
     absent: dict[str, str]
     """Map from attack to the reason for its status n/a."""
@@ -103,16 +103,16 @@ class Row:
     complete: bool
     private: bool
     cells: tuple[str, ...]
-    """Ids of the records behind this row; the best attack at the worst point comes first."""
+    """Ids of the records behind this row, beginning with the best attack at the point with the highest ASR."""
     short: str = ""
     rank: int = 0
     """Rank among rows with the same title; ties share a rank.
 
-    Complete rows come first. The sort keys are the highest ASR over points, the highest identified rate, then lost
-    accuracy; smaller is better.
+    Faulty rows come last, incomplete rows before them. The sort keys are the highest ASR over points, the highest
+    identified rate, then lost accuracy; smaller is better.
     """
     pareto: bool = False
-    """Whether no comparable row is better in both leakage and lost accuracy (see `on_front`)."""
+    """Whether the row is on the Pareto front for leakage and lost accuracy (see `on_front`)."""
 
     @property
     def worst(self) -> AtPoint | None:
@@ -130,12 +130,12 @@ class Row:
 
     @property
     def broken(self) -> bool:
-        """Whether the defense contradicts its own statements."""
+        """Whether a flag is a fault: a broken contract, or measurements that refute the defense's description or ε."""
         return any(flag.code in flags.FAULTS for flag in self.flags)
 
     @property
     def flags(self) -> tuple[Flag, ...]:
-        """Flags from all points without repeats; flags for incomplete rows come first."""
+        """The flags raised at all points, without repeats; flags that make the row incomplete come first."""
         each = dict.fromkeys(flag for at in self.points.values() for flag in at.flags)
         return tuple(sorted(each, key=lambda flag: (flag.code not in INCOMPLETE, flag)))
 
@@ -153,7 +153,7 @@ def _most(rates: Iterable[Rate | None]) -> Rate | None:
 
 
 def board(records: Iterable[Record]) -> list[Row]:
-    """Compute the board's rows: conditions with a complete row first, then by number of figures and by rank."""
+    """Compute the board's rows by rank; conditions with a complete row come first, then those with more figures."""
     listed = of_one_series(records)
     trained, spotted, averaged = costs(listed), trained_with(listed), _averaged(listed)
     broken = frozenset(record.id for record, _ in torn(listed))
@@ -258,8 +258,7 @@ def _best(worst: WorstCase) -> Best | None:
 
 
 def _reached(worst: WorstCase) -> tuple[float, ...]:
-    """Share of examples per threshold; empty for a cascade, whose attacks stop at the first success."""
-    if worst.cascade:
+    if worst.cascade:  # attacks stop at the first success
         return ()
     best: dict[ExampleKey, float] = dict.fromkeys(worst.leaked, -inf)
     for attack, scores in worst.scores.items():
@@ -271,7 +270,7 @@ def _reached(worst: WorstCase) -> tuple[float, ...]:
 
 
 def _attacks_run(condition: Condition, point: str) -> _Attacks:
-    """Map each attack run on any defense at this point to its weight seeds; a complete row has all of them."""
+    """Map each attack run at this point on any defense to its weight seeds; a complete row has run all of these."""
     rows = [row[point] for row in condition.rows.values() if point in row]
     names = sorted({name for worst in rows for name in worst.records})
     return {name: set().union(*(worst.seeds.get(name, set()) for worst in rows)) for name in names}
@@ -297,11 +296,10 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
 
 
 def on_front(row: Row, rows: Iterable[Row], point: str | None = None) -> bool:
-    """Return whether a row is on the Pareto front for leakage and lost accuracy, at `point` or (None) at the worst
-    points.
+    """Return whether a row is on the Pareto front for leakage and lost accuracy.
 
-    Only complete rows with an accuracy, and without flags for failed attacks or for a training with another noise
-    strength, are candidates. At equal ASR, the lower identified rate counts as less leakage.
+    Leakage is the ASR at `point`, or (None) at each row's worst point, then the identified rate. Excluded are rows that
+    are incomplete, faulty or without accuracy, or flagged for failed attacks or for a weaker defense in training.
     """
 
     def order(row: Row) -> tuple[tuple[float, float], float] | None:

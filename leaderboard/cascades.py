@@ -1,4 +1,4 @@
-"""Find inconsistent cascades, which have no worst case.
+"""Find inconsistent cascades: their attacks saw wrong readings, so they give no worst case over attacks.
 
 In a cascade, an attack cell gets only the readings with an example that earlier cells did not reconstruct.
 """
@@ -11,7 +11,7 @@ from bench.record.schema import Record
 
 
 def torn(records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
-    """Yield each cascade record with wrong readings, and the reason: an earlier cell is missing or newer."""
+    """Yield each cascade record that attacked wrong readings, and the reason: an earlier cell is missing or newer."""
     by_id = {record.cell.id: record for record in records}
     for record in by_id.values():
         cell = record.cell

@@ -67,7 +67,7 @@ def by_condition(records: Iterable[Record]) -> list[Condition]:
 
 
 def weights_text(cell: AttackCell) -> str:
-    """Return `untrained`, the weights file's name, or the training round, for a cell's weights."""
+    """Return a cell's weights as text: `untrained`, the weights file's name, or the training round."""
     if isinstance(cell.weights, InitialWeights):
         return "untrained"
     if isinstance(cell.weights, FileWeights):
@@ -77,7 +77,7 @@ def weights_text(cell: AttackCell) -> str:
 
 
 def condition_text(cell: AttackCell) -> str:
-    """Return a condition's short title: data set, model, weights, and unusual federated settings."""
+    """Return a condition's short title, such as `mnist · dlg-lenet (sigmoid) · untrained · B = 4`."""
     setting, activation = cell.federated, cell.model.params.get("activation")
     model = cell.model.name + (f" ({activation})" if activation else "")
     parts = [cell.dataset.name, model, weights_text(cell), f"B = {setting.batch}"]
@@ -89,9 +89,9 @@ def condition_text(cell: AttackCell) -> str:
 
 
 def of_one_series(records: Iterable[Record]) -> list[Record]:
-    """Return the records, without the name of any weights series that has two files for a seed (a replaced file).
+    """Return the records; a weights series with two different files for a seed loses its name in the records' cells.
 
-    The weights in such a series are then distinguished by their hash.
+    Such a file was replaced between runs. Without the series name, tables distinguish the weights by their hash.
     """
     listed = list(records)
     contents: dict[tuple[Any, ...], set[str]] = {}
@@ -109,7 +109,7 @@ def of_one_series(records: Iterable[Record]) -> list[Record]:
 
 
 def without_evidence(condition: Condition) -> tuple[str, ...]:
-    """Return the interception points with no success even undefended: low figures there prove no protection."""
+    """Return the points at which no attack succeeded on undefended readings: low ASRs there prove no protection."""
     each = [(point, worst) for row in condition.rows.values() for point, worst in row.items()]
     return ordered(point for point, worst in each if worst.unchanged and worst.asr == 0)
 
@@ -132,7 +132,7 @@ def _from_inside(point: str) -> tuple[int, str]:
 def condition_key(record: Record) -> str:
     """Return the configuration shared within a record's condition, with the protocol version, as canonical JSON.
 
-    Excluded: defense, attack, knowledge, point, budget, `chunk`, draw, seed and granted gallery.
+    Excluded: defense, attack, knowledge, point, budget, `chunk` (readings in memory), draw, seed and granted gallery.
     """
     cell = record.cell
     assert isinstance(cell, AttackCell)
@@ -142,12 +142,12 @@ def condition_key(record: Record) -> str:
 
 
 def data_and_model(cell: AnyCell) -> str:
-    """Return data set and model as canonical JSON; an attack and a training with equal values share a row."""
+    """Return data set and model as canonical JSON, the key by which a board row finds its defense's trainings."""
     return json.dumps([cell.dataset.model_dump(mode="json"), cell.model.model_dump(mode="json")], sort_keys=True)
 
 
 def _grants(cell: AttackCell) -> Grants:
-    """Drop the gallery from the cell's grants: recognition from a gallery has a column in the same row."""
+    """Return the cell's grants without the gallery: attacks with and without a gallery share a table row."""
     return cell.grants.model_copy(update={"gallery": 0})
 
 
@@ -167,7 +167,7 @@ def _in_series(cell: AnyCell) -> FileWeights | CheckpointWeights | None:
 
 
 def _distinguished(every: Iterable[Condition]) -> list[Condition]:
-    """Append the differing settings to conditions with equal titles."""
+    """Append the differing settings to the titles of conditions that would otherwise have equal titles."""
     by_title: dict[str, list[tuple[Condition, dict[str, str]]]] = {}
     for condition in (listed := list(every)):
         by_title.setdefault(condition.title, []).append((condition, _settings(condition.key)))

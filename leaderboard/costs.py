@@ -26,7 +26,7 @@ class DefenseCost:
     loss: float | None
     """Median over seeds of the undefended accuracy minus this defense's accuracy on the same seed."""
     epsilon: float | None
-    """Valid ε for the released model, from the longest training."""
+    """ε guaranteed for the released model, from the training with the most rounds; None without a guarantee."""
     delta: float | None
     epsilon_unit: str | None
     epsilon_adjacency: str | None
@@ -44,8 +44,8 @@ class DefenseCost:
 def costs(records: Iterable[Record]) -> dict[tuple[str, str], DefenseCost]:
     """Map (data and model, defense) to the defense's training cost.
 
-    The board shows a single accuracy in each row. If a defense was trained in several federated settings, choose a
-    setting with an undefended training, then the setting with the most local steps.
+    The board shows a single accuracy in each row. If a defense was trained in several federated settings, a setting
+    with an undefended training is preferred, then the setting with the most local steps in total.
     """
     trained: dict[tuple[str, str], dict[str, list[_Done]]] = {}
     for record in records:

@@ -54,10 +54,9 @@ class Flag:
 
 
 def coverage(worst: WorstCase, missing: Iterable[str], torn: Collection[str] = ()) -> list[Flag]:
-    """Return an incomplete row's flags: broken contracts, missing or crashed attacks, few examples, inconsistent
-    cascades.
+    """Return flags for missing evidence (such as attacks not run or crashed, or few examples) and for faults.
 
-    `torn`: ids of cascade cells that attacked other readings than earlier cells left.
+    `missing`: attacks run on other defenses only. `torn`: ids of cascade cells that attacked wrong readings.
     """
     flags = [Flag(BROKEN, f"the defense breaks a contract: {each}") for each in worst.broken]
     if names := [name for name, records in worst.records.items() if any(map(unexplained, records))]:
@@ -84,7 +83,7 @@ def coverage(worst: WorstCase, missing: Iterable[str], torn: Collection[str] = (
 
 
 def _all_zeros(worst: WorstCase) -> tuple[int, int]:
-    """Count the all-zero readings (sent by a defense that delays the whole update), and all readings."""
+    """Return the number of all-zero readings, which a defense sends to delay a whole update, and of all readings."""
     zeros: dict[tuple[int, int, int], bool] = {}
     for record in (record for records in worst.records.values() for record in records):
         cell, result = record.cell, record.attack
@@ -95,15 +94,16 @@ def _all_zeros(worst: WorstCase) -> tuple[int, int]:
 
 
 def _is_zero(reading: ReadingScore) -> bool:
-    """Detect an all-zero reading: it differs from the undefended reading by the full norm, and has no cosine."""
+    """Detect an all-zero reading: compared with the undefended reading, its SNR is 0 dB and its cosine is undefined."""
     return reading.snr_db == 0 and reading.cosine is None
 
 
 def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) -> list[Flag]:
     """Return flags for reasons, other than a strong defense, why few examples leaked.
 
-    `averaged`: a cell with the same data and model grants repeated readings under this defense at this point.
-    `evidence`: attacks on undefended readings succeeded. `baseline`: an undefended reading was attacked.
+    `averaged`: whether an attack with several readings of the same examples was run on this defense at this point.
+    `evidence`: whether attacks succeeded on undefended readings; `baseline`: whether any undefended reading was
+    attacked.
     """
     if not worst.records:
         return []
@@ -140,12 +140,12 @@ def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) 
 
 
 def unexplained(record: Record) -> bool:
-    """Return whether the scored examples fail to explain the reading; a correct reconstruction would then count as
-    no leak.
+    """Return whether the true examples fail to explain the reading, so that a correct reconstruction counts as no
+    leak.
 
-    True if the true examples, passed through the defense's description, end farther from the reading than the stated
-    noise, or far from it in a noise-free round. False, because inconclusive, for several local steps (an attack may
-    assume a single step) and for all-zero readings (they have no direction).
+    True if the gradient of the true examples, changed as the defense describes, is farther from the reading than the
+    stated noise, or clearly differs from a reading without noise. False if inconclusive: with several local steps (an
+    attack may assume a single step), and for all-zero readings (they have no direction).
     """
     cell, result = record.cell, record.attack
     if not isinstance(cell, AttackCell) or result is None:
@@ -160,7 +160,7 @@ def unexplained(record: Record) -> bool:
 
 
 def _without_progress(worst: WorstCase, attacks: _Results) -> list[str]:
-    """Return the attacks without success whose loss stayed near its first value in every cell.
+    """Return the attacks without success whose loss ended above 90 % of its first value in every cell.
 
     Only cells with a much smaller loss at the truth than at public examples count: under strong noise, no loss falls.
     """
@@ -182,7 +182,7 @@ def _failed_self_check(attacks: _Results) -> list[str]:
 
 
 def _restarts(worst: WorstCase, attacks: _Results) -> str:
-    """Return the count of successful restarted readings as text; empty if it is zero or every example leaked."""
+    """Return, as text, how many restarted readings leaked; empty if no restarted reading or every example leaked."""
     restarted = [
         reading for results in attacks.values() for result in results for reading in result.readings if reading.restarts
     ]

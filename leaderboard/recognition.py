@@ -18,14 +18,14 @@ class Rate:
     value: float
     interval: tuple[float, float]
     chance: float
-    """Expected share for blind guessing, with as many guesses as there are attacks."""
+    """Share expected if every attack guessed blindly: a blind guess's success probability, summed over the attacks."""
     ceiling: float | None = None
     """Upper bound for any attacker, derived from ε at this point; None without a guarantee."""
     violated: bool = False
-    """Whether the measured share contradicts the ceiling."""
+    """Whether the measured share is significantly above the ceiling, which refutes the stated ε."""
     here: float | None = None
-    """Upper bound for any attacker on these weights and data: the upper interval end for the attack that ranks
-    candidates by the reading's exact likelihood; None without such an attack.
+    """Measured upper bound for any attacker on these weights and data: the upper interval end for an attack that
+    ranks candidates by the reading's exact likelihood; None without such an attack.
     """
 
 
@@ -52,9 +52,9 @@ def _recognised(
     spent: Epsilon | None,
     here: float | None,
 ) -> Rate | None:
-    """Compute a recognition rate, with chance as the mean over examples of a blind guess for each attack.
+    """Return the share of `hits` with chance level and ceiling for the stated ε (`spent`); None without examples.
 
-    A ceiling is concave in chance, so the ceiling at the mean chance bounds the mean.
+    The ceiling is concave in chance: by Jensen's inequality, its value at the mean chance bounds the examples' mean.
     """
     interval = share_interval(hits)
     if interval is None:
@@ -69,7 +69,7 @@ def _recognised(
 
 
 def _here(worst: WorstCase, places: Mapping[ExampleKey, int], attackers: int) -> float | None:
-    """Bound the share named by an exact attack that may guess as often as all attackers together."""
+    """Return the upper interval end for an exact attack with as many guesses as all attackers together."""
     single = all(count == 1 for count in worst.guesses.values())
     if not places or (single and attackers > NAMED_LIST):
         return None
@@ -78,7 +78,7 @@ def _here(worst: WorstCase, places: Mapping[ExampleKey, int], attackers: int) ->
 
 
 def violations(identified: Rate | None, named: Rate | None, spent: Epsilon | None) -> Iterator[Flag]:
-    """Yield a fault flag for each measured share that contradicts the stated ε."""
+    """Yield a fault flag for each rate that exceeds the ceiling derived from the stated ε (`spent`)."""
     for what, rate in (("identified", identified), ("named", named)):
         if rate and rate.violated and rate.ceiling is not None and spent:
             yield Flag(

@@ -43,7 +43,7 @@ class Place:
     ceiling: float | None
     """Mean upper bound on recognition for any attacker, from ε at the point; None if ε is missing in a condition."""
     lower_bound: bool
-    """Whether the true leakage may be higher: an ASR is a lower bound, or informed attackers fail undefended."""
+    """Whether more may leak: some ASR is a lower bound, or no attacker that knows the defense succeeds undefended."""
     conditions: int
 
 
@@ -75,8 +75,8 @@ class Standing:
     faults: tuple[str, ...]
     absent: tuple[Absent, ...] = ()
     rank: int = 0
-    """Rank by mean leakage over the points, then recognition, then lost accuracy, each to a percent; ties share a
-    rank.
+    """Rank by mean leakage over the points, then recognition, then lost accuracy, each rounded to a percent; ties
+    share a rank.
 
     Settings with a fault or an incomplete figure (`absent`) rank last.
     """
@@ -126,7 +126,7 @@ class Standing:
 
     @property
     def epsilon_of(self) -> str | None:
-        """Neighbours behind this ε, such as "one example removed" or "one client replaced"; None without ε."""
+        """The change between neighbouring data sets behind this ε, such as "one client replaced"; None without ε."""
         if (released := self._released) is None or released.epsilon_adjacency is None:
             return None
         changed = released.epsilon_adjacency.partition(":")[0].removeprefix("one ")
@@ -146,7 +146,7 @@ class Standing:
 class Beside:
     """Paired difference in leakage between two defenses at a point, on common victims.
 
-    The 95 % interval resamples whole readings, each with all its conditions.
+    The 95 % interval comes from resampling readings; a reading is drawn together with its figures in all conditions.
     """
 
     defense: str
@@ -158,7 +158,7 @@ class Beside:
 
 
 def standings(rows: Sequence[Row], own: Iterable[str] = ()) -> list[Standing]:
-    """Return the ranked standings for a suite's board; defenses named in `own` are marked as not in the reference."""
+    """Return the ranked standings for a suite's board; defenses in `own` are marked as the user's, not published."""
     counting, shown = conditions(rows), _shown(rows)
     mine = set(own)
     by_defense: dict[str, list[Row]] = {}
@@ -184,7 +184,7 @@ def conditions(rows: Iterable[Row]) -> dict[str, set[str]]:
 
 
 def _shown(rows: Iterable[Row]) -> set[tuple[str, str]]:
-    """Return the (condition, point) pairs with a success by an informed attacker on undefended readings.
+    """Return the (condition, point) pairs at which an attacker that knows the defense succeeds undefended.
 
     At other pairs, zero leakage under a defense may be the attacker's failure.
     """
@@ -234,7 +234,7 @@ def _standing(
 
 
 def _lacks(row: Row | None, undefended: Row, point: str) -> str | None:
-    """Return why a figure is incomplete next to the undefended figure; None if it is complete."""
+    """Return why a row's figure at `point` cannot be averaged, such as "not run" or few examples; None if it can."""
     at, whole = None if row is None else row.points.get(point), undefended.points[point]
     if at is None or (at.asr is None and not at.flags):
         return "not run"
@@ -272,10 +272,10 @@ def _place(there: Sequence[tuple[Row, AtPoint]], shown: Collection[tuple[str, st
 
 
 def _interval(there: Sequence[AtPoint]) -> tuple[float, float]:
-    """Return the interval for the mean over conditions with shared victims and weight seeds.
+    """Return the 95 % interval for the mean ASR over conditions (`clustered_share`); they share victims and seeds.
 
-    Each seed's mean is weighted by the seed's smallest example count over the conditions, and clustered in as many
-    readings as the condition with the most readings has (`clustered_share`).
+    For each seed, the mean over conditions counts once for each example in the smallest condition; these examples are
+    spread over as many readings as the condition with the most readings has.
     """
     seeds = sorted({seed for at in there for seed in at.by_seed})
     values, readings, clusters = list[float](), list[tuple[int, int]](), list[int]()
@@ -290,7 +290,7 @@ def _interval(there: Sequence[AtPoint]) -> tuple[float, float]:
 
 
 def _order(standing: Standing) -> tuple[Any, ...]:
-    """Sort key, rounded to percents: finer differences are noise, and would reorder a defense's strengths."""
+    """Return the sort key in whole percents: finer differences are noise, and would mix a defense's strengths."""
     lost = inf if standing.lost is None or standing.diverged else standing.lost
     return (
         bool(standing.faults),
@@ -302,14 +302,14 @@ def _order(standing: Standing) -> tuple[Any, ...]:
 
 
 def neighbours(every: Sequence[Standing], defense: str) -> tuple[Standing | None, Standing | None]:
-    """Return the reference settings directly above and below a defense in the standings; None at either end."""
+    """Return the published settings directly above and below a defense in the standings; None at either end."""
     at = next(n for n, each in enumerate(every) if each.defense == defense)
     above = next((each for each in reversed(every[:at]) if not each.own), None)
     return above, next((each for each in every[at + 1 :] if not each.own), None)
 
 
 def nearest(rows: Sequence[Row], defense: str, among: Iterable[str]) -> str | None:
-    """Return the setting in `among` with rates most similar to `defense`'s (ties by name); None without a candidate."""
+    """Return the setting in `among` with the most similar ASRs and recognition rates (ties: by name), or None."""
     counting = conditions(rows)
     profiles: dict[str, dict[tuple[str, str], float]] = {}
     for row in rows:

@@ -31,10 +31,10 @@ def trained_with(records: Iterable[Record]) -> dict[tuple[str, str], list[Traine
 
 
 def strength(point: str, worst: WorstCase, trained: Sequence[Trained]) -> list[Flag]:
-    """Compare a defense's trainings with the attacked readings at `point` and return flags for a weaker training.
+    """Return flags if a defense acts more weakly in its trainings than in the attacked readings at `point`.
 
-    Points without an update or a mean over updates get no flag. Noise may not be weaker in training. Masks, clips and
-    mixtures depend on gradients and examples, so these are flagged only if they are completely absent in training.
+    Only points with an update or a mean over updates are compared. Noise may not be clearly weaker in training. Masks,
+    clips and mixtures depend on gradients and examples, so these are flagged only if they change nothing in training.
     """
     if not worst.attacked or POINTS[point].scope not in (Scope.UPDATE, Scope.AGGREGATE):
         return []
@@ -51,7 +51,7 @@ def strength(point: str, worst: WorstCase, trained: Sequence[Trained]) -> list[F
 
 
 def _later(result: TrainingResult, point: str, *, random: bool) -> str | None:
-    """Return a text if a later round changes updates less than the first round, beyond the noise decay counted in ε."""
+    """Return a text if a later training round changes updates less than the first, beyond noise decay counted in ε."""
     first = result.spots[0]
     before, least = _share(first, point), WEAKER * _decay(result)
     for spot in result.spots[1:]:
@@ -66,10 +66,10 @@ def _later(result: TrainingResult, point: str, *, random: bool) -> str | None:
 
 
 def _elsewhere(cell: TrainingCell, first: Spot, point: str, worst: WorstCase, *, random: bool) -> str | None:
-    """Return a text if the first training round changes updates less than the attacked round by all three measures.
+    """Return a text if the defense changes updates less in the first training round than in the attacked round.
 
-    The measures are gradient units, units of the sent update, and the share of the squared norm. A mean over more
-    examples and steps may have proportionally less noise.
+    The change must be smaller in gradient units, in units of the sent update, and as a share of the squared norm. An
+    update averaged over more examples and steps may have proportionally less noise.
     """
     if POINTS[point].scope is not Scope.UPDATE:
         return None
@@ -95,13 +95,13 @@ def _idle(spot: Spot) -> bool:
 
 
 def _decay(result: TrainingResult) -> float:
-    """Return σ² in the last round divided by σ² in the first round, as counted in ε; at most 1."""
+    """Return the noise variance σ² in the last round divided by σ² in the first round, as counted in ε; at most 1."""
     pairs = [each.multiplier for each in result.privacy.figures if each.multiplier and each.multiplier[0]]
     return min((min(1.0, (last / first) ** 2) for first, last in pairs), default=1.0)
 
 
 def _share(spot: Spot, point: str) -> float:
-    """Return the squared change at a point divided by the undefended update's squared norm."""
+    """Return the defense's squared change at a point divided by the undefended update's squared norm."""
     return spot.changes[point] / spot.signal if spot.signal else float("inf")
 
 

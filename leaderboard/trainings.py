@@ -25,7 +25,7 @@ class TrainingRow:
     defense: str
     setting: str
     length: str
-    """The training's end condition and additional accounting, in words."""
+    """Rounds, stop condition and Bayesian accounting in words, such as `T=100 until accuracy 0.9`."""
     seeds: int
     accuracy: float | None
     """Median final test accuracy over seeds; a diverged training counts as 0."""
@@ -37,7 +37,7 @@ class TrainingRow:
     rounds: int | None
     """Median number of executed rounds."""
     epsilon: float | None
-    """Valid ε for the released model."""
+    """ε guaranteed for the released model, from the training with the most rounds; None without a guarantee."""
     epsilon_paper: float | None
     """ε computed by Fed-αCDP's accounting, which is printed next to the valid ε."""
     epsilon_absent: str | None
@@ -57,7 +57,7 @@ class TrainingRow:
 
 
 def trainings(records: Iterable[Record], published: Sequence[PublishedFigures] = ()) -> list[TrainingRow]:
-    """Return a row for each training configuration, seeds pooled; sorted by data set, setting and defense."""
+    """Return a row for each training configuration, pooled over seeds; sorted by data set, setting and defense."""
     gathered: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
         cell = record.cell

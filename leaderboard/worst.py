@@ -33,7 +33,7 @@ class OfSeed:
 class WorstCase:
     """Results of all attacks on a defense at an interception point.
 
-    An attack with a gallery contributes only to `named` and `crashed`.
+    An attack with a granted gallery saw the true example, so it counts for `named` and `places`, but not for leaks.
     """
 
     leaked: dict[ExampleKey, bool] = field(default_factory=dict)
@@ -62,28 +62,28 @@ class WorstCase:
     """Map from example to whether any attack named the example."""
     named_chance: dict[str, dict[ExampleKey, float]] = field(default_factory=dict)
     places: dict[ExampleKey, int] = field(default_factory=dict)
-    """Map from example to its position in an exact attack's candidate list.
+    """Map from example to its rank (0: first) among an exact attack's candidates.
 
-    An attack is exact if it uses the reading's true likelihood, or knows the rest of the batch.
+    An attack is exact if it uses the reading's true likelihood; for a batch, it then knows the other examples.
     """
     guesses: dict[ExampleKey, int] = field(default_factory=dict)
-    """Map from example to guesses per attacker: all the reading's examples, or (labels granted) its class."""
+    """Map from example to an attacker's number of guesses: the reading's examples, or (labels granted) its class."""
     candidates: int = 0
-    """Gallery size behind `places`."""
+    """Number of candidates in the gallery, for `places`."""
     strangers: int = 0
-    """Gallery size behind `identified`."""
+    """Number of strangers in the gallery, for `identified`."""
     unchanged: bool = True
     """Whether every reading equals the undefended reading (SNR at the cap)."""
     cascade: bool = False
     """Whether later attacks saw only the readings left by earlier attacks."""
     attacked: bool = False
-    """Whether at least one attack that reads the gradient applied."""
+    """Whether at least one attack that reads the gradient was run, not only gradient-free baselines."""
     informed: bool = False
-    """Whether at least one such attack knew or simulated the defense."""
+    """Whether at least one attack that reads the gradient knew or simulated the defense."""
     _draws: set[int] = field(default_factory=set)
 
     def add(self, record: Record) -> None:
-        """Add an attack record to the worst case; a crashed attack's examples stay in the denominator."""
+        """Add an attack record to the worst case; a crashed attack's examples count as attacked and not leaked."""
         cell = record.cell
         assert isinstance(cell, AttackCell)
         attack, result = attack_name(cell), record.attack
@@ -173,7 +173,7 @@ class WorstCase:
 
     @property
     def lower_bound(self) -> bool:
-        """Whether the true rate may be higher: some example is safe, and an attack failed or none knew the defense."""
+        """Whether the true rate may be higher: an attack failed on an unleaked example, or none knew the defense."""
         return self.cut_short or self.plain_only
 
     @property
@@ -227,7 +227,7 @@ class WorstCase:
         return best, _rate(self._on_draws(best, first=False))
 
     def best_median(self, metric: Metric) -> float | None:
-        """Return a metric's median under the best attack, on the draws behind its rate; None without an attack."""
+        """Return a metric's median under the best attack, on the draws that give its rate; None without an attack."""
         best = self.best
         return None if best is None else self.median_on_report_draws(best[0], metric)
 
@@ -253,7 +253,7 @@ class WorstCase:
 
     @property
     def reference_db(self) -> float | None:
-        """Median PSNR in dB of the linear-Gaussian reference; None if no cell computed the reference."""
+        """Median PSNR in dB of the best estimate for a gradient linear around the truth; None if not computed."""
         each = [r.attack.reference_db for records in self.records.values() for r in records if r.attack]
         return median([value for value in each if value is not None], -inf)
 

@@ -73,7 +73,7 @@ def compare(a: Record, b: Record) -> Comparison:
 
 
 def _of_same_entries(a: Record, b: Record) -> Provenance:
-    """Return B's provenance with A's code for entries that differ by name: another entry is no code change."""
+    """Return B's provenance, with A's code for entries of another name: a different attack is not a code change."""
     names = ([getattr(getattr(record.cell, part, None), "name", "") for part in _ENTRIES] for record in (a, b))
     others = [part for part, mine, other in zip(_ENTRIES, *names, strict=True) if mine != other]
     return replace(b.provenance, **{part: getattr(a.provenance, part) for part in others})
@@ -152,7 +152,7 @@ def _paired(a: AttackResult, b: AttackResult) -> PairedDifference:
 
 
 def _median(a: Sequence[ExampleScore], b: Sequence[ExampleScore], metric: Metric) -> float | None:
-    """Return the median of A minus B; a failed example is worse than any number, and two failed examples are equal."""
+    """Return the examples' median of A minus B; a failed example is worse than any number, two failed are equal."""
     columns = (np.array([example.value(metric) for example in examples], np.float64) for examples in (a, b))
     first, second = (np.where(np.isnan(column), metric.failed, column) for column in columns)
     with np.errstate(invalid="ignore"):

@@ -44,7 +44,7 @@ _INDENT = 13  # columns
 def announce(
     console: Console, title: str, schedule: RunSchedule, pool: PoolSpec, span: tuple[float, float] | None = None
 ) -> None:
-    """Print the cells to run, the workers and the estimated time; `span` is described in `running.PreparedRun`."""
+    """Print the cells to run, the workers and the estimated time; `span`: least and most CPU seconds expected."""
     console.print(Text(sanitize(title), style="bold"))
     about = estimate(schedule.seconds, span, pool.jobs or 1) + ("" if pool.jobs else " of one core")
     others = f"{len(schedule.done)} done before, {len(schedule.impossible)} n/a"
@@ -77,8 +77,8 @@ class Ending:
 def conclude(console: Console, ending: Ending) -> None:
     """Print the tables for a run's records, its failures, and lines about leakage, evidence and next steps.
 
-    For a suite, standings replace the tables, and each new defense's standing replaces the lines. Without a new
-    defense, a line compares repeated cells with the published records.
+    For a suite, standings replace the tables (unless `verbose`), and a summary of each unpublished defense replaces the
+    lines. If every defense is published, a line compares the repeated cells with the published records.
     """
     conditions = by_condition(ending.records)
     console.print()
@@ -158,7 +158,7 @@ def _say_lines(console: Console, lines: Iterable[tuple[str, str]]) -> None:
 
 
 def _leaks(conditions: Sequence[Condition]) -> Iterator[str]:
-    """Describe, for each condition, the defenses by leakage at the point with the highest leakage."""
+    """Yield a line for each of the first conditions: the defenses grouped by their highest ASR over the points."""
     for condition, title in zip(conditions[:_SUMMARISED], _titles(conditions), strict=False):
         most: dict[str, list[str]] = {}
         names = distinct(condition.rows)
@@ -196,7 +196,7 @@ def _evidence(conditions: Sequence[Condition], records: Sequence[Record]) -> Ite
 
 
 def upload_line(run: Path, tracking_uri: str | None, uploaded: UploadResult | None, waiting: str | None) -> str:
-    """Describe the upload to MLflow in a line; `waiting` is the reason why records are left, or None."""
+    """Describe the upload to MLflow in a line; `waiting` is the reason why records are not uploaded yet, or None."""
     if uploaded is None:
         return f"not requested; `bench sync {run}` uploads"
     if waiting:

@@ -1,4 +1,4 @@
-"""`bench privacy`: compute ε for a Gaussian mechanism under every accounting convention, with its neighbours."""
+"""`bench privacy`: compute ε for a Gaussian mechanism under every accounting convention (attacker and neighbours)."""
 
 import textwrap
 from dataclasses import asdict

@@ -56,7 +56,7 @@ class PreparedRun:
     cells: tuple[PlannedCell, ...]
     schedule: RunSchedule
     span: tuple[float, float] | None
-    """Least and most CPU seconds that published settings took for the open cells; None if no setting has all."""
+    """Least and most CPU seconds that published defenses took for the cells left; None if no defense ran them all."""
     folder: Path
     data_dir: Path | None
     jobs: int | None
@@ -71,9 +71,9 @@ def prepare(
     jobs: int | None,
     shard: tuple[int, int] | None = None,
 ) -> PreparedRun:
-    """Plan a request's open cells, or those in a `shard` (number, count); `matrix` None: read the requested matrix.
+    """Expand a request's matrix to cells and schedule the cells without a record.
 
-    Raises `BenchError` for a mistake in the matrix.
+    `matrix` None: read the requested matrix. `shard`: (number, count). Raises `BenchError` for a mistake in the matrix.
     """
     for plugin in request.plugins:
         registry.add_plugin(plugin)
@@ -117,7 +117,7 @@ def execute(
     rows: int | None = None,
     verbose: bool = False,
 ) -> dict[str, Any]:
-    """Run the open cells with a live display and return the result as JSON types.
+    """Run the cells left to do, with a live display, and return the result as JSON types.
 
     `tracking_uri`: None disables MLflow, "" means the default store. `overrides`: options that make a suite unranked.
     `time_limit`: seconds allowed for a cell. `executor`: a cluster's address. `rows`: see `RunContext`; `verbose`: see

@@ -18,7 +18,7 @@ def duration(seconds: float) -> str:
 
 
 def estimate(seconds: float, span: tuple[float, float] | None, jobs: int) -> str:
-    """Format the wall time for CPU seconds on `jobs` workers, with the range (`span`) over published defenses."""
+    """Format the wall time for CPU `seconds` on `jobs` workers; `span`: published defenses' least and most seconds."""
     if span is None:
         return duration(seconds / jobs)
     least, most = (duration(end / jobs) for end in span)

@@ -31,9 +31,9 @@ class Increase:
     freedom: int
     """Degrees of freedom."""
     centre: float | None = None
-    """Centre of the paired-count interval for a share of successes; None for other figures."""
+    """Centre of the interval from the 2 × 2 table of paired successes (see `of_shares`); None for other figures."""
     spread: float | None = None
-    """Standard error in the paired-count interval for a share of successes; None for other figures."""
+    """Standard error in the interval from the 2 × 2 table of paired successes; None for other figures."""
 
     def lower(self, level: float = LEVEL) -> float:
         """Return the increase's one-sided lower bound at this confidence level."""
@@ -45,7 +45,7 @@ class Increase:
 
     @property
     def p(self) -> float:
-        """One-sided p-value for the hypothesis of no increase: 1 − the confidence level with `lower` = 0."""
+        """One-sided p-value for the hypothesis of no increase: 1 minus the confidence level at which `lower` is 0."""
         if self.freedom < 1:
             return 1.0
         if self.error:
@@ -58,10 +58,11 @@ class Increase:
 
 
 def of_numbers(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Increase:
-    """Return a figure's mean increase from `before` to `after`; all arguments have shape (pair,).
+    """Return a figure's mean increase from `before` to `after`; `clusters` names each pair's cluster.
 
-    The variance is linearised for a ratio of cluster sums, times G/(G − 1) for G clusters (Cochran 1977, §9A.2), with G
-    − 1 degrees of freedom. Raises `ValueError` for no pairs or non-finite figures.
+    All arguments have shape (pair,). The variance is linearised for a ratio of cluster sums, times G/(G − 1) for G
+    clusters (Cochran 1977, §9A.2), with G − 1 degrees of freedom. Raises `ValueError` for no pairs or non-finite
+    figures.
     """
     increases = np.asarray(after, np.float64) - np.asarray(before, np.float64)
     if increases.ndim != 1 or not len(increases) or not np.isfinite(increases).all():
@@ -83,10 +84,10 @@ def of_numbers(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Incr
 
 
 def of_shares(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Increase:
-    """Return the increase in a share of successes, from booleans (pair,) before and after, in `clusters` (pair,).
+    """Return the increase in a share of successes, for booleans `after` and `before`; shapes are as in `of_numbers`.
 
-    Each bound is the wider of the cluster bound and the paired-count bound, because a few agreeing pairs show no
-    variation between clusters. The paired-count bound adds half a pair to each field in the 2 × 2 table (Agresti & Min
+    Each bound is the wider of the cluster bound and a bound from the 2 × 2 table of paired successes, because a few
+    agreeing pairs show no variation between clusters. The table bound adds half a pair to each field (Agresti & Min
     2005, "Wald+2").
     """
     now, then = np.asarray(after), np.asarray(before)
@@ -99,10 +100,10 @@ def of_shares(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Incre
 def holm(p_values: Sequence[float], level: float = LEVEL) -> list[tuple[float, float]]:
     """Return each test's adjusted p-value and the confidence level for its bound, by Holm's step-down method (1979).
 
-    The k-th smallest p-value among m is multiplied by m − k + 1, and adjusted p-values never decrease. A test is
-    rejected if its adjusted p-value is at most 1 − level, exactly if its bound excludes no increase. After the first
-    accepted test, later tests keep its level (smaller factors would be Hochberg's step-up, 1988, invalid under strong
-    dependence).
+    The k-th smallest of m p-values is multiplied by m − k + 1, and adjusted p-values never decrease. The hypothesis of
+    no increase is rejected if its adjusted p-value is at most 1 − level, exactly if the lower bound is above zero. All
+    tests after the first without rejection use its confidence level (smaller factors would be Hochberg's step-up, 1988,
+    invalid under strong dependence).
     """
     order = np.argsort(p_values, kind="stable")
     adjusted: list[tuple[float, float]] = [(1.0, level)] * len(p_values)

@@ -85,7 +85,7 @@ class Comparison:
     """One-sided 95 % upper bound of the worsening."""
     margin: float
     p: float
-    """Adjusted p-value."""
+    """p-value for the hypothesis of no worsening, adjusted by Holm's method."""
     pairs: int
     clusters: int
     needed: int | None = None
@@ -110,7 +110,7 @@ class Verdict:
     """Code changes between the two runs, in words."""
     cells: int
     faults: tuple[tuple[str, str, str], ...] = ()
-    """(code, subject, text) for each defense that contradicts its own statements."""
+    """(flag code, subject, text) for each broken contract, and for measurements that refute a description or an ε."""
     since_oldest: tuple[Comparison, ...] = ()
 
     @property
@@ -138,7 +138,7 @@ class Verdict:
 
 
 def with_oldest(result: Verdict, oldest: Verdict) -> Verdict:
-    """Add to `result` each worsening since the oldest baseline: small steps within the margin add up."""
+    """Add to `result` the worsenings in `oldest`, a comparison with the oldest baseline: small steps add up."""
     weaker = tuple(row for row in oldest.comparisons if row.outcome == "weaker")
     return replace(result, since_oldest=weaker, outcome="weaker" if weaker else result.outcome)
 
@@ -362,7 +362,7 @@ def _hits(worst: WorstCase, name: str) -> Mapping[ExampleKey, bool]:
 
 
 def _of_epsilon(pairs: _Pairs, margin: float) -> Iterable[Comparison]:
-    """Compare ε at each point: ε is not sampled, so the verdict is certain; a missing ε counts as infinite."""
+    """Compare ε at each point: ε has no sampling error, so no test is needed; a missing ε counts as infinite."""
     spending = [(old, new) for old, new in pairs if old.attack and old.attack.privacy.epsilon is not None]
     now = {condition.key: condition for condition in by_condition(new for _, new in spending)}
     for condition in by_condition(old for old, _ in spending):

@@ -1,7 +1,7 @@
 """Put a run's records and the reference results on a single board.
 
-The reference defines a complete row. A run's record counts if the reference has its cell (apart from the defense) but
-not its defense. Cascade cells depend on earlier cells, so a defense's cells are never mixed from two sources.
+A row is complete if it has every cell in the reference. A run's record is added if the reference has the same cell for
+other defenses only. Cascade cells depend on earlier cells, so a defense's cells always have a single source.
 """
 
 import json
@@ -49,7 +49,7 @@ def joined(version: str, mine: Iterable[Record] = ()) -> Joined:
 
 
 def suite_of(folders: Iterable[Path]) -> str | None:
-    """Return the version of the first folder's suite that is unchanged and has a reference; None without a suite."""
+    """Return the suite version of the first run folder with an unmodified, published suite; None without any."""
     for folder in folders:
         for path in sorted(folder.glob("suite-*.json")):
             try:
@@ -62,6 +62,6 @@ def suite_of(folders: Iterable[Path]) -> str | None:
 
 
 def version_of(about: Mapping[str, Any]) -> str | None:
-    """Return the reference version for a run described by `bench.matrix.suites.ranking`; None without it."""
+    """Return the reference version for a run's `bench.matrix.suites.ranking`; None if unranked or unpublished."""
     there = about.get("ranked") is True and about.get("suite") in store.versions()
     return str(about["suite"]) if there else None

@@ -11,14 +11,13 @@ _ANY = Entry(name="any")
 
 
 def expected(records: Iterable[Record], *, alone: bool = False) -> Callable[[AnyCell], float | None]:
-    """Return a function that estimates a cell's CPU seconds under its defense; None for a cell unknown to the
-    reference.
+    """Return a function from a cell to its expected CPU seconds under its defense; None for an unpublished cell.
 
-    A published setting has its measured time. Another setting gets the median over published settings in its class
-    (defenses that change single-example gradients, or not), scaled to the median suite total; over all settings if the
-    class is empty. Cells with a shared reconstruction, and cascade cells without readings left, are included.
+    A published defense setting has its measured times. Another setting gets the median over published settings in its
+    class (defenses that change single-example gradients, or not), or over all settings if the class is empty, scaled to
+    their median suite total. Cells that reuse a reconstruction count with their measured time.
 
-    `alone`: the run omits the undefended rows, so it shares no reconstruction with another defense.
+    `alone`: the run has no undefended cells, so no reconstruction can be reused from another defense.
     """
     taken: dict[str, dict[str, float]] = {}
     kinds: dict[bool, dict[str, dict[str, float]]] = {False: {}, True: {}}
@@ -90,7 +89,7 @@ def _taken(records: Iterable[Record], *, alone: bool) -> Iterator[tuple[Record, 
 
 
 def same(cell: AnyCell) -> str:
-    """Return a cell's text without its defense and earlier cascade cells, whose ids include the defense."""
+    """Return a cell's text without defense and earlier cascade cells, so that it is equal under any defense."""
     changes: dict[str, object] = {"defense": _ANY}
     if isinstance(cell, AttackCell):
         changes["after"] = ()

@@ -41,7 +41,7 @@ def read(version: str, folder: Path = FOLDER) -> list[Record]:
 
 
 def strips(version: str, names: Iterable[str], folder: Path = FOLDER) -> dict[str, bytes]:
-    """Return the shipped strips with these names, as WebP."""
+    """Map names to shipped strips of reconstructed images, as WebP; names without a strip are left out."""
     paths = {name: folder / version / f"{slug(name)}.webp" for name in names}
     return {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
 

@@ -180,7 +180,7 @@ def _claims(kind: str) -> dict[str, tuple[Origin, ...]]:
 
 @cache
 def _installed() -> dict[str, dict[str, tuple[Origin, ...]]]:
-    """Map kind to name to claims, read from the metadata only once in a process."""
+    """Map kind to name to the entries that claim the name; the metadata are read once in a process."""
     claims: dict[str, dict[str, tuple[Origin, ...]]] = {kind: {} for kind in KINDS}
     points = metadata.entry_points()
     known: dict[int, tuple[str, str]] = {}  # parsing a distribution's metadata again for each entry is slow

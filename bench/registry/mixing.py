@@ -1,4 +1,4 @@
-"""Cells with mixed examples: the defense claims stage `input`, and a batch has at least two examples.
+"""Detect cells with mixed examples: the defense claims stage `input`, and a batch has at least two examples.
 
 The claim is read from the class literal `stages`, so scoring and checking load no plug-in.
 """
@@ -9,7 +9,7 @@ from bench.registry.claimed import stages
 
 
 def mixes(cell: AttackCell) -> bool:
-    """Return whether an example may be mixed with the next in its batch; False for an unknown defense."""
+    """Return whether a defense may mix an example with the next example in its batch; False for an unknown defense."""
     return cell.federated.batch > 1 and "input" in stages(cell.defense.name)
 
 
@@ -19,9 +19,9 @@ def mixes_alone(cell: AttackCell) -> bool:
 
 
 def originals(cell: AttackCell) -> int:
-    """Return the number of original examples mixed into a single-example reading: 2 with mixing, else 1.
+    """Return how many true examples are mixed in a single-example reading: 2 with mixing, otherwise 1.
 
-    Readings with whole batches already contain all their originals, so they count 1.
+    A whole batch's reading contains all its true examples anyway, so the result is 1.
     """
     known = POINTS.get(cell.point)
     return 2 if known is not None and known.scope is Scope.EXAMPLE and mixes(cell) else 1

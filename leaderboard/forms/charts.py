@@ -31,9 +31,9 @@ class Chart:
     heading: str
     caption: str
     needs: tuple[str, ...]
-    """Data fields that a row must have to be shown."""
+    """Names of the data fields without which a row is not shown."""
     nothing: str
-    """Text shown if no row is left."""
+    """Text shown in place of a chart without rows."""
     most: int
     """Maximum number of rows; the best ranked rows are shown."""
     spec: Mapping[str, Any]
@@ -104,7 +104,7 @@ def charts() -> list[Chart]:
 
 
 def conditions(lines: Iterable[Line]) -> list[dict[str, Any]]:
-    """Return the board lines as JSON data for the charts, grouped by condition; an attack is given by its index."""
+    """Return the board lines as JSON data for the charts, by condition; an attack is its index in the page's list."""
     return [
         {
             "title": group[0].row.title,
@@ -256,7 +256,6 @@ def _line(chart: alt.Chart, *, point: bool = False) -> alt.Chart:
 
 
 def _own(field: str) -> alt.Color:
-    """Use the colour given in the row, equal in all charts and with separate values for dark and light pages."""
     return alt.Color(f"{field}:N", scale=None, legend=None)
 
 

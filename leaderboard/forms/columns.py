@@ -52,7 +52,7 @@ class Column:
     """Formats a whole line for readers, in place of `show`."""
     forms: tuple[Literal["csv", "markdown", "page"], ...] = ("csv", "markdown", "page")
     terminal: tuple[str, str] | None = None
-    """The terminal column that shows this value, and a prefix; None: not in the terminal."""
+    """(heading of the terminal column that shows this value, prefix before the value); None: not in the terminal."""
     group: str = ""
     kind: Literal["num", "text", "unsortable"] = "num"
     """How the page sorts the column."""
@@ -64,7 +64,7 @@ class Column:
 
     @property
     def spoken(self) -> str:
-        """The heading in full, readable without its group."""
+        """The heading as read without the group heading above, such as `ASR at type-1`."""
         return {"#": "Rank"}.get(self.heading, f"ASR at {self.point}" if self.cell == "rate" else self.heading)
 
     def known(self, row: Row) -> Any:
@@ -91,7 +91,7 @@ def lines(rows: Sequence[Row]) -> list[Line]:
 
 
 def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
-    """Group items by key, in their order."""
+    """Group items by key; items and groups keep their order."""
     groups: dict[_Key, list[_Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -112,7 +112,7 @@ def columns(rows: Iterable[Row]) -> list[Column]:
 
 
 def codes(row: Row) -> list[str]:
-    """Return a row's flag codes without repeats; codes for an incomplete row come first."""
+    """Return a row's flag codes without repeats; codes that make the row incomplete come first."""
     return list(dict.fromkeys(flag.code for flag in row.flags))
 
 
@@ -140,7 +140,7 @@ def _rate(at: AtPoint | None) -> str:
 
 
 def _attacks(line: Line) -> str:
-    """Count the attacks that ran, and those that did not, by reason."""
+    """Return the numbers of attacks by outcome as text, such as `5 run, 1 n/a, 1 crashed`."""
     points = line.row.points.values()
     words = {"by_attack": "run", "absent": "n/a", "missing": "missing", "crashed": "crashed"}
     counts = {field: len({name for at in points for name in getattr(at, field)}) for field in words}
@@ -197,7 +197,7 @@ def _at(point: str) -> list[Column]:
 
 
 def _bar(row: Row) -> str:
-    """Return the baselines for the best attack's PSNR: the prior and, if computed, the linear-Gaussian reference."""
+    """Return the PSNRs to compare the best attack with: best prior and, if computed, linear-Gaussian reference."""
     worst = row.worst
     prior = figure(PSNR_DB, worst.prior_psnr_db if worst else None)
     if worst is None or worst.reference_db is None:
@@ -206,7 +206,7 @@ def _bar(row: Row) -> str:
 
 
 def recognised(rate: Rate) -> str:
-    """Format a rate on three lines: `12 % [5–24 %]`, `chance 1.0 %`, `ceiling 1.6 %, here 1.5 %`."""
+    """Format a rate (see `Rate`) on three lines: `12 % [5–24 %]`, `chance 1.0 %`, `ceiling 1.6 %, here 1.5 %`."""
     provable = "no ceiling" if rate.ceiling is None else f"ceiling {fine(rate.ceiling)}"
     provable += "" if rate.here is None else f", here {fine(rate.here)}"
     return f"{share(rate.value)} [{interval(rate.interval)}],\nchance {fine(rate.chance)},\n{provable}"

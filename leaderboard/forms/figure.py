@@ -35,12 +35,11 @@ class Strip:
 
 
 def strips(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False) -> list[Strip]:
-    """Return the figure's lines: the true examples, then for each row the reconstructions of its best attack at
-    `point`.
+    """Return the figure's lines: the true examples, then each row's reconstructions by its best attack at `point`.
 
     `runs` maps cell id to run folder. Only rows with the first row's title and victims appear. At most eight victims
-    are shown, in their original order, never selected by success. Private data need `private`. Empty if no arrays are
-    found.
+    are shown, in their original order, never selected by success. Rows with private data appear only if `private` is
+    set. Empty if no arrays are found.
     """
     rows = [row for row in rows if row.title == rows[0].title and (private or not row.private)]
     names = distinct(row.defense for row in rows)
@@ -58,7 +57,7 @@ def strips(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False
 
 
 def _words(at: AtPoint) -> str:
-    """Give the success rate and the identified rate: a blurred face may still be identified."""
+    """Return the caption with success rate and identified rate: even a blurred face may be identified."""
     # the font has no ≥
     reached = rate(at.asr, lower_bound=at.lower_bound).replace("≥", "at least")
     words = f"{reached} of {at.examples} reconstructed"

@@ -1,6 +1,6 @@
 """Truth and reconstruction from a row's best attack, for the HTML page and the figure.
 
-The row's cell order chooses the cell, never the success on its examples.
+The first matching cell in the row's order is shown, so images are not selected by success.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,10 +19,9 @@ Runs = Mapping[str, Path]  # cell id → the run folder of its record
 
 
 def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats, Kind] | None:
-    """Return truth and reconstruction, both (reading, example, *shape), and data kind for a row's best attack at a
-    point.
+    """Return (truth, reconstruction, data kind) for a row's best attack at a point.
 
-    None for missing or damaged records or arrays; the page then omits the image.
+    Both arrays are (reading, example, *shape). None for missing or damaged records or arrays; the page omits the image.
     """
     at = row.points.get(point)
     best = at.best.attack if at and at.best else None
@@ -42,10 +41,9 @@ def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats, Kind] | N
 
 
 def thumbnails(rows: Sequence[Row], runs: Runs, *, private: bool = False) -> dict[tuple[str, str], Thumbnail]:
-    """Map (condition key, defense) to a thumbnail of the best attack at the worst point; more rows mean smaller
-    images.
+    """Map (condition key, defense) to a thumbnail of the best attack's reconstructions at the worst point.
 
-    Private data are shown only with `private`.
+    More rows mean smaller images. Rows with private data appear only if `private` is set.
     """
     limit = min(MOST, TOTAL // max(1, len(rows)))
     made = {}

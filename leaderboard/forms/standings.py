@@ -181,7 +181,7 @@ def _chance(place: Place | None) -> str:
 
 
 def _ceiling(place: Place | None) -> str:
-    """Show the ceiling only if it is informative: an ε in the hundreds allows every rate."""
+    """Format the upper bound on recognition; empty if it excludes nothing, as for an ε in the hundreds."""
     trivial = place is None or place.ceiling is None or place.ceiling >= ALL
     return "" if trivial or place is None else f"≤ {fine(place.ceiling)}"
 

@@ -1,7 +1,6 @@
-"""Draw a strip for each defense on a suite: the nearest reconstruction by any attack for each of the same victims.
+"""Draw a strip of images for each defense on a suite: each victim's nearest reconstruction by any attack.
 
-In a cascade, attacks saw different readings; therefore the nearest reconstruction over all attacks shows a victim's
-leak.
+All attacks count together, because in a cascade each attack saw other readings. All strips show the same victims.
 """
 
 import io

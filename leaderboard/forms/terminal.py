@@ -34,7 +34,7 @@ def board(rows: Sequence[Row]) -> RenderableType:
 
 
 def conditions(every: Iterable[Condition], *, detail: bool = True) -> RenderableType:
-    """Return a table with worst cases for each condition.
+    """Return a table for each condition, with the worst-case ASR of each defense at each point.
 
     `detail` adds the interval, the best single attack with its median PSNR, and the best prior-only baseline.
     """
@@ -42,9 +42,7 @@ def conditions(every: Iterable[Condition], *, detail: bool = True) -> Renderable
 
 
 def attacks(rows: Iterable[AttackRow]) -> RenderableType:
-    """Return a table of attack figures for each shared configuration; published figures stand dim below measured
-    figures.
-    """
+    """Return an attack table for each shared configuration, with published figures dim below measured figures."""
     groups = grouped(rows, lambda row: row.title)
     return Group(*(_attack_table(title, group) for title, group in groups.items()), *_sources(groups))
 
@@ -72,7 +70,7 @@ def trainings(
 
 
 def bayesian(result: BayesianResult | None) -> list[str]:
-    """Describe a training's Bayesian ε by level, next to the moments accountant's ε on the same run."""
+    """Describe a training's Bayesian ε by level (such as client), next to the moments accountant's ε on the run."""
     if result is None:
         return []
     words = []
@@ -86,7 +84,7 @@ def bayesian(result: BayesianResult | None) -> list[str]:
 
 
 def _board_table(title: str, group: Sequence[Line]) -> RenderableType:
-    """Lay out three points in 80 columns: figures share terminal columns, and empty columns are omitted."""
+    """Draw a board table in 80 columns: related figures share a terminal column, and empty columns are omitted."""
     stacks = grouped(columns(line.row for line in group), lambda column: column.terminal and column.terminal[0])
     shown = {
         heading: stack
@@ -152,7 +150,7 @@ def _condition_cell(worst: WorstCase, detail: bool) -> Text:
 
 
 def _best(worst: WorstCase, attack: str, asr: float) -> str:
-    """Name the best single attack, with its rate if other attacks leak further examples."""
+    """Return the best single attack's name, with its rate if other attacks leak further examples."""
     name = short_attack(attack)
     return name if asr == worst.asr else f"{name} {share(asr)}"
 
@@ -221,7 +219,7 @@ def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> RenderableType:
 
 
 def _black_box(worst: WorstCase | None) -> Text:
-    """Format the black-box attack's rate and median PSNR; the columns next to it show other attacks."""
+    """Format the black-box attack's rate and median PSNR; the RMSE and PSNR columns next to it show other attacks."""
     if worst is None:
         return Text(NONE, style="dim")
     text = _informed(worst)
