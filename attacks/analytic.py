@@ -1,7 +1,8 @@
 """Exact inversion of a fully connected first layer with bias, without optimisation.
 
-Neuron i has the gradients dW_i = Σ_n δ_in x_n and db_i = Σ_n δ_in, with δ_in = ∂loss/∂z_i of example n. The ratio dW_i
-/ db_i is an example if no other example activates the neuron; otherwise the ratio is a mixture.
+Neuron i with output z_i has the gradients dW_i = Σ_n δ_in x_n and db_i = Σ_n δ_in, where x_n is example n and δ_in =
+∂loss/∂z_i for this example. The ratio dW_i / db_i is an example if no other example activates the neuron; otherwise the
+ratio is a mixture.
 """
 
 from dataclasses import dataclass
@@ -67,8 +68,6 @@ class Analytic(Attack):
         return closed_form(reading, found, infer_labels(reading, mean), loss=torch.stack(loss), status=status)
 
     def _one_reading(self, reading: Reading, layer: FirstLayer, table: Tensor) -> tuple[Tensor, Tensor, Status]:
-        """Return the examples (example, *shape), the share of `table` (neuron, input + 1) left unexplained (0 to 1) and
-        the status. If the division is impossible, the examples are the public mean."""
         public = reading.public_mean.double().cpu().expand(reading.examples, *reading.shape)
         if not torch.isfinite(table).all():
             return public, torch.tensor(torch.nan, dtype=torch.float64), "nan"
@@ -85,9 +84,10 @@ class Analytic(Attack):
         return x.reshape(reading.examples, *reading.shape), _unexplained(table, layer.apply(x)), "ok"
 
     def _separate(self, reading: Reading, ratios: Tensor, common: Tensor) -> Tensor:
-        """Choose examples (example, input) among the neurons' ratios. Prefer the ratio on which most neurons agree.
-        Among equals, prefer the ratio farthest from the examples already chosen, because mixtures lie between examples.
-        If too few ratios are valid, `common` (input,) fills the remaining examples."""
+        """Choose examples (example, input) among `ratios` (neuron, input), weight gradient over bias gradient.
+        Prefer the ratio shared by most neurons, then the ratio farthest from the examples chosen, because
+        mixtures lie between examples. If too few ratios are in the data's range, `common` (input,) fills the
+        rest."""
         low, high = reading.value_range
         width = high - low
         slack = self.tolerance * width
@@ -108,9 +108,10 @@ class Analytic(Attack):
 
 
 def _rank_one(table: Tensor) -> Tensor:
-    """Fit table ≈ δ (z, 1)ᵀ and return z (input,). The fit alternates least squares, from z = Σ db_i dW_i / Σ db_i². If
-    the table has no zeros, the fit is the first singular pair, the maximum likelihood under equal noise. A zero counts
-    as withheld by a defense and is left out, unless its whole column is zero."""
+    """Fit the gradient `table` (neuron, input + 1) by δ (z, 1)ᵀ, with δ (neuron,), and return z (input,).
+    Alternating least squares start from z = Σ db_i dW_i / Σ db_i², with neuron i's gradients dW_i, db_i. Without
+    zeros in the table, the fit is the first singular pair, the maximum likelihood under equal noise. A zero
+    counts as withheld by a defense and is left out, unless its whole column is zero."""
     shown = (table != 0) | (table == 0).all(0)
     mask = shown.double()
     delta = table[:, -1]
@@ -131,7 +132,6 @@ def _ratios(table: Tensor) -> Tensor:
 
 
 def _unexplained(table: Tensor, z: Tensor) -> Tensor:
-    """Return ‖table - P‖² / ‖table‖², between 0 and 1, where P is the table's projection on the span of all (z, 1)."""
     span = torch.cat([z, torch.ones_like(z[:, :1])], 1)
     weights = torch.linalg.lstsq(span.T, table.T, driver="gelsd").solution
     residual: Tensor = table.T - span.T @ weights

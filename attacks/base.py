@@ -37,12 +37,14 @@ class Attack(ABC):
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         """Reconstruct the examples behind every reading in the batch, with at most `budget.evaluations` per reading.
 
-        Take randomness from `key.generator(WHAT, index, …)` with the reading's index and, if needed, the example's and
-        the restart's number. A reading then has the same result by itself and in a batch.
+        Draw random numbers from `key.generator(purpose, index, …)`, such as `key.generator("start", index, example,
+        restart)`. `index` is the reading's number in `reading.indices`, not the position in the batch: a reading's
+        result then does not depend on the other readings.
         """
 
     def objective(self, reading: Reading) -> Objective | None:
-        """Return a function from candidates to their distance to the reading (reading,), without a prior, or None."""
+        """Return a function from candidates to their distance (reading,) to the reading, without a prior; None: not
+        offered."""
         del reading
         return None
 

@@ -25,10 +25,11 @@ _NOTES = (
 class Cpa(Attack):
     """Find the examples as independent components in the row space of the first layer's gradient [dW | db].
 
-    The row space holds the examples after clipping, after a factor per example, under any later layers and over several
-    local steps (`first_layer/ica.py`). Noise is not undone, so a description of the defense would change nothing. Each
-    label is the best match between δ (∂loss/∂z at the first layer's output z) as read from the gradient and δ as
-    simulated by the model (`first_layer/certificate.py`). `loss` is the mean share of δ's variance left unexplained.
+    The row space contains the examples even if each example's gradient was clipped or rescaled, under any later layers
+    and over several local steps (`first_layer/ica.py`). Noise is not undone, so a description of the defense would
+    change nothing. δ is ∂loss/∂z at the first layer's output z. An example's label is the class for which δ simulated
+    by the model is nearest to δ computed from the gradient (`first_layer/certificate.py`). `loss` is the mean share of
+    δ's variance left unexplained by this simulation.
     """
 
     reference = "Kariyappa et al. 2023; Hyvärinen & Oja 2000; Pham & Garat 1997"
@@ -71,7 +72,6 @@ class Cpa(Attack):
         index: int,
         key: Key,
     ) -> tuple[Tensor, Tensor, float, float, Status]:
-        """Return the examples (example, *shape), labels (example,), loss, share of certified examples, and status."""
         public = reading.public_mean.double().cpu().expand(reading.examples, *reading.shape)
         if not torch.isfinite(gradient).all():
             return public, labels, float("nan"), 0.0, "nan"

@@ -17,7 +17,7 @@ _DEPARTURES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Cpl(LbfgsMatching):
-    """Client privacy leakage: minimise ‖∇L(x', y) - g‖², from a repeated tile with half the height and width."""
+    """Client privacy leakage: minimise ‖∇L(x', y) - g‖² (g: the reading) over inputs x', from a tile repeated 2 × 2."""
 
     reference = "Wei et al. 2020"
 

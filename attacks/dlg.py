@@ -9,7 +9,8 @@ from bench.trip import Budget, Reading
 
 @dataclass(frozen=True, kw_only=True)
 class Dlg(LbfgsMatching):
-    """Deep leakage from gradients: minimise ‖∇L(x', softmax(y')) - g‖² over inputs x' and label logits y'."""
+    """Deep leakage from gradients: minimise ‖∇L(x', softmax(y')) - g‖² (g: the reading) over inputs x', label logits
+    y'."""
 
     reference = "Zhu et al. 2019"
 

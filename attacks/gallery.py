@@ -27,11 +27,12 @@ class Gallery(Attack):
 
     For a single example, the attack takes the candidate with the least -log likelihood of the reading, by the
     description of the defense; without a description, the candidate whose gradient has the greatest cosine with the
-    reading. No attacker exceeds the likelihood among exchangeable candidates.
+    reading. If all candidates are equally probable in advance, no attacker names them better than the likelihood.
 
     For several examples, the attack searches for the likeliest set by exchanges between a member and another candidate
-    (`candidates/exchange.py`). The exchanges start from the largest coefficients in a non-negative combination, fitted
-    on the reading's nonzero coordinates: first with candidates' gradients, then with gradients after the defense.
+    (`candidates/exchange.py`). The first sets hold the candidates with the largest coefficients in a non-negative
+    combination, fitted to the reading's nonzero coordinates: once with candidates' gradients, once with gradients after
+    the defense.
     """
 
     reference = "ours; the maximum likelihood among exchangeable candidates"
@@ -59,8 +60,6 @@ class Gallery(Attack):
 
 
 def _best(reading: Reading, row: int, scores: Tensor) -> Tensor:
-    """Return the candidates with the greatest scores (example,), for each granted label as many as its examples. For a
-    single example, return a list (candidate,) with up to `LIST` candidates, best first."""
     assert reading.gallery_labels is not None
     if reading.examples == 1:
         if reading.labels is not None:
@@ -84,14 +83,12 @@ def _likelihoods(reading: Reading) -> Tensor:
 
 
 def _mismatch(reading: Reading) -> Mismatch:
-    """Take minus the log likelihood as distance; without a description the cosine distance, which ignores scale."""
     plain = reading.description is None
     distance = Distance(kind="cosine") if plain else by_likelihood(Distance(kind="l2"), reading)
     return Mismatch(reading=reading, distance=distance, exact=True)
 
 
 def _sets(reading: Reading, key: Key) -> Tensor:
-    """Return scores (reading, candidate); in each reading, the members of the named set have the greatest scores."""
     observed = observations(reading)
     mean = mean_observation(observed)
     sketch = Sketch.of({name: tuple(value.shape[1:]) for name, value in mean.items()}, key, _VALUES)
@@ -110,8 +107,6 @@ def _sets(reading: Reading, key: Key) -> Tensor:
 
 
 def _by_gradients(reading: Reading, sketch: Sketch, observed: Tensor) -> Tensor:
-    """Score candidates by plain gradients, on the nonzero coordinates of `observed` (reading, value): (reading,
-    candidate)."""
     weights = {name: value[0] for name, value in reading.weights.items()}
     chunks = alone(*candidates(reading))
     gradients = torch.cat([sketch(group_gradients(reading.model, weights, x, y)).float().cpu() for x, y in chunks])

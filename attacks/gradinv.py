@@ -12,7 +12,7 @@ from bench.trip import Budget, Reading
 
 @dataclass(frozen=True, kw_only=True)
 class GradInv(MatchingAttack):
-    """Inverting gradients: minimise 1 - cos(∇L(x', y), g) + α TV(x'), with the settings in the authors' script."""
+    """Inverting gradients: minimise cosine distance to the reading plus total variation, with the authors' settings."""
 
     reference = "Geiping et al. 2020"
     knowledge = ("plain", "adaptive")

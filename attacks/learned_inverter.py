@@ -54,7 +54,7 @@ class Simulations:
     inputs: Tensor  # (row, example, *shape)
     labels: Tensor  # (row, example)
     held: int
-    """Number of rows held out as judges, the last rows."""
+    """Number of simulated readings held out to compare regressions, the last rows."""
     low: float
     high: float
 
@@ -66,8 +66,7 @@ class Choice:
     scaling: Scaling
     words: str
     regression: ridge.Ridge
-    error: float
-    """Mean squared error on held-out public examples."""
+    error: float  # mean squared error on held-out public examples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +146,8 @@ class LearnedInverter(Attack):
     def inverter(self, reading: Reading, key: Key) -> Inverter:
         """Learn a map from readings like this to examples, with the reading's simulator and public examples.
 
-        A fit on few rows selects the best features, separately with and without principal components. Both finalists
-        are then fitted on all rows, and the smaller held-out error decides.
+        Fits on few simulated readings select the best features twice: with and without principal components. Both
+        choices are then fitted on all simulated readings, and the smaller error on held-out readings decides.
         """
         simulator = reading.simulator
         assert simulator is not None
@@ -175,8 +174,8 @@ class LearnedInverter(Attack):
         return min(self.simulations, affordable, fresh, max(LEAST, EXAMPLES // reading.examples))
 
     def _principal(self, reading: Reading, sketch: Sketch, trial: "Trial", key: Key) -> Iterator[tuple[Scaling, str]]:
-        """Yield scalings to the principal components of undefended gradients, with a description in words. These
-        components leave out noise in other directions."""
+        """Yield scalings onto the principal components of undefended public gradients, each with a description in
+        words. The projection removes noise in other directions."""
         if not self.components:
             return
         rows = slice(0, min(PLAIN, trial.fitted))
@@ -205,10 +204,11 @@ def held_examples(public: int) -> int:
 
 
 def simulate(reading: Reading, simulator: Simulator, sketch: Sketch, rows: int, key: Key) -> Simulations:
-    """Simulate at most `rows` readings of public examples; no held-out example is in a fitted row.
+    """Simulate at most `rows` readings of public examples; held-out readings share no example with the other
+    readings.
 
-    For single examples, each public example is simulated once, then again with new draws if the defense is random. For
-    batches, each row draws its examples anew.
+    If a reading has a single example, each public example is simulated once, then again with new draws if the defense
+    is random. If a reading has a batch, each simulation takes a random batch of public examples.
     """
     count = len(reading.public_inputs)
     order = torch.from_numpy(key.generator("public").permutation(count))
@@ -242,7 +242,6 @@ def _batches(pool: Tensor, rows: int, examples: int, key: Key, purpose: str) -> 
 
 
 def _shown(reading: Reading, simulator: Simulator, sketch: Sketch, members: Tensor, draws: Iterator[int]) -> Tensor:
-    """Simulate readings (row, value) of public examples `members` (row, example), averaged over observations."""
     parts = []
     for rows in members.split(CHUNK):
         shown = simulator(reading.public_inputs[rows], reading.public_labels[rows], next(draws))
@@ -252,8 +251,6 @@ def _shown(reading: Reading, simulator: Simulator, sketch: Sketch, members: Tens
 
 
 def _sought(reading: Reading, members: Tensor) -> tuple[Tensor, Tensor]:
-    """Return inputs and labels of the public examples `members` (row, example), sorted by label, then by brightness.
-    The sorting is needed because a reading does not show the order within a batch."""
     inputs, labels = reading.public_inputs[members], reading.public_labels[members]
     brightness = inputs.flatten(2).mean(2)
     brightest = (brightness - brightness.min()) / (brightness.max() - brightness.min()).clamp_min(1e-9)
@@ -281,7 +278,7 @@ class Trial:
     """Regression targets (row, target): input values, then the number of examples per class."""
     classes: int
     fitted: int
-    """Number of rows for fitting, the first rows; the other rows judge."""
+    """Number of simulated readings for fitting, the first rows; the other rows compare the fitted regressions."""
 
     @classmethod
     def of(cls, simulated: Simulations, classes: int) -> "Trial":
@@ -303,7 +300,8 @@ class Trial:
     def best(
         self, scaling: Scaling, words: str, widths: Iterable[float], ridges: Sequence[float], count: int
     ) -> Choice:
-        """Return the best kernel and ridge for a scaling (described by `words`), fitted on at most `count` rows."""
+        """Fit every kernel width with every ridge on at most `count` rows, and return the choice with the least
+        held-out error. `words` describe `scaling`."""
         rows = slice(0, min(count, self.fitted))
         features, others = (scaling(self.simulated.vectors[at]) for at in (rows, slice(self.fitted, None)))
         products, across = features @ features.T, others @ features.T

@@ -19,10 +19,12 @@ class Map(Attack):
     """Find the most probable examples: minimise ‖D(∇L(x', y)) - g‖² + 2v·½‖u‖² over x' = mean + A u.
 
     D is the described defense, g the reading, v the variance of the described noise, and A Aᵀ the covariance of public
-    examples. Without described noise, v follows each stage's residual down to zero. ReLUs are softened first and
-    sharpened in stages. A softened model's gradient has another length, so stages before the last match the angle,
-    unless the description has noise. Without ReLUs and without described noise, every second start for a single example
-    begins by matching the angle: an example predicted with confidence has a faint gradient, and the distance misleads.
+    examples. Without described noise, v is a small share of ‖g‖², set per stage, or (last stage without ReLUs) the
+    distance left per coordinate. The first stages replace ReLUs by smooth functions, ever sharper; the last stage keeps
+    ReLUs. A smoothed model's gradient has another length, so these stages minimise the angle to the reading instead of
+    the distance, unless noise is described. Without ReLUs and described noise, starts for a single example alternate:
+    1, 3, … minimise the distance; 2, 4, … first the angle, since a confidently predicted example has a faint gradient,
+    and the distance misleads.
     """
 
     reference = "ours; as an estimator: maximum a posteriori"

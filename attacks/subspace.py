@@ -30,15 +30,17 @@ _NOTES = ("a Jacobian counts as one evaluation, residuals alone as another",)
 class Subspace(Attack):
     """Minimise ‖g(A R) - g‖² over the mixing A, where R is the row space of the first layer's gradient [dW | db].
 
-    g(A R) is the gradient of the candidates A R, and g the reading; the solver is Levenberg–Marquardt. SPEAR (Dimitrov
-    et al. 2024, §3) searches A by ReLU zeros; here the layers above decide, under any activation. The bias column fixes
-    each example's scale, so B examples have B(r - 1) variables at rank r. Residuals in a layer are divided by the
-    layer's singular values. The first start is the independent components (`cpa`) with labels from δ (∂loss/∂z at the
-    first layer's output z). Further starts are public examples projected on the row space, with labels from the last
-    layer or from δ. The search ends when every example has a certificate (`first_layer/certificate.py`).
+    Rows of A R are candidates, g(A R) is their gradient, and g the reading; the solver is Levenberg–Marquardt. SPEAR
+    (Dimitrov et al. 2024, §3) finds A from the zeros of a ReLU; this attack finds A from the gradients of the layers
+    above, under any activation. The bias column fixes each example's scale, so B examples have B(r - 1) variables at
+    rank r. Residuals of a layer's gradient are divided by the gradient's singular values. The first start is the
+    independent components (`cpa`) with labels from δ (∂loss/∂z at the first layer's output z). Further starts are
+    public examples projected on the row space, with labels from the last layer's gradient or from δ. The search ends
+    when every example has a certificate (`first_layer/certificate.py`).
 
-    With a description of the defense, each example has a free factor, which undoes clipping. After several local steps,
-    or above 1000 variables, the result is the independent components, without matching.
+    With a description of the defense, an unknown factor on each example's gradient is a further variable, which undoes
+    clipping. After several local steps, or above 1000 variables, the result is the independent components, without
+    matching.
     """
 
     reference = "Dimitrov et al. 2024; Kariyappa et al. 2023"
@@ -120,7 +122,6 @@ class Subspace(Attack):
         key: Key,
         index: int,
     ) -> "_Attempt":
-        """Return the best attempt within the budget. The best point so far joins each next group of starts."""
         public = reading.public_inputs.double().cpu().flatten(1)
         used, number, loss = best.evaluations, 0, float("inf")
         point = problem.project(best.inputs.flatten(1)) if best.status == "ok" else None
@@ -166,7 +167,6 @@ class _Attempt:
 
 
 def _judged(reading: Reading, witness: Witness, space: RowSpace, mixing: Tensor, labels: Tensor) -> _Attempt:
-    """Build the attempt for a `mixing` (example, rank); δ gives the labels if no example is missing, unless granted."""
     inputs = mixing @ space.right
     missing = reading.examples - len(inputs)  # repeated examples, or more examples than neurons
     loss, certain = 1.0, 0.0
@@ -187,8 +187,8 @@ def _judged(reading: Reading, witness: Witness, space: RowSpace, mixing: Tensor,
 
 
 class _Problem:
-    """Least-squares problem for a reading. An example's variables are coordinates (rank - 1) in the affine space of
-    mixings with bias 1 and, with `factors`, a log factor."""
+    """Least-squares problem for a reading. An example has rank - 1 variables, coordinates among the row space's
+    combinations with bias entry 1, and, with `factors`, the log of a factor on its gradient."""
 
     def __init__(
         self, space: RowSpace, upper: Upper, observed: dict[str, Tensor], examples: int, factors: bool
@@ -217,25 +217,21 @@ class _Problem:
         return self.examples * (self.space.rank - 1 + self.factors)
 
     def project(self, inputs: Tensor) -> Tensor:
-        """Return the variables (variable,) of the points in the row space nearest to `inputs` (example, input)."""
         mixing = inputs @ self.space.right.T + self.space.bias
         places = (mixing - self._origin) @ self._axes.T
         zero = places.new_zeros(len(places), int(self.factors))
         return torch.cat([places, zero], 1).flatten()
 
     def mixing(self, x: Tensor) -> Tensor:
-        """Return the mixing (example, rank) for a start's variables `x` (variable,)."""
         rows: Tensor = self._origin + x.reshape(self.examples, -1)[:, : self.space.rank - 1] @ self._axes
         return rows
 
     def residuals(self, x: Tensor, targets: Tensor) -> Tensor:
-        """Return residuals (start, residual) for `x` (start, variable) and `targets` (start, example, class)."""
         each = vmap(vmap(self._contribution))(x.unflatten(1, (self.examples, -1)), targets)
         total: Tensor = each.sum(1) - self._target
         return total
 
     def jacobian(self, x: Tensor, targets: Tensor) -> Tensor:
-        """Return derivatives (start, residual, variable), by example: an example's variables move only its gradient."""
         with warnings.catch_warnings():
             # raised by torch about its `jit.script`, at the first forward derivative in a process
             warnings.simplefilter("ignore", DeprecationWarning)

@@ -52,11 +52,11 @@ def _root(gram: Tensor) -> Tensor:
 def scores(basis: Basis, observed: Tensor, examples: int) -> Tensor:
     """Score each candidate (candidate,) as a member of the set with mean gradient `observed` (value,).
 
-    The members found score above 1. Other candidates score in [0, 1), the higher the smaller the remainder after
-    subtraction of their gradient. In a mean over B (`examples`), every gradient has the coefficient 1/B: a faint
-    gradient with a much larger coefficient explains noise, and a gradient much fainter than others may have any.
-    Candidates with coefficients near 1/B are taken first and subtracted; then, repeatedly, the candidate with the
-    smallest remainder.
+    Members found score above 1. Other candidates score in [0, 1): the remainder is `observed` minus the members'
+    gradients over B (`examples`), and a candidate scores higher if its gradient would lower the remainder more. In a
+    mean over B, every gradient has the coefficient 1/B: a faint gradient with a much larger coefficient explains noise,
+    and a gradient much fainter than others may have any. Candidates with coefficients near 1/B become members first;
+    then, repeatedly, the candidate that lowers the remainder most.
     """
     gradients, norms, root = basis.gradients, basis.norms, basis.root
     products = (gradients @ observed).double() / norms

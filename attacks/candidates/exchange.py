@@ -89,7 +89,8 @@ class Pool:
         return self.shown(observed, sets)
 
     def adds_up(self, chosen: Tensor) -> bool:
-        """Return whether the simulated reading of `chosen` (example,) is the mean of its messages, within rounding."""
+        """Return whether the simulated reading of `chosen` (example,) is the mean of its members' messages, up to
+        rounding."""
         for observed, messages in zip(self.observed, self.messages, strict=True):
             whole, means = self.shown(observed, chosen[None]), _means(messages, chosen[1:], chosen[:1])
             if any(
@@ -211,8 +212,8 @@ def _kicked(members: Tensor, options: Sequence[Tensor], generator: np.random.Gen
 
 
 def _descend(pool: Pool, start: Tensor, options: Sequence[Tensor]) -> tuple[float, Tensor]:
-    """Exchange members by the distance to the mean of the defense's draws, then by the draws' distribution. Under the
-    distribution, a set with a single wrong member may be no likelier than a set with only wrong members."""
+    """Exchange members by the distance to the mean over the defense's random draws, then by the exact likelihood. By
+    the likelihood, a set with a single wrong member may be no better than a set with only wrong members."""
     smooth = replace(pool, mismatch=replace(pool.mismatch, exact=False))
     if not torch.equal(pool.losses(start, 0, start[:1]), smooth.losses(start, 0, start[:1])):
         _, start = _exchange(smooth, start, options)
@@ -243,8 +244,7 @@ def _means(each: Tensors, rest: Tensor, others: Tensor) -> Tensors:
 
 def _apart(simulated: Tensors, observed: Tensors) -> Tensor:
     """Return the squared distance (row,) from the observation to the nearest multiple of the simulated reading, both
-    name → (row, *shape), on nonzero coordinates. Used without a description, when dropped coordinates and clipping
-    factors are unknown."""
+    name → (row, *shape), on nonzero coordinates: without a description, dropping and clipping are unknown."""
     seen = torch.cat([value.flatten(1) for value in observed.values()], 1)
     made = torch.cat([simulated[name].flatten(1) for name in observed], 1) * (seen != 0)
     factor = (made * seen).sum(1) / made.square().sum(1).clamp_min(_TINY)

@@ -1,9 +1,9 @@
-"""Certificates for reconstructions: δ as read from the gradient against δ as simulated by the model.
+"""Certificates for reconstructions: compare δ computed from the gradient with δ simulated by the model.
 
 δ is ∂loss/∂z at the output z of a fully connected first layer. A reconstruction determines δ of each example by linear
-algebra, without the layers above. The model simulates δ for the reconstructed example. Agreement confirms the example:
-a mixture of examples would have the same mixture of δ only by chance. For ReLU this includes the zero pattern tested by
-SPEAR (Dimitrov et al. 2024, §4.3, λ), but ReLU is not needed.
+algebra, without the layers above. The model simulates δ for the reconstructed example. If both agree, the example is
+confirmed: for a mixture of examples, they would agree only by chance. With ReLU, equal δ includes equal zeros, the test
+of SPEAR (Dimitrov et al. 2024, §4.3, λ), but the certificate needs no ReLU.
 """
 
 import copy
@@ -48,8 +48,8 @@ class Upper:
 
     @classmethod
     def of(cls, reading: Reading, layer: FirstLayer, *, observed: bool = True) -> "Upper":
-        """Build the layers above `layer`, at the weights of the first observation. Without `observed`, the copy of the
-        model drops the caller's forward pre-hooks."""
+        """Build the layers above `layer` at the first observation's weights; not `observed`: without forward
+        pre-hooks."""
         weights = {name: value[0].detach().double().cpu() for name, value in reading.weights.items()}
         model = copy.deepcopy(reading.model).double().cpu()
         if not observed:
@@ -74,7 +74,8 @@ class Upper:
         return outputs
 
     def deltas(self, inputs: Tensor) -> Tensor:
-        """Return ∂loss/∂z for each of `inputs` (example, input) under each label: (example, class, neuron)."""
+        """Return ∂loss/∂z (example, class, neuron) at first-layer outputs z of `inputs` (example, input), under each
+        label."""
         with torch.enable_grad():
             z = (inputs @ self.weight.T + self.bias).requires_grad_()
             loss = -self.logits(z, self.rest).log_softmax(-1)
@@ -84,7 +85,7 @@ class Upper:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """Agreement between δ (∂loss/∂z) as read from the gradient and δ as simulated by the model."""
+    """Comparison of δ (∂loss/∂z at the first layer's output z) from the gradient with δ simulated by the model."""
 
     explained: Tensor
     """Agreement (example,): 1 for equal δ, about -1 for a different example with the same label."""
@@ -103,7 +104,8 @@ class Witness:
 
     upper: Upper
     directions: Tensor
-    """Principal directions (neuron, direction) of public δ per label, at length 1, divided by their deviations."""
+    """Principal directions (neuron, direction) of public examples' δ, scaled to length 1 and centred per label; each
+    direction is divided by its standard deviation."""
 
     @classmethod
     def of(cls, reading: Reading, layer: FirstLayer) -> "Witness":
@@ -115,8 +117,9 @@ class Witness:
         return cls(upper=Upper.of(reading, layer), directions=axes[:, shown] / variance[shown].sqrt())
 
     def agreement(self, inputs: Tensor, deltas: Tensor) -> Agreement:
-        """Compare `deltas` (example, neuron), as read from the gradient in any scale, with δ as simulated for `inputs`
-        (example, input). The agreement is 1 minus the mean squared gap over the directions."""
+        """Compare `deltas` (example, neuron), δ computed from the gradient up to a factor, with δ simulated for
+        `inputs` (example, input) under the best label. The agreement is 1 minus the mean squared difference along
+        `directions`, with both δ scaled to length 1."""
         gaps = self.upper.deltas(inputs)
         gaps = _unit(gaps) - _unit(deltas)[:, None]
         labels = gaps.square().sum(-1).nan_to_num(torch.inf).argmin(1)

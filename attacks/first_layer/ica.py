@@ -30,9 +30,8 @@ _Density = Callable[[Floats], tuple[Floats, Floats]]
 
 
 def independent(space: RowSpace, reading: Reading, draw: np.random.Generator, *, refine: bool) -> Tensor | None:
-    """Return a matrix (rank, rank) whose rows combine the space's rows into independent examples, scaled to bias 1, or
-    None if too few pixels (or columns) vary to separate the examples. `refine` adds maximum likelihood after
-    FastICA."""
+    """Return a matrix (rank, rank) whose rows combine the space's rows into independent examples, each with bias
+    entry 1; None if too few pixels (columns) vary. `refine` adds maximum likelihood after FastICA."""
     observed = _sources(space, reading)
     size = space.rank
     if size == 1:
@@ -52,8 +51,9 @@ def independent(space: RowSpace, reading: Reading, draw: np.random.Generator, *,
 
 
 def _sources(space: RowSpace, reading: Reading) -> Floats:
-    """Return linear maps of the rows (rank, place) that are independent between examples, divided by public deviations.
-    Images: neighbouring pixel differences with decorrelated colours; tables: centred columns."""
+    """Return the values to separate (rank, place), computed linearly from the space's rows and independent between
+    examples: for images, neighbouring pixel differences with decorrelated colours; for tables, centred columns.
+    Each place is divided by its standard deviation among public examples."""
     public = reading.public_inputs[:PUBLIC].double().cpu()
     if not reading.kind.spatial:
         mean = public.mean(0).flatten()
@@ -74,13 +74,12 @@ def _sources(space: RowSpace, reading: Reading) -> Floats:
 
 
 def _differences(x: Tensor) -> Tensor:
-    """Return vertical and horizontal differences (example, channel, place) of images (example, channel, h, w)."""
     return torch.cat([x.diff(dim=2).flatten(2), x.diff(dim=3).flatten(2)], 2)
 
 
 def _likeliest(unmixing: Floats, observed: Floats, density: _Density) -> Floats:
-    """Return the W near `unmixing` with the greatest log|det W| + mean over places Σ log density(W · observed). Sources
-    are scaled by their deviations at the start."""
+    """Return the matrix W near `unmixing` with the greatest likelihood: log|det W| + mean over places Σ log
+    density(W · observed). Rows of unmixing · observed are first scaled to deviation 1."""
     sources = unmixing @ observed
     scale = np.sqrt((sources**2).mean(1, keepdims=True))
     sources = sources / scale

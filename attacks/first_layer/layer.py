@@ -1,7 +1,8 @@
 """Detect a fully connected first layer, and compute the row space of its gradient.
 
-The gradient [dW | db] is Σ_n δ_n (x_n, 1)ᵀ, with δ_n = ∂loss/∂z of example n. Its rank is 1 for a single example (Phong
-et al. 2018, §3). For a batch, the examples span its row space (Kariyappa et al. 2023, §4; Dimitrov et al. 2024, §3).
+The gradient [dW | db] of weight and bias is Σ_n δ_n (x_n, 1)ᵀ over examples x_n, with δ_n = ∂loss/∂z at the layer's
+output z. Its rank is 1 for a single example (Phong et al. 2018, §3). For a batch, the examples span its row space
+(Kariyappa et al. 2023, §4; Dimitrov et al. 2024, §3).
 """
 
 from dataclasses import dataclass
@@ -80,8 +81,8 @@ def refusal(reading: Reading) -> str | None:
 
 
 def table(layer: FirstLayer, observed: list[dict[str, Tensor]], row: int) -> Tensor:
-    """Return the first layer's gradient of the reading at position `row`, Σ_n δ_n (z_n, 1) with the layer's inputs z_n:
-    (observation · neuron, input + 1), biases last."""
+    """Return the first layer's gradient in the reading at position `row`: (observation · neuron, input + 1), biases
+    last. It is Σ_n δ_n (z_n, 1)ᵀ over examples n, with the layer's inputs z_n and δ_n = ∂loss/∂output."""
     weight, bias = (
         torch.cat([gradient[f"{layer.prefix}{name}"][row] for gradient in observed]).double().cpu()
         for name in ("weight", "bias")
@@ -91,8 +92,8 @@ def table(layer: FirstLayer, observed: list[dict[str, Tensor]], row: int) -> Ten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSpace:
-    """Singular factors of a gradient Σ_n δ_n (x_n, 1), in float64. The examples are rows of mixing @ [right | bias]
-    with 1 in the last column."""
+    """Singular value decomposition of the first layer's gradient [dW | db], in float64. With a suitable matrix
+    `mixing` (example, rank), the rows of mixing @ [right | bias] are the examples, each followed by 1."""
 
     left: Tensor  # (neuron, rank)
     singular: Tensor  # (rank,)
@@ -108,14 +109,15 @@ class RowSpace:
         return mixing / (mixing @ self.bias)[:, None]
 
     def deltas(self, mixing: Tensor) -> Tensor:
-        """Return δ = ∂loss/∂z (example, neuron) from the gradient, given the `mixing` (rank, rank) for the examples."""
+        """Return δ (example, neuron), ∂loss/∂z at the first layer's output z, given the examples' `mixing` (rank,
+        rank)."""
         deltas: Tensor = torch.linalg.solve(mixing.T, (self.left * self.singular).T)
         return deltas
 
 
 def row_space(layer: FirstLayer, gradient: Tensor, examples: int) -> RowSpace:
-    """Compute the row space of `gradient` (neuron, input + 1), in units of the examples x. The rank is at most
-    `examples`, and lower if singular values are rounding or examples repeat."""
+    """Compute the row space of `gradient` (neuron, input + 1), with the layer's normalisation of inputs undone. The
+    rank is at most `examples`, and lower if further singular values are rounding, as for repeated examples."""
     bias = gradient[:, -1]
     inputs = (gradient[:, :-1] - bias[:, None] * layer.offset) / layer.factor
     left, singular, right = torch.linalg.svd(torch.cat([inputs, bias[:, None]], 1), full_matrices=False)

@@ -60,10 +60,8 @@ class Ridge:
 
     kernel: Kernel
     ridge: float
-    features: Tensor
-    """Features of the fitted rows (row, feature)."""
-    norms: Tensor
-    """Squared norms of these features (row,)."""
+    features: Tensor  # (row, feature), of the fitted rows
+    norms: Tensor  # (row,), squared norms of these features
     median: float
     coefficients: Tensor  # (row, target)
     offset: Tensor  # (target,)

@@ -33,9 +33,9 @@ class Scaling:
 
 
 def learn(vectors: Tensor, slices: tuple[slice, ...], units: Units, balance: Balance) -> Scaling:
-    """Learn a scaling of `vectors` (row, value) to unit deviation. `units` is "tensor", "coordinate", or "direction"
-    (per tensor, after normalising the tensor to length 1). `balance` gives equal weight to every value or to every
-    tensor. `slices` locates the tensors."""
+    """Learn a scaling of `vectors` (row, value) to unit deviation. `units` takes deviations per "tensor", per
+    "coordinate", or per tensor after normalising each tensor in a row to length 1 ("direction"). `balance` gives
+    equal weight to every value or to every tensor. `slices` locates the tensors."""
     shown = _directions(vectors, slices) if units == "direction" else vectors
     mean = shown.mean(0)
     deviation = (shown - mean).square().mean(0).sqrt()

@@ -57,7 +57,6 @@ def label_hypotheses(reading: Reading, observed: Tensors, count: int, key: Key |
 
 
 def _all_from(counted: Tensor, classes: int, count: int) -> Tensor:
-    """Put the inferred labels first, then the other classes for single examples, or repeats for batches."""
     if counted.shape[1] > 1:
         return counted[:, None].expand(-1, count, -1).clone()
     others = (counted + torch.arange(classes)) % classes
@@ -87,8 +86,8 @@ def _of_layer(layer: LastLayer, reading: Reading, row: int, counted: Tensor, key
 
 
 def _scores(layer: LastLayer, sequences: Tensor) -> Tensor:
-    """Score sequences; a lower score is more plausible. After a single step, the score is the residual on class-mean
-    features, fitted up to a factor if the factor explains much more."""
+    """Score label sequences; a lower score is more plausible: `marginal_scores` after several steps sent whole,
+    otherwise `mean_residuals`, after a single step with a free factor if the factor halves the least residual."""
     if layer.steps > 1 and layer.whole:
         return marginal_scores(layer, sequences)
     scores = mean_residuals(layer, sequences)
@@ -100,7 +99,6 @@ def _scores(layer: LastLayer, sequences: Tensor) -> Tensor:
 
 
 def _fitted(layer: LastLayer, sequences: Tensor, *, search: bool, labels_known: bool) -> Tensor:
-    """Sort sequences (sequence, example) by their fitted score; with `search`, add their neighbours."""
     scores, expanded = fitted_scores(layer, sequences), set[tuple[int, ...]]()
     for _ in range(_ROUNDS if search else 0):
         fresh = [

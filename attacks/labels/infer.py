@@ -43,7 +43,7 @@ def labels_from(reading: Reading, gradients: Tensors, described: Tensors | None)
 
 
 def described_classes(reading: Reading, gradients: Tensors) -> dict[str, Tensor] | None:
-    """Simulate readings of public batches with a single class each: name → (class and batch, *shape), or None.
+    """Simulate readings of public batches with a single label each: name → (class · batch, *shape), or None.
 
     The simulations recover labels even from a defense with publicly known changes, for example sign flips in the last
     layer. The result is None if labels are granted, if the label rule reads the simulations correctly, or if the
@@ -81,7 +81,6 @@ def _described(reading: Reading, gradients: Tensors) -> dict[str, Tensor]:
 
 
 def _nearest(of_class: Tensor, observed: Tensor, examples: int) -> Tensor:
-    """Return the labels (example,) whose class gradients (class, value) best explain `observed` (value,)."""
     if examples == 1:
         products = (of_class @ observed) / of_class.norm(dim=1).clamp_min(1e-30)
         best: Tensor = products.argmax()[None].cpu()

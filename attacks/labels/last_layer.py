@@ -27,9 +27,9 @@ class LastLayer:
     weight: Tensor  # (class, feature), at the start of the round
     bias: Tensor  # (class,), at the start of the round
     d_weight: Tensor
-    """Gradient at the weight (class, feature): the sum over local steps of each step's mean."""
+    """Gradient by the weight (class, feature): the sum of the local steps' mean gradients."""
     d_bias: Tensor
-    """Gradient at the bias (class,): the sum over local steps of each step's mean."""
+    """Gradient by the bias (class,): the sum of the local steps' mean gradients."""
     kept: Tensor
     """Mask of the coordinates sent (class, feature + 1), bias last."""
     means: Tensor
@@ -67,13 +67,13 @@ class LastLayer:
 
     @property
     def whole(self) -> bool:
-        """Whether every coordinate was sent, apart from a missing bias and dead features."""
+        """Whether every coordinate was sent, apart from a missing bias and features with a zero gradient."""
         return bool(self.kept[:, :-1].all()) and self.kept[:, -1].unique().numel() == 1
 
     @property
     def noise(self) -> float:
-        """Noise variance on a coordinate of `d_weight`; 0 if no column was sent whole. Σ (p - y) over classes is 0, so
-        each column of dW sums to noise."""
+        """Noise variance on a coordinate of `d_weight`, from its column sums; 0 if no column was sent whole.
+        Probabilities minus one-hot labels sum to 0 over classes, so without noise each column sums to 0."""
         columns = self.d_weight[:, self.kept[:, :-1].all(0)]
         if self.classes < 2 or not columns.numel():
             return 0.0
@@ -81,7 +81,8 @@ class LastLayer:
 
     @property
     def bias_unit(self) -> float:
-        """Mean ‖h‖² of class-mean features: weight of a squared bias residual relative to the weights' residuals."""
+        """Mean squared norm of class-mean features: weight of squared bias residuals relative to the weights'
+        residuals."""
         return float(self.means[0].square().sum(-1).mean())
 
 
@@ -89,8 +90,8 @@ def last_layers(reading: Reading, observed: Tensors) -> list[LastLayer] | None:
     """Build the last layer of each reading; None without a last linear layer on vectors with `classes` outputs.
 
     `observed` name → (reading, *shape): mean gradient over all steps, in gradient units. Features at local step s are
-    computed at w_0 - s η · observed, on the straight line between the weights before and after. Several senders count
-    as one step.
+    computed at the weights w_0 - s η · observed, with start w_0 and rate η: on the straight line between the weights
+    before and after. Several senders count as one step.
     """
     path = last_layer(reading.model, reading.classes)
     if path is None:
@@ -166,7 +167,6 @@ def _kept(sent: Tensor, sent_bias: Tensor) -> Tensor:
 
 
 def _class_means(moved: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, float]:
-    """Return mean features (step, class, feature), overall means for empty classes, and the variance within classes."""
     overall = moved.mean(1, keepdim=True)
     means = overall.expand(-1, classes, -1).clone()
     for label in range(classes):

@@ -18,8 +18,8 @@ Tensors = Mapping[str, Tensor]
 
 
 def labels_by_rule(reading: Reading, gradients: Tensors) -> Tensor:
-    """Infer the labels behind each reading by this module's rules, (reading, example), ascending within a reading.
-    `gradients` name → (reading, *shape), in gradient units. -1 without a last linear layer with `classes` outputs."""
+    """Infer labels from the last layer's gradient, (reading, example), ascending within a reading. `gradients` name
+    → (reading, *shape), in gradient units. Labels are -1 without a last linear layer with `classes` outputs."""
     path = last_layer(reading.model, reading.classes)
     if path is None:
         return torch.full((len(next(iter(gradients.values()))), reading.examples), -1)
@@ -70,8 +70,9 @@ def whole_counts(estimate: Tensor, total: int) -> Tensor:
 
 
 def _counts_from_weights(reading: Reading, sums: Tensor) -> Tensor:
-    """Count labels by LLG: each class with a negative row sum once, then repeatedly the class with the lowest sum. Each
-    count subtracts an example's mean impact from its class's sum."""
+    """Count labels from row sums of the last layer's weight gradient, `sums` (reading, class), by LLG (Wainakh et
+    al. 2021): each class with a negative sum once, then repeatedly the class with the lowest sum. Each count
+    subtracts an example's mean impact from its class's sum."""
     counts = torch.zeros((len(sums), reading.classes), dtype=torch.long)
     for row, values in enumerate(sums.cpu().clone()):
         # Wainakh et al. 2021, §4.1: m = Σ negative sums · (1 + 1/classes) / B

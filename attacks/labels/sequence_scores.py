@@ -1,10 +1,10 @@
 """Scores for label sequences, from simulated local training of the last layer.
 
-At a high rate each local step overturns the softmax, so Σ (p - y) over the steps, with p at the first weights, reveals
-neither the labels' counts nor their order. Given features h, the labels determine the last layer's training: its
-weights at step s are W - η Σ (p_j - y_j) h_jᵀ over earlier examples j, so logits need only products of features.
-Features are class means of public examples (`mean_residuals`), random around these means (`marginal_scores`), or fitted
-to the update (`fitted_scores`).
+At a high learning rate each local step changes the probabilities p so much that Σ (p - y) over the steps, with p at the
+first weights and one-hot labels y, reveals neither the labels' counts nor their order. Given features h, the labels
+determine the last layer's training: its weights at step s are W - η Σ (p_j - y_j) h_jᵀ over earlier examples j, so
+logits need only products of features. Features are class means of public examples (`mean_residuals`), random around
+these means (`marginal_scores`), or fitted to the update (`fitted_scores`).
 """
 
 import torch
@@ -21,8 +21,8 @@ _TINY = 1e-300
 
 
 def mean_residuals(layer: LastLayer, sequences: Tensor, *, rescaled: bool = False) -> Tensor:
-    """Return the squared residual (sequence,) of [dW|db] on class-mean features, for label sequences (sequence,
-    example).
+    """Return the squared difference (sequence,) between the last layer's gradient [dW|db] and its simulation with
+    class-mean features h, for label sequences (sequence, example).
 
     Examples are in the order of local steps; the bias residual is weighted by the mean ‖h‖². `rescaled` minimises over
     a positive factor on dW and another on db: clipping shortens an update, and an example predicted with confidence, or
@@ -60,7 +60,7 @@ def mean_residuals(layer: LastLayer, sequences: Tensor, *, rescaled: bool = Fals
 
 
 def _residual(energy: Tensor, product: Tensor, square: Tensor, rescaled: bool) -> Tensor:
-    """Return ‖o - s·c‖² from ‖o‖², o·c and ‖c‖², with s = 1 or, if `rescaled`, the best s ≥ 0."""
+    """Return ‖o - s·c‖² for vectors o and c, from ‖o‖², o·c and ‖c‖², with s = 1 or, if `rescaled`, the best s ≥ 0."""
     if not rescaled:
         return energy - 2 * product + square
     return energy - product.clamp_min(0).square() / square.clamp_min(_TINY)
@@ -69,10 +69,11 @@ def _residual(energy: Tensor, product: Tensor, square: Tensor, rescaled: bool) -
 def marginal_scores(layer: LastLayer, sequences: Tensor) -> Tensor:
     """Return -2 log density of the update (sequence,), up to a constant, for label sequences (sequence, example).
 
-    Features are random with variance `spread` around their class means, and p - y is as on the means. The residual in
-    each column of dW then has covariance Σ spread · (p - y)(p - y)ᵀ over examples: residuals along an example's p - y
-    are expected, other residuals are not. A floor covers noise and the deviation of p - y from the means. The bias is a
-    further column, weighted by the mean ‖h‖². Every coordinate must have been sent.
+    Features are random with variance `spread` around their class means; p - y, probabilities minus one-hot labels, is
+    computed on the means. The residual in each column of the weight gradient then has covariance Σ spread · (p - y)(p -
+    y)ᵀ over examples: residuals along an example's p - y are expected, other residuals are not. A floor covers noise
+    and the deviation of p - y from the means. The bias is a further column, weighted by the mean squared norm of
+    features. Every coordinate must have been sent.
     """
     steps = layer.step_of
     flat, sent = layer.means.flatten(0, 1), layer.d_weight
@@ -97,11 +98,12 @@ def marginal_scores(layer: LastLayer, sequences: Tensor) -> Tensor:
 
 
 def simulate(layer: LastLayer, gram: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-    """Simulate the last layer's training; return (p - y)/B of examples at their local step: (sequence, example,
+    """Simulate the last layer's training; return (p - y)/B of each example at its local step: (sequence, example,
     class).
 
-    `gram` (sequence, example, example): products of features; `logits` (sequence, example, class) under the first
-    weights; `labels` (sequence, example). With momentum, each value is multiplied by its step's share in the update.
+    p are probabilities, y one-hot labels, B the step's batch size. `gram` (sequence, example, example): products of
+    features; `logits` (sequence, example, class) under the first weights; `labels` (sequence, example). With momentum,
+    each value is multiplied by its step's share in the update.
     """
     targets = torch.nn.functional.one_hot(labels, logits.shape[-1]).to(logits)
     step_of, parts, first = layer.step_of, list[Tensor](), 0
@@ -131,9 +133,10 @@ def fitted_scores(layer: LastLayer, sequences: Tensor, *, evaluations: int = 40)
     """Return -2 log density (sequence,) at the most probable features, for label sequences (sequence, example).
 
     The density is up to a constant. Each example's features vary around their class mean with the public variance. The
-    update has the noise shown by its columns, at least 1/1000 of a feature's share in the energy, because a fit down to
-    rounding would not separate sequences. If all coordinates were sent, the best features differ from their means only
-    within the span of means, rows of dW and rows of W; the search in this span is exact.
+    noise variance is estimated from the update's column sums, but at least 1/1000 of the update's energy per example
+    and feature, because a fit down to rounding would not separate sequences. If all coordinates were sent, the best
+    features differ from their means only within the span of means, rows of dW (the weight's gradient) and rows of W
+    (the weight); the search in this span is exact.
     """
     steps = layer.step_of
     kept = layer.kept[:, :-1].to(layer.weight)

@@ -1,4 +1,4 @@
-"""Label sequences: examples' labels in the order of local steps, ascending within a step, whose mean has no order.
+"""Label sequences: labels in the order of local steps, ascending within a step, whose mean gradient shows no order.
 
 If a client repeats its examples, each pass has the labels of the first pass (`repeats`).
 """
@@ -90,7 +90,8 @@ def descend(layer: LastLayer, score: Score, starts: Tensor, labels_known: bool) 
 
 
 def neighbours(layer: LastLayer, now: Tensor, labels_known: bool) -> Tensor:
-    """Return the sequences (sequence, example) reached from `now` (example,) by a single move of `descend`."""
+    """Return the sequences (sequence, example) made from `now` (example,) by changing a label or swapping two
+    labels."""
     rows = []
     count, ties, step_of = len(now), tied_examples(now, layer.distinct), layer.step_of
     if not labels_known:
@@ -128,8 +129,8 @@ def any_sequence(layer: LastLayer, labels: Tensor | None, draw: np.random.Genera
 
 
 def _first_pass(labels: Tensor, distinct: int) -> Tensor:
-    """Return the labels (example,) in a single pass, given the labels over all passes. Each label's count is at most
-    its share over full passes and at least its share with an additional pass."""
+    """Choose the labels (example,) of a single pass, given the labels over all passes. Each label's count is at
+    least its total over the number of passes, and at most its total over the number of full passes."""
     full = len(labels) // distinct
     counts = torch.bincount(labels)
     of_pass, most = -(-counts // (full + 1 if len(labels) % distinct else full)), counts // full

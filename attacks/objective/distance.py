@@ -76,7 +76,6 @@ class Distance:
         return names
 
     def _weights(self, o: Tensors, power: int) -> dict[str, Tensor] | None:
-        """Return a weight per tensor (reading,): mean energy over the tensor's energy, which keeps the total."""
         if self.layers == "equal":
             return None
         energies = {n: (value.detach().abs() ** power).flatten(1).sum(1) for n, value in o.items()}
@@ -85,7 +84,7 @@ class Distance:
 
 
 def _rescaled(c: Tensors, o: Tensors) -> dict[str, Tensor]:
-    """Return s·o for each reading, with the s ≥ 1 nearest to c in squares."""
+    """Return s·o for each reading, with the factor s ≥ 1 that makes ‖c - s·o‖² least."""
     dot = _total({n: c[n] * o[n] for n in o})
     energy = _total({n: o[n] * o[n] for n in o})
     s = (dot / energy.clamp_min(torch.finfo(energy.dtype).tiny)).clamp_min(1)

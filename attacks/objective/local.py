@@ -82,7 +82,7 @@ def unrolled_update(
 
 
 def momentum_gain(momentum: float, steps: int) -> float:
-    """Return the mean of (1 - mˢ)/(1 - m) over s = 1 … L: the factor by which momentum m lengthens L steps."""
+    """Return the mean of (1 - mˢ)/(1 - m) over s = 1 … `steps`: the factor by which momentum m lengthens the update."""
     return sum((1 - momentum**s) / (1 - momentum) for s in range(1, steps + 1)) / steps
 
 

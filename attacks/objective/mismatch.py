@@ -54,7 +54,7 @@ class Mismatch:
     unrolled: bool = False
     """True simulates each local step; False takes a single gradient in place of the mean over steps."""
     exact: bool = False
-    """True makes the distance minus the described log density, any sign, if the description has a density."""
+    """True takes minus the described log density, of any sign, as distance, if the description has a density."""
 
     def __call__(
         self, observed: list[dict[str, Tensor]], inputs: Tensor, targets: Tensor, *, differentiable: bool

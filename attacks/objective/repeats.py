@@ -1,7 +1,8 @@
 """Repeated examples in a client's local steps: more positions in the steps than examples.
 
 A client visits its D examples in a new order per pass. Positions 0 … D-1 are a first pass over distinct examples; later
-passes repeat them in other orders. An attack can then search D examples instead of B·L, with evidence from all steps.
+passes repeat them in other orders. An attack can then search D examples instead of a different example for each
+position in L steps with B examples, with evidence from all steps.
 """
 
 from collections.abc import Sequence
@@ -43,8 +44,8 @@ def _rank(labels: Tensor) -> Tensor:
 
 
 def segments(batches: Sequence[int], distinct: int) -> list[int]:
-    """Split positions into runs within a step (`batches`: examples per step) and a pass (`distinct` examples); return
-    the runs' lengths. The order in a run has no effect."""
+    """Split positions into runs within a step (`batches`: examples per step) and a pass (`distinct` examples);
+    return the runs' lengths. The order of examples in a run does not change the update."""
     examples = sum(batches)
     ends = sorted({*accumulate(batches), *range(distinct, examples, distinct)})
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]

@@ -23,7 +23,8 @@ _DAMPING = 1e-3  # of the mean curvature
 
 @dataclass(frozen=True, slots=True)
 class EqualCurvature:
-    """Search space with variables w, u = T w in a Gaussian space; T Tᵀ is the inverse damped curvature in u."""
+    """Search space with variables w, where u = T w are the variables of the Gaussian `space`. T Tᵀ is the inverse of
+    the matching distance's curvature in u, after damping."""
 
     space: Gaussian
     to_prior: Tensor
@@ -50,7 +51,8 @@ class EqualCurvature:
 
 
 def equal_curvature(space: Gaussian, reading: Reading, key: Key) -> EqualCurvature:
-    """Change the variables of `space` so that Σ (∇L(x, y) - g)² has about equal curvature in every direction.
+    """Change the variables of `space`, so that the distance Σ (∇L(x, y) - g)² to a reading g has about equal
+    curvature in every direction.
 
     The curvature E[JᵀJ], with J = ∂∇L/∂x, is the mean of (Jᵀz)(Jᵀz)ᵀ over random signs z and public examples. A single
     matrix serves all readings at the same weights.

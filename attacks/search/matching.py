@@ -1,6 +1,6 @@
 """Gradient matching for many readings in parallel.
 
-A matching attack chooses a distance, prior, solver, start and label treatment, and their numbers.
+A matching attack chooses a distance, prior, solver, start and label treatment, with their parameters.
 """
 
 from abc import abstractmethod
@@ -35,7 +35,7 @@ _WRONG_ORDER = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Components of a matching attack, with their numbers."""
+    """Components of a matching attack, with their parameters."""
 
     distance: Kind
     solver: Solver[Any]
@@ -48,8 +48,8 @@ class Parts:
     """Differences from the authors' code, in words for the record."""
     prior: Prior = Prior()
     preconditioned: bool = False
-    """True normalises losses and preconditions inputs. With a description both are always on; with the cosine distance
-    inputs are never preconditioned."""
+    """True gives the solver normalised losses and preconditioned inputs. With a description of the defense, both are
+    always on; with the cosine distance, inputs are never preconditioned."""
 
 
 @dataclass(frozen=True, kw_only=True)

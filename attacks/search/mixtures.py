@@ -1,7 +1,7 @@
-"""Mixtures in a batch as a function of their originals, for attacks on training with mixtures (mixup).
+"""Mixtures (mixup) as a function of the original examples, for attacks on training with mixtures.
 
-Each row of the mixing matrix M (mixture, original) is a softmax over variables: positive shares with sum 1. A row's
-variables follow the variables of an example, so solvers and stages need no change.
+Each row of the mixing matrix M (mixture, original) is a softmax over variables: positive shares with sum 1. The
+variables of row n in M follow the variables of original n, so solvers and stages need no change.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ _SPREAD = 3.0  # of the logits over their variables
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Search space `inner` per example, extended by `examples` logits of the mixing matrix. Variables and inputs both
-    have the shape (..., example, value + examples)."""
+    """Search space for originals and their mixing matrix: an original's variables in `inner`, then the `examples`
+    logits of a matrix row. Variables and inputs both have the shape (..., example, value + examples)."""
 
     inner: Space
     examples: int
@@ -45,5 +45,6 @@ class Mixed:
 
 
 def split(values: Tensor, examples: int) -> tuple[Tensor, Tensor]:
-    """Split (..., example, value + examples) into inputs (..., example, value) and M (..., mixture, original)."""
+    """Split `values` (..., example, value + examples) into original inputs (..., example, value) and the mixing
+    matrix (..., mixture, original)."""
     return values[..., :-examples], values[..., -examples:].softmax(-1)

@@ -37,9 +37,9 @@ class Prior:
 class NoiseModel:
     """Prior weight under described noise, chosen so that the objective's minimum is the most probable candidate.
 
-    For noise variance v per coordinate of the mean observation, -2v log p is the squared distance plus 2v times the
-    prior's -log p. For Laplace noise √(v/2) takes the place of 2v, and the absolute distance of the squared distance.
-    The prior expects neighbouring pixels to differ as in public images, and values to lie in the data's range.
+    With noise variance v per coordinate of the mean observation, the objective is the squared distance plus 2v times
+    the prior's -log p; for Laplace noise, the absolute distance plus √(v/2) times -log p. The prior density p expects
+    neighbouring pixels to differ as in public images, and values to lie in the data's range.
     """
 
     variance: float
@@ -51,11 +51,12 @@ class NoiseModel:
     bound: bool = False
     """True if `variance` is an upper bound; `of_rows` then estimates each reading's variance."""
     last: str | None = None
-    """Name of the last layer's weight, used in this estimate, or None if the weight is not sent."""
+    """Name of the last layer's weight, which `of_rows` uses for the variance, or None if the weight is not sent."""
 
     @classmethod
     def of(cls, reading: Reading, observations: int) -> "NoiseModel":
-        """Build the model for a reading averaged to `observations` observations; weight 0 without public images."""
+        """Build the noise model for a reading averaged to `observations` observations; weight 0 if public images are
+        missing."""
         noise = Noise() if reading.description is None else reading.description.noise
         variance = noise.variance / (len(reading.rounds) / observations)
         images = reading.kind.spatial and len(reading.public_inputs) > 1
@@ -74,10 +75,11 @@ class NoiseModel:
     def of_rows(self, observed: Mapping[str, Tensor]) -> Tensor:
         """Return the noise variance (reading,) of each reading in `observed`, name → (reading, *shape).
 
-        If `variance` is a bound, the estimate is the median square over a standard normal's, at most the bound. Most
-        gradient coordinates are near zero, so their median shows the noise, or more if the noise is weak. The last
-        layer corrects weak noise: Σ (p - y) over classes is 0, so each column of dW sums to noise. Exact zeros are
-        dropped coordinates, without noise.
+        If `variance` is a bound, the estimate is the median squared coordinate over a standard normal's median square,
+        at most the bound. Most gradient coordinates are near zero, so the median shows the noise, and too much if the
+        noise is weak. The last layer then corrects: its gradient is Σ (p - y) hᵀ (probabilities p, labels y, features
+        h), and p - y sums to 0 over classes, so each column sums to noise. Exact zeros are dropped coordinates, without
+        noise.
         """
         whole = torch.cat([value.detach().flatten(1) for value in observed.values()], 1)
         if not self.bound or self.variance == 0:
@@ -110,7 +112,7 @@ def _last_weight(reading: Reading) -> str | None:
 
 
 def prior_weight(variance: Variance, *, absolute: bool) -> Variance:
-    """Return the weight of -log p at noise variance v: 2v for a squared distance, √(v/2) for an `absolute` distance."""
+    """Return the weight of a prior's -log p at noise variance v: 2v for a squared distance, √(v/2) if `absolute`."""
     return (variance / 2) ** 0.5 if absolute else 2 * variance
 
 

@@ -61,9 +61,9 @@ def most_probable(
     distinct: int | None = None,
     mixed: bool = False,
 ) -> Reconstruction:
-    """Search for the most probable examples behind a rescaled reading, over several starts. A reading is finished below
-    the share `tolerance` of the zero-gradient loss. `distinct` is the number of distinct examples, None if all are
-    distinct. `mixed` searches the originals behind a batch's mixtures."""
+    """Search for the most probable examples behind a reading (from `rescaled`), over several starts. A reading is
+    finished if its loss is below `tolerance` times a zero gradient's loss. `distinct` is the number of distinct
+    examples, None if all are distinct. `mixed` searches the originals behind mixtures (mixup)."""
     observed, mismatch, space = observations(reading), mismatch_of(reading), public_space(reading)
     hypotheses = label_hypotheses(reading, mean_observation(observed), starts, key)
     cost = reading.steps if mismatch.unrolled else 1
@@ -116,7 +116,6 @@ def _starts_worth(reading: Reading, evaluations: int, starts: int) -> int:
 def _ways(
     reading: Reading, space: Gaussian, variance: float, evaluations: int, key: Key, *, bound: bool
 ) -> tuple[tuple[Stage, ...], ...]:
-    """Return the stages of successive starts; each start has `evaluations` evaluations."""
     model = reading.model
     if has_relu(model):
         return (tuple(_softened_stages(model, space, by_angle=variance == 0)),)

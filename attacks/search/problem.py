@@ -21,8 +21,8 @@ from bench.trip import Reading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchingProblem:
-    """`solvers.base.Problem` for a batch of readings. A row's variables are its inputs, or their variables in `space`,
-    and label logits if `labels` is None."""
+    """`solvers.base.Problem` for a batch of readings, a row each. A row's variables are its inputs, or with `space`
+    their variables in this space; label logits follow if `labels` is None."""
 
     mismatch: Mismatch
     observed: list[dict[str, Tensor]]
@@ -40,11 +40,12 @@ class MatchingProblem:
     energy_weight: Tensor | None = None
     """Weight (reading,) in the loss of the prior -log p given by `space`; None leaves this prior out."""
     tolerance: float | None = None
-    """Share of the zero-gradient loss shown as 1 to the solver, whose tolerances are absolute; None: no such share."""
+    """Share of the zero-gradient loss; the solver, whose tolerances are absolute, sees losses in units of this
+    share. None takes the other units of `loss_scale`."""
     distinct: int | None = None
-    """Number of distinct examples, None if all are; tied positions (`tied_examples`) share variables."""
+    """Number of distinct examples; repeated examples share variables (`tied_examples`). None: all are distinct."""
     mixed: bool = False
-    """True if variables describe originals, trained on as mixtures (`search.mixtures`, in a `Mixed` space)."""
+    """True if variables describe the original examples behind mixtures (mixup), in the search space `Mixed`."""
 
     @property
     def reading(self) -> Reading:
@@ -109,7 +110,8 @@ class MatchingProblem:
         return torch.stack(losses).mean(0)
 
     def noise_floor(self, rows: Tensor) -> Tensor:
-        """Return the loss (row,) from noise: variance (L1: mean magnitude) times nonzero coordinates; 0 for cosine."""
+        """Return the loss (row,) that noise causes for the true examples: noise variance (L1: mean magnitude) times
+        the number of nonzero coordinates; 0 for the cosine distance."""
         kind = self.mismatch.distance.kind
         if self.noise.variance == 0 or kind == "cosine":
             return torch.zeros_like(self.zero_gradient_loss(rows))
@@ -125,11 +127,11 @@ class MatchingProblem:
         return torch.stack([self.noise.of_rows(_rows(target, rows)) for target in self.observed]).mean(0)
 
     def _share(self, rows: Tensor) -> Tensor | float:
-        """Return the share of the prior's weight per row, (row,), 1 or 0. The share falls in proportion to a noise
-        variance below its bound. Near the truth 1 - cos(c, o) is the squared distance over 2‖o‖², which also scales the
-        prior. An attack's total variation replaces the prior, since both together are too strong: in our test (digits,
-        Gaussian 1e-4, GradInv, 24 victims), total variation gave .79, the prior or both .71."""
+        """Return the factor on the prior's weight: (row,), or 1 or 0. For bounded noise, it is the estimated
+        variance over the bound. For the cosine distance, it is divided by 2‖o‖²: near the truth 1 - cos(c, o) is
+        the squared distance over 2‖o‖², for gradients c of the candidate and o of the reading."""
         share: Tensor | float = 1.0
+        # in our test (digits, Gaussian 1e-4, GradInv, 24 victims), total variation gave .79, the prior or both .71
         if self.mismatch.distance.kind == "cosine" and self.prior.total_variation > 0:
             return 0.0
         if self.noise.bound and self.noise.variance > 0:
@@ -143,10 +145,10 @@ class MatchingProblem:
     def loss_scale(self, rows: Tensor) -> Tensor:
         """Return the factor (row,) from the loss to the normalised loss that the solver sees.
 
-        With `tolerance`, the factor maps this share of the zero-gradient loss to 1. Without a space or public labels,
-        the factor is 1. Otherwise the factor is the squared norm of undefended public gradients over the reading's, at
-        least 1: a faint reading (clipped, or an example predicted with confidence) would otherwise meet the solver's
-        absolute tolerances immediately.
+        With the field `tolerance`, the factor maps this share of a zero gradient's loss to 1. Without a space or public
+        labels, the factor is 1. Otherwise the factor is the squared norm of undefended public gradients over the
+        reading's, at least 1: a faint reading (clipped, or an example predicted with confidence) would otherwise meet
+        the solver's absolute tolerances immediately.
         """
         zero_loss, reading, like = self.zero_gradient_loss(rows), self.reading, self.like
         if self.tolerance is not None:
@@ -163,9 +165,9 @@ class MatchingProblem:
         return (usual / zero_loss.clamp_min(torch.finfo(zero_loss.dtype).tiny)).clamp_min(1)
 
     def ordered_labels(self, rows: Tensor, restarts: Tensor) -> Tensor | None:
-        """Return labels (row, example) for these restarts, or None if labels are variables. An update does not show the
-        order of examples over local steps: if `shuffled`, the first run takes ascending labels, others a random
-        order."""
+        """Return labels (row, example) for these restarts, or None if labels are variables. With the field
+        `shuffled`, restart 0 takes ascending labels, others a random order, since an update hides the order over
+        local steps."""
         if self.labels is None or not self.shuffled:
             return None if self.labels is None else self.labels[rows.cpu()]
         orders = []
@@ -176,7 +178,7 @@ class MatchingProblem:
         return torch.stack(orders)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Split variables (row, variable) into inputs (row, example, *shape) and logits (row, example, class) or
+        """Split variables (row, variable) into inputs (row, example, *shape) and logits (row, example, class), or
         None."""
         inputs, _, logits, _ = self._split(x)
         return inputs, logits

@@ -47,7 +47,7 @@ def in_double(reading: Reading) -> Reading:
 
 
 def _merged(first: Solution, more: Solution, rows: Tensor) -> Solution:
-    """Replace rows in `first` by the better rows in `more`; counts in `more` are totals."""
+    """Replace rows in `first` by the better rows in `more`, whose evaluation counts include the counts in `first`."""
     x, loss, evaluations = first.x.clone(), first.loss.clone(), first.evaluations.clone()
     at = rows.to(loss.device)
     better = more.loss.to(loss) < loss[at]

@@ -72,7 +72,8 @@ class Spectrum:
         return self.inputs(u), 0.5 * (u * u).sum(-1)
 
     def transposed(self, gradient: Tensor) -> Tensor:
-        """Apply Aᵀ to a gradient (..., value), which turns derivatives by inputs into derivatives by variables."""
+        """Turn a gradient by inputs x = mean + A u (..., value) into the gradient by variables u, by a product with
+        Aᵀ."""
         across, down = cosines(self.mean.shape[-1]).to(gradient), cosines(self.mean.shape[-2]).to(gradient)
         colours = self._colours(gradient.unflatten(-1, self.mean.shape), self.channels)
         return (down @ colours @ across.T * self.deviation.to(gradient)).flatten(-3)
@@ -153,8 +154,8 @@ def spectrum(public: Tensor) -> Spectrum:
 
 
 def dense(public: Tensor, share: float, images: bool) -> Dense:
-    """Fit a `Dense` space to public examples: `share` of its covariance is the `Spectrum`'s (tables: the diagonal), the
-    rest the examples' covariance."""
+    """Fit a `Dense` space to public examples, with the covariance (1 - share) · C + share · T. C is the examples'
+    covariance; T is the covariance of their `Spectrum`, or C's diagonal for tables."""
     flat = public.flatten(1)
     mean = flat.mean(0)
     centred = flat - mean

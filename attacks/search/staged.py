@@ -31,8 +31,9 @@ class Stage:
     model: nn.Module
     space: Space
     weight: float | None = None
-    """Weight of the prior's -log p over the zero-gradient loss; None takes the weight from the previous stage's
-    residual. Described noise sets its own weight; for a bound on the noise, at most the residual's weight."""
+    """Weight of the prior's -log p, as a share of a zero gradient's loss. None: from the least loss so far.
+    Described noise sets the weight instead; if the noise has only a bound, the last stage's residual caps the
+    weight."""
     until: float = 1.0
     """Share of a start's evaluations after which the stage ends."""
     cosine: bool = False
@@ -75,11 +76,11 @@ def staged(
 ) -> Solution:
     """Minimise in stages over several `starts`; return each reading's point with the least loss, in `problem.space`.
 
-    Each start takes the next of `hypotheses` (reading, start, example), labels best first, and the next of `ways`,
-    sequences of stages, cyclically. Starts share the evaluations equally; only readings not yet explained begin another
-    start. The remaining evaluations continue the last stage, which all ways share. A reading is finished below `stop`
-    times its zero-gradient loss, or if its loss no longer falls. The loss is the distance under the model itself, plus
-    -log p under described noise.
+    Start n takes the labels `hypotheses[:, n]` of (reading, start, example), best first, and the stages `ways[n]`,
+    cyclically. Starts share the evaluations equally; only readings not yet explained begin another start. The remaining
+    evaluations continue the last stage, which is the same in all `ways`. A reading is finished if its loss is below
+    `stop` times a zero gradient's loss, or no longer falls. The loss is the distance under the model itself, without
+    softened ReLUs; under described noise, the prior's weighted -log p is added.
     """
     search, evaluations = _begin(problem, hypotheses, solver, stop, budget), budget.evaluations
     longest = max(map(len, ways))
@@ -139,7 +140,6 @@ def _begin(problem: MatchingProblem, hypotheses: Tensor, solver: Solver[Any], st
 
 
 def _noise_weight(problem: MatchingProblem, rows: Tensor) -> Tensor | None:
-    """Return the weight of -log p (reading,): 2v, or √(v/2) for Laplace noise; None without noise."""
     if problem.noise.variance == 0:
         return None
     return prior_weight(problem.variances(rows), absolute=problem.mismatch.distance.kind == "l1")
@@ -151,11 +151,10 @@ def _unexplained(search: _Search) -> Tensor:
 
 
 def _start(search: _Search, rows: Tensor, start: int, *, first: bool) -> Tensor:
-    """Return inputs (row, example, value): u = 0 for a way's first start on a single example, otherwise u near 0.
-    Several examples need distinct starts, since equal examples would stay equal."""
     problem, (examples, values) = search.problem, _size(search.problem)
     assert problem.space is not None
     u = problem.like.new_zeros((len(rows), examples, values))
+    # equal examples would stay equal, so several examples begin at distinct points
     if not first or examples > 1:
         for n, row in enumerate(rows.tolist()):
             for example in range(examples):
@@ -168,7 +167,7 @@ def _run(
     search: _Search, stage: Stage, rows: Tensor, runs: Tensor, x: Tensor, limit: int, last: bool = False
 ) -> Tensor:
     """Run a stage from `x` (row, example, value), up to `limit` evaluations per reading; return the inputs reached.
-    `runs` (row,) holds start numbers. Better points under the model itself are kept. `last` marks the final stage."""
+    `runs` (row,) holds start numbers. Stages without softened ReLUs keep better points. `last`: the final stage."""
     problem = _labelled(search, rows, runs)
     distance = problem.mismatch.distance
     if int(search.spent[rows].min()) >= limit:

@@ -10,12 +10,9 @@ from bench.attacks.solvers.base import Solver, State
 
 @dataclass
 class AdamState(State):
-    first: Tensor
-    """First moments (row, variable)."""
-    second: Tensor
-    """Second moments (row, variable)."""
-    count: Tensor
-    """Iterations so far (row,)."""
+    first: Tensor  # (row, variable), first moments
+    second: Tensor  # (row, variable), second moments
+    count: Tensor  # (row,), iterations so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

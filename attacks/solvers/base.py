@@ -20,7 +20,7 @@ class State:
     trial: Tensor
     """Next point to evaluate (row, variable)."""
     finished: Tensor
-    """True for a row without a helpful step left (row,)."""
+    """True for rows (row,) that the solver cannot improve further."""
 
 
 S = TypeVar("S", bound=State)
@@ -40,7 +40,8 @@ class Solver(ABC, Generic[S]):
 
     @abstractmethod
     def outer(self, evaluations: Tensor) -> Tensor:
-        """Convert evaluations (row,) to iterations (row,) as counted by the published loops."""
+        """Convert evaluations (row,) to iterations (row,) of the published attack loops, for L-BFGS 20 evaluations
+        each."""
 
 
 def select(state: S, rows: Tensor) -> S:
@@ -90,15 +91,16 @@ class Problem(Protocol):
         """Return the loss (row,) of a candidate with a zero gradient, which explains nothing."""
 
     def noise_floor(self, rows: Tensor) -> Tensor:
-        """Return the loss (row,) caused by noise at the truth; a lower loss carries no information."""
+        """Return the loss (row,) that noise causes for the true examples; a lower loss carries no information."""
 
     def loss_scale(self, rows: Tensor) -> Tensor:
-        """Return the factor (row,) from the loss to the normalised loss, for the solvers' absolute tolerances."""
+        """Return the factor (row,) for losses shown to a solver, because the solver's tolerances are absolute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLimits:
-    """Limits for the minimisation of a row; restarts share the row's evaluations.
+    """Limits for the minimisation of a row. A run is a minimisation from one start; restarts share the row's
+    evaluations.
 
     A run ends
 
@@ -127,7 +129,7 @@ class RowLimits:
     keep_below: float = 1e-4
     """A run that ends above this share of the zero-gradient loss is restarted while budget remains."""
     leave_stalled: bool = False
-    """True restarts a converged run only at or above `stalled`; lower runs are left to a refinement."""
+    """True restarts a converged run only if its loss is at least `stalled`; a later refinement continues the others."""
     stalled: float = 1.0
     """Loss limit for `leave_stalled`, as a share of the zero-gradient loss."""
 
@@ -138,11 +140,9 @@ class Solution:
 
     x: Tensor
     """Point with the least loss over all runs (row, variable)."""
-    loss: Tensor
-    """Least loss (row,)."""
+    loss: Tensor  # (row,), least loss
     evaluations: Tensor  # (row,)
-    restarts: Tensor
-    """Number of restarts used (row,)."""
+    restarts: Tensor  # (row,), number of restarts used
     runs: Tensor
     """Number of the restart with the least loss (row,)."""
     marks: tuple[int, ...]

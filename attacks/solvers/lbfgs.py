@@ -1,9 +1,9 @@
 """L-BFGS (Nocedal 1980) with a separate step size, history and stop for every row.
 
 `line_search = "none"` takes full steps, as the published attack loops with `torch.optim.LBFGS` do; `"backtracking"`
-shrinks a row's step until the sufficient-decrease test holds. Rows are asynchronous: an evaluation takes each row's
-trial, be it a full or a shrunk step. The direction comes from the compact form (Byrd, Nocedal & Schnabel 1994, theorem
-2.2), which reads the history twice per step; its small systems are solved in float64.
+shrinks a row's step until the sufficient-decrease test holds. Rows do not wait for each other: in the same evaluation,
+some rows try a full step and others a shrunk step. The direction comes from the compact form (Byrd, Nocedal & Schnabel
+1994, theorem 2.2), which reads the history twice per step; its small systems are solved in float64.
 """
 
 from dataclasses import dataclass
@@ -27,10 +27,8 @@ class LbfgsState(State):
     x: Tensor
     loss: Tensor  # +inf before the first evaluation
     gradient: Tensor
-    d: Tensor
-    """Search direction (row, variable)."""
-    t: Tensor
-    """Step size along the direction (row,)."""
+    d: Tensor  # (row, variable), search direction
+    t: Tensor  # (row,), step size along the direction
     slope: Tensor  # g·d
     shrinks: Tensor
     scale: Tensor  # γ, the initial inverse Hessian
@@ -155,15 +153,17 @@ class Lbfgs(Solver[LbfgsState]):
         return loss <= state.loss + _ARMIJO * state.t * state.slope
 
     def _shrink(self, state: LbfgsState, loss: Tensor) -> Tensor:
-        """Return the factor to the minimum of the parabola through f(0), f'(0), f(t), within [.1, .5]."""
+        """Return the factor (row,) to the minimum of the parabola through losses f(0), f(t) and slope f'(0), within
+        [.1, .5]."""
         rise = loss - state.loss - state.t * state.slope
         factor = -0.5 * state.t * state.slope / rise
         return torch.where(torch.isfinite(factor), factor, 0.1).clamp(0.1, 0.5)
 
     def _direction(self, state: LbfgsState, columns: Tensor, ys: Tensor, push: Tensor) -> tuple[Tensor, Tensor]:
-        """Return d = -H g and γ (the initial inverse Hessian), after the newest pairs (s, y) enter the history of the
-        rows in `push`. `columns` (row, 3, variable): g, s and y; the pair is zero outside `push`. Writes the history in
-        place, all rows into the same slot."""
+        """Return the direction d = -H g and γ; H approximates the inverse Hessian, from the initial γ times
+        identity. `columns` (row, 3, variable) hold the gradient g, the newest step s and the gradient's change y;
+        (s, y) is zero outside `push`. Rows in `push` first store (s, y) in their history, in place, all in the
+        same slot."""
         g, s, y = columns.unbind(1)
         scale = torch.where(push, ys / torch.linalg.vecdot(y, y).clamp_min(1e-30), state.scale)
         if not may_hold(push) and not may_hold(state.filled):
@@ -192,8 +192,9 @@ class Lbfgs(Solver[LbfgsState]):
 def _compact(
     columns: Tensor, s: Tensor, y: Tensor, sy: Tensor, yy: Tensor, filled: Tensor, scale: Tensor, slot: int
 ) -> Tensor:
-    """Return -H g for a block of rows, small enough to keep its history (row, slot, variable) in cache for both
-    readings. `columns` (row, 3, variable): g and the newest pair, stored in `slot`. Updates `sy` and `yy` in place."""
+    """Return the direction -H g for a block of rows, small enough that its history (row, slot, variable) stays in
+    cache for both passes. `columns` (row, 3, variable): the gradient g, and the newest step and gradient change,
+    stored in `slot`. Updates the products `sy` and `yy` in place."""
     with_s, with_y = (columns @ s.mT).double(), (columns @ y.mT).double()
     sy[:, slot] = with_y[:, 1]  # s_new·y_j
     sy[:, :, slot] = with_s[:, 2]  # s_i·y_new

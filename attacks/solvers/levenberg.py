@@ -1,6 +1,6 @@
 """Levenberg–Marquardt from several starts of a least-squares problem (Levenberg 1944; Marquardt 1963).
 
-The function is no `Solver`: it takes residuals and their Jacobian instead of a loss and its gradient.
+`least_squares` is no `Solver`: it takes residuals and their Jacobian instead of a loss and its gradient.
 """
 
 from collections.abc import Callable
@@ -19,19 +19,18 @@ Residuals = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Result of the minimisation, by start."""
+    """Result of `least_squares`, per start."""
 
     x: Tensor  # (start, variable)
-    loss: Tensor
-    """Sum of squared residuals (start,)."""
+    loss: Tensor  # (start,), sum of squared residuals
     evaluations: Tensor  # (start,)
 
 
 def least_squares(residuals: Residuals, jacobian: Residuals, x: Tensor, *, evaluations: int, stop: float) -> Fit:
     """Minimise Σ residuals² from each start `x` (start, variable), until the sum of a start is below `stop`.
 
-    `residuals` and `jacobian` also take the start numbers. Residuals count as an evaluation, a Jacobian as another;
-    `evaluations` is the limit per start.
+    `residuals` and `jacobian` take variables and the numbers of their starts. Each call counts as an evaluation for
+    these starts; `evaluations` is the limit per start.
     """
     everyone = torch.arange(len(x))
     f = residuals(x, everyone)

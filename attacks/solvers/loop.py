@@ -13,8 +13,9 @@ from bench.trip import TRACED
 
 @dataclass(slots=True, kw_only=True)
 class _Progress:
-    """State of the loop. A position numbers a row of `rows`; a slot numbers an active row. Counts are on the host, so a
-    GPU is waited for only once per evaluation. Losses, points and solver state are on the problem's device."""
+    """State of the loop. A position is an index into `rows`, all rows to minimise; a slot is an index into the rows
+    now in work. Counts are on the host, so a GPU is waited for only once per evaluation. Losses, points and
+    solver state are on the problem's device."""
 
     problem: Problem
     solver: Solver[Any]
@@ -164,7 +165,6 @@ def _judge(now: _Progress, loss: Tensor, finite: Tensor) -> tuple[Tensor, Tensor
 
 
 def _where(known: Tensor, mask: Tensor) -> Tensor:
-    """Combine (and) a mask on the device with a mask `known` on the host."""
     return mask if known.all() else mask & known.to(mask.device)
 
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 class Trajectory:
-    """Least `losses` so far (mark, row), and their `points` (mark, row, variable) for the first `traced` rows."""
+    """Least `losses` (mark, row) at each mark (evaluation count), and their `points` for the first `traced` rows."""
 
     def __init__(self, evaluations: int, x: Tensor, traced: int) -> None:
         powers = [1 << n for n in range(evaluations.bit_length()) if 1 << n < evaluations]
@@ -16,8 +16,8 @@ class Trajectory:
         self._counts = torch.tensor(self.marks)
 
     def note(self, rows: Tensor, evaluations: Tensor, loss: Tensor, x: Tensor) -> None:
-        """Fill the marks just reached by `rows`, at `evaluations` (row,). `loss` and `x` cover all rows; `rows` and
-        `evaluations` are on the host."""
+        """Store the loss and point of `rows` that just reached a mark, at `evaluations` (row,). `loss` and `x` cover
+        all rows; `rows` and `evaluations` are on the host."""
         reached = evaluations >= self._counts[self._next[rows].clamp_max(len(self.marks) - 1)]
         if not reached.any():
             return
@@ -26,14 +26,14 @@ class Trajectory:
             self._next[row] += 1
 
     def close(self, rows: Tensor, loss: Tensor, x: Tensor) -> None:
-        """Fill the later marks of finished rows with their last values."""
+        """Store the last loss and point of finished rows at all marks not yet reached."""
         for row in rows.tolist():
             for mark in range(int(self._next[row]), len(self.marks)):
                 self._fill(row, mark, loss, x)
             self._next[row] = len(self.marks)
 
     def until(self, last: int) -> tuple[tuple[int, ...], list[int]]:
-        """Return the marks up to the last evaluation of any row, `last`, and their positions in `losses`."""
+        """Return the marks up to `last`, the last evaluation of any row, and their positions in `losses`."""
         before = [n for n, mark in enumerate(self.marks) if mark < last]
         return (*(self.marks[n] for n in before), last), [*before, len(self.marks) - 1]
 
