@@ -26,8 +26,9 @@ def attack(
 ) -> tuple[AttackResult, Attempt | None]:
     """Return the cell's result and the attack's attempt, whose cost goes into the record.
 
-    The attempt is None if earlier cells in a cascade left no reading to attack.  The federated round and the attack run
-    at `place`; truth and scores never leave this process.  Raises `NotApplicable` for a cell that cannot run.
+    In a cascade, a cell skips readings whose examples all leaked to earlier cells; the attempt is None if no reading
+    remains.  The federated round and the attack run at `place`; truth and scores never leave this process.  Raises
+    `NotApplicable` for a cell that cannot run.
     """
     truth = draw_truth(cell, place.data(cell, context, memory), context.run)
     if not truth.rows:
@@ -77,15 +78,12 @@ def _readings(truth: CellTruth, scored: Scored, diagnosis: Diagnosis) -> tuple[R
 
 
 def _save_arrays(run: Path, scored: Scored, claim: Reconstruction) -> str:
-    """Write truth, reconstruction and trajectory, and return the file's hash.  A trajectory's earlier marks reuse
-    the final matching, so an example keeps its row throughout.
-    """
     order = scored.scores.order
     arrays: dict[str, NDArray[Any]] = {
         "truth": scored.truth.inputs.numpy(),
         "reconstruction": in_order(claim.inputs.numpy(), order),
     }
-    if claim.trajectory is not None and claim.history:
+    if claim.trajectory is not None and claim.history:  # all marks use the final matching: an example keeps its row
         way = claim.trajectory[:, :TRACED].cpu().numpy()
         arrays["trajectory"] = np.stack([in_order(mark, order[: way.shape[1]]) for mark in way])
     return write_arrays(run, arrays)

@@ -1,4 +1,4 @@
-"""Checks that the harness makes next to the scores: distortion, self-check, conditions, and ε at the point."""
+"""Checks in addition to scores: the reading's distortion, the objective at the truth, conditions, ε at the point."""
 
 from collections.abc import Mapping, Sequence
 
@@ -33,8 +33,8 @@ REFERENCES = 8  # readings per cell: seconds each
 def diagnose(
     cell: AttackCell, setup: Setup, truth: CellTruth, reading: Reading, batches: Sequence[Batches]
 ) -> Diagnosis:
-    """Run all the harness's checks on a cell's observed readings.  Readings already leaked to earlier cells in a
-    cascade are still included.  Raises `NotApplicable` if the attack refuses the reading.
+    """Run all the harness's checks on a cell's observed readings, including readings that a cascade's earlier cells
+    already reconstructed.  Raises `NotApplicable` if the attack refuses the reading.
     """
     attacker = attacker_of(cell, reading)
     examples = truth.examples
@@ -59,7 +59,9 @@ def diagnose(
 
 
 def reference(reading: Reading, truth: Truth) -> float | None:
-    """Return the linear-Gaussian reference's median PSNR in dB (first readings only); None if unsupported."""
+    """Return the median PSNR in dB of the best linear estimate under a Gaussian prior
+    (`bench.ceilings.linear_gaussian`), over the first `REFERENCES` readings; None if unsupported.
+    """
     if not reading.kind.spatial:
         return None
     errors = mean_squared_errors(reading, truth.inputs[:REFERENCES, 0], truth.labels[:REFERENCES, 0])
@@ -97,7 +99,9 @@ def conditions(
     *,
     decoded: bool = False,
 ) -> AttackConditions:
-    """Return the attack's circumstances; `decoded` says that the likelihood decoder ranked the candidates."""
+    """Return model, norms and knowledge during the attack; `decoded` says that the likelihood decoder ranked
+    candidates.
+    """
     norms = torch.stack([value.flatten(1).square().sum(1) for value in undefended.values()]).sum(0).sqrt()
     weights_norm = float(sum(value.square().sum() for value in setup.weights.values()) ** 0.5)
     knows_all = reading.description is not None or untouched(setup.stages, point)
@@ -132,6 +136,6 @@ def privacy_at(cell: AttackCell, setup: Setup, point: Point, reading: Reading) -
 
 
 def privacy(figures: tuple[Epsilon, ...], headline: Epsilon | None, absent: str | None) -> Privacy:
-    """Put ε into a record's form: all figures, the headline figure, and the reason if ε is absent."""
+    """Put ε into a record's form: all `figures`, the main figure `headline`, and the reason if ε is `absent`."""
     epsilon, absent = (headline.epsilon, headline.absent) if headline else (None, absent)
     return Privacy(epsilon=epsilon, absent=absent, figures=figures)

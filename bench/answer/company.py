@@ -78,7 +78,7 @@ def attack_together(cell: AnyCell, company: Sequence[AnyCell], context: RunConte
 
 
 def part_of(whole: Reconstruction, rows: Sequence[int]) -> Reconstruction:
-    """Cut some readings' reconstruction out of a batch's; the history ends at their last evaluation."""
+    """Return a batch's reconstruction for the readings `rows`; the loss history ends at their last evaluation."""
     part = whole.of(rows)
     last = int(part.evaluations.max())
     marks = [n for n, (mark, _) in enumerate(part.history) if mark < last]
@@ -89,7 +89,6 @@ def part_of(whole: Reconstruction, rows: Sequence[int]) -> Reconstruction:
 
 
 def _members(cell: AttackCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> list[_Member]:
-    """Observe the cell and the later cells that can share its batch, without equal readings."""
     others = list(_alike(cell, company))
     attack: type[Attack] = registry.load("attacks", cell.attack.name)
     if not others or not attack.mergeable or cell.knowledge == "black-box":
@@ -112,7 +111,7 @@ def _members(cell: AttackCell, company: Sequence[AnyCell], context: RunContext, 
 
 
 def _alike(cell: AttackCell, company: Sequence[AnyCell]) -> Iterator[AttackCell]:
-    """Find the cells that differ in draw, point and (for a plain attacker) defense only."""
+    """Yield the cells that differ from `cell` only in draw, point and (for a plain attacker) defense."""
     anything = {"defense": cell.defense, "draw": 0, "point": cell.point, "reference": False, "after": ()}
     own = cell.model_copy(update=anything).canonical()
     for other in company:

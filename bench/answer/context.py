@@ -62,6 +62,6 @@ class Memory:
     reconstructions: dict[tuple[Any, ...], tuple[Reconstruction, str]] = field(default_factory=dict)
     """Finished reconstructions, each with its cell's id, by reading and attack (`bench.answer.reconstruct`)."""
     simulations: Kept = field(default_factory=dict)
-    """Simulated readings, by the simulator's call."""
+    """Simulated readings, by a hash of the simulator and its arguments."""
     attacked: dict[str, tuple[Observation, Attempt]] = field(default_factory=dict)
     """Observation and attempt by cell id, for cells attacked before their turn (`bench.answer.company`)."""

@@ -1,7 +1,7 @@
 """Likelihood decoder: rank the true example among all gallery candidates, given its batch's other examples.
 
 No attacker beats the likelihood if all candidates are equally likely in advance, and knowledge of the batch's other
-examples only helps.  The decoder's success rate therefore bounds all attackers on the same weights and data.
+examples only helps.  Therefore no attacker on the same weights and data beats the decoder's success rate.
 """
 
 import torch

@@ -16,9 +16,9 @@ _LAPLACE = 5.0  # variance of a squared Laplace draw, in squared variances
 
 
 def explained(reading: Reading, truth: Truth) -> bool | None:
-    """Whether the reading differs from the described truth by the noise that the description states.
+    """Whether the defense's description, applied to the truth, gives the reading up to noise of the stated variance.
 
-    The difference may be smaller only if the stated noise is an upper bound.  None without a description, with
+    The difference may be smaller only if the stated noise is an upper bound.  Returns None without a description, with
     randomness other than additive Gaussian or Laplace noise, and for a mean over clients with several local steps.
     """
     if reading.description is None or not reading.description.additive or reading.linked != "vector":

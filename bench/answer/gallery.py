@@ -58,7 +58,9 @@ def granted_gallery(cell: AttackCell, data: Data, truth: Truth) -> Gallery | Non
 
 
 def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, labels: bool) -> Naming | None:
-    """Compare the examples named by the attack with the truth, and add a blind guess's chance; None without names."""
+    """Compare the candidates that the attack names with the truth, and add a blind guess's chance; None without
+    names.
+    """
     if reconstruction.named is None:
         return None
     named = reconstruction.named.cpu()
@@ -70,7 +72,7 @@ def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, la
 
 
 def naming_chance(gallery: Gallery, truth: Truth, *, labels: bool) -> float:
-    """Return the chance that a blind guess names an example; with granted `labels`, it guesses within the label."""
+    """Return the chance that a blind guess names a true example; with granted `labels`, it guesses within the label."""
     if not labels:
         return truth.labels.shape[1] / len(gallery.labels)
     of_label = torch.bincount(gallery.labels)
@@ -79,7 +81,7 @@ def naming_chance(gallery: Gallery, truth: Truth, *, labels: bool) -> float:
 
 
 def of_first(places: Sequence[int], hits: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Put the decoder's ranks of first examples into the shape of `hits`, with -1 for all other examples."""
+    """Return ranks in the shape of `hits`: `places` (reading,) for a reading's first example, -1 for other examples."""
     whole = np.full(hits.shape, -1, np.int64)
     whole[:, 0] = places
     return whole

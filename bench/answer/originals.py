@@ -1,7 +1,7 @@
-"""Scores for mixed examples (`mixup`): a type-2 reading has two originals, and leaks if either is reconstructed.
+"""Scores behind a defense that mixes two examples (`mixup`): a type-2 reading leaks if either is reconstructed.
 
-A defense at stage `input` may mix an example with the next example in the batch (`bench.registry.mixing`).  Readings of
-whole batches contain all originals and need no second truth.
+A defense at stage `input` may mix an example with the batch's next example (`bench.registry.mixing`): the reading's two
+originals.  Readings of whole batches contain all originals and need no second truth.
 """
 
 import math
@@ -21,15 +21,16 @@ EITHER = "its defense mixes examples before their gradient: one leaks if either 
 
 
 def other_originals(cell: AttackCell, truth: CellTruth) -> tuple[Truth, ...]:
-    """Return each further original behind the attacked readings: a single `Truth` at type-2 with mixing, else none."""
+    """Return the truth with each mixture's second example, for type-2 readings behind mixing; else an empty tuple."""
     return tuple(truth_at(truth.victims, truth.point, n).of(truth.rows) for n in range(1, originals(cell)))
 
 
 def against_originals(
     cell: AttackCell, truth: CellTruth, first: Truth, score: Callable[[Truth], Scores]
 ) -> tuple[Truth, Scores]:
-    """Score each reading against the leaked original, or else the nearer one; `first` holds the first originals.
-    Returns the truth used and its scores.  A blind guess has two chances, so the identification chance doubles.
+    """Score each reading against the first example (`first`) and, behind mixing, the second example in its mixture;
+    keep the example that leaked, or else the example with the higher PSNR.  Returns the kept truth and its
+    scores.  A blind guess has two chances, so the identification chance doubles.
     """
     scores = score(first)
     used = first
@@ -44,7 +45,7 @@ def against_originals(
 
 
 def originals_note(cell: AttackCell) -> tuple[str, ...]:
-    """Return a note for the record if a reading may have two originals, else no note."""
+    """Return a note for the record if a reading may come from a mixture of two examples, else an empty tuple."""
     return (EITHER,) if originals(cell) > 1 else ()
 
 

@@ -81,7 +81,7 @@ class Here:
     def attacked(
         self, cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory
     ) -> tuple[Diagnosis, Attempt]:
-        """Return the result left by `attack_together` if it covers the remaining readings; else attack anew."""
+        """Return the cell's result if `attack_together` already attacked the remaining readings; else attack now."""
         waiting = memory.attacked.pop(cell.id, None)
         if waiting is not None and waiting[0].reading.indices == truth.rows:
             return waiting[0].diagnosis, waiting[1]

@@ -1,4 +1,4 @@
-"""A record's provenance: hashes of the code and weights behind it, and the readings left by a cascade."""
+"""A record's provenance: hashes of the code and weights behind it, and the readings that a cascade left to attack."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -83,7 +83,7 @@ def take_reading(
 def simulator(
     cell: AttackCell, setup: Setup, point: Point, reading: Reading, simulations: Kept | None = None
 ) -> RoundSimulator:
-    """Return the cell's round as a black box for the attacker, with public examples and independent draws."""
+    """Return a black box that runs the cell's defended round on an attacker's examples, with independent draws."""
     granted = cell.grants.model_dump(exclude={"labels"})  # all grants with an effect on the round
     return RoundSimulator(
         name=simulator_name(
@@ -144,7 +144,7 @@ def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def reading_hash(reading: Reading) -> str:
-    """Return the SHA-256 over all the reading's fields, grants included; the point's name is left out."""
+    """Return the SHA-256 over all the reading's fields, grants included, except the point's name."""
     digest = hashlib.sha256()
     for field in fields(reading):
         value = reading.examples if field.name == "point" else getattr(reading, field.name)

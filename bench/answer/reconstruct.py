@@ -90,8 +90,8 @@ def attack_reading(
 def attack_readings(
     attacker: Attack, reading: Reading, cell: AttackCell, context: RunContext, budget: Budget
 ) -> Reconstruction:
-    """Run the attack on the context's device, with at least the budget's chunk of readings at once.  Raises
-    `PluginError` for a reconstruction with a wrong shape.
+    """Run the attack on the context's device, with at least `budget.chunk` readings at once.  Raises `PluginError`
+    for a reconstruction with a wrong shape.
     """
     chunk = max(budget.chunk, min(len(reading), rows_at_once(context, reading)))
     with repeatable(context.device):
@@ -102,7 +102,7 @@ def attack_readings(
 
 
 def rows_at_once(context: RunContext, reading: Reading) -> int:
-    """Return how many readings to attack at once over several cells: `rows`, or a GPU's capacity; 0 on a CPU."""
+    """Return how many readings of several cells to attack at once: `context.rows` or a GPU's capacity; 0 on a CPU."""
     if context.rows is not None:
         return context.rows
     values = next(iter(reading.values.values()))
@@ -130,9 +130,8 @@ def _within_memory(
 
 
 def _is_memory(error: MemoryError | RuntimeError) -> bool:
-    """Whether the error means exhausted memory; on a CPU only torch's message tells."""
     known = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    return known or "can't allocate memory" in str(error)
+    return known or "can't allocate memory" in str(error)  # torch's message on a CPU
 
 
 def _check_shape(reconstruction: Reconstruction, reading: Reading) -> None:

@@ -50,7 +50,7 @@ def _naming(
 
 
 def _score(cell: AttackCell, data: Data, claim: Reconstruction, named: Naming | None, truth: Truth) -> Scores:
-    """The prior-only baselines know the labels, granted or not: every attack must beat the same baseline."""
+    """Score against `truth`; prior-only baselines always know the labels, to be equal for all attacks."""
     lpips, absent = lpips_for(data.kind)
     scores = score(
         truth.inputs.numpy(),

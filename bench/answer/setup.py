@@ -176,7 +176,7 @@ def _stages(cell: AttackCell | TrainingCell, setting: Setting, weights: Mapping[
 
 
 def load_data(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory) -> Data:
-    """Return the cell's data set, kept or loaded; raises `DataError` if its content changed since planning."""
+    """Return the cell's data set, from memory or files; raises `DataError` if its content changed since planning."""
     key = cell.dataset.model_dump_json()
     data = memory.data.pop(key, None)
     if data is None:
@@ -191,7 +191,7 @@ def load_data(cell: AttackCell | TrainingCell, context: RunContext, memory: Memo
 def _weights(
     cell: AttackCell, architecture: Model, model: nn.Module, run: Path
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the weights by name, and the values for `Setup`'s fields about them."""
+    """Return the weights by name, and `Setup`'s fields `round`, `trained_rounds` and `accuracy` (empty: untrained)."""
     located = locate(run, cell.weights)
     if located.path is None:
         return architecture.initial(model, cell.seed), {}

@@ -109,7 +109,7 @@ def _goes_on(cell: TrainingCell, accounting: Account | None, now: Progress) -> b
 
 
 def _privacy(accounting: Account | None, end: Progress) -> Privacy:
-    """Return ε by all conventions; the headline is the first valid figure for the released model."""
+    """Return ε by all accounting conventions; the main figure is the first by the convention `valid`."""
     if accounting is None:
         return privacy((), None, NO_MECHANISM)
     if not end.round:
@@ -119,7 +119,7 @@ def _privacy(accounting: Account | None, end: Progress) -> Privacy:
 
 
 def _bayesian(cell: TrainingCell, job: TrainingJob, end: Progress, accounting: Account | None) -> BayesianResult | None:
-    """ε by the Bayesian and the moments accountant at tested rounds; None unless the cell asks for both."""
+    """ε by the Bayesian and the moments accountant after each tested round; None if `cell.bayesian` is None."""
     if cell.bayesian is None:
         return None
     accountant = bayesian.accountant(cell.bayesian, cell.federated, end.stages, examples=len(job.data.training))

@@ -29,7 +29,7 @@ class CellTruth:
     gallery: Gallery | None
     """Gallery granted to the attacker; None if none is granted."""
     rows: tuple[int, ...]
-    """Numbers of the readings to attack: those left by earlier cells in the cascade, or all."""
+    """Numbers of the readings to attack: all, or in a cascade readings with an example that no earlier cell leaked."""
 
 
 def draw_truth(cell: AttackCell, data: Data, run: Path) -> CellTruth:

@@ -30,11 +30,11 @@ class Diagnosis(ByReading):
     places: tuple[int, ...] | None = field(default=None, metadata=READING)
     """(reading,): likelihood rank from `bench.answer.decoder.decoder_places`; None without a rank."""
     reference_db: float | None = None
-    """Median PSNR in dB by the linear-Gaussian reference; None without a reference."""
+    """Median PSNR in dB of the best linear estimate (`bench.answer.checks.reference`); None if not computed."""
 
     @property
     def distortion(self) -> Distortion:
-        """Medians and minimum over the readings; a figure is None if any reading lacks it."""
+        """Medians of SNR and cosine over the readings, and the least SNR; None for a figure that any reading lacks."""
         snr, cosine = (np.array(each, np.float64) for each in (self.snr_db, self.cosine))
         return Distortion(
             snr_db_median=finite(float(np.median(snr))),
@@ -48,7 +48,7 @@ class Observation:
     """A cell's observed round: the attacker's reading, and the harness's checks."""
 
     reading: Reading
-    """Values that the attacker gets, for the readings left by earlier cells in the cascade."""
+    """Values that the attacker gets, for the readings that a cascade left to attack (all without a cascade)."""
     diagnosis: Diagnosis
     """The harness's checks on the same readings."""
 

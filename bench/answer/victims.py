@@ -18,7 +18,8 @@ from bench.trip import READING, ByReading, Victims
 
 def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
     """Draw the victims for an attack cell; they are equal for all points, defenses and attacks.  Clients come in an
-    order drawn by key, each with its batch for the round; an `aggregate` reading takes the next K.
+    order drawn by key, each with its batch for the round; a reading takes the next client (`aggregate`: K
+    clients).
     """
     senders = cell.federated.per_round if point.scope is Scope.AGGREGATE else 1
     generator = rng.generator(cell.seed, "victims", data_key(cell, source.data))
@@ -37,8 +38,8 @@ def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
 def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> list[Batches]:
     """Return the batches for the rounds to run.
 
-    At an `aggregate` point each reading has a round; else a single round serves all victims.  If a reading depends on
-    other clients (`Setup.whole_round`), each reading gets a round of K clients: the victim, then K - 1 others.
+    At an `aggregate` point each reading has a separate round; else a single round serves all victims.  If a reading
+    depends on other clients (`Setup.whole_round`), it gets a round of K clients: the victim, then K - 1 others.
     """
     if point.scope is Scope.AGGREGATE:
         return [
@@ -66,11 +67,11 @@ class Truth(ByReading):
     """(reading, example, class): class probabilities if a defense at stage `input` replaced the labels; else None."""
 
     def probabilities(self, classes: int, dtype: torch.dtype) -> Tensor:
-        """Return the loss's targets, (reading, example, class), in the given dtype."""
+        """Return the class probabilities used as the loss's targets, (reading, example, class), in the given dtype."""
         return one_hot(self.labels, classes, dtype) if self.targets is None else self.targets.to(dtype)
 
     def or_else(self, other: "Truth", rows: Tensor) -> "Truth":
-        """Return a truth with `other`'s examples and labels in the masked `rows` (reading,), and these `indices`."""
+        """Return this truth, with `other`'s inputs and labels at readings marked in the mask `rows` (reading,)."""
         at = rows.reshape(-1, *[1] * (self.inputs.dim() - 1))
         return replace(
             self, inputs=other.inputs.where(at, self.inputs), labels=other.labels.where(rows[:, None], self.labels)
@@ -113,8 +114,8 @@ def trained_at(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -
 def scored_once(truth: Truth, claimed: int) -> Truth:
     """Return the truth against which `claimed` reconstructed examples per reading are scored.
 
-    A client may use an example several times (no matrix allows this yet: `bench.matrix.feasible`).  A reconstruction
-    for each distinct example is scored at the first uses; a reconstruction for each position at all positions.
+    A client may use an example several times (no matrix allows this yet: `bench.matrix.feasible`).  If `claimed` is at
+    most the number of distinct examples, each is kept at its first position only; otherwise all positions are kept.
     """
     firsts = [np.sort(np.unique(row.numpy(), return_index=True)[1]) for row in truth.indices]
     if claimed > min(len(first) for first in firsts) or len({len(first) for first in firsts}) > 1:

@@ -23,16 +23,16 @@ class Values(Protocol):
         """Return the reason to refuse a data set's stored values, or None."""
 
     def checked(self, truth: ArrayLike) -> Floats:
-        """Return true values as float64.  Raises `ValueError` outside the range."""
+        """Return true values as float64.  Raises `ValueError` for values outside the kind's range."""
 
     def cleaned(self, guess: ArrayLike) -> Floats:
         """Return reconstructed values as float64, moved to the nearest allowed value."""
 
     def apart(self, truth: ArrayLike, guess: ArrayLike) -> Floats:
-        """Return the distance in each pair, (reading, example, *shape) twice → (reading, example)."""
+        """Return each guess's distance to its true example, (reading, example, *shape) twice → (reading, example)."""
 
     def distances(self, first: Floats, second: Floats) -> Floats:
-        """Return all distances, (..., n, value) and (..., m, value) → (..., n, m), between 0 and 1."""
+        """Return distances between n and m examples, (..., n, value) and (..., m, value) → (..., n, m), in [0, 1]."""
 
     def centre(self, examples: Array) -> Array:
         """Return the example nearest to all examples on average, (example, *shape) → (*shape)."""
@@ -54,7 +54,7 @@ class Success:
     over: str
     """Name of the metric for the margin: `closeness` minus the best prior-only guess's `closeness`."""
     margin: float
-    """Smallest `over` of a leaked example; not required without a prior-only guess."""
+    """Smallest value of the metric `over` for a leaked example; no margin is required without a prior-only guess."""
     strict: Callable[[Figures], Booleans] | None = None
     """Second, stricter threshold for the reconstruction; None for kinds without a strict rate."""
 

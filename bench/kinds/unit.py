@@ -61,7 +61,7 @@ class Unit:
         return mse(truth, guess)
 
     def distances(self, first: Floats, second: Floats) -> Floats:
-        """Return mean squared differences by the expanded square, exact to about 1e-9."""
+        """Return mean squared differences, computed as a² + b² - 2ab; exact to about 1e-9."""
         squares = (first**2).sum(-1)[..., :, None] + (second**2).sum(-1)[..., None, :]
         means: Floats = (squares - 2 * first @ second.swapaxes(-1, -2)) / first.shape[-1]
         return means

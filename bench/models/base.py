@@ -34,7 +34,7 @@ class Model(ABC):
         """Return the module that maps inputs (example, *shape) to logits (example, class)."""
 
     def bound(self, name: str, fan_in: int) -> float:
-        """Return the half width of a parameter's initial uniform distribution; torch's default is 1/√fan_in."""
+        """Return the half width of parameter `name`'s initial uniform distribution; torch's default is 1/√fan_in."""
         del name
         return float(fan_in**-0.5)
 

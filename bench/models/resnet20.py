@@ -13,7 +13,7 @@ _STAGES = (1, 2, 4)  # times `width`
 
 
 class _Block(nn.Module):
-    """Two 3×3 convolutions plus the identity, padded with zero channels (option A in the paper)."""
+    """Two 3×3 convolutions plus the identity, padded with zero channels (He et al. 2016, option A)."""
 
     def __init__(self, channels: int, out: int, stride: int, groups: int) -> None:
         super().__init__()
@@ -37,8 +37,8 @@ class _Block(nn.Module):
 class Resnet20(Model):
     """Residual net with three stages of `width`·(1, 2, 4) channels, and `blocks` residual blocks in each stage.
 
-    A 3×3 convolution comes first, the mean over places and a linear layer last: 6·blocks + 2 layers with weights, .27
-    million parameters at 20 layers.
+    A 3×3 convolution comes first, the mean over pixel positions and a linear layer last: 6·blocks + 2 layers with
+    weights, .27 million parameters at 20 layers.
     """
 
     reference = "He, Zhang, Ren & Sun 2016, §4.2; GroupNorm (Wu & He 2018) for BatchNorm"

@@ -15,7 +15,7 @@ def assign(truth: ArrayLike, guess: ArrayLike, values: Values) -> NDArray[np.int
     """Return the reconstruction's number for each true example, (reading, example); -1 if too few were given.
 
     The matching has the smallest sum of distances (Kuhn's assignment problem), and all metrics use it.  Raises
-    `PluginError` for more reconstructions than examples, since the best of many would be chosen with the truth.
+    `PluginError` for more reconstructions than examples: the matching knows the truth, and would select the best.
     """
     true, claimed = values.checked(truth), np.asarray(guess)
     same = len(true) == len(claimed) and true.shape[2:] == claimed.shape[2:]

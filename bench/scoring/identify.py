@@ -33,8 +33,8 @@ class Naming:
     chance: float
     """Share of examples that blind guesses pick."""
     places: NDArray[np.int64] | None = None
-    """(reading, example): the true example's rank, from 0, in the decoder's or the attack's ranked list.  The list's
-    length if absent from the list, -1 for an example without a list; None if no example has a list.
+    """(reading, example): the true example's rank, from 0, in the list ranked by the decoder or the attack.  The
+    list's length if the list lacks the example, -1 for an example without a list; None if no example has a list.
     """
 
 
@@ -67,7 +67,7 @@ def identify(
 
 def chance_of(examples: int, strangers: int, labels: tuple[ArrayLike, ArrayLike] | None) -> float:
     """Return the largest share of examples that blind guesses identify.  A reading with n examples allows n guesses,
-    and each may hit any of these examples (with granted labels: any with the same class).
+    and each may hit any of these examples (with `labels` as in `identify`: any with the same class).
     """
     if labels is None:
         return min(1.0, examples / (strangers + 1))

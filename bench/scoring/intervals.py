@@ -89,13 +89,14 @@ def effective_trials(successes: ArrayLike, clusters: ArrayLike) -> float:
 def clustered_share(
     successes: ArrayLike, groups: ArrayLike, clusters: ArrayLike | None = None, level: float = LEVEL
 ) -> Interval:
-    """Return the interval for the mean of `successes` (n,) in [0, 1], with correlated `groups` and `clusters`.
+    """Return the interval for the mean of `successes` (n,) in [0, 1], which correlate within groups and clusters.
 
-    Groups are readings, clusters are seeds.  It is Wilson's interval with effective trials.  With few clusters, the
-    trials follow the variance between clusters, and Student's quantile replaces the normal quantile (Korn, Graubard
-    1998, for Clopper and Pearson's interval).  If all clusters are equal, this variance is unknown, and the trials
-    follow the groups. Simulated coverage at nominal .95 (tests/test_intervals.py): ≥ .92 for batches that leak as a
-    whole, and for 4 or 8 seeds whose log odds deviate by 1; .87 to .91 for 4 seeds whose log odds deviate by 1.5.
+    `groups` (n,) are readings, `clusters` (n,) are seeds.  The interval is Wilson's with `effective_trials`.  With few
+    clusters, the variance between clusters gives the number of trials, and Student's quantile replaces the normal
+    quantile (Korn, Graubard 1998, for Clopper and Pearson's interval).  If all clusters are equal, this variance is
+    unknown, and the groups give the number. Simulated coverage at nominal .95 (tests/test_intervals.py): ≥ .92 for
+    batches that leak as a whole, and for 4 or 8 seeds whose log odds deviate by 1; .87 to .91 for 4 seeds with
+    deviation 1.5.
     """
     array = np.asarray(successes, np.float64)
     share, trials = float(array.mean()), effective_trials(array, groups)
@@ -111,7 +112,7 @@ def clustered_share(
 
 
 def _variance_of_mean(values: NDArray[np.float64], clusters: ArrayLike) -> float:
-    """Linearised variance of a ratio estimated from cluster sums, times G/(G - 1) (Cochran 1977, §9A.2)."""
+    """Linearised variance of a ratio estimated from G cluster sums, times G/(G - 1) (Cochran 1977, §9A.2)."""
     names, member = np.unique(np.asarray(clusters), return_inverse=True)
     sums, sizes = np.bincount(member, values), np.bincount(member)
     residual = sums - sizes * values.mean()

@@ -58,7 +58,7 @@ def lpips_for(kind: Kind) -> tuple[Lpips | None, str | None]:
 
 
 def _network(state: dict[str, Any]) -> torch.nn.Module:
-    """Build the package's network with these weights; torchvision's `features.N.*` become `sliceK.N.*`."""
+    """Build the `lpips` package's network with AlexNet's weights; the names `features.N.*` become `sliceK.N.*`."""
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         # The package asks torchvision in a deprecated way, and draws weights that are replaced below.
         warnings.simplefilter("ignore")

@@ -1,8 +1,8 @@
 """Distances between truth and reconstruction, for values in [0, 1].
 
 Arrays are (reading, example, *shape); results are (reading, example) in float64.  An example with NaN gets the figure
-NaN, and averages must count it.  `bench.scoring.score` adds LPIPS, which needs a network, and the margin over the
-prior-only baselines.
+NaN, which averages must count as a failure.  `bench.scoring.score` adds LPIPS, which needs a network, and the margin
+over the prior-only baselines.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +56,7 @@ def ssim(truth: ArrayLike, guess: ArrayLike) -> Floats:
 def numeric_rmse(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) -> Floats:
     """Return each row's RMSE over numeric columns, in units of each column's deviation; NaN without such columns.
 
-    Rows are (reading, example, feature), and the guess is clipped.  A constant column counts in units of the range.
+    Rows are (reading, example, feature), and the guess is clipped.  A constant column's unit is the range, 1.
     """
     true, cut = within_range(truth), clipped(guess)
     scales = {n: group.deviation or 1.0 for group in groups if not group.categorical for n in group.columns}

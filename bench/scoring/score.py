@@ -121,7 +121,6 @@ def score(
 
 
 def _prior(columns: Columns, prior: Mapping[str, Floats], kind: Kind) -> PriorScore:
-    """A prior's figures, and the share of examples for which the attack is nearer than the prior."""
     rule = kind.success
     medians = (
         median(prior[metric.name], metric.failed) if metric.name in prior else None for metric in (PSNR_DB, RMSE)

@@ -22,9 +22,9 @@ def summarise(
 ) -> Summary:
     """Return a cell's summary: shares of examples with intervals, medians, failures.
 
-    Intervals treat a reading's examples as dependent; with `independent`, as independent (the rule before protocol 3).
-    `over` is the metric for the distance to the best prior-only guess.  The summary's `lower_bound` means "ASR is at
-    least": some examples diverged or have NaN, and might leak under a better attack.
+    Intervals treat a reading's examples as dependent; with `independent`, as independent (as records before protocol
+    3). `over` is the metric for the margin over the best prior-only guess.  The summary's `lower_bound` marks the
+    success rate as a lower bound: some examples diverged or have NaN, and might leak under a better attack.
     """
     examples = [example for reading in readings for example in reading.examples]
     status = np.array([example.status for example in examples])
@@ -73,7 +73,7 @@ def median(values: ArrayLike | Sequence[float | None], failed: float) -> float |
 
 
 def share(hits: Sequence[bool | None], groups: Sequence[int] | None = None) -> Share:
-    """Return the share of hits (None is no hit) with its 95 % interval, clustered by `groups` (hit,) unless None."""
+    """Return the share of hits (None: no hit) and its 95 % interval; hits with equal `groups` (hit,) are dependent."""
     count = sum(map(bool, hits))
     low, high = wilson(count, len(hits)) if groups is None else clustered_share([bool(hit) for hit in hits], groups)
     return Share(value=count / len(hits), low=low, high=high)
