@@ -77,7 +77,7 @@ def _precise() -> tuple[Any, ...]:
 
 
 def rows_that_fit(device: torch.device | str, row: int) -> int:
-    """Return how many rows of `row` bytes fit in half of a GPU's free memory, from 256 to 4096; 0 on a CPU."""
+    """Return how many batch elements of `row` bytes fit in half of a GPU's free memory, 256 to 4096; 0 on a CPU."""
     if torch.device(device).type == "cpu":
         return 0
     free, _ = torch.cuda.mem_get_info(torch.device(device))

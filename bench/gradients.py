@@ -53,7 +53,7 @@ def group_gradients(
     """Return each group's mean gradient under the same weights, name → (group, *parameter shape).
 
     `inputs` are (group, example, *shape), `targets` are class probabilities (group, example, class).  `differentiable`
-    keeps the graph to inputs and targets.  Raises `NotApplicable` for models with batch statistics, which mix examples.
+    keeps autograd's graph to both.  Raises `NotApplicable` for models with batch statistics, which mix examples.
     """
     if layer := mixing_layer(model):
         raise NotApplicable(
@@ -187,8 +187,8 @@ _FEW = 8  # examples below which the library's grouped convolutions are slower t
 def conv_weight_gradient(a: Tensor, delta: Tensor, layer: nn.Conv2d, groups: int) -> Tensor:
     """Return a convolution's weight gradient for each group, (group, out, channel, k, k).
 
-    `a` (group·example, channel, height, width) is the input, `delta` (group·example, out, h, w) the output's gradient.
-    Few examples use products with unfolded columns, many examples a grouped library convolution.
+    `a` (group·example, channel, height, width) is the input, `delta` (group·example, out, h, w) ∂loss/∂output.  Few
+    examples use products with unfolded columns, many examples a grouped library convolution.
     """
     if len(a) < _FEW:
         assert not isinstance(layer.padding, str)  # `bilinear` excludes those
@@ -209,8 +209,8 @@ def _as_groups(x: Tensor, groups: int) -> Tensor:
 
 
 class _GroupedCorrelation(torch.autograd.Function):
-    """The weight gradient of a grouped convolution, W(a, δ), as a bilinear map.  ⟨R, W(a, δ)⟩ = ⟨δ, conv(a, R)⟩
-    gives both derivatives as grouped convolutions; autograd's double backward would loop over the groups.
+    """A grouped convolution's weight gradient W(a, δ), bilinear in input a and output gradient δ.  ⟨R, W(a, δ)⟩ =
+    ⟨δ, conv(a, R)⟩ for all R: derivatives are grouped convolutions; autograd's double backward loops over groups.
     """
 
     @staticmethod
@@ -234,7 +234,7 @@ class _GroupedCorrelation(torch.autograd.Function):
 
 
 def _spread(delta: Tensor, r: Tensor, a: Tensor, options: Any) -> Tensor:
-    """Return Rᵀδ in the shape of `a`; folded columns beat the library's backward for few input channels."""
+    """Return the transposed convolution of `delta` with `r`, shaped like `a`; folding is faster for ≤ 3 channels."""
     stride, padding, dilation, groups = options
     channels = a.shape[1] // groups
     if channels > 3:

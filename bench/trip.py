@@ -39,7 +39,7 @@ SHARED = {"axis": "shared"}  # equal for all readings
 
 @dataclass(frozen=True, slots=True)
 class ByReading:
-    """Base class for batches: a field with the metadata `READING` or `MARK` holds a row per reading."""
+    """Base class for batches of readings; `of` selects from fields with the metadata `READING` or `MARK`."""
 
     def of(self, rows: Sequence[int]) -> Self:
         """Return the batch restricted to the readings at positions `rows`, in this order."""
@@ -161,16 +161,16 @@ class Description(Protocol):
         """
 
     def local_steps(self, observed: Tensors) -> StepDefense:
-        """Return the defense's effect inside a client's local steps; rows are the clients in each reading."""
+        """Return a function that applies the defense inside local steps; its rows are each reading's clients."""
 
     def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
         """Return the expected reading (reading, *shape) for clients' updates (reading, client, *shape)."""
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return the log-likelihood (reading,), at most 0, up to a constant; None for Gaussian and Laplace noise."""
+        """Return log p(observed | simulated) ≤ 0, (reading,), up to a constant; None for Gaussian and Laplace noise."""
 
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return the exact log-density (reading,), up to a common constant; None if `noise` gives the same."""
+        """Return exact log p(observed | simulated), (reading,), up to a common constant; None if `noise` gives it."""
 
 
 class Simulator(Protocol):
@@ -182,7 +182,7 @@ class Simulator(Protocol):
 
     @property
     def used(self) -> int:
-        """Number of simulations so far; a repeated call costs no more."""
+        """Number of simulations so far; a repeated call with equal arguments costs no more."""
 
     @property
     def seconds(self) -> float:
@@ -265,7 +265,7 @@ class Reading(ByReading):
 
     @staticmethod
     def joined(readings: Sequence["Reading"]) -> tuple["Reading", tuple[tuple[int, ...], ...]]:
-        """Join several cells' readings in a single batch, and return the batch with each cell's rows in it.
+        """Join several cells' readings in a single batch; return the batch, and each cell's positions in the batch.
 
         Rows are ordered by `indices`, then by cell, so the first readings of all cells come first.  All cells need
         equal shared fields: equal `reading.of(())`.

@@ -33,7 +33,7 @@ Values = NDArray[np.uint8] | NDArray[np.float32]
 class Aptos(Dataset):
     """Retina pictures, or their features; the first 500 pictures are the test part.
 
-    Each other picture gives `copies` training examples: itself, then random crops, mirrored or not, drawn by key
+    Each later picture gives `copies` training examples: itself, then random crops, mirrored or not, drawn by key
     (Triastcyn & Faltings 2019, §VI).  With `features` = "resnet50" a row holds the 2048 inputs to the last layer of
     torchvision's ResNet-50, divided by their largest training value (a table, for a last layer: model `mlp` with no
     hidden units); the weights are read from `resnet50*.pth` in the folder of `train.csv`.  With "pixels" an example is

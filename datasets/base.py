@@ -124,10 +124,10 @@ class Dataset(ABC):
 
 
 def hold_out(count: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return training and test positions, in an order by key, for a source without a test part; ⌈count/4⌉ are test.
+    """Return training and test positions, ordered by a key from `name`; ⌈count/4⌉ are test positions.
 
-    Share and rounding are scikit-learn's defaults, as in Fed-αCDP, Table II: Cancer 426/143, LFW 2267/756, Adult
-    36631/12211.
+    This is for sources without a test part.  Share and rounding are scikit-learn's defaults, as in Fed-αCDP, Table II:
+    Cancer 426/143, LFW 2267/756, Adult 36631/12211.
     """
     order = rng.generator(0, "hold-out", name, count).permutation(count)
     test = -(-count // 4)

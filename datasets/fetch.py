@@ -21,7 +21,7 @@ Progress = Callable[[int, int], None]  # bytes so far, bytes in all (0 where the
 
 
 class _Bar:
-    """Progress bar for pooch: it passes the figures on, and stops a download beyond the size limit."""
+    """Progress bar for pooch: it passes byte counts to the caller's bar, and stops a download beyond the size limit."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

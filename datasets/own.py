@@ -73,7 +73,7 @@ class NpzPack(Dataset):
         )
 
     def _inputs(self, x: NDArray[Any], path: Path, name: str) -> NDArray[np.uint8] | NDArray[np.float32]:
-        """(example, channel, height, width) uint8 or float32, or (example, feature) float32."""
+        """Return (example, channel, height, width) as uint8 or float32, or (example, feature) as float32."""
         if x.ndim not in (2, 3, 4) or not x.size or not (x.dtype == np.uint8 or x.dtype.kind == "f"):
             raise DataError(
                 f"{path}: {name} must be uint8 or floats of shape N×H×W, N×H×W×C or N×F, got {x.dtype} {x.shape}"
@@ -131,7 +131,7 @@ class PictureFolder(Dataset):
         return held_out("folder", pictures, labels, tuple(files), sources=(root,))
 
     def _picture(self, path: Path) -> NDArray[np.uint8]:
-        """(channel, height, width)."""
+        """Return the picture as (channel, height, width)."""
         picture = ImageOps.exif_transpose(read_picture(path, mode="RGB" if self.colour else "L"))
         height, width = self.size
         fitted = np.asarray(ImageOps.fit(picture, (width, height), Image.Resampling.BICUBIC))

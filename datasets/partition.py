@@ -50,9 +50,10 @@ def client_indices(
 
     `iid` cuts a permutation into blocks.  `two-shard` (McMahan et al. 2017; Fed-αCDP's authors) sorts the split by
     label, cuts it into shards, and gives each client two.  Both hand out the whole split before they start again with
-    another permutation: at ten times the split's size every example is held by ten clients, and clients are *not*
-    disjoint. `two-class` (Risk-balanced) draws two random classes for each client separately, and half of its examples
-    from each: clients may share examples.  Raises `BenchError` if `refusal` gives a reason, or a class is too small.
+    another permutation: if clients together hold ten times the split's size, ten clients hold each example, and clients
+    are *not* disjoint. `two-class` (Risk-balanced) draws two random classes for each client separately, and half of its
+    examples from each: clients may share examples.  Raises `BenchError` if `refusal` gives a reason, or a class is too
+    small.
     """
     reason = refusal(kind, len(labels), len(np.unique(labels)), clients=clients, client_examples=client_examples)
     if reason is not None:
@@ -89,7 +90,6 @@ def _two_shard(labels: NDArray[np.int64], clients: int, size: int, seed: int) ->
 
 
 def _over(one_pass: Callable[[int], Indices], clients: int) -> Indices:
-    """Take the first `clients` rows from as many passes over the split as needed."""
     first = one_pass(0)
     passes = -(-clients // len(first))
     return np.concatenate([first, *(one_pass(number) for number in range(1, passes))])[:clients]

@@ -55,7 +55,7 @@ def alone_in_company(attack: Attack) -> None:
 
 
 def any_chunk(attack: Attack) -> None:
-    """Require equal results, and equal successes in the end, for any number of readings attacked at once."""
+    """Require that the number of readings attacked at once changes neither early results nor final successes."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         whole = _run(attack, case, evaluations=SHORT)
         parts = _run(attack, case, evaluations=SHORT, chunk=2)  # of three readings: two, then one alone
@@ -67,7 +67,7 @@ def any_chunk(attack: Attack) -> None:
 
 
 def budget(attack: Attack) -> None:
-    """Require that no reading exceeds its budget of evaluations, restarts included; they are counted here."""
+    """Require that no reading exceeds its budget of evaluations, restarts included, as counted by this contract."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         for evaluations in (1, 7, 30):
             reading = case.reading.of((0,))
@@ -147,10 +147,10 @@ def reading_untouched(attack: Attack) -> None:
 
 
 def situated(attack: Attack, where: str = "type-2", **changes: Any) -> Situation:
-    """Return a reading for the attack's first kind of knowledge.
+    """Return a reading taken at the point `where`, for the first entry in `attack.knowledge`.
 
-    If an adaptive-only attack refuses it, the reading is taken behind mixup with granted labels: to infer labels behind
-    a defense, an attack first simulates public batches, which are no evaluations of its objective.
+    If an adaptive attack refuses this reading, a reading behind `mixup` is tried.  Labels are then granted, because an
+    attack that infers labels first simulates public batches, which are no evaluations of its objective.
     """
     first: Any = attack.knowledge[0]
     changes = {"kind": named(attack.takes[0])} | changes

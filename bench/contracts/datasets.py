@@ -92,7 +92,7 @@ def order(loaded: LoadedDataset) -> None:
 
 
 def reload(load: Callable[[], Raw]) -> Callable[[], Raw]:
-    """Return `load` with a cache, run under other global seeds."""
+    """Return a function that runs `load` once, under other global random seeds, and keeps the result."""
 
     @cache
     def again() -> Raw:

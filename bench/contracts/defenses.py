@@ -35,7 +35,6 @@ from bench.points import GRADIENT_STAGES, STAGES, Stage
 
 
 def _wired(defense: Defense) -> Iterator[tuple[str, Trial, Stage, dict[str, Tensor]]]:
-    """Yield each stage that acts in the first trial: its description, the trial, the stage, its undefended tensors."""
     words, trial = first_trial(defense)
     for stage in trial.wired:
         yield f"{words}, {stage}", trial, stage, trial.at(stage)
@@ -51,7 +50,7 @@ def settings(defense: Defense) -> None:
 
 
 def stages_claimed(defense: Defense) -> None:
-    """Require that `stages` names exactly the stages at which some choice of parameters acts."""
+    """Require that `Defense.stages` names exactly the stages with transforms under some choice of parameters."""
     claimed = type(defense).stages
     unknown = set(claimed) - set(STAGES)
     require(not unknown, f"claims stage {sorted(unknown)}; there are {', '.join(STAGES)}")
@@ -85,7 +84,7 @@ def acts(defense: Defense) -> None:
 
 
 def readings(defense: Defense) -> None:
-    """Require readings equal to those under `none`, bit for bit, before the first acting stage, and others after it."""
+    """Require the bits of an undefended reading before the first stage with transforms, and other values after it."""
     for words, trial in trials(defense):
         plain, defended = trial.taps(trial.stages.undefended), trial.taps(trial.stages)
         first = min((STAGES.index(stage) for stage in trial.wired), default=len(STAGES))
@@ -152,7 +151,7 @@ def inputs_untouched(defense: Defense) -> None:
 
 
 def row_alone(defense: Defense) -> None:
-    """Require equal results for a client or example alone and in a batch, to 1e-9, without `mixes_clients`."""
+    """Require equal results, to 1e-9, for a client or example alone and in a batch, except with `mixes_clients`."""
     for words, trial, stage, before in _wired(defense):
         if stage == "aggregate" or any(item.mixes_clients for item in trial.stages.transforms[stage]):
             continue
@@ -167,8 +166,8 @@ def row_alone(defense: Defense) -> None:
 
 
 def originals(defense: Defense) -> None:
-    """Require that stage `input` computes an example only from itself and its successor, which are the truth at
-    type-2. Targets must stay probabilities.
+    """Require that stage `input` computes an example only from this example and the batch's next example, because
+    scores at type-2 accept either.  Targets must stay probabilities.
     """
     words, trial = first_trial(defense)
     if not trial.stages.has("input"):
@@ -190,7 +189,7 @@ def originals(defense: Defense) -> None:
 
 
 def bias(defense: Defense) -> None:
-    """Require that the mean over draws agrees with the declared `unbiased`."""
+    """Require that the mean change over draws is 0 exactly if the defense declares `unbiased`."""
     says = vars(type(defense)).get("unbiased")
     if says is None:
         raise ContractSkipped("it does not say whether it is unbiased")

@@ -1,4 +1,4 @@
-"""Contracts for a defense's description, read by adaptive attackers, and for training that uses only norms."""
+"""Contracts for a defense's description, and for its shortcut in training, computed from gradients' norms only."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ EXCEPTIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Quiet(Transform):
-    """A transform without its noise: it returns `expected`."""
+    """A transform without its noise: it returns the inner transform's `expected`."""
 
     inner: Transform
 
@@ -62,7 +62,7 @@ class Quiet(Transform):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A trial's reading at a point, without stated noise, in gradient units, (reading, *shape)."""
+    """A trial's reading at a point, without stated noise; `observed` is (reading, *shape), in gradient units."""
 
     words: str
     point: Point
@@ -91,7 +91,7 @@ def description(defense: Defense) -> None:
 
 
 def unread(said: Composition) -> list[str]:
-    """Name the transforms with draws that are neither noise nor visible in the reading: `EXCEPTIONS`, plug-ins' own."""
+    """Name the random transforms with draws neither stated as noise nor readable (`EXCEPTIONS`, and plug-ins')."""
     return [
         type(part.transform).__name__
         for part in said.parts
@@ -103,8 +103,8 @@ def unread(said: Composition) -> list[str]:
 
 
 def noise(defense: Defense) -> None:
-    """Require that noise around `expected` has mean 0 and each tensor's stated variance, within five standard
-    errors; a stated bound must not be exceeded.
+    """Require that noise around `Transform.expected` has mean 0 and each tensor's stated variance, within five
+    standard errors; a stated bound must not be exceeded.
     """
     words, trial = first_trial(defense)
     stated = 0
@@ -131,7 +131,7 @@ def noise(defense: Defense) -> None:
 
 
 def _of_mean(said: AddedNoise, batch: int) -> AddedNoise:
-    """Noise on the mean over a batch, if each example has independent noise."""
+    """Return the noise on the mean over a batch, given each example's independent noise `said`."""
     variance = said.variance
     if isinstance(variance, Mapping):
         return replace(said, variance={name: value / batch for name, value in variance.items()})
@@ -146,7 +146,7 @@ def _claims_a_mean(transform: Transform, given: Tensors, state: State, context: 
 
 
 def by_norms(defense: Defense) -> None:
-    """Require that training from norms only has the same effect as the transform: equal factors, equal noise."""
+    """Require that `Transform.by_norms`, a training's shortcut, states the transform's scale factors and noise."""
     words, trial = first_trial(defense)
     checked = 0
     for stage, transform, arriving, state in arriving_at(trial):
@@ -249,7 +249,7 @@ def _described(one: Seen, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
 
 
 def _distance(one: Seen, *, at_truth: bool) -> float:
-    """Distance to the reading, relative to its norm; without `at_truth`, examples x are replaced by 1 - x."""
+    """Distance from described to real reading, relative to its norm; without `at_truth`, at 1 - x for examples x."""
     inputs, targets = one.trial.trained_on
     simulated = _described(one, inputs if at_truth else 1 - inputs, targets)
     for name, value in simulated.items():
@@ -287,13 +287,13 @@ def arriving_at(trial: Trial) -> Iterator[tuple[Stage, Transform, dict[str, Tens
 
 
 def of_one(transform: Transform, state: State) -> State:
-    """Return a single client's state (its axis is kept), or the server's state."""
+    """Return the first client's state (with a client axis of length 1), or the server's state."""
     return state if transform.owner == "server" else {key: value[:1] for key, value in state.items()}
 
 
 def _of_tensor(what: str, apart: Tensor, like: Tensor, said: AddedNoise | None, name: str, lead: int) -> None:
-    """Test deviations from `expected` (draw, *lead, *shape) against the stated variance.  Standard errors come from
-    the draws' means, since coordinates within a draw may be dependent.
+    """Test deviations `apart` from `expected`, (draw, *lead, *shape), against the stated variance.  Standard errors
+    come from the draws' means, since coordinates within a draw may be dependent.
     """
     stated = 0.0
     if said is not None:
@@ -318,7 +318,7 @@ def _of_tensor(what: str, apart: Tensor, like: Tensor, said: AddedNoise | None, 
 
 
 def _of_what_passes(what: str, apart: Tensor, exact: Tensor) -> None:
-    """Test deviations (draw, *lead, *shape) against a variance that depends on the tensor, over all coordinates."""
+    """Test deviations `apart` (draw, *lead, *shape) against the variance `exact`, which depends on the gradient."""
     squares = apart.square().flatten(1).mean(1)
     stated = float(exact.mean())
     found, error = float(squares.mean()), float(squares.std() / len(squares) ** 0.5)

@@ -20,11 +20,11 @@ _HALF = 0.5  # least squared change in a later round, relative to the first roun
 
 
 def rounds(defense: Defense) -> None:
-    """Require in every later round that each transform changes its tensors by at least half its effect in round 0.
+    """Require that each transform changes its tensors, in every later round, by at least half its change in round 0.
 
-    Attacks read a single round, and their figure must hold for all rounds.  The effect is squared, with equal tensors
-    and draws, from the initial state and from the state that the rounds left.  Less is allowed if the mechanism, or
-    noise that follows from the state, states less.
+    Attacks read a single round, and their figure must hold for all rounds.  The change is a squared norm, for equal
+    tensors and draws: once from the initial state, once from the state after the previous rounds.  A smaller change is
+    allowed if the defense's `mechanism`, or noise that depends on the state, states smaller noise for the round.
     """
     words, trial = first_trial(defense)
     try:
@@ -49,7 +49,7 @@ def _keeps(
     *,
     moving: bool,
 ) -> None:
-    """`moving` uses the state left by the earlier rounds, else the initial state."""
+    """`moving`: each round starts from the state after the previous round, else from the initial state."""
     start = context_of(trial, stage)
     after, now_state = transform.update(given, state, start)
     first, said = _change(after, given), _variance(transform, start, state)
@@ -68,7 +68,6 @@ def _keeps(
 
 
 def _variance(transform: Transform, context: Context, state: State) -> float:
-    """Mean variance of the stated noise; 0 without noise."""
     said = transform.noise(context, of_one(transform, state))
     if said is None:
         return 0.0
@@ -78,7 +77,7 @@ def _variance(transform: Transform, context: Context, state: State) -> float:
 
 
 def _stated(defense: Defense, setting: Setting, round_: int) -> float:
-    """σ_t² over σ_0² as the mechanism counts them, at most 1."""
+    """Return σ_t²/σ_0², at most 1, for the mechanism's noise multipliers in round t = `round_` and in round 0."""
     mechanism = defense.mechanism(setting)
     if not isinstance(mechanism, Mechanism) or not mechanism.sigmas[0]:
         return 1.0
@@ -92,7 +91,8 @@ def _change(after: Tensors, before: Tensors) -> float:
 
 def training_draws(defense: Defense) -> None:
     """Require the same output distribution with a training's draws (a stream per client) as with an attack's keyed
-    draws.  Without randomness the outputs must be equal; else mean and mean square, within five standard errors.
+    draws.  Without randomness outputs must be equal, otherwise mean and mean square to within five standard
+    errors.
     """
     words, trial = first_trial(defense)
     for stage, transform, given, state in arriving_at(trial):

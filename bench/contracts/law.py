@@ -30,7 +30,7 @@ def law(defense: Defense) -> None:
     """Require the stated distribution for a transform's noise: on every row, with independent coordinates, distinct
     rows, and equal variance for gradients ten times larger.
 
-    A transform with its own likelihood may have another distribution, and noise that scales with the gradient.
+    A transform with `log_density` or `log_likelihood` may have another law, and noise that scales with the gradient.
     """
     words, trial = first_trial(defense)
     stated = 0
@@ -47,7 +47,7 @@ def law(defense: Defense) -> None:
 
 def dependence(z: Tensor) -> float:
     """Return the mean squared product of two standardised noise draws `z` (draw, coordinate), times the coordinate
-    count.  The result is 1 for independent coordinates, and n/r if the noise fills r out of n directions.
+    count.  The result is 1 for independent coordinates, and n/r if noise in n coordinates has only r dimensions.
     """
     gram = z @ z.T / z.shape[1]
     apart = ~torch.eye(len(z), dtype=torch.bool)
@@ -119,7 +119,7 @@ def _some(value: Tensor, lead: int) -> Tensor:
 def _standardised(
     apart: Tensor, said: AddedNoise, name: str, given: Tensors, lead: int, exact: Tensors | None
 ) -> Tensor:
-    """Divide by the deviation: stated, by `variance_at`, or for a bound each row's empirical deviation."""
+    """Divide `apart` by its deviation: from `exact`; else, for a bound, each row's empirical deviation; else stated."""
     if exact is not None:
         return apart / _some(exact[name], lead).clamp_min(1e-300).sqrt()
     if said.bound:
@@ -131,7 +131,7 @@ def _standardised(
 
 
 def _distance(values: Tensor, said: AddedNoise) -> float:
-    """Largest distance between the sorted values' distribution function and the stated one with variance 1."""
+    """Return the Kolmogorov-Smirnov distance between the sorted values and the stated law with variance 1."""
     if said.law == "laplace":
         below = 0.5 * torch.exp(-values.abs() * sqrt(2))
         expected = below.where(values < 0, 1 - below)

@@ -37,7 +37,7 @@ def builds(model: Model) -> None:
 
 
 def initial_weights(model: Model) -> None:
-    """Require finite initial weights for every parameter, with its shape, equal exactly for equal keys."""
+    """Require finite initial weights with each parameter's shape, equal for equal keys and different for others."""
     for _, shape, module in _modules(model):
         first = model.initial(module, 0)
         expected = {name: tuple(value.shape) for name, value in module.named_parameters()}
@@ -95,7 +95,7 @@ def gradients(model: Model) -> None:
 
 
 def gradients_flow(model: Model) -> None:
-    """Require that a reconstructed input gets autograd's derivative through its gradient, as any attack needs."""
+    """Require that the gradient's derivative with respect to the input, needed by attacks, equals plain autograd's."""
     modules = [found for found in _modules(model, double=True) if found[0].differentiable]
     if not modules:
         raise ContractSkipped("no loss has a derivative to the values of its data")

@@ -30,7 +30,7 @@ def contracts(kind: str) -> tuple[Contract, ...]:
 def check(
     kind: str, name: str, params: Mapping[str, Any] | None = None, *, data_dir: Path | None = None
 ) -> list[Outcome]:
-    """Test a registered entry, built with `params`, against its contracts; all run, even after a broken one.  Raises
+    """Test a registered entry, built with `params`, against all its contracts, even if some break.  Raises
     `UnknownName`, `PluginError` or `BenchError` for an unknown entry or an invalid instance.
     """
     entry = registry.instance(kind, name, dict(params or {}))
@@ -53,7 +53,7 @@ def check_instance(
     only: Collection[str] | None = None,
 ) -> list[Outcome]:
     """Test an instance, registered or not, against its kind's contracts.  `only` names the contracts to test, None
-    for all; data set contracts share a load and all run.
+    for all; data sets are loaded once for all contracts, without regard to `only`.
     """
     if kind != "datasets":
         return [_outcome(item, instance) for item in contracts(kind) if only is None or item.name in only]

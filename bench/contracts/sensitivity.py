@@ -27,9 +27,9 @@ _Shown = dict[Stage, dict[str, torch.Tensor]]
 
 def sensitivity(defense: Defense) -> None:
     """Require that no crafted row (an example's gradient, a client's update) moves a stage's output, compared with a
-    zero row, by more noise deviations than the mechanism counts there (half the effect of a replacement).
+    zero row, by more noise deviations than half of what the mechanism counts for a replaced row.
 
-    Crafted rows are the row itself scaled up to 10⁶, and single tensors of it.
+    Crafted rows are a real row times up to ±10⁶, and single tensors of it.
     """
     for rounds in _ROUNDS:
         words, trial, mechanism = _stated(defense, rounds)
@@ -91,7 +91,6 @@ def _length(moved: Tensors, still: Tensors, deviations: Tensors) -> float:
 
 
 def _stated(defense: Defense, rounds: int) -> tuple[str, Trial, Mechanism]:
-    """Return the first accepted choice of parameters, with its stated mechanism."""
     for variant in variants(defense):
         try:
             words, trial = first_trial(variant)
@@ -110,7 +109,7 @@ def _bent(mean: Tensors, without: Tensors, deviations: Tensors) -> bool:
 
 
 def _standardised(one: Tensors, other: Tensors, deviations: Tensors) -> torch.Tensor:
-    """Differences in noise deviations, (coordinate,): 0 for values equal to rounding, with or without noise."""
+    """Return `one` - `other` in deviations of the noise, (coordinate,); 0 for values that are equal up to rounding."""
     parts = []
     for name, value in one.items():
         apart, size = value - other[name], torch.maximum(value.abs(), other[name].abs())
@@ -147,7 +146,7 @@ def _with_row(given: Tensors, row: Tensors) -> dict[str, torch.Tensor]:
 
 
 class _Draws:
-    """Normals for a draw number, zeros for None; uniforms are public, so no Gaussian ε counts them."""
+    """Normals seeded by a draw number (None: zeros), and equal uniforms, which count as public in a Gaussian ε."""
 
     def __init__(self, draw: int | None) -> None:
         self._normals = None if draw is None else torch.Generator().manual_seed(draw)

@@ -162,7 +162,7 @@ def under_two_seeds(run: Callable[[], T]) -> tuple[T, T]:
 
 
 def gap(first: Tensor, second: Tensor) -> float:
-    """Return the largest difference, relative for values above 1; infinite for other shapes or non-finite entries."""
+    """Return the largest difference, relative for values above 1; infinite for unequal shapes or non-finite entries."""
     if first.shape != second.shape or not torch.equal(torch.isfinite(first), torch.isfinite(second)):
         return float("inf")
     a, b = first.double().nan_to_num(0, 0, 0), second.double().nan_to_num(0, 0, 0)

@@ -83,7 +83,7 @@ class Trial:
     def apply(
         self, stage: Stage, tensors: Tensors, *, draw: int = 0, clients: tuple[int, ...] = CLIENTS
     ) -> dict[str, Tensor]:
-        """Apply a stage's transforms; at stage `step`, examples and norms come from `at`, for these `clients`."""
+        """Apply a stage's transforms; stage `step` also gets the undefended example gradients and their norms."""
         draw_key, left, each = DrawKey(seed=3, draw=draw, round=0), None, None
         if stage == "step":
             each = {name: value[_places(clients)] for name, value in self.at("example").items()}
@@ -152,7 +152,7 @@ _kept_trial = lru_cache(maxsize=32)(_new_trial)  # a defense's stages may take s
 
 
 def trials(defense: Defense) -> Iterator[tuple[str, Trial]]:
-    """Yield the trials in all settings that the defense, or else its first variant with any, accepts; built lazily."""
+    """Yield (words, trial) for each setting accepted by the defense, else by its first variant that accepts any."""
     reasons = []
     for variant in variants(defense):
         taken = False
@@ -179,7 +179,7 @@ def lead_of(stage: Stage) -> int:
 
 
 def variants(defense: Defense) -> Iterator[Defense]:
-    """Yield the defense, and its copies with each option of each choice parameter, changed singly."""
+    """Yield the defense, and a copy for each other option of each parameter with listed options, changed singly."""
     yield defense
     entry: Any = defense  # a dataclass, as the contract `declared` requires
     hints = get_type_hints(type(defense))

@@ -1,4 +1,4 @@
-"""Contracts for linkability: a claimed `unlinks` is true, and without it no transform exchanges clients."""
+"""Contracts for linkability: a claimed `unlinks` is true; without `unlinks`, no client gets another client's row."""
 
 import torch
 from torch import Tensor
@@ -15,8 +15,8 @@ _LIKE = 0.3  # cosine with another client's row; by chance near 0 for thousands 
 def unlinked(defense: Defense) -> None:
     """Require that a transform with `unlinks` mixes clients independently for each coordinate.
 
-    All of client k's coordinates are set to k + 1.  In an unlinked row, the mean over n coordinates varies like a mean
-    of n independent values; in a linked row, up to n times as much.
+    All of client k's coordinates are set to k + 1.  In an unlinked row, the mean over n coordinates has the variance of
+    a mean of n independent values; in a linked row, up to n times as much.
     """
     words, trial = first_trial(defense)
     said = False
@@ -47,8 +47,8 @@ def unlinked(defense: Defense) -> None:
 
 
 def linked(defense: Defense) -> None:
-    """Require that clients' rows are not exchanged unless a transform says `unlinks`; else scores use wrong
-    examples.
+    """Require that no transform gives a client another client's row, unless the transform says `unlinks`: scores
+    would use wrong examples.
     """
     words, trial = first_trial(defense)
     mixes = False

@@ -84,8 +84,8 @@ class Helper:
         return result
 
     def fork(self) -> None:
-        """Start the process as a copy of this process, which saves all imports.  This process must have a single
-        thread and hold no truth, because a copy inherits its memory.
+        """Start the process as a copy of this process, which saves the imports' time.  This process must have a
+        single thread and hold no truth, because a copy inherits its memory.
         """
         ours, theirs = Pipe()
         self._process = _Copy(theirs.fileno())

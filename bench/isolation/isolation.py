@@ -60,7 +60,7 @@ class Isolation:
         return any(foreign(kind, name) for kind, name in entries_of(cell).items())
 
     def data(self, cell: AnyCell, context: RunContext, memory: Memory) -> Data:
-        """Return the cell's data set; a plug-in process reads a foreign one, this process splits and hashes it."""
+        """Return the cell's data set; a plug-in process reads a foreign data set, this process splits and hashes."""
         if foreign("datasets", cell.dataset.name) and not data_is_kept(cell, memory):
             raw, private = self._pipeline.call(served.raw_data, cell, context)
             keep_data(cell, memory, split(raw, name=cell.dataset.name, private=private))
@@ -96,8 +96,8 @@ class Isolation:
     def train(
         self, cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
     ) -> tuple[TrainingResult, TrainingCost]:
-        """Do as `Here.train`, with foreign entries in a plug-in process.  This process measures the last kept
-        accuracy again, and raises `PluginError` for a different accuracy.
+        """Do as `Here.train`, with foreign entries in a plug-in process.  This process then measures the accuracy of
+        the last tested checkpoint, and raises `PluginError` for a different accuracy.
         """
         if not self.concerns(cell):
             return HERE.train(cell, context, memory, on_progress)
@@ -111,7 +111,7 @@ class Isolation:
         return result, cost
 
     def ask(self, function: Callable[..., T], kind: str, entry: Entry) -> T:
-        """Return `function`'s value for an entry from a plug-in process; cached, and charged to no cell's time."""
+        """Return `function`'s value for an entry from a plug-in process; cached, and without cost for any cell."""
         key = (function.__qualname__, kind, entry.model_dump_json())
         if key not in self._answers:
             self._answers[key] = self._pipeline.call(function, kind, entry)
@@ -170,7 +170,6 @@ def _twice(answer: Callable[[Callable[[], RunContext]], T], cell: AnyCell, conte
 
 
 def _check_accuracy(cell: TrainingCell, result: TrainingResult, context: RunContext, data: Data) -> None:
-    """Measure the accuracy at the last kept, tested round again; raises `PluginError` if the report differs."""
     reported = dict(result.curve)
     rounds = [round_ for round_ in result.checkpoints if round_ in reported]
     if not rounds:

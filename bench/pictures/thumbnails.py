@@ -32,8 +32,8 @@ class Thumbnail:
 
 
 def fitting(truth: Floats, guess: Floats, kind: Kind, limit: int) -> Thumbnail | None:
-    """Return the thumbnail for the richest entry in `LADDER` that stays within `limit` bytes; None for empty arrays,
-    or if every entry is too large.
+    """Return the thumbnail with the first (examples, side, quality) in `LADDER` that stays within `limit` bytes;
+    None for empty arrays, or if all are too large.
 
     Both arrays are (reading, example, *shape) in [0, 1].  Raises `ValueError` as `grid` does.
     """
