@@ -1,7 +1,8 @@
 """Against a real Dask cluster on this machine: workers killed, the scheduler restarted, a disk full.  Every cell has
 one record, whole, and equal to one process's."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from bench.record import store as records
 from bench.record.checkpoints import file_sha256
 from bench.sweep import cluster
 from bench.sweep.bundle import admit, inputs
-from bench.sweep.pool import WorkerLost
+from bench.sweep.cluster import ClusterPool
+from bench.sweep.pool import CellReturned, WorkerGone, WorkerLost
 
 pytestmark = pytest.mark.cluster
 pytest.importorskip("distributed")
@@ -194,6 +196,72 @@ def test_what_comes_back_stays_in_the_run_folder(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="the answer to 00000000 is of"):
         admit(run, {f"records/{name}": content}, "0" * 64)
     assert not run.exists()
+
+
+class _Future:
+    """A future of a task whose worker died."""
+
+    status = "error"
+
+    def add_done_callback(self, callback: Callable[["_Future"], None]) -> None:
+        self.callback = callback
+
+    def exception(self) -> Exception:
+        return type("KilledWorker", (Exception,), {})()
+
+
+class _Client:
+    """A client whose scheduler answers with `present`, or not at all (None)."""
+
+    def __init__(self) -> None:
+        self.status, self.present, self.futures = "running", {"a": 1, "b": 1}, []
+
+    def scheduler_info(self, n_workers: int) -> dict[str, dict[str, dict[str, int]]]:
+        if self.present is None:
+            raise TimeoutError
+        return {"workers": {name: {"nthreads": threads} for name, threads in self.present.items()}}
+
+    def submit(self, *arguments: object, **settings: object) -> _Future:
+        self.futures.append(_Future())
+        return self.futures[-1]
+
+    def cancel(self, futures: list[_Future], force: bool) -> None: ...
+
+    def close(self, timeout: float) -> None: ...
+
+
+@pytest.fixture
+def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterPool:
+    client = _Client()
+    monkeypatch.setattr(ClusterPool, "_connected", lambda self, seconds: client)
+    monkeypatch.setattr(cluster, "_LOOK", 0.01)
+    made = ClusterPool("dask://host:1", _context(tmp_path))
+    assert made.events() == []
+    assert made.workers() == ("a", "b")
+    return made
+
+
+def test_a_scheduler_that_does_not_answer_blames_no_worker(pool: ClusterPool) -> None:
+    cell = attack()
+    pool.submit("a", cell, demand=1)
+    pool._client.present = None
+    assert pool.events() == []
+    assert pool.workers() == ("a", "b")
+    pool._client.status = "closed"  # now the scheduler is lost: both cells go back, and no worker is blamed
+    assert sorted(pool.events(), key=lambda event: event[0]) == [("a", CellReturned()), ("b", WorkerGone())]
+
+
+def test_a_dead_worker_gets_its_cell_back_in_no_order_of_the_news(pool: ClusterPool) -> None:
+    """Dask tells of the lost task before its list of workers is asked again."""
+    pool.submit("a", attack(), demand=1)
+    (future,) = pool._client.futures
+    pool._looked = time.monotonic() + 60  # no look at the list in between
+    future.callback(future)
+    assert pool.events() == [("a", WorkerLost(reason="its worker died"))]
+    assert pool.workers() == ("b",)
+    pool._looked = 0.0
+    assert pool.events() == []
+    assert pool.workers() == ("a", "b")  # the list still shows the worker: it lives
 
 
 @pytest.mark.parametrize("wrong", ["dask://", "dask://host", "ray://host:1", "host:8786", "dask://host:x"])

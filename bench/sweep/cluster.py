@@ -156,6 +156,10 @@ class ClusterPool:
             except RecordError as error:
                 outcome = Exclusion(reason=str(error))
         if not isinstance(outcome, Exclusion):
+            if isinstance(
+                outcome, WorkerLost
+            ):  # a dead worker must not get the cell again; `_look` readmits a living one
+                del self._workers[name]
             return [(name, outcome)]
         self._notify(f"worker {name} is excluded and gets no more cells: {outcome.reason}")
         self._excluded[name] = outcome.reason
@@ -168,6 +172,10 @@ class ClusterPool:
         if away:
             self._reconnect()
         present = self._present()
+        if present is None:
+            if not away:
+                return []  # no answer is no departure
+            present = {}
         gone = [(name, self._gone(self._workers.pop(name), away)) for name in self.workers() if name not in present]
         for name, threads in present.items():
             if name not in self._workers and name not in self._excluded:
@@ -196,11 +204,12 @@ class ClusterPool:
         with contextlib.suppress(BenchError):  # not yet; `_look` tries again
             self._client = self._connected(2.0)
 
-    def _present(self) -> dict[str, int]:
+    def _present(self) -> dict[str, int] | None:
+        """Return each worker's thread count; None without an answer, from a lost or a busy scheduler."""
         try:
             workers = self._client.scheduler_info(n_workers=-1)["workers"]
-        except Exception:  # the scheduler went meanwhile
-            return {}
+        except Exception:
+            return None
         return {address: about["nthreads"] for address, about in workers.items()}
 
     def _why(self) -> str:
