@@ -23,16 +23,17 @@ LIST = 10  # candidates named for a single example, best first
 
 @dataclass(frozen=True, kw_only=True)
 class Gallery(Attack):
-    """Name the most likely candidates behind a reading; inputs are the public mean, so only the names can score.
+    """Name the gallery's candidates that most likely made a reading. The attack reconstructs no input: the inputs
+    returned are the public mean, and only recognition is scored.
 
     For a single example, the attack takes the candidate with the least -log likelihood of the reading, by the
     description of the defense; without a description, the candidate whose gradient has the greatest cosine with the
     reading. If all candidates are equally probable in advance, no attacker names them better than the likelihood.
 
-    For several examples, the attack searches for the likeliest set by exchanges between a member and another candidate
-    (`candidates/exchange.py`). The first sets hold the candidates with the largest coefficients in a non-negative
-    combination, fitted to the reading's nonzero coordinates: once with candidates' gradients, once with gradients after
-    the defense.
+    For several examples, the attack searches for the likeliest set of candidates: each step exchanges a candidate in
+    the set for a candidate outside (`candidates/exchange.py`). The search starts twice, from the candidates with the
+    largest coefficients in a non-negative combination of gradients, fitted to the reading's nonzero coordinates: with
+    the candidates' gradients, and with these gradients after the defense.
     """
 
     reference = "ours; the maximum likelihood among exchangeable candidates"

@@ -46,7 +46,7 @@ def unfit(reading: Reading) -> str | None:
 
 
 def objective_of(reading: Reading) -> Objective:
-    """Return a function from candidates to their distance to the reading (reading,), without the prior."""
+    """Return a function from a candidate batch for each reading to distances, a number per reading; without a prior."""
     reading = rescaled(reading)
     return partial(mismatch_of(reading), observations(reading), differentiable=False)
 

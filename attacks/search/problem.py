@@ -178,13 +178,14 @@ class MatchingProblem:
         return torch.stack(orders)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Split variables (row, variable) into inputs (row, example, *shape) and logits (row, example, class), or
-        None."""
+        """Split variables (row, variable) into inputs (row, example, *shape) and label logits (row, example, class);
+        logits are None if labels are known."""
         inputs, _, logits, _ = self._split(x)
         return inputs, logits
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Return inputs, the space's -log p (row,), label logits, and the mixing matrix (row, mixture, original)."""
+        """Like `split`, with two more results: after the inputs, their negative log prior density in `space` (row,);
+        at the end, for mixup (`mixed`), the shares of unmixed in mixed examples (row, mixed, unmixed), else None."""
         reading, examples, size = self.reading, self.examples, self.values
         variables = x[:, : examples * size].reshape(len(x), examples, size)
         inputs, energy = variables, x.new_zeros(len(x), examples)

@@ -47,8 +47,9 @@ def unlinked(defense: Defense) -> None:
 
 
 def linked(defense: Defense) -> None:
-    """Require that no transform gives a client another client's row, unless the transform says `unlinks`: scores
-    would use wrong examples.
+    """Require that no transform gives a client another client's row, unless its attribute `unlinks` is True.
+
+    Otherwise a reading would be scored against the examples of a wrong client.
     """
     words, trial = first_trial(defense)
     mixes = False

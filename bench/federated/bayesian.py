@@ -146,9 +146,9 @@ class Accountant:
         return epsilon if math.isfinite(epsilon) else None
 
     def _rate(self, level: str) -> float:
-        """Return q, the probability that a step uses a given row.  At level "instance" q is the batch size over the
-        number of the client's (parallel) or all (sequential) examples; otherwise q is the share of clients in a
-        round.
+        """Return the probability that a training step uses a given example (level "instance"), or else a given client.
+        For an example, the probability is the batch size divided by the number of examples: of a client if
+        `config.instances` is "parallel", of all clients otherwise.
         """
         federated = self.federated
         if level != "instance":

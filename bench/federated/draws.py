@@ -32,7 +32,8 @@ class ZeroDraws(NoDraws):
 class CentralDraws:
     """Fixed numbers in place of a defense's draws, for attackers: 0 for a normal; for a uniform, the midpoint of
     interval number `part` among `parts` equal intervals of [0, 1), numbered in a different order for each
-    coordinate.  The mean over all parts approximates the mean over uniforms, within 1/(2·parts) for a threshold.
+    coordinate.  A transform's output, averaged over all parts, approximates its mean over random draws; the probability
+    that a uniform lies below a threshold is then off by at most 1/(2·parts).
     """
 
     lead: int

@@ -41,7 +41,7 @@ class Wrong(ValueError):
 
 
 class Rows(list[Any]):
-    """A list of rows made from fewer items in the file; `keys[i]` is the place in the file from which row i comes."""
+    """A list whose row i comes from the key `keys[i]` in a matrix file; several rows may come from the same key."""
 
     def __init__(self, rows: Iterable[tuple[str, Any]]) -> None:
         pairs = list(rows)

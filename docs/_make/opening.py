@@ -11,7 +11,7 @@ from bench.record.names import distinct
 LITTLE = 0.1  # share reconstructed, or recognised above chance
 TRAINS = 0.5  # share of the undefended accuracy
 ROWS = 8
-HEADS = {"type-1": "client's update", "type-0": "server", "aggregate": "mean of {clients} clients"}
+HEADS = {"type-1": "update leaves client", "type-0": "update at server", "aggregate": "mean of {clients} clients"}
 SERVER = "type-0"
 
 
@@ -43,13 +43,16 @@ def opening(version: str, standings: Sequence[Standing], clients: int) -> str:
         ]
         for each in chosen(standings)
     ]
+    chance = first.points[SERVER].chance if (first := chosen(standings)[0]).points.get(SERVER) else None
     note = (
-        "Columns 2 to 4 show the share of training examples that some attack reconstructs from this reading; ≥: the "
-        "true share may be higher.  *Recognised*: an attack at the server picks the true example out of unknown "
-        "examples.  †: the accuracy is below half of the undefended accuracy.  ε: neighbouring data sets differ in a "
-        f"removed example or a replaced client.  Rows: {len(standings)} published settings fall into groups with the "
-        f"same columns below {share(LITTLE)}; the table shows the most accurate setting in each group.  All settings: "
-        f"[{version}](docs/results/{version}.md), `bench leaderboard --reference`."
+        "Columns 2 to 4 show the share of training examples that some attack reconstructs: from a client's update as "
+        "it leaves the client, from the same update as it arrives at the server, and from the mean of several clients' "
+        "updates.  Every share is a lower bound; ≥ marks a share where an attack failed or did not know the defense.  "
+        f"*Recognised*: an attack at the server picks the true example out of candidates (chance: {share(chance)}).  "
+        "Accuracy: mean over trained nets; †: below half of the undefended accuracy.  ε: neighbouring data sets differ "
+        "in a removed example or a replaced client.  A row stands for all settings with the same pattern of shares "
+        f"below {share(LITTLE)} in columns 2 to 5, and shows the most accurate of these settings.  All "
+        f"{len(standings)} settings: [{version}](docs/results/{version}.md), `bench leaderboard --reference`."
     )
     return f"{table(heads, rows)}\n{paragraph(note)}"
 
