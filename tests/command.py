@@ -1,8 +1,16 @@
 """Commands called in this process: what they print, or the mistake that they name."""
 
-import click
-from click.testing import CliRunner
+from collections.abc import Sequence
+from types import ModuleType
 
+import click
+import pytest
+from click.testing import CliRunner
+from tests.cells import MEMORY
+from tests.workers import ScriptedPool
+
+from bench.answer.context import RunContext
+from bench.cli import running
 from bench.errors import BenchError
 
 
@@ -19,3 +27,15 @@ def fault(command: click.Command, *arguments: object, kind: type[BenchError] = B
     assert isinstance(result.exception, kind), result.output
     assert "\n" not in str(result.exception)
     return str(result.exception)
+
+
+def in_this_process(patch: pytest.MonkeyPatch, module: ModuleType = running) -> None:
+    """Let a module run cells by a `ScriptedPool`: a worker process costs seconds of imports."""
+
+    def start(context: RunContext, *, jobs: int, plugins: Sequence[str]) -> ScriptedPool:
+        del jobs
+        assert not plugins, "a plug-in needs processes"
+        MEMORY.reconstructions.clear()  # as in a new process
+        return ScriptedPool(context)
+
+    patch.setattr(module, "ProcessPool", start)

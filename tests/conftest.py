@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 from tests import runs
 
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    # Tests start some hundred processes; each would compile torch again, in four seconds.
+    os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "bytecode")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files marked `long` run first: no process is left with such a file at the end."""

@@ -1,7 +1,6 @@
 """`bench attack`: from a reading file to pictures, arrays and scores; mistakes are one line."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from tests.command import fault, output
 
 from bench import api
 from bench.cli.attack import command
+from bench.cli.main import main
 from bench.errors import BenchError, RecordError, UnknownName, WeightsError
 from bench.own import files as reading_files
 
@@ -123,23 +123,12 @@ def test_mistakes(folder: Path, tmp_path: Path, more: list[str], kind: type[Benc
     assert not (tmp_path / "out").exists(), "nothing half-written"
 
 
-def test_a_mistake_exits_with_2_and_one_line(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-P",
-            "-c",
-            "from bench.cli.main import main; main()",
-            "attack",
-            "--reading",
-            "no.npz",
-            "--model",
-            "mlp",
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "bench: no.npz: no such file; give an .npz\n"
+def test_a_mistake_exits_with_2_and_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["bench", "attack", "--reading", "no.npz", "--model", "mlp"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr() == ("", "bench: no.npz: no such file; give an .npz\n")

@@ -18,9 +18,9 @@ def mine(leaked: float) -> list[Record]:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run(store_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
     shipped(tmp_path / "reference", monkeypatch)
-    folder = tmp_path / "run"
+    folder = store_folder / request.node.name
     (folder / "records").mkdir(parents=True)
     (folder / "suite-standard.json").write_text(json.dumps({"suite": "v", "ranked": True}), "utf-8")
     for each in mine(0.5):

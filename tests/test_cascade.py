@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.command import in_this_process
 from tests.records import attack_cell, attack_record, readings_of
 from tests.workers import simulated
 
@@ -189,7 +190,8 @@ def same_worst_case(cascade: list[Record], cross: list[Record]) -> None:
         assert worst.asr == pytest.approx(sum(worst.rate(name) for name in worst.scores))
 
 
-def test_a_cascade_has_the_worst_case_of_the_whole_cross(tmp_path: Path) -> None:
+def test_a_cascade_has_the_worst_case_of_the_whole_cross(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_this_process(monkeypatch)
     path = tmp_path / "m.toml"
     path.write_text(HEAD + ATTACKS, "utf-8")
     cascade, cross = (run(tmp_path / name, path, full=name == "cross") for name in ("cascade", "cross"))

@@ -350,6 +350,7 @@ run(cell, RunContext(run=Path(sys.argv[2]), save_every=0.0), Memory(), on_progre
 """
 
 
+@pytest.mark.slow  # tests/test_faults.py has trainings killed at any point
 def test_a_training_whose_process_is_killed_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     """A real process, killed with SIGKILL between two rounds: same curve, same checkpoints, bit for bit."""
     of, _ = course("fed-cdp")

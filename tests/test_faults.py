@@ -206,8 +206,26 @@ def test_reasons_are_shown_as_they_are_but_drive_no_terminal() -> None:
     assert plain == "[/data/x] [red]no\ufffd[2J room\n"
 
 
-def test_workers_that_die_idle_or_in_a_cell(gate: runs.Gate, tmp_path: Path) -> None:
+def test_workers_that_die_idle_or_with_a_cell(tmp_path: Path) -> None:
     """An idle worker is replaced; the cell of a busy worker is lost, and a trace of an earlier run says nothing."""
+    trace_path(tmp_path, attack(seed=1).id).parent.mkdir()
+    trace_path(tmp_path, attack(seed=1).id).write_text("it hung, last week")
+    with closing(ProcessPool(RunContext(run=tmp_path), jobs=1)) as pool:
+        pool.submit("1", attack(), demand=1)
+        ((_, event),) = pool.events()
+        assert isinstance(event, Record) and event.status == "done"
+        idle = pool._workers["1"].process
+        idle.kill()
+        idle.join()
+        pool.submit("1", attack(seed=1), demand=1)
+        assert pool._workers["1"].process is not idle
+        pool._workers["1"].process.kill()  # before its imports are over
+        ((_, event),) = pool.events()
+        assert event == WorkerLost(reason="its worker process died (exit code -9)")
+
+
+@pytest.mark.slow
+def test_workers_that_die_idle_or_in_an_attack(gate: runs.Gate, tmp_path: Path) -> None:
     cell = attack(attack=Entry(name=gate.attacks[0]))
     gate.close(at=1)
     trace_path(tmp_path, cell.id).parent.mkdir()
@@ -414,7 +432,22 @@ def status(run: Path, *options: str) -> str:
     return CliRunner().invoke(cli, ["status", *options, str(run)]).output
 
 
-def test_a_second_run_on_a_folder_waits_for_nobody_and_changes_nothing(
+def test_a_second_run_on_a_folder_waits_for_nobody_and_changes_nothing(tmp_path: Path, quick: list[object]) -> None:
+    """The first run is this process, which holds the folder."""
+    run = tmp_path / "run"
+    with locked(run), reporter(run):
+        kept = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+        second = CliRunner().invoke(cli, [*map(str, quick), str(run)])
+        assert f"a run is under way there (process {os.getpid()}" in str(second.exception)
+        assert isinstance(second.exception, BenchError)
+        assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == kept
+        assert "under way on " in status(run)
+    assert CliRunner().invoke(cli, ["status", str(run)]).exit_code == 0
+    assert "finished" in status(run)
+
+
+@pytest.mark.slow
+def test_a_second_process_on_a_folder_waits_for_nobody_and_changes_nothing(
     gate: runs.Gate, tmp_path: Path, quick: list[object]
 ) -> None:
     run = tmp_path / "run"

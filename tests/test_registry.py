@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.command import output
 
 from bench.attacks.base import Attack
 from bench.cell import Entry
+from bench.cli.describe import command as describe
 from bench.cli.main import cli
 from bench.errors import BenchError, PluginError, UnknownName
 from bench.models.lenet import DlgLenet
@@ -202,7 +204,7 @@ def test_list_shows_every_entry_with_its_reference() -> None:
 
 
 def test_describe_shows_parameters_with_defaults_units_and_bounds() -> None:
-    told = json.loads(_bench("describe", "dlg-lenet", "--json").stdout)
+    told = json.loads(output(describe, "dlg-lenet", "--json"))
     width = {item["name"]: item for item in told["parameters"]}["width"]
     assert (width["default"], width["above"], width["source"]) == (0.5, 0, "Zhu et al. 2019")
     assert told["kind"] == "models"

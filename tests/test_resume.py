@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from tests import runs
+from tests.command import in_this_process
+from tests.workers import ScriptedPool
+
+from bench.cli.main import cli
+from bench.sweep.pool import Event
 
 pytestmark = pytest.mark.long
 
@@ -99,7 +105,30 @@ def test_workers_end_with_their_parent(gate: runs.Gate, arguments: list[object],
         runs.until(lambda: not worker.exists())
 
 
-def test_ctrl_c_says_how_to_go_on(gate: runs.Gate, arguments: list[object], tmp_path: Path) -> None:
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without processes: the third wait for an event is interrupted."""
+    waits, events = iter(range(3)), ScriptedPool.events
+
+    def interrupted(pool: ScriptedPool) -> list[tuple[str, Event]]:
+        if next(waits) == 2:
+            raise KeyboardInterrupt
+        return events(pool)
+
+    monkeypatch.setattr(ScriptedPool, "events", interrupted)
+    in_this_process(monkeypatch)
+    run = tmp_path / "stopped"
+    arguments = runs.arguments(runs.matrix(tmp_path, "labels-only"))
+    done = CliRunner().invoke(cli, [*map(str, arguments), "--out", str(run)])
+    assert done.exit_code == 130
+    assert "2 of 9 cells are on disk. The same command goes on from there" in " ".join(done.output.split())
+    assert len(runs.whole(run)) == 2
+    monkeypatch.setattr(ScriptedPool, "events", events)
+    assert CliRunner().invoke(cli, [*map(str, arguments), "--out", str(run)]).exit_code == 0
+    assert len(runs.whole(run)) == 9
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_terminal(gate: runs.Gate, arguments: list[object], tmp_path: Path) -> None:
     gate.close(at=3)
     with runs.bench(*arguments, tmp_path / "stopped", "--jobs", 1) as bench:
         bench.until(gate.waiting)

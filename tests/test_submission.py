@@ -2,6 +2,7 @@
 found by running cells again."""
 
 import hashlib
+import importlib
 import io
 import json
 import shutil
@@ -9,7 +10,7 @@ import stat
 import struct
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 from scipy.stats import ttest_ind
+from tests.command import in_this_process
 from tests.records import with_result
 
 from bench import PROTOCOL, api
@@ -61,6 +63,17 @@ from bench.submission.verify import verify
 
 Edit = Callable[[dict[str, Any]], None]
 SLOW = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_process() -> Iterator[None]:
+    """Cells run again in this process, by one thread as workers have it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        in_this_process(patch, importlib.import_module("bench.submission.verify"))
+        yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -107,13 +120,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         AttackCell(**common, attack=mean, weights=CheckpointWeights(training=training.id, round=2, series=training.id)),
         AttackCell(**{**mine, "federated": Federated(batch=1, clients=10, per_round=5)}, attack=mean),
     ]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as workers have it
     for cell in cells:
         record = run_cell(cell, context, memory)
         assert record.status == "done", record.reason
         records.write(folder, record)
-    torch.set_num_threads(threads)
     refused = AttackCell(**common, attack=mean, knowledge="adaptive")
     records.write(folder, record_without_result(refused, context, "n/a", "prior-mean knows plain, not adaptive"))
     weights.rename(weights.with_name("moved.safetensors"))  # the submitter's path is nowhere here

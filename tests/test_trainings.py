@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.command import in_this_process
 from tests.records import printed
 
 from bench.answer.context import RunContext, TrainingProgress
@@ -74,7 +75,9 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ran(matrix: Path) -> tuple[Path, str]:
     run = matrix.parent / "run"
-    done = CliRunner().invoke(cli, ["run", "--matrix", str(matrix), "--out", str(run), "--jobs", "2", "--no-tracking"])
+    with pytest.MonkeyPatch.context() as patch:
+        in_this_process(patch)
+        done = CliRunner().invoke(cli, ["run", "--matrix", str(matrix), "--out", str(run), "--no-tracking"])
     assert done.exit_code == 0, done.output
     return run, done.output
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.command import output
+from tests.command import in_this_process, output
 
 from bench.cli.run import command
 from bench.errors import BenchError
@@ -72,7 +72,8 @@ def test_the_cells_are_those_of_the_printed_matrix(tmp_path: Path, monkeypatch: 
     assert plans[0] == plans[1]
     assert len(plans[0]) == 6
     assert not (tmp_path / "runs").exists()
-    said = output(command, *TYPED, "--no-tracking", "--jobs", "1", "--json")
+    in_this_process(monkeypatch)
+    said = output(command, *TYPED, "--no-tracking", "--json")
     done = json.loads(said[said.index("{") :])
     folder = Path("runs") / "prune-gaussian-digits"
     assert Path(done["run"]) == tmp_path / folder

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -38,6 +38,8 @@ class Trial:
     weights: dict[str, Tensor]
     batches: Batches
     stages: Stages
+    kept: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    """Undefended example gradients, name → (client, example, *shape), after their first use; empty before."""
 
     def taps(self, chosen: Stages) -> Taps:
         draw_key = DrawKey(seed=3, draw=0, round=0)
@@ -72,8 +74,11 @@ class Trial:
         targets = one_hot(labels, 10, inputs.dtype)
         if stage == "input":
             return {"inputs": inputs, "targets": targets}
-        flat = group_gradients(self.module, self.weights, inputs.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None])
-        tensors = {name: value.detach().reshape(*labels.shape, *value.shape[1:]) for name, value in flat.items()}
+        if not self.kept:
+            grouped = (value.flatten(0, 1)[:, None] for value in (inputs, targets))
+            flat = group_gradients(self.module, self.weights, *grouped)
+            self.kept.update({n: v.detach().reshape(*labels.shape, *v.shape[1:]) for n, v in flat.items()})
+        tensors = {name: value.clone() for name, value in self.kept.items()}  # a defense may write to its input
         if stage != "example":
             tensors = {name: value.mean(1) for name, value in tensors.items()}
         if stage in (*UPDATE_STAGES, "aggregate"):
