@@ -91,12 +91,12 @@ def answered(cells: list[AttackCell], folder: Path, rows: int | None) -> list[Re
 def test_records_of_cells_in_company(tmp_path: Path) -> None:
     """Same successes; each names the others; adaptive cells, and what there is no room for, are left to their turn."""
     cells = [
-        mate(PRUNE, evaluations=150),
-        mate(PRUNE, knowledge="adaptive", evaluations=150),
-        mate(NOISE, evaluations=150),
-        mate(NONE, evaluations=150),
+        mate(PRUNE, evaluations=40),
+        mate(PRUNE, knowledge="adaptive", evaluations=40),
+        mate(NOISE, evaluations=40),
+        mate(NONE, evaluations=40),
         mate(NONE, readings=20),
-        mate(Entry(name="prune", params={"share": 0.5}), evaluations=150),
+        mate(Entry(name="prune", params={"share": 0.5}), evaluations=40),
     ]
     alone, together = answered(cells, tmp_path / "alone", None), answered(cells, tmp_path / "beside", 9)
     for one, other in zip(alone, together, strict=True):

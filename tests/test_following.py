@@ -26,10 +26,11 @@ from bench.tracking.following import Follower
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(store_folder: Path, tmp_path: Path) -> Path:
+    folder = store_folder / tmp_path.name
     for cell_id in ("a1", "a2"):
-        write(tmp_path / "runs" / "r", cell_id)
-    return tmp_path / "runs" / "r"
+        write(folder, cell_id)
+    return folder
 
 
 @pytest.fixture
