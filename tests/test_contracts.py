@@ -42,6 +42,8 @@ pytestmark = pytest.mark.long
 
 SMALLER = {"learned-inverter": {"simulations": 150, "components": 16}}  # the promises do not depend on it
 LIKE_CPL = {"dlg", "idlg"}  # other parts in the same engine
+# Contracts of transforms, which dp-sgd (clip, noise on the step) and fed-sdp (on the server) keep by default.
+OF_TRANSFORMS, LIKE_DP_SGD = {"law", "draws"}, {"fed-split"}
 PART = 1  # choices of a defense's parameters in one test
 NEEDS_FILES = {"mnist", "fashion-mnist", "cifar10", "cifar10-10k", "cifar100", "lfw", "adult"}
 NOT_SHIPPED = {"aptos"}  # tests/test_aptos.py makes a folder in its layout
@@ -80,13 +82,21 @@ def test_registered_defense_with_each_choice_of_its_parameters(name: str, part: 
     """Each with its defaults; the other choices in `tox -e full`."""
     chosen = [*variants(registry.instance("defenses", name, {}))][part * PART :][:PART]
     if part == 0:
-        assert _broken(check_instance("defenses", chosen.pop(0))) == {}
+        left_out = OF_TRANSFORMS if name in LIKE_DP_SGD else set()
+        only = {contract.name for contract in contracts("defenses")} - left_out
+        assert _broken(check_instance("defenses", chosen.pop(0), only=only)) == {}
     for variant in chosen:  # with its noise elsewhere, a stage may be left with a bound alone
         found = _broken(check_instance("defenses", variant, only=OF_A_CHOICE))
         assert all(key == "acts" and reason.endswith("a bound never reached") for key, reason in found.items()), (
             values(variant),
             found,
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(LIKE_DP_SGD))
+def test_contracts_of_transforms_that_other_defenses_share(name: str) -> None:
+    assert _broken(check_instance("defenses", registry.instance("defenses", name, {}), only=OF_TRANSFORMS)) == {}
 
 
 @pytest.mark.parametrize("name", registry.names("models"))
