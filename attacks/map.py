@@ -24,7 +24,9 @@ class Map(Attack):
     ReLUs. A smoothed model's gradient has another length, so these stages minimise the angle to the reading instead of
     the distance, unless noise is described. Without ReLUs and described noise, starts for a single example alternate:
     1, 3, … minimise the distance; 2, 4, … first the angle, since a confidently predicted example has a faint gradient,
-    and the distance misleads.
+    and the distance misleads. For a single example's undefended gradient at a chain of convolutions with ReLUs, the
+    first start has the values inside the net that the gradient shows (`search/layerwise.py`); softened stages follow
+    only if the reading stays unexplained.
     """
 
     reference = "ours; as an estimator: maximum a posteriori"

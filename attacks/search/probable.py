@@ -13,6 +13,7 @@ from bench.attacks.labels.rules import last_layer
 from bench.attacks.objective.distance import Distance
 from bench.attacks.objective.mismatch import Mismatch, by_likelihood, mean_observation, observations
 from bench.attacks.objective.rescale import rescaled
+from bench.attacks.search.activations import start_by_layers
 from bench.attacks.search.curvature import LARGEST, equal_curvature
 from bench.attacks.search.matching import reconstruction
 from bench.attacks.search.mixtures import Mixed
@@ -29,6 +30,7 @@ from bench.trip import Budget, Reading, Reconstruction
 _SHARPNESS = (1.0, 2.0, 5.0, 15.0, 50.0, 150.0, None)
 _WEIGHTS = (1e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 1e-6)
 _SOFT_STAGE = 150  # evaluations per softened stage above which another start pays
+_BY_LAYERS = 0.2  # of the evaluations: search for a start from known values inside the net
 _HISTORY = 100
 _LEAST_PUBLIC = 3  # examples
 _LEAST_CURVED = 200  # evaluations per start above which the curvature matrix pays
@@ -85,6 +87,7 @@ def most_probable(
     if mixed:
         ways = tuple(tuple(replace(stage, space=Mixed(stage.space, reading.examples)) for stage in way) for way in ways)
     solver = Lbfgs(history=min(_HISTORY, evaluations), line_search="backtracking")
+    by_layers = None if mixed else start_by_layers(reading, observed, space, round(_BY_LAYERS * evaluations))
     solution = staged(
         problem,
         hypotheses,
@@ -93,6 +96,7 @@ def most_probable(
         starts=starts,
         stop=tolerance,
         budget=replace(budget, evaluations=evaluations),
+        known=by_layers,
     )
     problem = replace(problem, labels=hypotheses[torch.arange(len(reading)), solution.runs])
     return reconstruction(problem, solution, solver, cost, ())

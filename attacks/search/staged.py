@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.attacks.search.activations import Start
 from bench.attacks.search.prior import prior_weight
 from bench.attacks.search.problem import MatchingProblem
 from bench.attacks.search.space import Space
@@ -21,6 +22,7 @@ _FAINT = 2e-6  # of the zero-gradient loss: weight of -log p before the first re
 # example (first).  The rest of the budget continues with a smaller weight of -log p, which gains more.
 _FLAT_STAGE, _FLAT_END = (20, 0.1), (40, 0.01)
 _LEAST = 4  # evaluations a stage needs
+_BY_LAYERS = 0.3  # of the evaluations: end of the first minimisation, from known values inside the net
 _SPREAD = (0.1, 0.5)  # deviation of u: first start with several examples, later starts
 
 
@@ -73,6 +75,7 @@ def staged(
     starts: int,
     stop: float,
     budget: Budget,
+    known: Start | None = None,
 ) -> Solution:
     """Minimise in stages over several `starts`; return each reading's point with the least loss, in `problem.space`.
 
@@ -80,14 +83,16 @@ def staged(
     cyclically. Starts share the evaluations equally; only readings not yet explained begin another start. The remaining
     evaluations continue the last stage, which is the same in all `ways`. A reading is finished if its loss is below
     `stop` times a zero gradient's loss, or no longer falls. The loss is the distance under the model itself, without
-    softened ReLUs; under described noise, the prior's weighted -log p is added.
+    softened ReLUs; under described noise, the prior's weighted -log p is added. The last stage first continues the
+    start in `known`, whose evaluations count.
     """
     search, evaluations = _begin(problem, hypotheses, solver, stop, budget), budget.evaluations
     longest = max(map(len, ways))
     if evaluations < _LEAST * longest:
         ways, longest = [stages[-1:] for stages in ways], 1
     starts = max(1, min(starts, evaluations // (_LEAST * longest)))
-    share = evaluations // starts
+    begin = 0 if known is None else _continue(search, known, ways[0][-1], round(_BY_LAYERS * evaluations))
+    share = (evaluations - begin) // starts
     for start in range(starts):
         rows = _unexplained(search)
         if len(rows):
@@ -96,7 +101,7 @@ def staged(
             x, runs = _start(search, rows, start, first=not turn), torch.full_like(rows, start)
             search.residual[rows.to(search.residual.device)] = torch.inf
             for stage in ways[way]:
-                x = _run(search, stage, rows, runs, x, share * start + round(stage.until * share))
+                x = _run(search, stage, rows, runs, x, begin + share * start + round(stage.until * share))
     above = (search.loss > stop * search.zero_loss).cpu()
     left = torch.nonzero((search.spent < evaluations) & above)[:, 0]
     if search.noise_weight is None and len(left):
@@ -137,6 +142,15 @@ def _begin(problem: MatchingProblem, hypotheses: Tensor, solver: Solver[Any], st
         losses=[],
         points=[],
     )
+
+
+def _continue(search: _Search, known: Start, stage: Stage, limit: int) -> int:
+    search.spent += known.evaluations
+    rows = torch.nonzero(known.found)[:, 0]
+    if not len(rows):
+        return 0
+    _run(search, stage, rows, torch.zeros_like(rows), known.inputs[rows.to(known.inputs.device)], limit)
+    return limit
 
 
 def _noise_weight(problem: MatchingProblem, rows: Tensor) -> Tensor | None:
