@@ -16,20 +16,20 @@ _Key = tuple[str, str, ExampleKey]  # (defense, point, example); the example's k
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackRank:
-    """An attack's rank in a condition, over all defenses and points; attacks with a gallery are excluded."""
+    """An attack's rank in a condition. Figures are pooled over defenses and points, without cells with a gallery."""
 
     title: str
     attack: str
     examples: int
     rate: float
-    """Success rate over the examples attacked by this attack."""
+    """Success rate over the examples on which the attack ran."""
     interval: tuple[float, float]
     of_all: float
-    """Successes divided by all examples in the condition; below `rate` if a cascade left this attack only a part."""
+    """Successes divided by all examples in the condition; a later attack in a cascade ran only on earlier failures."""
     psnr_db: float | None
-    """Median PSNR in dB; None in a cascade."""
+    """Median PSNR in dB; None in a cascade (each attack runs only on examples not reconstructed by earlier attacks)."""
     seconds: float | None
-    """The attack's CPU seconds per success; None without a success. A shared reconstruction's time counts once."""
+    """The attack's CPU seconds divided by its successes; None without a success."""
     cpu_seconds: float
     rank: int = 0
 
@@ -38,7 +38,7 @@ class AttackRank:
 
 
 def attack_ranks(records: Iterable[Record]) -> list[AttackRank]:
-    """Return each condition's attacks, ranked by success rate over all examples (`of_all`), then by total CPU time."""
+    """Return the attacks ranked within each condition: by `of_all`, highest first, then by total CPU time."""
     listed = [record for record in of_one_series(records) if _reconstructs(record)]
     titles = {condition.key: condition.title for condition in by_condition(listed)}
     gathered: dict[str, dict[str, list[Record]]] = {}

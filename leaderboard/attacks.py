@@ -1,4 +1,4 @@
-"""Attack table: success and cost for each attack on each data set, next to published figures."""
+"""Attack table: success and cost for each attack on each data set, next to figures published in papers."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,29 +22,29 @@ class AttackRow:
     """An attack's figures on a data set, against a defense at an interception point. None marks an unknown figure."""
 
     title: str
-    """The configuration shared by all table rows, in words: everything except data set, attack, defense and point."""
+    """The shared configuration in words: model, weights, setting, grants (not data set, attack, defense, point)."""
     dataset: str
     attack: str
     defense: str
     point: str
     examples: int
     asr: float | None
-    """Attack success rate; in a cascade, only over the examples that earlier attacks left."""
+    """Attack success rate; in a cascade, over the examples that earlier attacks did not reconstruct."""
     interval: tuple[float, float] | None
     medians: dict[str, float | None]
-    """Map from metric name to its median, with failed attacks counted as worst; all values are None in a cascade."""
+    """Map from metric name to the examples' median; a failed attack counts as the worst value. None in a cascade."""
     rmse_of_successes: float | None
-    """Median RMSE over the leaked examples."""
+    """Median RMSE over the reconstructed examples."""
     prior_psnr_db: float | None
     evaluations: float | None
     """Median number of gradient evaluations over the readings."""
     outer: float | None
-    """Median number of iterations over the readings, as the attack's published loop counts its iterations."""
+    """Median over readings of the number of iterations, counted as in the attack's paper (several evaluations each)."""
     diverged: float | None
     """Share of examples on which the attack diverged."""
     crashed: int
     cells: tuple[str, ...]
-    """Ids of the records behind this row."""
+    """Ids of the records pooled in this row."""
     published: PublishedFigures | None
 
     def json(self) -> dict[str, Any]:
@@ -52,9 +52,9 @@ class AttackRow:
 
 
 def attacks(records: Iterable[Record], published: Sequence[PublishedFigures] = ()) -> list[AttackRow]:
-    """Return a row for each attack, data set, defense and point, with seeds and noise draws pooled, sorted by name.
+    """Return a row for each attack, data set, defense and point, pooled over seeds and noise draws; sorted by name.
 
-    An attack with status n/a has no row; crashed cells are counted, but contribute no figures.
+    An attack with status n/a has no row. A crashed cell counts in `crashed` and in no other figure.
     """
     listed = [record for record in of_one_series(records) if record.status != "n/a" and not _has_gallery(record)]
     gathered: dict[tuple[str, ...], list[Record]] = {}

@@ -1,7 +1,7 @@
-"""The board: a table row for each defense setting on a data set, model and condition, computed from records only.
+"""The board: a row for each defense (with parameters) under a condition, computed from records only.
 
-Privacy is the worst case over attacks, example by example, at each interception point. Utility comes from a real
-training under the same defense. Incomplete rows are flagged and rank below complete rows.
+An example counts as leaked at an interception point if any attack reconstructs the example. Accuracy comes from a real
+training under the same defense. Incomplete rows, such as rows with missing attacks, rank below complete rows.
 """
 
 from collections import Counter
@@ -44,7 +44,7 @@ class Best:
     attack: str
     asr: float
     medians: dict[str, float | None]
-    """Map from metric name to its median over examples, with failed attacks counted as worst."""
+    """Map from metric name to its median over examples; a failed attack counts as the worst value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,42 +53,42 @@ class AtPoint:
 
     point: str
     asr: float | None
-    """Share of examples leaked to at least one attack; None without a scored attack."""
+    """Attack success rate: share of examples that any attack reconstructed; None if no attack on the gradient ran."""
     interval: tuple[float, float] | None
     lower_bound: bool
     at_least_once: float | None
-    """Share of examples leaked on at least one noise draw; None if only a single draw was attacked."""
+    """Share of examples reconstructed on at least one noise draw; None if only a single draw was attacked."""
     examples: int
     identified: Rate | None
-    """Share of examples identified: nearer to some attack's reconstruction than every gallery example."""
+    """Share of examples identified: nearer to an attack's reconstruction than every stranger in the gallery."""
     named: Rate | None
-    """Share of examples named: an attacker picks the true example from a gallery."""
+    """Share of examples named: an attacker picks the true example from the gallery's candidates."""
     best: Best | None
     by_attack: dict[str, float]
-    """Map from attack to success rate."""
+    """Map from attack name to success rate."""
     reached: tuple[float, ...]
-    """For each threshold (10, 12, …, 60 dB): share of examples brought to this PSNR by any attack; () in a cascade."""
+    """Share of examples that any attack brought to a PSNR of at least 10, 12, …, 60 dB; () in a cascade."""
     prior_asr: float | None
     prior_psnr_db: float | None
     reference_db: float | None = None
-    """Median PSNR in dB of the best estimate for a gradient linear around the truth; None if not computed."""
+    """Median PSNR in dB of the best estimate if the gradient were linear around the truth; None if not computed."""
     epsilon: float | None
     """Differential-privacy ε of a reading at this point, valid against any attacker; None without a guarantee."""
     epsilon_absent: str | None
     absent: dict[str, str]
-    """Map from attack to the reason for its status n/a."""
+    """Map from attack name to the reason why the attack does not apply (status n/a)."""
     crashed: dict[str, str]
-    """Map from attack to the reason for its crash."""
+    """Map from attack name to the reason for its crash."""
     missing: tuple[str, ...]
     """Attacks run on another defense in this condition, but not on this defense."""
     flags: tuple[Flag, ...]
     by_seed: dict[int, OfSeed] = field(default_factory=dict)
-    """Map from weight seed to the leak counts for this seed."""
+    """Map from the weights' seed to the numbers of leaked examples, examples and readings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """The board's row for a defense setting on a data set, model and condition."""
+    """A board row: a defense, with its parameters, under a condition."""
 
     title: str
     """The condition in words."""
@@ -103,20 +103,20 @@ class Row:
     complete: bool
     private: bool
     cells: tuple[str, ...]
-    """Ids of the records behind this row, beginning with the best attack at the point with the highest ASR."""
+    """Ids of this row's finished cells; first the best attack's cells at the point with the highest success rate."""
     short: str = ""
     rank: int = 0
-    """Rank among rows with the same title; ties share a rank.
+    """Rank among rows with the same title (1: best); ties share a rank.
 
-    Faulty rows come last, incomplete rows before them. The sort keys are the highest ASR over points, the highest
-    identified rate, then lost accuracy; smaller is better.
+    Complete rows come first, then incomplete rows, then rows with a fault flag. Among these, rows are sorted by the
+    highest success rate over points, the highest identified rate, and lost accuracy; smaller is better.
     """
     pareto: bool = False
-    """Whether the row is on the Pareto front for leakage and lost accuracy (see `on_front`)."""
+    """Whether no other row has both as little leakage and as little lost accuracy (see `on_front`)."""
 
     @property
     def worst(self) -> AtPoint | None:
-        """Figures at the point with the highest ASR (among ties, the innermost); None without a scored point."""
+        """Figures at the point with the highest success rate (in a tie: nearest to type-2); None without a rate."""
         scored = [at for at in self.points.values() if at.asr is not None]
         return max(scored, key=lambda at: at.asr or 0.0, default=None)
 
@@ -153,7 +153,7 @@ def _most(rates: Iterable[Rate | None]) -> Rate | None:
 
 
 def board(records: Iterable[Record]) -> list[Row]:
-    """Compute the board's rows by rank; conditions with a complete row come first, then those with more figures."""
+    """Return the rows by condition and rank; first the conditions with a complete row, then those with more figures."""
     listed = of_one_series(records)
     trained, spotted, averaged = costs(listed), trained_with(listed), _averaged(listed)
     broken = frozenset(record.id for record, _ in torn(listed))
@@ -270,7 +270,7 @@ def _reached(worst: WorstCase) -> tuple[float, ...]:
 
 
 def _attacks_run(condition: Condition, point: str) -> _Attacks:
-    """Map each attack run at this point on any defense to its weight seeds; a complete row has run all of these."""
+    """Map each attack that ran at `point`, on any of the condition's defenses, to the weights' seeds."""
     rows = [row[point] for row in condition.rows.values() if point in row]
     names = sorted({name for worst in rows for name in worst.records})
     return {name: set().union(*(worst.seeds.get(name, set()) for worst in rows)) for name in names}
@@ -296,10 +296,10 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
 
 
 def on_front(row: Row, rows: Iterable[Row], point: str | None = None) -> bool:
-    """Return whether a row is on the Pareto front for leakage and lost accuracy.
+    """Return whether no other row has both as little leakage and as little lost accuracy (Pareto front).
 
-    Leakage is the ASR at `point`, or (None) at each row's worst point, then the identified rate. Excluded are rows that
-    are incomplete, faulty or without accuracy, or flagged for failed attacks or for a weaker defense in training.
+    Leakage is the success rate, in a tie the identified rate: at `point`, or (None) the highest over points. False for
+    an incomplete row, a row without accuracy, and flags for faults, failed attacks or a weaker defense in training.
     """
 
     def order(row: Row) -> tuple[tuple[float, float], float] | None:

@@ -1,6 +1,6 @@
-"""Find inconsistent cascades: their attacks saw wrong readings, so they give no worst case over attacks.
+"""Find cascades with wrong readings, which give no worst case over attacks.
 
-In a cascade, an attack cell gets only the readings with an example that earlier cells did not reconstruct.
+In a cascade, an attack cell gets only the readings with an example that earlier attack cells did not reconstruct.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from bench.record.schema import Record
 
 
 def torn(records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
-    """Yield each cascade record that attacked wrong readings, and the reason: an earlier cell is missing or newer."""
+    """Yield (record, reason) for each cascade cell with readings that the records of its earlier cells do not imply."""
     by_id = {record.cell.id: record for record in records}
     for record in by_id.values():
         cell = record.cell

@@ -1,6 +1,6 @@
-"""Conditions: groups of records with equal data, model, weights, federated setting, readings, protocol and grants.
+"""Conditions: groups of records with equal data, model, weights, setting, number of readings, protocol and grants.
 
-The granted gallery may differ within a condition.
+The granted gallery may differ within a condition. The protocol is the version of the evaluation's rules.
 """
 
 import json
@@ -38,7 +38,7 @@ class Condition:
     key: str = ""
     """The full shared configuration as canonical JSON."""
     short: str = ""
-    """A short title (see `condition_text`)."""
+    """A short title, such as `mnist · dlg-lenet (sigmoid) · untrained · B = 4`."""
     rows: dict[str, dict[str, WorstCase]] = field(default_factory=dict)
 
     @property
@@ -53,7 +53,7 @@ def ordered(points: Iterable[str]) -> tuple[str, ...]:
 
 
 def by_condition(records: Iterable[Record]) -> list[Condition]:
-    """Group attack records by condition, in record order, and collect the worst case for each defense and point."""
+    """Group attack records by condition, in record order; a condition has a `WorstCase` for each defense and point."""
     by_key: dict[str, Condition] = {}
     for record in of_one_series(records):
         cell = record.cell
@@ -67,7 +67,7 @@ def by_condition(records: Iterable[Record]) -> list[Condition]:
 
 
 def weights_text(cell: AttackCell) -> str:
-    """Return a cell's weights as text: `untrained`, the weights file's name, or the training round."""
+    """Return the attacked weights as text: `untrained`, the weights file's name, or text like `round 5 of 3f2a91bc`."""
     if isinstance(cell.weights, InitialWeights):
         return "untrained"
     if isinstance(cell.weights, FileWeights):
@@ -77,7 +77,7 @@ def weights_text(cell: AttackCell) -> str:
 
 
 def condition_text(cell: AttackCell) -> str:
-    """Return a condition's short title, such as `mnist · dlg-lenet (sigmoid) · untrained · B = 4`."""
+    """Return the short title of the cell's condition, such as `mnist · dlg-lenet (sigmoid) · untrained · B = 4`."""
     setting, activation = cell.federated, cell.model.params.get("activation")
     model = cell.model.name + (f" ({activation})" if activation else "")
     parts = [cell.dataset.name, model, weights_text(cell), f"B = {setting.batch}"]
@@ -89,9 +89,9 @@ def condition_text(cell: AttackCell) -> str:
 
 
 def of_one_series(records: Iterable[Record]) -> list[Record]:
-    """Return the records; a weights series with two different files for a seed loses its name in the records' cells.
+    """Return the records, with cells changed: a weights series that has two files for the same seed loses its name.
 
-    Such a file was replaced between runs. Without the series name, tables distinguish the weights by their hash.
+    Such a file was replaced between runs. Without the name, tables tell the two weights apart by their hash.
     """
     listed = list(records)
     contents: dict[tuple[Any, ...], set[str]] = {}
@@ -109,7 +109,7 @@ def of_one_series(records: Iterable[Record]) -> list[Record]:
 
 
 def without_evidence(condition: Condition) -> tuple[str, ...]:
-    """Return the points at which no attack succeeded on undefended readings: low ASRs there prove no protection."""
+    """Return the points at which no attack succeeds undefended; low success rates there are no proof of protection."""
     each = [(point, worst) for row in condition.rows.values() for point, worst in row.items()]
     return ordered(point for point, worst in each if worst.unchanged and worst.asr == 0)
 
@@ -121,7 +121,7 @@ def without_baseline(condition: Condition) -> tuple[str, ...]:
 
 
 def sort_key(defense: str, point: str) -> tuple[bool, str, int, str]:
-    """Return a table row's sort key: no defense first, then by defense name, then by point from inside the client."""
+    """Return a row's sort key: undefended rows first, then by defense name, then by point from type-2 outwards."""
     return defense != "none", defense, *_from_inside(point)
 
 
@@ -130,9 +130,9 @@ def _from_inside(point: str) -> tuple[int, str]:
 
 
 def condition_key(record: Record) -> str:
-    """Return the configuration shared within a record's condition, with the protocol version, as canonical JSON.
+    """Return the configuration shared within the record's condition, with the protocol's version, as canonical JSON.
 
-    Excluded: defense, attack, knowledge, point, budget, `chunk` (readings in memory), draw, seed and granted gallery.
+    Excluded: defense, attack, knowledge, point, budget, `chunk` (readings held in memory at once), draw, seed, gallery.
     """
     cell = record.cell
     assert isinstance(cell, AttackCell)
@@ -142,12 +142,12 @@ def condition_key(record: Record) -> str:
 
 
 def data_and_model(cell: AnyCell) -> str:
-    """Return data set and model as canonical JSON, the key by which a board row finds its defense's trainings."""
+    """Return the cell's data set and model as canonical JSON, equal for a defense's attack cells and trainings."""
     return json.dumps([cell.dataset.model_dump(mode="json"), cell.model.model_dump(mode="json")], sort_keys=True)
 
 
 def _grants(cell: AttackCell) -> Grants:
-    """Return the cell's grants without the gallery: attacks with and without a gallery share a table row."""
+    """Return the cell's grants without the gallery, because a condition holds attacks with and without a gallery."""
     return cell.grants.model_copy(update={"gallery": 0})
 
 

@@ -38,14 +38,14 @@ class DefenseCost:
     curve: tuple[tuple[int, float], ...]
     """Pairs (round, test accuracy averaged over seeds)."""
     epsilon_caveats: tuple[str, ...] = ()
-    """Limitations to this ε, as text."""
+    """Limits to this ε's validity, as text."""
 
 
 def costs(records: Iterable[Record]) -> dict[tuple[str, str], DefenseCost]:
-    """Map (data and model, defense) to the defense's training cost.
+    """Map (data and model as JSON, defense) to the figures of the defense's trainings in a single federated setting.
 
-    The board shows a single accuracy in each row. If a defense was trained in several federated settings, a setting
-    with an undefended training is preferred, then the setting with the most local steps in total.
+    If a defense was trained in several settings, a setting with an undefended training is preferred, then the setting
+    with the most local steps over all rounds.
     """
     trained: dict[tuple[str, str], dict[str, list[_Done]]] = {}
     for record in records:

@@ -1,7 +1,7 @@
 """Flags: reasons to doubt a defense's figure at an interception point.
 
-Each flag names a way in which an evaluation can flatter a defense, and is raised from the records, in the spirit of
-AutoAttack's checks (Croce & Hein 2020, §5). docs/FLAGS.md gives the remedies.
+Each flag names a way in which an evaluation can make a defense look too good, in the spirit of AutoAttack's checks
+(Croce & Hein 2020, §5). Flags are computed from the records. docs/FLAGS.md gives the remedies.
 """
 
 from collections.abc import Collection, Iterable
@@ -56,7 +56,7 @@ class Flag:
 def coverage(worst: WorstCase, missing: Iterable[str], torn: Collection[str] = ()) -> list[Flag]:
     """Return flags for missing evidence (such as attacks not run or crashed, or few examples) and for faults.
 
-    `missing`: attacks run on other defenses only. `torn`: ids of cascade cells that attacked wrong readings.
+    `missing`: attacks that ran on other defenses only. `torn`: ids of cells that attacked wrong readings.
     """
     flags = [Flag(BROKEN, f"the defense breaks a contract: {each}") for each in worst.broken]
     if names := [name for name, records in worst.records.items() if any(map(unexplained, records))]:
@@ -83,7 +83,7 @@ def coverage(worst: WorstCase, missing: Iterable[str], torn: Collection[str] = (
 
 
 def _all_zeros(worst: WorstCase) -> tuple[int, int]:
-    """Return the number of all-zero readings, which a defense sends to delay a whole update, and of all readings."""
+    """Return (number of all-zero readings, number of readings); a defense sends zeros if it delays a whole update."""
     zeros: dict[tuple[int, int, int], bool] = {}
     for record in (record for records in worst.records.values() for record in records):
         cell, result = record.cell, record.attack
@@ -99,9 +99,9 @@ def _is_zero(reading: ReadingScore) -> bool:
 
 
 def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) -> list[Flag]:
-    """Return flags for reasons, other than a strong defense, why few examples leaked.
+    """Return flags for causes of a low success rate other than a strong defense, such as a failed attack.
 
-    `averaged`: whether an attack with several readings of the same examples was run on this defense at this point.
+    `averaged`: whether an attack with several readings of the same examples ran on this defense at this point.
     `evidence`: whether attacks succeeded on undefended readings; `baseline`: whether any undefended reading was
     attacked.
     """
@@ -140,12 +140,12 @@ def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) 
 
 
 def unexplained(record: Record) -> bool:
-    """Return whether the true examples fail to explain the reading, so that a correct reconstruction counts as no
-    leak.
+    """Return whether the reading does not come from the true examples, so that a correct reconstruction scores as
+    wrong.
 
     True if the gradient of the true examples, changed as the defense describes, is farther from the reading than the
-    stated noise, or clearly differs from a reading without noise. False if inconclusive: with several local steps (an
-    attack may assume a single step), and for all-zero readings (they have no direction).
+    described noise, or (without noise) clearly differs. False if undecided: with several local steps, because an attack
+    may assume a single step, and for all-zero readings.
     """
     cell, result = record.cell, record.attack
     if not isinstance(cell, AttackCell) or result is None:
@@ -162,7 +162,7 @@ def unexplained(record: Record) -> bool:
 def _without_progress(worst: WorstCase, attacks: _Results) -> list[str]:
     """Return the attacks without success whose loss ended above 90 % of its first value in every cell.
 
-    Only cells with a much smaller loss at the truth than at public examples count: under strong noise, no loss falls.
+    Cells count only if the loss at the truth is below 90 % of the loss at public examples (not so under strong noise).
     """
     ends = {name: [end for r in results if (end := _end(r)) is not None] for name, results in attacks.items()}
     return [name for name, each in ends.items() if each and min(each) > NO_PROGRESS and worst.rate(name) == 0]
@@ -182,7 +182,6 @@ def _failed_self_check(attacks: _Results) -> list[str]:
 
 
 def _restarts(worst: WorstCase, attacks: _Results) -> str:
-    """Return, as text, how many restarted readings leaked; empty if no restarted reading or every example leaked."""
     restarted = [
         reading for results in attacks.values() for result in results for reading in result.readings if reading.restarts
     ]

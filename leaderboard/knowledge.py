@@ -1,8 +1,8 @@
 """Measure how much attackers gain from knowing the defense: plain against adaptive attackers on the same examples.
 
-Only attacks with both kinds of runs count, so the change is due to knowledge. Black-box attackers are different attacks
-and have a separate column. If a black-box attacker succeeds more often than the adaptive attackers, the defense's
-description or an attack's solver may be faulty.
+Only attacks with a plain and an adaptive cell are compared, so the change is due to knowledge. Black-box attackers are
+different attacks and have a separate column. If a black-box attacker succeeds more often than the adaptive attackers,
+the defense's description or an attack's solver may be faulty.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from bench.scoring.intervals import paired_difference
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnowledgeRow:
-    """A defense at an interception point: the worst case over attacks with both plain and adaptive runs."""
+    """A defense at an interception point: the worst case over the attacks that were run both plain and adaptive."""
 
     condition: str
     defense: str
@@ -34,9 +34,9 @@ class KnowledgeRow:
 
     @property
     def change(self) -> tuple[float, float, float] | None:
-        """Adaptive minus plain worst-case ASR on the examples common to both, as (difference, low, high).
+        """The adaptive success rate minus the plain rate, on common examples, as (difference, low, high).
 
-        The 95 % interval comes from `paired_difference`; None without common examples.
+        `low` and `high` end the 95 % interval. None without common examples.
         """
         common = [key for key in self.plain.leaked if key in self.adaptive.leaked]
         if not common:
@@ -58,10 +58,10 @@ class KnowledgeRow:
 
 
 def knowledge(records: Iterable[Record]) -> list[KnowledgeRow]:
-    """Return a row for each condition, defense and point with plain and adaptive runs by the same attack.
+    """Return a row for each condition, defense and point at which an attack was run both plain and adaptive.
 
-    Rows are sorted, undefended rows first. Excluded are attacks with status n/a in either run, and cascades, because
-    the two runs saw different readings.
+    Rows are sorted by condition, undefended rows first. An attack is left out if its plain or its adaptive cell has
+    status n/a, or is part of a cascade, because the two cells then saw different readings.
     """
     by_kind: dict[str, dict[tuple[str, ...], list[Record]]] = {"plain": {}, "adaptive": {}, "black-box": {}}
     listed = of_one_series(records)

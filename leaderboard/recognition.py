@@ -20,12 +20,12 @@ class Rate:
     chance: float
     """Share expected if every attack guessed blindly: a blind guess's success probability, summed over the attacks."""
     ceiling: float | None = None
-    """Upper bound for any attacker, derived from ε at this point; None without a guarantee."""
+    """Upper bound on this share for any attacker, derived from ε at this point; None without a guarantee."""
     violated: bool = False
     """Whether the measured share is significantly above the ceiling, which refutes the stated ε."""
     here: float | None = None
-    """Measured upper bound for any attacker on these weights and data: the upper interval end for an attack that
-    ranks candidates by the reading's exact likelihood; None without such an attack.
+    """Upper bound for any attacker on these weights and data, measured, not proved: the upper end of the interval
+    for an attack that ranks candidates by the reading's exact likelihood; None without such an attack.
     """
 
 
@@ -35,7 +35,7 @@ def most_over_chance(*rates: Rate | None) -> Rate | None:
 
 
 def recognition(worst: WorstCase) -> tuple[Rate | None, Rate | None, Epsilon | None]:
-    """Return the identified rate, the named rate and ε at an interception point; None for each unknown figure."""
+    """Return (identified rate, named rate, ε) at an interception point; None for each unknown figure."""
     spent = worst.privacy.by("tap")
     # comparable only if the exact attack's list has no more strangers than the gallery for identification
     comparable = worst.places if worst.candidates - 1 <= worst.strangers else {}
@@ -52,7 +52,7 @@ def _recognised(
     spent: Epsilon | None,
     here: float | None,
 ) -> Rate | None:
-    """Return the share of `hits` with chance level and ceiling for the stated ε (`spent`); None without examples.
+    """Return the share of true `hits`, with chance level and the ceiling for ε (`spent`); None without examples.
 
     The ceiling is concave in chance: by Jensen's inequality, its value at the mean chance bounds the examples' mean.
     """
@@ -69,7 +69,6 @@ def _recognised(
 
 
 def _here(worst: WorstCase, places: Mapping[ExampleKey, int], attackers: int) -> float | None:
-    """Return the upper interval end for an exact attack with as many guesses as all attackers together."""
     single = all(count == 1 for count in worst.guesses.values())
     if not places or (single and attackers > NAMED_LIST):
         return None

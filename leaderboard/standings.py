@@ -1,8 +1,8 @@
-"""Standings: a row for each defense setting, averaged over all conditions in a suite.
+"""Standings: a row for each defense, with its parameters, averaged over all conditions in a suite.
 
 A condition counts at an interception point only if attackers reconstruct at least half of the undefended examples;
-otherwise a low figure could be due to weak attackers. A defense's leakage at a point is its mean ASR over the counting
-conditions; each ASR is a worst case over attackers, example by example (`bench.leaderboard.board`).
+otherwise a low figure could be due to weak attackers. A defense's leakage at a point is its mean success rate over
+these conditions; an example is a success if any attacker reconstructs the example.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -30,20 +30,20 @@ class Place:
     """A defense's figures at an interception point, averaged over the conditions that count there."""
 
     leaked: float
-    """Mean ASR over the conditions."""
+    """Mean attack success rate over the conditions."""
     interval: tuple[float, float]
-    """95 % interval for the mean ASR, over weight seeds."""
+    """95 % interval for `leaked`, from the variation over weight seeds."""
     most: float
-    """The highest ASR in any condition."""
+    """The highest success rate in any condition."""
     where: str
-    """The condition with the highest ASR."""
+    """The short title of the condition with the highest success rate."""
     recognised: float | None
     """Mean over conditions of the named or the identified rate, whichever exceeds chance by more."""
     chance: float | None
     ceiling: float | None
-    """Mean upper bound on recognition for any attacker, from ε at the point; None if ε is missing in a condition."""
+    """Mean over conditions of the bound that ε sets on recognition by any attacker; None if a condition has no ε."""
     lower_bound: bool
-    """Whether more may leak: some ASR is a lower bound, or no attacker that knows the defense succeeds undefended."""
+    """Whether more may leak: a rate is a lower bound, or attackers with knowledge fail even without a defense."""
     conditions: int
 
 
@@ -64,7 +64,7 @@ class Absent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """A defense setting's result on a suite."""
+    """A defense, with its parameters, on a suite."""
 
     defense: str
     points: dict[str, Place]
@@ -78,7 +78,7 @@ class Standing:
     """Rank by mean leakage over the points, then recognition, then lost accuracy, each rounded to a percent; ties
     share a rank.
 
-    Settings with a fault or an incomplete figure (`absent`) rank last.
+    Defenses with a fault flag or a missing figure (`absent`) rank last.
     """
     own: bool = False
 
@@ -96,17 +96,17 @@ class Standing:
 
     @property
     def diverged(self) -> tuple[str, ...]:
-        """The models with a diverged training and no accuracy."""
+        """The models with diverged trainings and a median accuracy of 0."""
         return tuple(model for model, cost in self.costs if cost.diverged and not cost.accuracy)
 
     @property
     def accuracy(self) -> float | None:
-        """Mean accuracy over the models with a converged training; None without such a model."""
+        """Mean accuracy over the models that are not in `diverged`; None without such a model."""
         return mean(cost.accuracy for model, cost in self.costs if model not in self.diverged)
 
     @property
     def lost(self) -> float | None:
-        """Mean undefended accuracy minus `accuracy`, both over the models with a converged training."""
+        """Mean undefended accuracy minus `accuracy`, over the same models; None if either is unknown."""
         base = mean(cost.accuracy for model, cost in self.base if model not in self.diverged)
         return None if self.accuracy is None or base is None else base - self.accuracy
 
@@ -121,12 +121,12 @@ class Standing:
 
     @property
     def epsilon(self) -> float | None:
-        """Largest ε over the released models; None if a model has no ε."""
+        """Largest ε over the trained models; None if a model has no ε."""
         return self._released.epsilon if self._released else None
 
     @property
     def epsilon_of(self) -> str | None:
-        """The change between neighbouring data sets behind this ε, such as "one client replaced"; None without ε."""
+        """The change between neighbouring data sets for `epsilon`, such as "one client replaced"; None without ε."""
         if (released := self._released) is None or released.epsilon_adjacency is None:
             return None
         changed = released.epsilon_adjacency.partition(":")[0].removeprefix("one ")
@@ -144,9 +144,9 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """Paired difference in leakage between two defenses at a point, on common victims.
+    """Difference in leakage between two defenses at a point, on the victims that both defended.
 
-    The 95 % interval comes from resampling readings; a reading is drawn together with its figures in all conditions.
+    The 95 % interval resamples readings; a resampled reading brings its results in all conditions.
     """
 
     defense: str
@@ -173,7 +173,7 @@ def standings(rows: Sequence[Row], own: Iterable[str] = ()) -> list[Standing]:
 
 
 def conditions(rows: Iterable[Row]) -> dict[str, set[str]]:
-    """Map each interception point to the keys of the conditions that count: undefended ASR of at least `COUNTS`."""
+    """Map each point to the keys of its counting conditions: undefended success rate of at least `COUNTS`."""
     counting: dict[str, set[str]] = {}
     for row in rows:
         if row.defense == UNDEFENDED:
@@ -184,7 +184,7 @@ def conditions(rows: Iterable[Row]) -> dict[str, set[str]]:
 
 
 def _shown(rows: Iterable[Row]) -> set[tuple[str, str]]:
-    """Return the (condition, point) pairs at which an attacker that knows the defense succeeds undefended.
+    """Return the (condition key, point) pairs at which an adaptive or black-box attack succeeds without a defense.
 
     At other pairs, zero leakage under a defense may be the attacker's failure.
     """
@@ -272,9 +272,9 @@ def _place(there: Sequence[tuple[Row, AtPoint]], shown: Collection[tuple[str, st
 
 
 def _interval(there: Sequence[AtPoint]) -> tuple[float, float]:
-    """Return the 95 % interval for the mean ASR over conditions (`clustered_share`); they share victims and seeds.
+    """Return the 95 % interval for the mean success rate over conditions, which share victims and seeds.
 
-    For each seed, the mean over conditions counts once for each example in the smallest condition; these examples are
+    Each seed's mean over the conditions is repeated for each example in the smallest condition. These examples are
     spread over as many readings as the condition with the most readings has.
     """
     seeds = sorted({seed for at in there for seed in at.by_seed})
@@ -290,7 +290,7 @@ def _interval(there: Sequence[AtPoint]) -> tuple[float, float]:
 
 
 def _order(standing: Standing) -> tuple[Any, ...]:
-    """Return the sort key in whole percents: finer differences are noise, and would mix a defense's strengths."""
+    """Return the sort key, with shares rounded to a percent, because finer differences are noise."""
     lost = inf if standing.lost is None or standing.diverged else standing.lost
     return (
         bool(standing.faults),
@@ -302,14 +302,14 @@ def _order(standing: Standing) -> tuple[Any, ...]:
 
 
 def neighbours(every: Sequence[Standing], defense: str) -> tuple[Standing | None, Standing | None]:
-    """Return the published settings directly above and below a defense in the standings; None at either end."""
+    """Return the published standings directly above and below `defense`; None at the top and at the bottom."""
     at = next(n for n, each in enumerate(every) if each.defense == defense)
     above = next((each for each in reversed(every[:at]) if not each.own), None)
     return above, next((each for each in every[at + 1 :] if not each.own), None)
 
 
 def nearest(rows: Sequence[Row], defense: str, among: Iterable[str]) -> str | None:
-    """Return the setting in `among` with the most similar ASRs and recognition rates (ties: by name), or None."""
+    """Return the defense in `among` with the most similar success and recognition rates; None if no rate is shared."""
     counting = conditions(rows)
     profiles: dict[str, dict[tuple[str, str], float]] = {}
     for row in rows:
@@ -330,7 +330,7 @@ def nearest(rows: Sequence[Row], defense: str, among: Iterable[str]) -> str | No
 
 
 def beside(records: Iterable[Record], rows: Sequence[Row], defense: str, other: str) -> list[Beside]:
-    """Return the paired difference in leakage between `defense` and `other` at each point, on shared victims."""
+    """Return, for each point, the leakage of `defense` minus the leakage of `other`, on common victims."""
     counting = conditions(rows)
     outcomes: dict[str, _Leaked] = {defense: {}, other: {}}
     for condition in by_condition(records):

@@ -1,7 +1,7 @@
-"""Flag defenses that act with different strength in their training and in the attacked round.
+"""Flag defenses that change updates less in their training than in the attacked round.
 
-Attacks read a single round, but accuracy and ε belong to a whole training. A defense that changes updates less in
-training than in the attacked round would combine a low ASR with a high accuracy.
+Attacks read a single round, but accuracy and ε belong to a whole training. Such a defense would combine a low success
+rate from the attacked round with a high accuracy from the training.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ Trained = tuple[TrainingCell, TrainingResult]
 
 
 def trained_with(records: Iterable[Record]) -> dict[tuple[str, str], list[Trained]]:
-    """Group trainings, as (cell, result), by (data and model, defense)."""
+    """Map (data and model as JSON, defense) to the defense's trainings, each as (cell, result)."""
     trained: dict[tuple[str, str], list[Trained]] = {}
     for record in records:
         if isinstance(record.cell, TrainingCell) and record.training is not None:
@@ -33,8 +33,8 @@ def trained_with(records: Iterable[Record]) -> dict[tuple[str, str], list[Traine
 def strength(point: str, worst: WorstCase, trained: Sequence[Trained]) -> list[Flag]:
     """Return flags if a defense acts more weakly in its trainings than in the attacked readings at `point`.
 
-    Only points with an update or a mean over updates are compared. Noise may not be clearly weaker in training. Masks,
-    clips and mixtures depend on gradients and examples, so these are flagged only if they change nothing in training.
+    Points inside the client are not compared. Random noise must not be clearly weaker in training. Masks, clips and
+    mixtures depend on gradients and examples: a flag is raised only if these change nothing in training.
     """
     if not worst.attacked or POINTS[point].scope not in (Scope.UPDATE, Scope.AGGREGATE):
         return []
@@ -51,7 +51,7 @@ def strength(point: str, worst: WorstCase, trained: Sequence[Trained]) -> list[F
 
 
 def _later(result: TrainingResult, point: str, *, random: bool) -> str | None:
-    """Return a text if a later training round changes updates less than the first, beyond noise decay counted in ε."""
+    """Return a flag's text if a later training round changes updates less than the first, beyond noise decay in ε."""
     first = result.spots[0]
     before, least = _share(first, point), WEAKER * _decay(result)
     for spot in result.spots[1:]:
@@ -66,10 +66,10 @@ def _later(result: TrainingResult, point: str, *, random: bool) -> str | None:
 
 
 def _elsewhere(cell: TrainingCell, first: Spot, point: str, worst: WorstCase, *, random: bool) -> str | None:
-    """Return a text if the defense changes updates less in the first training round than in the attacked round.
+    """Return a flag's text if the first training round changes updates less than the attacked round.
 
-    The change must be smaller in gradient units, in units of the sent update, and as a share of the squared norm. An
-    update averaged over more examples and steps may have proportionally less noise.
+    The change must be smaller by three measures: in gradient units, in the sent update's units, and as a share of the
+    squared norm. An update averaged over more examples and steps may have proportionally less noise.
     """
     if POINTS[point].scope is not Scope.UPDATE:
         return None
@@ -101,7 +101,7 @@ def _decay(result: TrainingResult) -> float:
 
 
 def _share(spot: Spot, point: str) -> float:
-    """Return the defense's squared change at a point divided by the undefended update's squared norm."""
+    """Return the squared norm of the defense's change at a point, divided by the undefended update's squared norm."""
     return spot.changes[point] / spot.signal if spot.signal else float("inf")
 
 

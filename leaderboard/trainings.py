@@ -1,4 +1,4 @@
-"""Training table: accuracy, ε and time under each defense, next to published figures."""
+"""Training table: accuracy, ε and time under each defense, next to figures published in papers."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,16 +39,16 @@ class TrainingRow:
     epsilon: float | None
     """ε guaranteed for the released model, from the training with the most rounds; None without a guarantee."""
     epsilon_paper: float | None
-    """ε computed by Fed-αCDP's accounting, which is printed next to the valid ε."""
+    """ε computed as in the Fed-αCDP paper, for comparison; `epsilon` is the valid value."""
     epsilon_absent: str | None
     caveats: tuple[str, ...]
-    """Limitations to both ε values, as text."""
+    """Limits to the validity of both ε values, as text."""
     milliseconds: float | None
     overhead: float | None
-    """A client step's time divided by an undefended step's time; the two are measured in turn."""
+    """A client step's time divided by an undefended step's time; the two are measured alternately."""
     crashed: int
     cells: tuple[str, ...]
-    """Ids of the records behind this row."""
+    """Ids of the records pooled in this row."""
     bayesian: BayesianResult | None
     published: PublishedFigures | None
 
@@ -98,7 +98,7 @@ def _length(cell: TrainingCell) -> Iterator[str]:
 
 
 def _natural(text: str) -> list[tuple[float, str]]:
-    """Sort key: compare numbers in a text by value."""
+    """Return a sort key that compares numbers in a text by value: `B=8` before `B=16`."""
     parts = re.split(r"(\d+(?:\.\d+)?)", text)
     return [(float(part), "") if n % 2 else (0.0, part) for n, part in enumerate(parts)]
 

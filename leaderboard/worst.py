@@ -1,4 +1,4 @@
-"""Worst case over all attacks on a defense at a point, example by example, with the best prior-only baseline."""
+"""Worst case over all attacks on a defense at a point: an example leaks if any attack reconstructs the example."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,62 +20,62 @@ ExampleKey = tuple[int, int, int, int]  # seed, draw, reading, example
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfSeed:
-    """Leak counts for a weight seed."""
+    """Numbers of leaked examples, examples and readings for the weights with a given seed."""
 
     leaked: int
     """Number of leaked examples."""
     examples: int
     readings: int
-    """Number of readings behind these examples."""
+    """Number of readings of these examples."""
 
 
 @dataclass(slots=True)
 class WorstCase:
     """Results of all attacks on a defense at an interception point.
 
-    An attack with a granted gallery saw the true example, so it counts for `named` and `places`, but not for leaks.
+    An attack with a granted gallery saw the true example, so its results enter `named` and `places`, but not `leaked`.
     """
 
     leaked: dict[ExampleKey, bool] = field(default_factory=dict)
     """Map from example to whether any attack reconstructed the example."""
     scores: dict[str, dict[ExampleKey, ExampleScore]] = field(default_factory=dict)
-    """Map from attack to example to score."""
+    """Map from attack name to a map from example to the example's score."""
     prior_db: dict[ExampleKey, float] = field(default_factory=dict)
-    """Map from example to its best prior-only baseline's PSNR in dB; NaN without a baseline."""
+    """Map from example to the highest PSNR in dB of a prior-only baseline; NaN without a baseline."""
     records: dict[str, list[Record]] = field(default_factory=dict)
-    """Map from attack to its counted records."""
+    """Map from attack name to the attack's records."""
     absent: dict[str, str] = field(default_factory=dict)
-    """Map from attack to the reason for its status n/a."""
+    """Map from attack name to the reason why the attack does not apply (status n/a)."""
     seeds: dict[str, set[int]] = field(default_factory=dict)
-    """Map from attack to the attacked weight seeds."""
+    """Map from attack name to the seeds of the attacked weights."""
     refused_seeds: dict[str, set[int]] = field(default_factory=dict)
-    """Map from attack to the weight seeds with status n/a."""
+    """Map from attack name to the seeds of the weights with status n/a."""
     crashed: dict[str, str] = field(default_factory=dict)
-    """Map from attack to the reason for its crash."""
+    """Map from attack name to the reason for its crash."""
     failed: set[ExampleKey] = field(default_factory=set)
     """Examples on which at least one attack crashed, diverged or returned non-finite values."""
     identified: dict[ExampleKey, bool] = field(default_factory=dict)
     """Map from example to whether any attack identified the example."""
     identified_chance: dict[str, dict[ExampleKey, float]] = field(default_factory=dict)
-    """Map from attack to example to a blind guess's success probability."""
+    """Map from attack name to a map from example to a blind guess's chance to identify the example."""
     named: dict[ExampleKey, bool] = field(default_factory=dict)
     """Map from example to whether any attack named the example."""
     named_chance: dict[str, dict[ExampleKey, float]] = field(default_factory=dict)
     places: dict[ExampleKey, int] = field(default_factory=dict)
-    """Map from example to its rank (0: first) among an exact attack's candidates.
+    """Map from example to its rank (0: first) in the candidates' list sorted by an exact attack.
 
-    An attack is exact if it uses the reading's true likelihood; for a batch, it then knows the other examples.
+    An exact attack uses the reading's true likelihood; for a batch, the attack then knows the other examples.
     """
     guesses: dict[ExampleKey, int] = field(default_factory=dict)
-    """Map from example to an attacker's number of guesses: the reading's examples, or (labels granted) its class."""
+    """Map from example to an attacker's guesses: the examples in its reading; with labels granted, only its class."""
     candidates: int = 0
     """Number of candidates in the gallery, for `places`."""
     strangers: int = 0
     """Number of strangers in the gallery, for `identified`."""
     unchanged: bool = True
-    """Whether every reading equals the undefended reading (SNR at the cap)."""
+    """Whether every reading equals the undefended reading (SNR of 120 dB, the cap)."""
     cascade: bool = False
-    """Whether later attacks saw only the readings left by earlier attacks."""
+    """Whether later attacks got only the readings with an example that earlier attacks did not reconstruct."""
     attacked: bool = False
     """Whether at least one attack that reads the gradient was run, not only gradient-free baselines."""
     informed: bool = False
@@ -146,18 +146,18 @@ class WorstCase:
 
     @property
     def privacy(self) -> Privacy:
-        """ε at the point, which is equal in all records."""
+        """ε at the point, equal in all records."""
         results = (record.attack for records in self.records.values() for record in records if record.attack)
         return next((result.privacy for result in results), Privacy())
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """The contracts broken in any record, without repeats."""
+        """The contracts that the defense breaks, from all records, without repeats."""
         return tuple(dict.fromkeys(each for records in self.records.values() for r in records for each in r.broken))
 
     @property
     def asr(self) -> float | None:
-        """Share of examples leaked to at least one attack; None if no attack that reads the gradient was scored."""
+        """Share of examples that any attack reconstructed; None if no attack that reads the gradient ran."""
         return sum(self.leaked.values()) / len(self.leaked) if self.leaked and self.attacked else None
 
     @property
@@ -173,22 +173,22 @@ class WorstCase:
 
     @property
     def lower_bound(self) -> bool:
-        """Whether the true rate may be higher: an attack failed on an unleaked example, or none knew the defense."""
+        """Whether more may leak: an attack failed on an unleaked example, or no attack knew the defense."""
         return self.cut_short or self.plain_only
 
     @property
     def distinct(self) -> int:
-        """Number of examples; several noise draws count once."""
+        """Number of examples; an example with several noise draws counts once."""
         return len({(seed, reading, example) for seed, _, reading, example in self.leaked})
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Clustered 95 % interval for `asr` (see `share_interval`); None without a rate."""
+        """95 % interval for `asr`, clustered by reading and by the weights' seed; None without a rate."""
         return share_interval(self.leaked) if self.attacked else None
 
     @property
     def by_seed(self) -> dict[int, OfSeed]:
-        """Leak counts by weight seed."""
+        """Map from the weights' seed to the numbers of leaked examples, examples and readings."""
         hits: dict[int, list[bool]] = {}
         readings: dict[int, set[int]] = {}
         for (seed, _, reading, _), hit in self.leaked.items():
@@ -201,7 +201,7 @@ class WorstCase:
 
     @property
     def at_least_once(self) -> float | None:
-        """Share of examples leaked on at least one noise draw; None with a single draw."""
+        """Share of examples reconstructed on at least one noise draw; None with a single draw."""
         if len(self._draws) < 2:
             return None
         every = {(seed, reading, example) for seed, _, reading, example in self.leaked}
@@ -210,11 +210,11 @@ class WorstCase:
 
     @property
     def best(self) -> tuple[str, float] | None:
-        """The attack with the highest success rate, and this rate; ties are broken by median PSNR.
+        """(Name, success rate) of the attack with the highest rate; ties are broken by median PSNR.
 
         A gradient-free baseline is returned only if no attack ran; None without scores. With several noise draws, the
-        first draw selects the attack and the other draws give the rate, because the best attack on a draw is partly
-        lucky with the draw. In a cascade: the attack with the most successes, as a share of all examples.
+        first draw selects the attack and the other draws give its rate, because the best attack on a draw is partly
+        lucky. In a cascade: the attack with the most successes, with its share of all examples.
         """
         attacks = [name for name in self.scores if not name.startswith(GRADIENT_FREE)] or list(self.scores)
         first = {name: examples for name in attacks if (examples := self._on_draws(name, first=True))}
@@ -227,14 +227,14 @@ class WorstCase:
         return best, _rate(self._on_draws(best, first=False))
 
     def best_median(self, metric: Metric) -> float | None:
-        """Return a metric's median under the best attack, on the draws that give its rate; None without an attack."""
+        """Return a metric's median for the best attack, on the noise draws behind its rate; None without attacks."""
         best = self.best
         return None if best is None else self.median_on_report_draws(best[0], metric)
 
     def median_on_report_draws(self, attack: str, metric: Metric) -> float | None:
-        """Return a metric's median for an attack on all draws except the first, which selects the best attack.
+        """Return a metric's median for an attack on all noise draws except the first, which selects the best attack.
 
-        None in a cascade, because each attack saw a different set of readings.
+        With a single draw, the median on this draw. None in a cascade, because each attack saw different readings.
         """
         if self.cascade:
             return None
@@ -248,12 +248,12 @@ class WorstCase:
 
     @property
     def prior_psnr_db(self) -> float | None:
-        """Median PSNR in dB of the best prior-only baselines (success needs 3 dB more); None without a baseline."""
+        """Median over examples of the best prior-only baseline's PSNR in dB; None without a baseline."""
         return median(list(self.prior_db.values()), -inf)
 
     @property
     def reference_db(self) -> float | None:
-        """Median PSNR in dB of the best estimate for a gradient linear around the truth; None if not computed."""
+        """Median PSNR in dB of the best estimate if the gradient were linear near the truth; None if not computed."""
         each = [r.attack.reference_db for records in self.records.values() for r in records if r.attack]
         return median([value for value in each if value is not None], -inf)
 
@@ -274,7 +274,7 @@ def _median_db(examples: Iterable[ExampleScore]) -> float:
 
 
 def median_of(examples: Iterable[ExampleScore], metric: Metric) -> float | None:
-    """Return a metric's median over examples, with failed attacks counted as worst; None if it is not finite."""
+    """Return a metric's median over examples; failed attacks count as the worst value. None for an infinite median."""
     return median([example.value(metric) for example in examples], metric.failed)
 
 
@@ -297,14 +297,12 @@ def clusters(keys: Sequence[ExampleKey]) -> list[int] | None:
 
 
 def readings(keys: Sequence[ExampleKey]) -> list[int]:
-    """Return each example's reading number; all noise draws share a number, because without noise these readings are
-    equal.
-    """
+    """Return a number for each example's reading; a reading's noise draws share the number."""
     return _numbers([(key[0], key[2]) for key in keys])
 
 
 def share_interval(hits: Mapping[ExampleKey, bool], level: float = LEVEL) -> tuple[float, float] | None:
-    """Return the interval for a share of examples, clustered by reading and weight seed; None without examples."""
+    """Return the interval for the share of true `hits`, clustered by reading and weights' seed; None without `hits`."""
     if not hits:
         return None
     keys = list(hits)
@@ -318,7 +316,7 @@ def _numbers(names: Sequence[tuple[int, ...]]) -> list[int]:
 
 
 def _keys(cell: AttackCell) -> Iterator[ExampleKey]:
-    """Yield the example keys from a cell's configuration, because a crashed cell has no scores."""
+    """Yield the example keys of a cell without a result, from its configuration."""
     setting = cell.federated
     count = POINTS[cell.point].examples(batch=setting.batch, steps=setting.steps, senders=setting.per_round)
     for reading, example in product(range(cell.readings), range(count)):
