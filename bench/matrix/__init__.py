@@ -1,1 +1,1 @@
-"""Matrix files: TOML, checked against models, becomes the cells of a run."""
+"""Matrix files: TOML, checked against pydantic models, then expanded to the cells of a run."""

@@ -1,4 +1,4 @@
-"""Preparation of a parsed matrix file for validation: limits the number of cells, and replaces sweeps by values."""
+"""Preparation of a parsed matrix file: limits the number of cells, and replaces each `sweep` by its values."""
 
 from collections.abc import Iterator, Mapping
 from itertools import product
@@ -13,7 +13,7 @@ _LISTS = {*AXES, *TRAIN_AXES}
 
 
 def tables(content: Mapping[str, Any], kind: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return each block of a `kind` as (key, content); without `[[attack]]`, `[axes]` is the only attack block."""
+    """Return (key, content) of each block of a `kind`, such as "attack"; without `[[attack]]`, of `[axes]`."""
     blocks = content.get(kind)
     if kind == "attack" and not blocks:
         axes = content.get("axes")
@@ -23,7 +23,7 @@ def tables(content: Mapping[str, Any], kind: str) -> list[tuple[str, dict[str, A
 
 
 def written_out(errors: Errors, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace each sweep by its values, and each `[[published]]` block by its rows as tables.
+    """Replace each `sweep` by its values, and each `[[published]]` block by a table per published figure.
 
     Raises `MatrixError` for a matrix with too many combinations.
     """
@@ -94,7 +94,6 @@ def _values(errors: Errors, key: str, raw: Any) -> list[Any]:
 
 
 def _rows(errors: Errors, index: int, block: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (place in the file, row) for a `[[published]]` block; a block without `rows` is itself a single row."""
     if not isinstance(block, dict) or not block.keys() & {"columns", "rows"}:
         yield f"[{index}]", block
         return

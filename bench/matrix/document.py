@@ -1,4 +1,4 @@
-"""Matrix files: their location, named presets, TOML parsing, and refused values."""
+"""Matrix files: path by name or preset, and TOML content, with checks of size and values."""
 
 import re
 import tomllib
@@ -19,7 +19,7 @@ def preset_names(folder: Path = PRESETS) -> tuple[str, ...]:
 
 
 def located(source: str | Path, errors: Errors, folder: Path = PRESETS) -> Path:
-    """Return the path of a matrix file (`source`: a `Path`, or a text ending in `.toml`) or of a preset (by name).
+    """Return the path of a matrix; `source` is a `Path`, a text ending in `.toml`, or a preset's name.
 
     Raises `MatrixError` for a missing file or an unknown preset.
     """
@@ -40,7 +40,7 @@ def located(source: str | Path, errors: Errors, folder: Path = PRESETS) -> Path:
 
 
 def document(path: Path, errors: Errors) -> dict[str, Any]:
-    """Read a TOML file's content; raise `MatrixError` for invalid TOML, large files and refused values."""
+    """Read a TOML file's content; raise `MatrixError` for invalid TOML, and for too large files or values."""
     table: dict[str, Any] = {}
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Registered entries in a matrix: a name, or a table with name and parameters, becomes a validated `Entry`."""
+"""Names in a matrix: an attack, defense, data set or model, with parameters or without, becomes an `Entry`."""
 
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ class Registry(Protocol):
 def registered(axis: str, raw: Any, registry: Registry) -> Entry:
     """Validate a value on an axis, such as `"prune"` or `{ name = "prune", share = 0.7 }`, and return its entry.
 
-    Parameters which the value omits get their defaults.  Raises `Wrong` with a line for every mistake.
+    Omitted parameters get their defaults.  Raises `Wrong` with a line for each mistake.
     """
     table = {"name": raw} if isinstance(raw, str) else raw
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
@@ -40,7 +40,7 @@ def registered(axis: str, raw: Any, registry: Registry) -> Entry:
 
 
 def _build(cls: type, params: dict[str, Any], name: str) -> Any:
-    """Make the instance.  Raise `Wrong` with a line for each wrong parameter, because `build` stops at the first."""
+    """Make an instance of `cls`; raise `Wrong` with a line for each wrong parameter (`build` stops at the first)."""
     types = {item.name: item.type for item in parameters(cls)}
     errors = []
     for parameter, value in list(params.items()):

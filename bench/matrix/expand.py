@@ -1,4 +1,4 @@
-"""Expansion of a matrix into cells, with data hashes, the needed trainings, and reasons for impossible cells."""
+"""Expansion of a matrix into cells, together with the necessary trainings and the reasons for impossible cells."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -47,13 +47,13 @@ class _Plan:
         return {"federated": Federated(), "defense": Entry(name="none"), **row, "dataset": data}
 
     def training(self, fields: Mapping[str, Any], rounds: set[int]) -> TrainingCell:
-        """Add a training, and the rounds to save; return its cell, whose id does not depend on `rounds`."""
+        """Add a training which saves its weights after `rounds`; return its cell (the id ignores `rounds`)."""
         cell = TrainingCell(**fields)
         self.kept.setdefault(cell.id, set()).update(rounds)
         return self.trainings.setdefault(cell.id, cell)
 
     def attack(self, row: Combination) -> AttackCell:
-        """Return the attack cell for a combination; a training which makes the attacked weights joins the plan."""
+        """Return a combination's attack cell; plan the training which makes the attacked weights, if necessary."""
         fields = self.fields(row)
         weights = fields.get("weights")
         if isinstance(weights, Weights) and weights.train is not None and weights.round is not None:
@@ -72,8 +72,8 @@ class _Plan:
 def expand(matrix: Matrix, facts_of: FactsOf, *, registry: Registry = _registry) -> tuple[PlannedCell, ...]:
     """Return a matrix's cells without duplicates: trainings, then attacks, in the order of blocks and axes.
 
-    `facts_of` gives the facts for a data set's name and parameters.  An impossible combination becomes a cell with its
-    reason.  Raises `MatrixError` if no cell is possible.
+    `facts_of` maps a data set's name and parameters to its facts.  An impossible combination becomes a cell with a
+    reason. Raises `MatrixError` if no cell is possible.
     """
     plan, errors = _Plan(facts_of=facts_of, registry=registry), Errors(matrix.file)
     attacks = [plan.attack(row) for row in matrix.attacks]
@@ -100,9 +100,9 @@ def expand(matrix: Matrix, facts_of: FactsOf, *, registry: Registry = _registry)
 
 
 def _in_cascades(cells: Sequence[AttackCell], plan: _Plan) -> list[AttackCell]:
-    """Return the cells; a cell's `after` lists the ids of earlier cells which differ only in the attack.
+    """Return the cells with `after` set: the ids of earlier cells which differ only in the attack.
 
-    Impossible cells stay out of cascades, and so do cells with a granted gallery, because they measure recognition.
+    Impossible cells and cells with a granted gallery are in no cascade.
     """
     chains: dict[str, tuple[str, ...]] = {}
     placed: dict[str, AttackCell] = {}

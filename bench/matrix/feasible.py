@@ -1,4 +1,4 @@
-"""Impossible cells, which are found before a run and recorded as `n/a: reason`."""
+"""Reasons why a cell cannot run, found before a run and recorded as `n/a: reason`."""
 
 import json
 import warnings
@@ -24,7 +24,7 @@ _SMALL = 20_000_000  # parameters of a model that is tried with real numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetFacts:
-    """A data set's properties for planning; `training` counts its training examples."""
+    """A data set's properties for planning; `training` is the number of training examples."""
 
     sha256: str
     subset: str | None
@@ -35,7 +35,7 @@ class DatasetFacts:
 
 
 def impossible(cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry: Registry = _registry) -> str | None:
-    """Return the reason why a cell cannot run, or None; an attack may still refuse a reading later, during the run."""
+    """Return the reason why a cell cannot run, or None; an attack may still refuse a reading during the run."""
     reason = _model(cell, facts, registry) or _clients(cell.federated, facts)
     if reason is not None or isinstance(cell, TrainingCell):
         return reason
@@ -50,7 +50,7 @@ def examples(point: str, federated: Federated) -> int:
 
 
 def client_examples(federated: Federated, training: int) -> int:
-    """Return |D_i|, the number of examples per client, for a data set with `training` training examples."""
+    """Return the number of examples per client, for a data set with `training` training examples."""
     return client_size(
         federated.partition, training, clients=federated.clients, client_examples=federated.client_examples
     )
@@ -72,10 +72,10 @@ def _of_kind(entry: type, name: str, dataset: str, kind: Kind) -> str | None:
 
 @lru_cache(maxsize=256)
 def _unbuildable(model: type, params: str, shape: tuple[int, ...], classes: int) -> str | None:
-    """Return why the model cannot be built for this shape, or None.
+    """Return the reason why the model cannot be built for this example shape, or None.
 
-    A large model runs on torch's meta device, which needs no memory for weights.  A small model runs with real numbers
-    on the CPU, because torch's meta device first imports its compiler, which is slow.
+    A large model is built on torch's meta device, which needs no memory for weights.  A small model is built on the
+    CPU, because the first use of the meta device is slow.
     """
     misfit = "its layers do not fit inputs of this size"
     for device in ("meta", "cpu"):
@@ -134,7 +134,7 @@ def _unknowns(cell: AttackCell, registry: Registry) -> str | None:
 
 
 def _repeats(cell: AttackCell, training: int) -> str | None:
-    """Return a reason if a reading would use the same example twice, or if two readings would need the same client."""
+    """Return a reason if a reading would use an example twice, or two readings the same client; else None."""
     point, setting = POINTS[cell.point], cell.federated
     size, used = client_examples(setting, training), setting.batch * setting.steps
     if point.after_training and used > size:

@@ -41,7 +41,7 @@ class Wrong(ValueError):
 
 
 class Rows(list[Any]):
-    """A list whose row i comes from the key `keys[i]` in a matrix file; several rows may come from the same key."""
+    """A list whose item i was written at `keys[i]` in a matrix file; several items may have the same key."""
 
     def __init__(self, rows: Iterable[tuple[str, Any]]) -> None:
         pairs = list(rows)
@@ -61,7 +61,7 @@ class Errors:
         self._lines[printable(f"{line}; {remedy}" if remedy else line, LINE_LENGTH)] = None
 
     def add_validation(self, error: ValidationError, content: Any, model: type[BaseModel]) -> None:
-        """Add a line for each error which pydantic found in `content` against `model`."""
+        """Add a line for each error which pydantic found when it checked `content` against `model`."""
         for item in error.errors(include_url=False):
             for message in _messages(item, content, model):
                 self.add(*message)
@@ -110,7 +110,6 @@ def lacks(name: str) -> tuple[str, str]:
 
 
 def _messages(item: Mapping[str, Any], content: Any, model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
-    """Yield the arguments of `Errors.add` (key, mistake, remedy) for an item of pydantic's error list."""
     loc, kind, value = item["loc"], item["type"], item["input"]
     key, (owner, name) = _key(content, loc), _field(model, loc)
     if kind == "value_error":
@@ -139,7 +138,7 @@ def _messages(item: Mapping[str, Any], content: Any, model: type[BaseModel]) -> 
 
 
 def _key(content: Any, loc: Sequence[str | int]) -> str:
-    """Return the place in the file for pydantic's error location, such as `axes.attack[0]`."""
+    """Return the key in the file for pydantic's error location `loc`, such as `axes.attack[0]`."""
     key = ""
     for part in loc:
         if isinstance(part, str):
@@ -152,7 +151,6 @@ def _key(content: Any, loc: Sequence[str | int]) -> str:
 
 
 def _field(model: type[BaseModel], loc: Sequence[str | int]) -> tuple[type[BaseModel], str]:
-    """Follow pydantic's error location from `model`; return the model with the wrong field, and the field's name."""
     names = [part for part in loc if isinstance(part, str)]
     for name in names[:-1]:
         field = model.model_fields.get(name)

@@ -1,7 +1,7 @@
-"""Published figures for a matrix's cells: `[[published]]` in the matrix file, saved with the run's records.
+"""Published figures from papers: `[[published]]` in the matrix file, saved with the run's records.
 
-A row has a pattern over axes, figures and their source.  Tables show these figures next to the measured figures of
-matching cells; cell ids do not depend on them.  RUN/published.json holds the rows of the latest matrix with rows.
+A published figure has a pattern, for example `defense = "prune"`.  Tables show the figure next to the measured figures
+of matching cells; cell ids do not depend on the figure.  RUN/published.json holds the published figures.
 """
 
 import json
@@ -26,7 +26,7 @@ class PublishedFigures:
     where: Mapping[str, Any]
     """Axis → pattern for the cell's value, such as `{"defense": {"name": "prune"}}`."""
     figures: Mapping[str, float]
-    """Metric or other figure → value; `FIGURES` lists the allowed names."""
+    """Name of a metric or of another figure in `FIGURES` → value."""
     source: str
     """The paper and its table."""
 
@@ -39,7 +39,7 @@ def published(rows: Iterable[PublishedRow]) -> tuple[PublishedFigures, ...]:
 
 
 def beside(rows: Iterable[PublishedFigures], cell: AnyCell) -> PublishedFigures | None:
-    """Return the first row whose pattern matches the cell, or None."""
+    """Return the first of the published figures whose pattern matches the cell, or None."""
     values = {axis: _plain(getattr(cell, axis)) for axis in PATTERN_AXES if hasattr(cell, axis)}
     return next((row for row in rows if _agrees(row.where, values)), None)
 
@@ -58,7 +58,7 @@ def save(run: Path, rows: Iterable[PublishedFigures]) -> None:
 
 
 def saved(run: Path) -> tuple[PublishedFigures, ...]:
-    """Read the published figures from a run folder; empty without a file.  Raises `RecordError` for a damaged file."""
+    """Read a run folder's published figures; empty without a file.  Raises `RecordError` for a damaged file."""
     path = run / FILE
     try:
         return tuple(restored(row) for row in json.loads(path.read_text("utf-8")))
@@ -69,13 +69,13 @@ def saved(run: Path) -> tuple[PublishedFigures, ...]:
 
 
 def restored(row: Any) -> PublishedFigures:
-    """Make published figures from JSON; malformed JSON raises an exception listed in `bench.errors.MALFORMED`."""
+    """Make published figures from parsed JSON; malformed content raises an exception of `bench.errors.MALFORMED`."""
     figures = {name: float(row["figures"][name]) for name in FIGURES if name in row["figures"]}
     return PublishedFigures(where=dict(row["where"]), figures=figures, source=str(row["source"]))
 
 
 def _agrees(pattern: Any, value: Any) -> bool:
-    """Compare a value with a pattern: a table matches if it has the pattern's items, other values if they are equal."""
+    """Compare a value with a pattern: a table needs all items of the pattern, another value must be equal."""
     if isinstance(pattern, Mapping):
         return isinstance(value, Mapping) and all(
             key in value and _agrees(part, value[key]) for key, part in pattern.items()

@@ -1,9 +1,9 @@
-"""Reading of a matrix, from a TOML file or preset, as checked combinations; all errors are reported together.
+"""Reading of a matrix from a TOML file or preset; all errors are reported together.
 
-[[attack]]    attacks: all combinations of axes; a value is a name, or a table with parameters and `sweep`
-[axes]        axes shared by all [[attack]] blocks; without [[attack]], the only attack block
-[[train]]     trainings: all combinations of axes
-[[published]] published figures for these cells (`bench.matrix.published`)
+    [[attack]]    attacks: all combinations of axes; a value is a name, or a table with parameters and `sweep`
+    [axes]        axes shared by all [[attack]] blocks; without [[attack]], the only attack block
+    [[train]]     trainings: all combinations of axes
+    [[published]] figures from papers for these cells (`bench.matrix.published`)
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,10 +29,10 @@ Combination = Mapping[str, Any]  # axis → its value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """A matrix file's content after all checks: combinations for attacks and trainings, not yet expanded to cells."""
+    """A matrix file's content after all checks: combinations of axis values, not yet expanded to cells."""
 
     file: str
-    """The file's name, printed at the start of every error message."""
+    """Name of the file, for error messages."""
     path: Path
     """Location of the file."""
     title: str
@@ -40,15 +40,15 @@ class Matrix:
     suite: str | None
     """Name of a suite in `bench.matrix.suites`; None: the matrix is not a suite."""
     attacks: tuple[Combination, ...]
-    """Attacks; each maps the names of axes to values."""
+    """Attacks, each as axis → value."""
     trainings: tuple[Combination, ...]
-    """Trainings; each maps the names of axes, and of other fields in `TrainingCell`, to values."""
+    """Trainings, each as axis or other field of `TrainingCell` → value."""
     published: tuple[PublishedFigures, ...] = ()
     """Figures from papers for these cells."""
     scale: str | None = None
-    """Name of the chosen scale (a size of the matrix, such as `quick`); None: the file has no scales."""
+    """Name of the chosen size of the matrix, such as `quick`; None: the file has a single size."""
     cascade: bool = False
-    """Whether attacks on the same readings form a cascade; `[[attack]]` blocks and axes give the order."""
+    """Whether attacks on the same readings form a cascade: a later attack gets only readings without success."""
 
 
 def presets(folder: Path = PRESETS) -> tuple[tuple[str, str], ...]:
@@ -67,11 +67,11 @@ def read(
     registry: Registry = _registry,
     folder: Path = PRESETS,
 ) -> Matrix:
-    """Read a matrix file (a `Path`, or a text ending in `.toml`), or a preset in `folder`.
+    """Read a matrix: `source` is a `Path`, a text ending in `.toml`, or the name of a preset in `folder`.
 
-    `more_defenses` are names or `NAME:PARAMETER=VALUE`.  They join the axis `defense` (without this axis: `none`) for
-    every attack, and for every `[[train]]` block with several defenses.  `scale` is a name in the file's `scales`;
-    None: the first name.  `full` switches the cascade off.
+    `more_defenses` are names or `NAME:PARAMETER=VALUE`, added to the axis `defense` (without this axis: to `none`) of
+    every attack block, and of every `[[train]]` block with several defenses.  `scale` is a name in the file's `scales`
+    (None: the first).  `full` switches the cascade off.
 
     Raises `MatrixError` with a line for each error: `FILE: key: mistake; remedy`.
     """
@@ -188,7 +188,7 @@ def _check_complete(errors: Errors, content: Mapping[str, Any]) -> None:
 
 
 def _on_a_preset(errors: Errors, content: Mapping[str, Any], folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the path and content of the preset which the file names, with the file's `title` and `defense`s."""
+    """Return the path and content of the preset which the file extends, with the file's title and further defenses."""
     name, defenses = content["preset"], content.get("defense", [])
     for key in content.keys() - {"preset", "title", "defense"}:
         errors.add(key, "a file with `preset` has `title` and `defense` alone", "leave it out, or write all axes")
@@ -219,10 +219,9 @@ def _named(errors: Errors, names: Sequence[str], registry: Registry) -> list[Typ
 
 
 def _with_defenses(errors: Errors, content: Mapping[str, Any], right: Sequence[Any]) -> dict[str, Any]:
-    """Return the tables which change when the defenses `right` are added; a list never holds a defense twice.
+    """Return key → new content for each table which changes when the defenses `right` are added, without duplicates.
 
-    A `[[train]]` block with a single defense only makes weights, and stays unchanged, except in a suite, which measures
-    every defense's costs.
+    A `[[train]]` block with a single defense only makes weights, and changes only in a suite, which measures costs.
     """
 
     def wider(table: Any) -> Any:

@@ -1,6 +1,6 @@
 """The matrix file as pydantic models: names become registered entries, and defaults are filled in.
 
-`bench.matrix.blocks` replaces sweeps beforehand, so an axis list holds only single values here.
+Axes hold no `sweep` here, because `bench.matrix.blocks` has replaced each `sweep` by its values.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -41,7 +41,7 @@ class Table(BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
     def written(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return name → value for those of `names` which the file gives explicitly."""
+        """Return name → value for those `names` which the file gives explicitly."""
         return {name: getattr(self, name) for name in names if name in self.model_fields_set}
 
 
@@ -50,7 +50,7 @@ def _entry(axis: str) -> PlainValidator:
 
 
 def _entry_pattern(axis: str) -> PlainValidator:
-    """Validate an entry, but keep only written parameters: `{ name = "prune" }` matches prune with every share."""
+    """Return a validator without defaults: the pattern `{ name = "prune" }` matches prune with every share."""
 
     def check(raw: Any, info: Any) -> dict[str, Any]:
         entry = registered(axis, raw, info.context["registry"])
@@ -163,7 +163,7 @@ class Weights(Table):
 
     @property
     def value(self) -> "InitialWeights | FileWeights | SeededFile | Weights":
-        """The weights for a cell; if they depend on the seed, a `SeededFile`, or this table with its training."""
+        """The cell's weights; a `SeededFile` or this table (with a training) if the weights depend on the seed."""
         return self if self.train is not None else self.file or InitialWeights()
 
 
@@ -180,7 +180,7 @@ _SPELT: dict[str, Any] = {
 
 
 class Budgets(Table):
-    """Attack budgets, written at the top of the file or among the axes; each is a number or a list of numbers."""
+    """Attack budgets, at the top of the file or among the axes; each is a number or a list of numbers."""
 
     evaluations: Counts | None = None
     readings: Counts | None = None
@@ -198,7 +198,7 @@ def _adding(fields: Mapping[str, Any]) -> Callable[[type[_T]], type[_T]]:
 
 
 def _axes(cell: type[AnyCell], required: Container[str] = (), but: Container[str] = ()) -> dict[str, Any]:
-    """Return the fields for a pydantic model with a list of values for each axis of a cell class, except `but`."""
+    """Return pydantic fields, a list for each axis of a cell class except `but`; `required` have no default."""
     fields: dict[str, Any] = {}
     for name in (name for name in axes(cell) if name not in but):
         field = cell.model_fields[name]
@@ -215,7 +215,7 @@ class Axes(Budgets):
 
 
 class AttackBlock(Axes):
-    """`[[attack]]`: all combinations of its lists and the lists in `[axes]`; for the same axis, its own list counts."""
+    """`[[attack]]`: all combinations of its lists and the lists in `[axes]`; its list replaces the list in `[axes]`."""
 
     scale: str | None = None
 
@@ -248,7 +248,7 @@ class TrainBlock(TrainAxes):
 
 @_adding({metric.name: (Annotated[float, Field(ge=metric.least, le=metric.most)] | None, None) for metric in METRICS})
 class Figures(Table):
-    """Figures allowed in `[[published]]`, and every metric; `accuracy`, `epsilon`, … `overhead` belong to trainings."""
+    """Figures in `[[published]]`: every metric of attacks, and `accuracy`, `epsilon`, … `overhead` of trainings."""
 
     asr: Share | None = None
     iterations: Amount | None = None
@@ -260,7 +260,7 @@ class Figures(Table):
 
 
 class PublishedRow(Figures):
-    """A row in `[[published]]`: a pattern over axes, the figures for matching cells, and their source."""
+    """A published figure in `[[published]]`: a pattern over axes, the figures for matching cells, and their source."""
 
     source: Annotated[Line, Field(min_length=1)]
     dataset: Annotated[dict[str, Any] | None, _entry_pattern("dataset")] = None

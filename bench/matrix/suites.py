@@ -20,10 +20,10 @@ def title(name: str) -> str:
 
 
 def ranking(name: str, path: Path, overrides: Sequence[str] = (), folder: Path = PRESETS) -> dict[str, Any]:
-    """Return a run's statement about suite `name` as JSON types: `ranked`, the reasons against it, and versions.
+    """Return whether a run of suite `name` is ranked, the reasons against, and versions, as JSON types.
 
-    A run is ranked if `path` is the suite's matrix in `folder`, and no `overrides` (options which change cells) were
-    given.
+    A run is ranked if `path` is the suite's matrix in `folder`, and `overrides` (command-line options which change
+    cells) is empty.
     """
     why = [f"{option} changes the suite's configuration" for option in overrides]
     shipped = f"{name}.toml"

@@ -1,4 +1,4 @@
-"""Entries as typed on a command line, such as `prune:share=.9,at=example`."""
+"""Attacks and defenses as typed on a command line, such as `prune:share=.9,at=example`."""
 
 import json
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ Typed = str | dict[str, Any]  # a name, or a table with its name and parameters
 
 
 def entries(texts: Sequence[str], option: str) -> list[Typed]:
-    """Parse command-line texts such as `cpl,gradinv` or `prune:share=.9,at=example` into axis values.
+    """Parse command-line texts such as `cpl,gradinv` or `prune:share=.9,at=example` into names and parameters.
 
-    A comma separates entries; a part with `=` is a further parameter of the previous entry.  Raises `BenchError`, which
+    A comma separates names; a part with `=` is a further parameter of the name before.  Raises `BenchError`, which
     names the command-line `option`.
     """
     values: list[Typed] = []

@@ -25,7 +25,7 @@ class SeededFile:
 
 
 def weights_file(folder: Path, raw: Any) -> FileWeights | SeededFile:
-    """Return the file `raw` below `folder`, or the files by seed if `raw` has `{seed}`; raise `Wrong` if missing."""
+    """Return the weights file `raw` in `folder`, or a file per seed for `{seed}` in `raw`; raise `Wrong` if missing."""
     if not isinstance(raw, str) or not raw or "\0" in raw:
         raise Wrong(expected("a path", raw, '"w.safetensors"'))
     return SeededFile(folder, raw) if SEED in raw else _read(folder, raw)

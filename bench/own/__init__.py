@@ -1,1 +1,1 @@
-"""Inputs from users who have a federated training loop: their arrays, models and files."""
+"""Inputs from users with their training code: gradients or weights, examples, models and reading files."""

@@ -1,6 +1,6 @@
 """The check of a user's reading: the declared protocol, run on the true examples, must give the reading.
 
-An attack on a gradient from another protocol reconstructs no example, so the model would look protected.  With the true
+An attack which assumes another protocol reconstructs no example, so the model would look protected.  With the true
 examples, the check names the likeliest mistake.  Without them, the check only inspects the reading.
 """
 
@@ -29,18 +29,16 @@ _TOLD = 4.0  # standard errors: the replay's share in a noisy reading counts as 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """The result of a check: whether a reading agrees with the declared protocol on the true examples."""
+    """The result of a check: whether the declared protocol gives the update when run on the true examples."""
 
     explained: bool | None
-    """Whether the declared protocol explains the update.  None: undecidable, because the truth is missing, the noise
-    is strong or the model cannot be replayed.
-    """
+    """Whether the declared protocol gives the update; None: undecidable (no true examples or strong noise)."""
     line: str
     """The result as a line of text, with a remedy for a mistake."""
     cosine: float | None = None
-    """Cosine similarity between the update and its replay, for the worst reading; None without a truth."""
+    """Cosine similarity of the update and its replay (the protocol on the true examples), worst reading; or None."""
     scale: float | None = None
-    """Length of the update divided by the length of its replay, for the worst reading; None without a truth."""
+    """Length of the update divided by the length of its replay, for the worst reading; None without true examples."""
 
 
 def check(reading: Reading, truth: Values | None = None, labels: Values | None = None) -> Check:
@@ -128,10 +126,10 @@ def _off(observed: dict[str, Tensor], found: Likeness) -> str:
 def _behind_noise(
     found: Likeness, noise: float, observed: dict[str, Tensor], bound: bool, figures: str
 ) -> tuple[bool | None, str]:
-    """Judge whether the described noise, whose energy is `noise`, explains the difference between update and replay.
+    """Return whether noise with expected squared length `noise` explains the difference, and a line of text.
 
-    The noise energy varies by a few in √coordinates.  The replay's share in the update should be 1, with standard error
-    √(v/‖replay‖²).
+    The squared length of noise varies by a few times √coordinates.  The coefficient of the replay in the update should
+    be 1, with standard error √(v/‖replay‖²) for noise of variance v.
     """
     count = sum(value[0].numel() for value in observed.values())
     error = (noise / count / found.energy.clamp_min(1e-300)).sqrt()

@@ -151,7 +151,7 @@ def scaled(values: Tensor, value_range: Range, what: str) -> NDArray[np.float64]
 
 
 def integers(values: Values | None, what: str) -> str:
-    """Return `what` if the array holds whole numbers, otherwise ""."""
+    """Return `what` if the array has an integer type, otherwise ""."""
     kind = "" if values is None else np.asarray(tensor(values, what)).dtype.kind
     return what if kind and kind in "iu" else ""
 

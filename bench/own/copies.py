@@ -32,7 +32,7 @@ def plain_copy(model: nn.Module) -> nn.Module:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model inside wrappers from Opacus and from PyTorch's parallel and compiled modules."""
+    """Return the model inside the wrapper classes of Opacus, of PyTorch's data parallelism and of `torch.compile`."""
     while (name := _WRAPPERS.get(type(model).__name__)) and isinstance(inner := getattr(model, name), nn.Module):
         model = inner
     return model

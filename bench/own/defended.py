@@ -1,4 +1,4 @@
-"""The description of a user's defense, for an attacker who knows the defense."""
+"""A user's reading together with the description of the client's defense, for an adaptive attacker."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,11 +20,11 @@ Chosen = str | Mapping[str, Any] | Defense
 def defended(
     reading: Reading, chosen: Chosen, *, clients: int = 1, per_round: int | None = None, rounds: int = 1
 ) -> Reading:
-    """Return the reading with the defense's description, for an attacker who knows the defense.
+    """Return the reading with the description of the client's defense, for an adaptive attacker.
 
-    `chosen` is a name, {"name": …, parameter: …}, or a `Defense`.  `clients`, `per_round` and `rounds` matter only if
-    the defense's noise depends on them.  Raises `BenchError` for an unknown defense, and for a defense which has no
-    effect or no description at the reading's interception point.
+    `chosen` is a name, {"name": …, parameter: …}, or a `Defense`.  `clients`, `per_round` and `rounds` affect only
+    defenses whose noise depends on these numbers.  Raises `BenchError` for an unknown defense, and for a defense which
+    has no effect or no description at the reading's interception point.
     """
     defense = _instance(chosen)
     if reading.weight_decay:

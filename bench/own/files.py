@@ -33,7 +33,7 @@ _NAMES = re.compile(r"(?:(?:value|weight)/)?(?!\.{1,2}\.npy)[^/\\]+\.npy", re.DO
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True, config={"extra": "forbid"})
 class Meta:
-    """The attacker's knowledge about a reading file's tensors."""
+    """The facts about a user's gradient which the attacker knows: shape of an example, batch, local steps, rate."""
 
     shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
     """Shape of an example."""

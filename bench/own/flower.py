@@ -1,4 +1,4 @@
-"""Conversion of the weights which a Flower client received and sent to tensors by name."""
+"""Conversion of a Flower client's received and sent weights to tensors by name."""
 
 import io
 from typing import Any

@@ -26,9 +26,9 @@ class Frames(NamedTuple):
 def frames(run: Path) -> Frames:
     """Return a run folder's cells and attacked examples as DataFrames.
 
-    A cell's row has its configuration (`defense`, `federated.batch`, …), `status`, `reason`, summary (`asr`, `asr.low`,
-    medians such as `psnr_db`, `epsilon`, `accuracy`, …) and cost.  A victim's row has the metrics of an example.
-    Raises `RecordError` for a folder without records, or an unreadable record.
+    A cell's row has the configuration (`defense`, `federated.batch`, …), `status`, `reason`, figures (`asr`, `asr.low`,
+    medians such as `psnr_db`, `epsilon`, `accuracy`, …) and cost.  An example's row has the example's metrics. Raises
+    `RecordError` for a folder without records, or an unreadable record.
     """
     import pandas
 

@@ -162,7 +162,7 @@ class _Update:
     local: SGD | None
 
     def fault(self, *, declared: bool) -> str | None:
-        """Return the contradiction, or None; `declared`: batch, steps, rate or unit were given."""
+        """Return the contradiction in the arguments, or None; `declared`: batch, steps, rate or unit were given."""
         if (self.gradients is None) == (self.after is None) or (self.before is None) != (self.after is None):
             return "give either the gradients, or a client's weights before= and after= its round"
         if self.after is not None and self.local is None:
@@ -184,7 +184,7 @@ def _module(model: nn.Module | str, meta: files.Meta, update: _Update) -> nn.Mod
 
 
 def _values(update: _Update, module: nn.Module, meta: files.Meta) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Load the weights; return the trained weights, name → (*shape), and the update, name → (reading, *shape)."""
+    """Load the weights into `module`; return them, name → (*shape), and the update, name → (reading, *shape)."""
     state = None if update.before is None else named_state(update.before, module, "before")
     if (weights := update.weights) is not None:
         named = weights if isinstance(weights, Mapping) else named_state(weights, module, "weights")
@@ -206,7 +206,7 @@ def _values(update: _Update, module: nn.Module, meta: files.Meta) -> tuple[dict[
 
 
 def _public(inputs: Values | None, labels: Values | None, meta: files.Meta, kind: Kind) -> tuple[Tensor, Tensor]:
-    """Return public examples (example, *shape) and labels (example,), -1 for unknown; by default a uniform grey."""
+    """Return public examples (example, *shape) and labels (example,), -1 if unknown; by default one grey example."""
     known = torch.full((1, *meta.shape), sum(meta.value_range) / 2)
     if inputs is not None:
         known = coerce.examples(inputs, meta.shape, "public")
@@ -231,8 +231,8 @@ def open_reading(
 ) -> Reading:
     """Open a reading file (`bench.own.files`) as a reading.
 
-    `weights` replace the weights in the file, and `params` are parameters for a model given by name.  Raises
-    `BenchError` with the file's name.
+    `weights` replace the weights in the file, and `params` are parameters for a registered model.  Raises `BenchError`
+    with the file's name.
     """
     content = files.load(Path(path))
     meta, chosen = content.meta, weights or content.weights

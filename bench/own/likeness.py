@@ -1,4 +1,4 @@
-"""Similarity between an update and its replay, for each reading and each tensor."""
+"""Similarity between an update and its replay, which is the declared protocol run on the true examples."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _TINY = 1e-300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Likeness:
-    """Similarity between updates and their replays; every tensor is (reading,)."""
+    """Similarity between updates and their replays; every tensor has a number per reading, (reading,)."""
 
     cosine: Tensor
     scale: Tensor
@@ -22,24 +22,24 @@ class Likeness:
     residual: Tensor
     """Squared distance between update and replay."""
     share: Tensor
-    """Share of the replay in the update; additive noise leaves 1 on average."""
+    """Coefficient of the replay in the update, ⟨update, replay⟩ / ‖replay‖²; with additive noise 1 on average."""
     energy: Tensor
     """‖replay‖²."""
     off: Mapping[str, Tensor]
-    """Tensor name → relative distance to its replay, for tensors which differ by more than rounding."""
+    """Parameter name → relative distance to the replay, for tensors which differ by more than rounding."""
 
     @property
     def worst(self) -> int:
-        """Index of the least similar reading, by cosine and by scale."""
+        """Index of the reading with the least cosine or the worst scale."""
         return int((1 - self.cosine + self.scale.clamp_min(_TINY).log().abs()).argmax())
 
     @property
     def least(self) -> tuple[float, float]:
-        """Cosine and scale for the least similar reading."""
+        """Cosine and scale of the least similar reading."""
         return float(self.cosine[self.worst]), float(self.scale[self.worst])
 
     def alike(self, enough: float, length: float) -> bool:
-        """Whether every reading has a cosine of at least `enough`, and a relative length error of at most `length`."""
+        """Whether every reading has a cosine of at least `enough`, and a scale within 1 ± `length`."""
         return bool((self.cosine >= enough).all() and ((self.scale - 1).abs() <= length).all())
 
 

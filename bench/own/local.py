@@ -1,4 +1,4 @@
-"""A client's local training, as its user declares it."""
+"""A user's description of a client's local training."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -63,12 +63,12 @@ class SGD:
 
     @property
     def step_batch(self) -> int:
-        """The number of examples in a full batch: `batch`, but at most all examples."""
+        """The number of examples in a full batch: `batch`, or `examples` if smaller."""
         return self.batch if self.examples is None else min(self.batch, self.examples)
 
     @property
     def client_examples(self) -> int:
-        """The number of the client's distinct examples; the local steps may use fewer."""
+        """The number of the client's distinct examples; the local steps may use fewer examples."""
         return self.examples or self.batch * (self.steps or 1)
 
     @property
@@ -78,5 +78,5 @@ class SGD:
 
     @property
     def unit(self) -> float:
-        """The weight change for a unit of each step's gradient, as a mean over the local steps."""
+        """Mean weight change per local step if each step's gradient is 1; without momentum η."""
         return self.lr * momentum_gain(self.momentum, self.count)

@@ -28,11 +28,11 @@ _NORMALISED: dict[int, dict[str, _Columns]] = {  # channels → mean and deviati
 def likeliest(
     reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels: Tensor, found: Likeness, enough: float
 ) -> str:
-    """Return the likeliest mistake behind an unexplained update, with its remedy, as text.
+    """Return the likeliest mistake in a declared protocol which does not give the update, with its remedy, as text.
 
     `observed` is the update, name → (reading, *shape) in gradient units.  The true examples are `inputs` (reading,
-    example, *shape) and `labels` (reading, example).  `found` compares the update with the replay as declared.  A
-    cosine of `enough` or more counts as an explanation.
+    example, *shape) and `labels` (reading, example).  `found` compares the update with the declared protocol's.  A
+    mistake is accepted if its update has a cosine of at least `enough` with the observed update.
     """
     cosine, scale = found.least
     if cosine >= enough:
@@ -103,7 +103,7 @@ def _of_scale(reading: Reading, scale: float) -> str:
 def _of_rates(
     reading: Reading, inputs: Tensor, labels: Tensor
 ) -> Iterator[tuple[str, Callable[[float], dict[str, Tensor]]]]:
-    """Yield mistakes which involve an unknown learning rate, each with a function from rate to update."""
+    """Yield (mistake, function from learning rate to update) for mistakes with an unknown learning rate."""
     raw = {name: value[:, 0] for name, value in reading.values.items()}
     yield (
         "the model has already moved: these weights are from after a step of rate {rate:.2g}; give those before it"
@@ -125,7 +125,7 @@ def _of_rates(
 
 
 def _tries(reading: Reading, inputs: Tensor, labels: Tensor) -> Iterator[tuple[str, Callable[[], dict[str, Tensor]]]]:
-    """Yield other mistakes, each with a function for the update which the mistake would give."""
+    """Yield (mistake, function which returns the update under this mistake) for all other mistakes."""
     if reading.description is not None:
         yield (
             "the defense is declared and was not applied; leave it out",

@@ -1,4 +1,4 @@
-"""The plain model, the per-example gradients and the defense in an Opacus training."""
+"""The plain model, the per-example gradients and the defense, taken from a training with Opacus."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ class OpacusStep:
     gradients: dict[str, Tensor]
     """Parameter name → (example, *shape), before clipping."""
     defense: dict[str, Any]
-    """What `optimizer.step()` will do, as an argument for `api.reading`."""
+    """Clipping and noise of `optimizer.step()`, as the argument `defense` for `api.reading`."""
     batch: int
     """Expected number of examples in a step."""
 

@@ -1,4 +1,4 @@
-"""Examples which several local steps use: labels and reconstructions count each example once."""
+"""Examples which several local steps use: labels and reconstructions have each distinct example once."""
 
 from dataclasses import dataclass, fields, replace
 
@@ -15,8 +15,8 @@ from bench.trip import Reading, Reconstruction
 def granted_labels(labels: Values, reading: Reading) -> Tensor:
     """Return true labels in the form of `Reading.labels`: (reading, example), a label for each use of an example.
 
-    `labels` has a label for each distinct example, or for each use.  Labels are sorted, because the batch order is
-    unknown.
+    `labels` has a label for each distinct example, or for each use.  Labels are sorted, because the attacker does not
+    know the batch order.
     """
     distinct, count = distinct_examples(reading), len(reading)
     if coerce.tensor(labels, "labels").numel() == count * reading.examples:
@@ -37,7 +37,7 @@ class Claim(Reconstruction):
 
 
 def claim(reconstruction: Reconstruction, reading: Reading) -> Claim:
-    """Return the reconstruction with each distinct example once: of several uses, the first epoch's counts."""
+    """Return the reconstruction with each distinct example once; for several uses, the first epoch's reconstruction."""
     made = Claim(**{item.name: getattr(reconstruction, item.name) for item in fields(Reconstruction)}, reading=reading)
     distinct, way = distinct_examples(reading), made.trajectory
     if made.inputs.shape[1] <= distinct:

@@ -1,4 +1,4 @@
-"""Replays of a client's update on the true examples, as declared or under a possible mistake."""
+"""Replays: a client's update computed again on the true examples, as declared or under a possible mistake."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ _BISECTIONS = 7
 
 
 def replayed(reading: Reading, inputs: Tensor, labels: Tensor, draw: int = 0) -> dict[str, Tensor]:
-    """Compute the declared protocol's update on distinct examples (reading, example, *shape), in gradient units.
+    """Return the declared protocol's update on distinct examples (reading, example, *shape), in gradient units.
 
     The first epoch keeps the given order.  `draw` seeds the order of later epochs.
     """
@@ -38,7 +38,7 @@ def replayed(reading: Reading, inputs: Tensor, labels: Tensor, draw: int = 0) ->
 
 
 def moved_by(reading: Reading, raw: Tensors, rate: float, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Compute the replay at the weights before a step of `rate` along the update `raw`: name → (reading, *shape)."""
+    """Replay at the weights before a step of `rate` along the update `raw`; returns name → (reading, *shape)."""
     rows = []
     for row in range(len(reading)):
         weights = {name: value + rate * raw[name][row] for name, value in reading.weights.items()}
@@ -47,7 +47,7 @@ def moved_by(reading: Reading, raw: Tensors, rate: float, inputs: Tensor, labels
 
 
 def best_rate(sent: Tensors, by_rate: Callable[[float], dict[str, Tensor]], declared: float) -> tuple[float, float]:
-    """Return the learning rate with the most similar replay, and its least cosine: over a grid, then by bisection."""
+    """Return the learning rate whose replay `by_rate(rate)` is most similar to the update `sent`, and the cosine."""
 
     def reached(rate: float) -> float:
         return likeness(sent, by_rate(rate)).least[0]

@@ -1,4 +1,4 @@
-"""A user's model before and after a round: the client's update, and checks of the model."""
+"""A user's weights before and after a round, as a client's update, and checks of the user's model."""
 
 from collections.abc import Mapping, Sequence
 
@@ -35,7 +35,7 @@ def check_model(module: nn.Module, shape: tuple[int, ...], classes: int) -> None
 
 
 def load_state(module: nn.Module, state: Mapping[str, Tensor] | None, what: str) -> dict[str, Tensor]:
-    """Load a state, unless None; return the parameters which are not frozen, name → (*shape)."""
+    """Load weights into the module (None: keep its weights); return the parameters not frozen, name → (*shape)."""
     if state is not None:
         fitted = fit(module, state, where=what)
         with torch.no_grad():
@@ -84,7 +84,7 @@ def named_state(values: Mapping[str, Values] | Sequence[Values], model: nn.Modul
 def of_trained(
     gradients: Mapping[str, Values] | Sequence[Values], module: nn.Module
 ) -> Mapping[str, Values] | Sequence[Values]:
-    """Drop gradients of frozen parameters (None), and remove a wrapper's prefix from the names."""
+    """Drop the entries None (gradients of frozen parameters), and remove a wrapper's prefix from the names."""
     parameters = dict(module.named_parameters())
     frozen = [name for name, value in parameters.items() if not value.requires_grad]
     if isinstance(gradients, Mapping):

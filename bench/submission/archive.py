@@ -1,11 +1,10 @@
-"""The archive format for submissions: a plain zip with reproducible bytes, read as an untrusted file.
+"""The file format of submissions: a plain zip with reproducible bytes, read as an untrusted file.
 
     manifest.json               list of the files (`bench.submission.manifest`)
     records/<cell id>.json      byte for byte as in the run folder
     arrays/<sha256>.npz         the same, for examples which may be published
 
-No other entry is allowed.  Entries follow each other without a gap, so an unpacked submission shows a reviewer every
-byte in the file.
+No other file is allowed.  The zip has no gap between files, so an unpacked submission shows every byte to a reviewer.
 """
 
 import io
@@ -48,7 +47,7 @@ class Limits:
     """The largest accepted sizes in bytes: submission file, zip directory, and unpacked contents.
 
     `manifest`, `record` and `array` limit a single file; `records` limits all records together, `unpacked` all files
-    together; `entries` limits their number.
+    together; `entries` limits the number of files.
     """
 
     file: int = 2**32 - 2**20  # limit of a zip without zip64
@@ -69,18 +68,18 @@ LIMITS = Limits()
 
 
 class ArchiveFault(RecordError):
-    """The error for a file which is not a valid submission; its text is a line without the file's name."""
+    """The error for a file which is not a valid submission; its text is a single line without the file's name."""
 
 
 class Archive:
-    """An open submission: `names` lists its entries, and `read` returns an entry's content."""
+    """An open submission: `names` lists the files inside, and `read` returns a file's content."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
         self.names = tuple(sorted(archive.namelist()))
 
     def read(self, name: str) -> bytes:
-        """Return an entry's content; raise `ArchiveFault` for damaged content or a wrong declared length."""
+        """Return a file's content in the submission; raise `ArchiveFault` for damaged content or length."""
         content = bytearray()
         try:
             with self._archive.open(name) as file:
@@ -95,7 +94,7 @@ class Archive:
 
 
 class _Capped(io.BufferedReader):
-    """A file which refuses reads above `most` bytes, because `zipfile` reads a zip directory at once, however large."""
+    """A file which refuses reads above `most` bytes, because `zipfile` reads a zip directory of any size at once."""
 
     most = 0
 
@@ -107,7 +106,7 @@ class _Capped(io.BufferedReader):
 
 @contextmanager
 def opened(path: Path, limits: Limits = LIMITS) -> Iterator[Archive]:
-    """Open a submission; its form and declared sizes are checked before any entry is read.
+    """Open a submission, after a check of the zip's form and of its declared sizes.
 
     Raises `RecordError` for a missing or unreadable file, and `ArchiveFault` for an invalid submission.
     """
@@ -133,9 +132,9 @@ def opened(path: Path, limits: Limits = LIMITS) -> Iterator[Archive]:
 
 
 def write(path: Path, members: Mapping[str, Callable[[], bytes]]) -> None:
-    """Write a new archive from each entry's name and content function; equal content gives equal bytes.
+    """Write a new zip from file name → function which returns the content; equal contents give equal bytes.
 
-    Raises `BenchError` if a plain zip cannot hold the entries.
+    Raises `BenchError` if a plain zip cannot hold the files.
     """
     try:
         with zipfile.ZipFile(path, "w", allowZip64=False) as archive:
@@ -152,7 +151,7 @@ def write(path: Path, members: Mapping[str, Callable[[], bytes]]) -> None:
 
 
 def _check_entries(infos: list[zipfile.ZipInfo], limits: Limits) -> None:
-    """Raise `ArchiveFault` for the first entry which `write` cannot have written, and for sizes above the limits."""
+    """Raise `ArchiveFault` for the first file in the zip which `write` cannot have written, and for too large sizes."""
     if len(infos) > limits.entries:
         raise ArchiveFault(f"{len(infos)} entries, at most {limits.entries} are read")
     names: set[str] = set()
@@ -180,7 +179,7 @@ def _check_entries(infos: list[zipfile.ZipInfo], limits: Limits) -> None:
 
 
 def _check_places(infos: list[zipfile.ZipInfo], directory: int, file: io.BufferedReader) -> None:
-    """Raise `ArchiveFault` if a byte in the file belongs to no entry, or to two entries."""
+    """Raise `ArchiveFault` if a byte of the zip belongs to no file inside, or to two files."""
     end = 0
     for info in sorted(infos, key=lambda info: info.header_offset):
         if info.header_offset != end:

@@ -1,4 +1,4 @@
-"""A record's arrays against the record: shapes and types must fit, and distances must equal the recorded errors."""
+"""The check of a record's arrays (true and reconstructed examples): shapes, types, and distances."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,7 +30,7 @@ def read(content: bytes) -> Arrays:
 
 
 def findings(result: AttackResult, arrays: Arrays) -> Iterator[str]:
-    """Yield contradictions between an attack result and its arrays; readings must have equally many examples."""
+    """Yield contradictions between a result's figures and its arrays; all readings have equally many examples."""
     if not set(arrays) >= _NEEDED or not set(arrays) <= _KNOWN:
         yield f"its arrays are {', '.join(sorted(arrays))[:80]}, not truth and reconstruction"
         return
@@ -72,7 +72,7 @@ def _near(stated: float | None, measured: float) -> bool:
 
 
 def _trajectory(result: AttackResult, arrays: NDArray[Any], shape: tuple[int, ...]) -> Iterator[str]:
-    """Check the trajectory `arrays`: (mark, reading, example, *shape) for the first readings, at the result's marks."""
+    """Check the shape (snapshot, reading, example, *shape) of the arrays; `shape` is the shape of the true examples."""
     count = len(result.trajectory.evaluations) if result.trajectory else 0
     if arrays.ndim != len(shape) + 1 or arrays.shape[0] != count or arrays.shape[2:] != shape[1:]:
         yield f"its trajectory has shape {arrays.shape}, for {count} marks of {shape}"

@@ -1,4 +1,4 @@
-"""The check of a submission file: its records are read, and every contradiction in the file becomes a finding."""
+"""The check of a submission file without running a cell: every contradiction in the file becomes a finding."""
 
 import hashlib
 import json
@@ -25,8 +25,8 @@ LONGEST = 4000  # characters in any text in a record
 class Report:
     """The result of checking a submission; `findings` has a line for each contradiction, none if the check passed.
 
-    `manifest` is None for an unreadable file, `records` are the well-formed records, `arrays` the content hashes of the
-    array files, `sha256` the hash of the submission file.
+    `manifest` is None for an unreadable file, `records` are the valid records, `arrays` the SHA-256 hashes of the array
+    files, `sha256` the hash of the submission file.
     """
 
     file: Path
@@ -64,7 +64,7 @@ class FailedCheck(RecordError):
 
 @dataclass(slots=True)
 class _Gathered:
-    """Records and findings so far; `named` maps an arrays hash to the records which name it."""
+    """Valid records and findings so far; `named` maps the hash of an array file to the records with this array file."""
 
     records: list[Record] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
@@ -75,7 +75,7 @@ class _Gathered:
 
 
 def check(file: Path, limits: Limits = LIMITS) -> Report:
-    """Check a submission's form, its hashes, its records, and each record's figures against each other.
+    """Check a submission's form, hashes and records, and the figures in each record against each other.
 
     No cell runs, and no file is written.  Raises `RecordError` for a missing or unreadable file; every other fault
     becomes a finding in the report.
@@ -131,7 +131,7 @@ def _listing(manifest: Manifest, archive: Archive) -> Iterator[str]:
 
 
 def _content(name: str, archive: Archive, manifest: Manifest, gathered: _Gathered) -> bytes:
-    """Read an archive entry and compare its hash with the manifest; return empty bytes for an unreadable entry."""
+    """Read a file in the submission, and add a finding if its hash differs from the manifest's; b"" if unreadable."""
     try:
         content = archive.read(name)
     except ArchiveFault as error:
@@ -165,9 +165,9 @@ def _record(name: str, content: bytes, manifest: Manifest, gathered: _Gathered) 
 
 
 def _parsed(name: str, content: bytes) -> Record:
-    """Parse a record, which must have the exact bytes which bench writes; raise `RecordError` otherwise.
+    """Parse a record; raise `RecordError` for an invalid record, or for bytes which bench would write differently.
 
-    Without this rule, a repeated JSON key could show a reader one value and a program another.
+    The rule on bytes excludes repeated JSON keys, which could show a reader and a program different values.
     """
     try:
         text = content.decode()
@@ -182,7 +182,6 @@ def _parsed(name: str, content: bytes) -> Record:
 
 
 def _unprintable(value: Any) -> str | None:
-    """Return a finding for a text with control characters or more than `LONGEST` characters, at any depth."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -216,7 +215,7 @@ def _arrays(sha256: str, content: bytes, gathered: _Gathered) -> None:
 
 
 def _left_out(manifest: Manifest, gathered: _Gathered, hashes: set[str]) -> Iterator[str]:
-    """Yield a finding for arrays neither included nor declared as left out, and for private examples in the file."""
+    """Yield a finding for each missing array file which the manifest does not explain, and for private examples."""
     for record in gathered.records:
         name, inside = f"records/{record.id}.json", record.arrays in hashes
         if record.arrays is not None and inside == (record.id in manifest.left_out):
@@ -231,7 +230,7 @@ def _left_out(manifest: Manifest, gathered: _Gathered, hashes: set[str]) -> Iter
 
 
 def cascades(records: Iterable[Record]) -> Iterator[str]:
-    """Yield a finding for each cascade cell which attacked other readings than its earlier cells left."""
+    """Yield a finding for each attack in a cascade whose readings are not those which the earlier attacks left."""
     yield from (f"records/{record.id}.json: {what}" for record, what in torn(records))
 
 

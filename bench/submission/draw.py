@@ -1,4 +1,4 @@
-"""Groups: a submission's records by setting, defense, point and attack; a random draw selects records to run again."""
+"""Random choice of the records to run again, from groups of equal condition, defense, point and attack."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,14 +18,15 @@ SEEDS = 4  # least fresh seeds for each drawn group: fewer do not show how much 
 
 @dataclass(slots=True)
 class RecordGroup:
-    """Records with the same setting (a board's title), defense, interception point and attack; none of them crashed."""
+    """Records with the same condition, defense, interception point and attack; `setting` is the condition's title.
+
+    No record in a group is of a crashed cell.
+    """
 
     setting: str
     records: list[Record] = field(default_factory=list)
     weight: Literal["reference", "top", ""] = ""
-    """Why a verification should include such a group: "reference" (no defense), "top" (a first rank), "" (no
-    reason).
-    """
+    """"reference" for a group without defense, "top" for a defense at rank 1 of a board, otherwise ""."""
 
     @property
     def done(self) -> list[Record]:
@@ -34,7 +35,7 @@ class RecordGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """A drawn group: its record to run again, and the fresh seeds for the new runs."""
+    """A drawn group, a record of the group to run again, and the fresh seeds for the new runs."""
 
     group: RecordGroup
     record: Record
@@ -42,10 +43,10 @@ class Draw:
 
 
 def groups(records: Sequence[Record]) -> list[RecordGroup]:
-    """Group the records which a verification can draw, in an order determined by the records' content.
+    """Return the groups from which a verification draws; the order depends only on the records' content.
 
-    A crashed cell claims no result.  A cell recorded as not applicable is a claim and can be drawn.  A cascade cell
-    without remaining readings cannot.
+    Records of crashed cells and records without readings are left out.  Cells recorded as n/a are included, because n/a
+    is a claim which a new run can test.
     """
     listed = of_one_series(records)
     titles = {condition.key: condition.title for condition in by_condition(listed)}
@@ -65,8 +66,9 @@ def groups(records: Sequence[Record]) -> list[RecordGroup]:
 def draw(among: Sequence[RecordGroup], cells: int, seed: int) -> list[Draw]:
     """Draw groups at random until `cells` attack cells are planned; each group gets at least `SEEDS` fresh seeds.
 
-    The draw begins with a group without defense and a group with a first rank, because readers compare all other groups
-    with these two.  All groups share the fresh seeds, so equal readings are attacked once.  No record has a fresh seed.
+    The first two groups are one without defense and one with a defense at rank 1, because readers compare every other
+    group with these two.  All groups share the fresh seeds, so an attack on equal readings runs once.  No submitted
+    record has a fresh seed.
     """
     if not among:
         return []

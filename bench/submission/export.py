@@ -37,8 +37,8 @@ def export(
     """Write the run's records to a new submission file, atomically, and return the file's check report.
 
     `include_pictures`: also export arrays with examples from private data.  `arrays`: False omits all arrays.
-    `defenses`: names of defenses to export, together with the undefended records and the trainings behind them (None:
-    all records). `name`, `url` and `when` are texts for the manifest.  Equal folders give equal bytes.
+    `defenses`: names of defenses to export, together with the undefended records and the trainings which made their
+    weights (None: all records).  `name`, `url` and `when` are texts for the manifest.  Equal folders give equal bytes.
 
     Raises `BenchError` for a folder without records, an unknown defense, records with several protocols, or records
     which would not pass the check elsewhere.
@@ -127,7 +127,7 @@ def _protocol(run: Path, records: list[Record]) -> int:
 
 
 def read_suite(path: Path) -> Suite:
-    """Read RUN/suite-<name>.json, a run's statement about its suite; raise `RecordError` for a damaged file."""
+    """Read RUN/suite-<name>.json, which says whether the run is ranked; raise `RecordError` for a damaged file."""
     try:
         return Suite.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:

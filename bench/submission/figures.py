@@ -1,7 +1,7 @@
-"""A record's figures against each other: example scores must give the readings' outcomes and the summary.
+"""Contradictions inside a record: summary and readings' results must follow from the examples' scores.
 
-An edited figure therefore contradicts every dependent figure.  Only a new run shows whether the scores themselves are
-true (`bench.submission.verify`).
+An edited figure therefore contradicts other figures.  Only a new run shows whether the scores themselves are true
+(`bench.submission.verify`).
 """
 
 import math
@@ -30,7 +30,7 @@ _CLUSTERED = 3  # the protocol from which shares count a reading's examples toge
 
 
 def findings(record: Record) -> list[str]:
-    """Return the contradictions among a record's figures, as at most three lines."""
+    """Return the contradictions among a record's figures, as at most three lines of text."""
     cell, lines = record.cell, []
     earlier = (record.protocol or 1) < _CLUSTERED
     if isinstance(cell, AttackCell) and record.attack is not None:
@@ -49,10 +49,10 @@ def findings(record: Record) -> list[str]:
 
 
 def consistent(result: AttackResult, *, earlier: bool = False) -> AttackResult:
-    """Return the result with its summary and distortion computed from its readings.
+    """Return the result with summary and distortion computed again from the scores of its readings.
 
-    Values which do not follow from the readings are kept: the gallery's size, and a prior's figures except its median
-    PSNR. `earlier`: compute by the rules before protocol 3.
+    Values which the scores do not determine are kept: the gallery's size, and the figures of prior-only baselines
+    except their median PSNR.  `earlier`: use the rules before evaluation protocol 3.
     """
     stated = result.figures()
     examples = [example for reading in result.readings for example in reading.examples]
@@ -101,7 +101,7 @@ def _counts(result: AttackResult, cell: AttackCell) -> Iterator[str]:
 
 
 def _chances(result: AttackResult, cell: AttackCell, earlier: bool) -> Iterator[str]:
-    """Yield wrong chances: without granted labels, a chance is the reading's guesses divided by the candidates."""
+    """Yield a line for each wrong chance of a blind guess, which is guesses per reading / size of the gallery."""
     if earlier or cell.grants.labels or not result.readings:
         return
     stated, guesses = result.figures(), len(result.readings[0].examples)
@@ -132,7 +132,6 @@ def _scores(result: AttackResult, earlier: bool) -> Iterator[str]:
 
 
 def _judged(example: ExampleScore, kind: Kind, earlier: bool) -> ExampleScore:
-    """Return the score with its derived fields computed again; `earlier`: by the rules before protocol 3."""
     priors = [value for value in (example.priors_db or {}).values() if value is not None]
     best, psnr = max(priors, default=None), None
     if example.rmse is not None:

@@ -1,4 +1,4 @@
-"""The import of a checked submission into a run folder, where `bench leaderboard` ranks all records together."""
+"""The import of a checked submission into a run folder; `bench leaderboard` then ranks all records together."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,8 +17,9 @@ from bench.submission.manifest import Manifest, Suite, digest
 
 @dataclass(slots=True, kw_only=True)
 class Import:
-    """Record ids after an import: `new` records, the `same` as in the run folder, and `aside` records, which differ
-    from the folder's record (which stays in use).  `suites` has a line of text for each suite.
+    """Result of an import: ids of `new` records, of the `same` records, and of differing records (`aside`).
+
+    For a differing record, the run folder's own record stays in use.  `suites` has a line of text for each suite.
     """
 
     run: Path
@@ -33,12 +34,11 @@ class Import:
 
 
 def import_(file: Path, run: Path) -> Import:
-    """Check a submission and copy its records and arrays into the run folder, which is created if necessary.
+    """Check a submission, and copy its records and arrays into the run folder, which is created if necessary.
 
     Arrays are written before records, each file atomically, so an interrupted import can be repeated.  A record which
-    differs from the folder's record goes to RUN/kept/, and RUN/submissions/<sha256>.json keeps the submission's
-    manifest.  Raises `FailedCheck`, or `BenchError` for an unwritable folder or a submission file changed since the
-    check.
+    differs from the folder's record goes to RUN/kept/; the manifest goes to RUN/submissions/<sha256>.json.  Raises
+    `FailedCheck`, or `BenchError` for an unwritable folder or a submission file changed since the check.
     """
     report = passed(file)
     manifest = report.manifest
@@ -95,7 +95,7 @@ def _unchanged(archive: Archive, name: str, manifest: Manifest) -> bytes:
 
 
 def _agreed(run: Path, new: Suite) -> Suite:
-    """The folder's statement about a suite after the import: ranked only if old and new records both were."""
+    """Return the folder's suite file after the import: ranked only if the old and the new records both were ranked."""
     path = run / f"suite-{new.suite}.json"
     if not path.exists():
         return new

@@ -1,4 +1,4 @@
-"""The manifest in a submission: the list of its files, the submitter, and the omitted arrays."""
+"""The manifest of a submission: list of files, name of the submitter, and reasons for omitted arrays."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ def digest(content: bytes) -> FileDigest:
 
 
 class Suite(Frozen):
-    """A run's statement about its suite (`bench.matrix.suites.ranking`); a check does not test it."""
+    """The claim about a suite: whether the run is ranked, and reasons against; a check cannot test the claim."""
 
     suite: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]  # part of a file name
     protocol: Count
@@ -50,7 +50,7 @@ class Suite(Frozen):
 
 
 class Manifest(Frozen):
-    """The list of a submission's files, with its submitter and its omitted arrays."""
+    """The content of manifest.json: list of files, name of the submitter, and reasons for omitted arrays."""
 
     format: Literal["gradient-leakage-bench submission"] = "gradient-leakage-bench submission"
     version: Literal[1] = 1
@@ -64,9 +64,9 @@ class Manifest(Frozen):
     """Date as free text."""
     suites: tuple[Suite, ...] = ()
     pictures: bool = False
-    """Whether examples from private data were included on request."""
+    """Whether the submitter chose to include examples from private data."""
     left_out: dict[Sha256, Literal["private", "not asked for", "not in the run folder"]] = {}
-    """Record id → reason why its arrays are not included."""
+    """Record id → reason for omitting the record's arrays."""
     files: dict[str, FileDigest]
     """File name → digest, for every file except the manifest."""
 
@@ -75,7 +75,7 @@ class Manifest(Frozen):
 
 
 def parsed(content: bytes) -> Manifest:
-    """Parse a manifest; raise `ArchiveFault` with a one-line text for any invalid content."""
+    """Parse a manifest; raise `ArchiveFault` with a single line of text for invalid content."""
     try:
         manifest = Manifest.model_validate_json(content)
     except ValidationError as error:

@@ -1,6 +1,6 @@
-"""A submission against this machine's data sets: each record's victims, true examples and blind-guess chances.
+"""Comparison of submitted records with this machine's data sets: victims, true examples, chances of a blind guess.
 
-All three follow from the cell and its data, whichever defense and attack ran.
+All three are determined by the cell and its data set, independently of defense and attack.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,9 +34,9 @@ _ROUNDING = 1e-4  # relative: scores used float64, arrays keep float32
 
 
 def findings(file: Path, records: Iterable[Record], data_dir: Path | None) -> Iterator[str]:
-    """Yield a line for each contradiction between a checked submission and the data sets on this machine.
+    """Yield a line for each contradiction between submitted records and the data sets on this machine.
 
-    Only records on built-in, unchanged and locally available data sets are compared.
+    Only records on built-in data sets with equal content on this machine are compared.
     """
     loaded: dict[str, Data | None] = {}
     with opened(file) as archive:
@@ -58,7 +58,7 @@ def findings(file: Path, records: Iterable[Record], data_dir: Path | None) -> It
 
 
 def _data(cell: AttackCell, data_dir: Path | None, loaded: dict[str, Data | None]) -> Data | None:
-    """Load the cell's data set; None if it is not built-in, missing on this machine, or has other content."""
+    """Return the cell's data set; None if not built-in, missing on this machine, or of other content."""
     key = cell.dataset.model_dump_json()
     if key not in loaded:
         try:
@@ -98,10 +98,10 @@ def _findings(cell: AttackCell, result: AttackResult, data: Data, content: array
 
 
 def _of_truth(result: AttackResult, content: arrays.Arrays, originals: list[NDArray[np.float32]]) -> Iterator[str]:
-    """Yield contradictions between the arrays and the data set's examples.
+    """Yield contradictions between the submitted true examples and the data set's (`originals`, one or two arrays).
 
-    Readings are scored against the first entry in `originals`; a mixed example against its leaked, else its nearer
-    original.
+    Array 1 holds the readings' examples, array 2 the examples mixed into them by a defense.  A reading which did not
+    leak must be scored against the nearer example.
     """
     stated, guess = content["truth"], content["reconstruction"]
     if stated.shape != originals[0].shape or guess.shape != stated.shape:
@@ -121,7 +121,6 @@ def _of_truth(result: AttackResult, content: arrays.Arrays, originals: list[NDAr
 
 
 def _identification(cell: AttackCell, truth: Truth, data: Data) -> float:
-    """The chance for a blind guess to be nearer to the truth than every stranger's example."""
     crowd = data.gallery.labels[:GALLERY]
     labels = (truth.labels.numpy(), crowd) if cell.grants.labels else None
     return chance_of(truth.labels.shape[1], len(crowd), labels)

@@ -1,12 +1,12 @@
-"""Verdicts: each group's submitted success rate against the rate measured here.
+"""Verdicts: the submitted success rate of each drawn group, compared with the rate measured on this machine.
 
-The difference gets an interval by Newcombe's square-and-add method (1998, method 10) from each rate's interval:
-Wilson's, united with the cluster bootstrap's if examples belong together (same weight seed, same batch).  The result is
-never narrower than Student's interval from the seeds' rates with pooled variance, because only few seeds are drawn.
+The interval for the difference is from Newcombe's square-and-add method (1998, method 10), which combines an interval
+for each rate: Wilson's, united with the cluster bootstrap's if examples share a batch or a weight seed.  The interval
+is at least as wide as Student's interval for the seeds' rates with pooled variance, because only few seeds are drawn.
 All differences hold together at 95 % (Bonferroni).
 
-A simulation (16 readings with 3 examples, 4 fresh seeds, rates .05, .5, .8, deviation 0, .1, .2 between seeds) called
-at most .045 of honest groups different with 4 submitted seeds, and at most .11 with a single submitted seed.
+A simulation (16 readings with 3 examples, 4 fresh seeds, rates .05, .5, .8, standard deviation 0, .1, .2 between seeds)
+called at most .045 of honest groups different with 4 submitted seeds, and at most .11 with a single submitted seed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ _EPSILON = 1e-6  # relative: the same formula on another machine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """A success rate: `leaked` of `examples` examples, its interval at the comparison's level, and each seed's rate."""
+    """A success rate: `leaked` of `examples` examples, with its confidence interval, and the rate of each seed."""
 
     leaked: int
     examples: int
@@ -49,8 +49,8 @@ class Rate:
 class GroupVerdict:
     """A group's verdict: submitted rate, rate measured here (None: no scored example), and whether the two differ.
 
-    `interval` is for the submitted rate minus the rate here.  `reason` explains an outcome which the interval did not
-    decide. `cell` is the id of the submitted record which was run again, and `cells` are the ids of the cells run here.
+    `interval` is for the submitted rate minus the rate here.  `reason` explains an outcome which does not come from the
+    interval.  `cell` is the id of the submitted record which was run again, `cells` are the ids of the cells run here.
     """
 
     setting: str
@@ -68,10 +68,10 @@ class GroupVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """The verdicts on all drawn groups, at confidence `level`; `groups` also counts the groups not drawn.
+    """The verdicts on all drawn groups, at confidence `level`; `groups` counts all groups, drawn or not.
 
-    `seed` determines the draw and the fresh `seeds`.  `changes` lists differences between the submission's code and the
-    code here, `notes` lists remarks (such as weights which could not be drawn again), and `findings` lists
+    `seed` determines the choice of groups and the fresh `seeds`.  `changes` lists differences between the submitter's
+    code and the code here, `notes` lists remarks (such as weights which could not be made again), and `findings` lists
     contradictions between the submission and the data sets on this machine.
     """
 
@@ -115,9 +115,9 @@ class Verification:
 
 
 def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) -> GroupVerdict:
-    """Compare a drawn group's submitted records with `records`, the results here.
+    """Compare the submitted records of a drawn group with `records`, the results on this machine.
 
-    A non-empty `obstacle` is the reason for an inconclusive verdict.
+    `obstacle`: reason why no comparison is possible, which makes the verdict inconclusive ("": possible).
     """
     submitted = rate(draw.group.done, level)
     here = rate([record for record in records if record.status == "done"], level)
@@ -162,8 +162,8 @@ def rate(records: Sequence[Record], level: float) -> Rate | None:
 def difference(submitted: Rate, here: Rate, level: float) -> Interval:
     """Return the interval for the submitted rate minus the rate here, within [-1, 1].
 
-    Newcombe's method 10 (1998) combines the rates' intervals, also other intervals than Wilson's (Zou and Donner 2008).
-    The result is at least as wide as Student's interval from the seeds' rates.
+    Newcombe's method 10 (1998) combines the intervals of the two rates, which need not be Wilson's (Zou and Donner
+    2008). The result is at least as wide as Student's interval from the seeds' rates.
     """
     (low, high), (its_low, its_high) = submitted.interval, here.interval
     centre = submitted.value - here.value
@@ -174,7 +174,7 @@ def difference(submitted: Rate, here: Rate, level: float) -> Interval:
 
 
 def _half_width(submitted: Sequence[float], here: Sequence[float], level: float) -> float:
-    """Return half the width of Student's interval for two means with pooled variance; 0 for two single seeds."""
+    """Return half the width of Student's interval for the difference of two means; 0 for two single seeds."""
     freedom = len(submitted) + len(here) - 2
     if freedom < 1:
         return 0.0
@@ -205,7 +205,7 @@ def _judged(draw: Draw, records: Sequence[Record], interval: Interval | None) ->
 
 
 def _epsilon(done: Sequence[Record], here: Record) -> tuple[Outcome, str] | None:
-    """Compare the submitted ε at the point with the ε here, which no seed changes; None if they agree."""
+    """Compare the submitted ε at the interception point with the ε here; None if equal."""
     privacy = here.attack.privacy if here.attack else Privacy()
     for record in done:
         stated = record.attack.privacy.epsilon if record.attack else None

@@ -1,7 +1,7 @@
-"""Verification of a submission: random cells run again on this machine, under fresh seeds which nobody could choose.
+"""Verification of a submission: random cells run again here, under seeds unknown to the submitter.
 
-Another seed draws other victims and, for untrained weights, other weights.  Paths named in the submission are never
-opened: weights files are found by content, trainings run again, and data come from this machine.
+Another seed draws other victims and, for untrained weights, other weights.  File paths in the submission are never
+opened: weights files are found by content hash, trainings run again, and data come from this machine.
 """
 
 import os
@@ -41,9 +41,9 @@ _SUFFIXES = ("*.safetensors", "*.npz", "*.pt", "*.pth")  # weights files
 
 @dataclass(slots=True, kw_only=True)
 class _Rerun:
-    """The cells to run (`cells`, by id), with the submission's records by cell id (`trainings`, `attacks`).
+    """The cells to run (`cells`, by id), and the submitted records by cell id (`trainings`, `attacks`).
 
-    The keys of `notes` and `changes` are lines for the report, in order of discovery.
+    The keys of `notes` and `changes` are lines of text for the report, in order of discovery.
     """
 
     resolver: Resolver
@@ -70,10 +70,10 @@ def verify(
 ) -> Verification:
     """Run cells of a submission again under fresh seeds, and compare the success rates with the submitted rates.
 
-    `cells` is the number of attack cells to run.  `seed` determines the whole draw (None: random).  `plugins` are the
-    entries used for the submission.  `weights` is a folder with the submission's weights files.  `out` is a run folder
-    for the new records (None: a temporary folder); records already in `out` do not run again.  `on_line` receives
-    progress, a line at a time.
+    `cells` is the number of attack cells to run.  `seed` determines the chosen cells and fresh seeds (None: random).
+    `plugins` are files or modules which register the submission's attacks and defenses.  `weights` is a folder with the
+    submission's weights files.  `out` is a run folder for the new records (None: a temporary folder); records already
+    in `out` do not run again.  `on_line` receives lines about the progress.
 
     Raises `FailedCheck` if the submission does not pass its check, and `BenchError` for an unloadable plug-in or an
     unwritable folder.
@@ -125,7 +125,7 @@ def verify(
 
 
 def _prepared(draw: Draw, rerun: _Rerun) -> tuple[list[AttackCell], str]:
-    """Add a group's cells to the rerun; return the attack cells, and why the verdict must stay open ("": no reason)."""
+    """Add a group's cells to `rerun`; return the attack cells, and the reason against a comparison ("": none)."""
     try:
         chains = [_with_seed(draw.record, seed, rerun) for seed in draw.seeds]
         cells = [chain[-1] for chain in chains]
@@ -139,7 +139,7 @@ def _prepared(draw: Draw, rerun: _Rerun) -> tuple[list[AttackCell], str]:
 
 
 def _with_seed(record: Record, seed: int, rerun: _Rerun) -> list[AttackCell]:
-    """Return the record's cascade under another seed, its cell last; raise `BenchError` if not possible here."""
+    """Return the record's cell under another seed, last in its cascade; raise `BenchError` if not possible here."""
     chain: list[AttackCell] = []
     for before in record.cell.after if isinstance(record.cell, AttackCell) else ():
         if before not in rerun.attacks:
@@ -169,7 +169,7 @@ def _may_be_path(value: Any) -> bool:
 
 
 def _trainings(cells: Sequence[AttackCell], rerun: _Rerun) -> Iterator[TrainingCell]:
-    """Yield the trainings whose checkpoints the cells attack; these run again, because submissions hold no weights."""
+    """Yield the trainings which make the attacked weights; these run again, because submissions hold no weights."""
     for cell in cells:
         if not isinstance(cell.weights, CheckpointWeights):
             continue
@@ -180,7 +180,7 @@ def _trainings(cells: Sequence[AttackCell], rerun: _Rerun) -> Iterator[TrainingC
 
 
 def _impossible(cell: AnyCell, resolver: Resolver) -> str | None:
-    """Return why the cell is impossible, or None; raise `BenchError` if only this machine cannot run the cell."""
+    """Return the reason why no machine can run the cell, or None; raise `BenchError` if only this machine cannot."""
     entries = [("defenses", cell.defense), ("datasets", cell.dataset), ("models", cell.model)]
     entries += [("attacks", cell.attack)] if isinstance(cell, AttackCell) else []
     for kind, entry in entries:
@@ -193,7 +193,6 @@ def _impossible(cell: AnyCell, resolver: Resolver) -> str | None:
 
 
 def _merged(there: PlannedCell | None, item: PlannedCell) -> PlannedCell:
-    """Return `item`; a training already planned (`there`) also keeps its checkpoint rounds."""
     if there is None or not (isinstance(item.cell, TrainingCell) and isinstance(there.cell, TrainingCell)):
         return item
     kept = tuple(sorted({*there.cell.checkpoints, *item.cell.checkpoints}))
@@ -201,7 +200,9 @@ def _merged(there: PlannedCell | None, item: PlannedCell) -> PlannedCell:
 
 
 def _other_code(record: Record, cell: AttackCell, rerun: _Rerun) -> str:
-    """Note all differences in code; return a reason if the code behind an entry differs, else ""."""
+    """Add differences in code to `rerun.changes`; return a reason if attack, data set, defense or model differ, or
+    "".
+    """
     old, new = (
         replace(record.provenance, weights=None, left=None),
         fingerprint.of_cell(cell),
@@ -235,7 +236,7 @@ class _Lines(Observer):
 
 
 class _WeightsFiles:
-    """Weights files by content hash: bench's weights files and a folder's.  The first search reads the folders."""
+    """Weights files by content hash, from bench's folder and the user's folder; the first search reads the folders."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folders = [PRESETS, *([folder] if folder is not None else [])]
@@ -246,7 +247,7 @@ class _WeightsFiles:
         return {file_sha256(path): path for path in paths if path.is_file()}
 
     def find(self, sha256: str) -> Path:
-        """Return a file with this content; raise `BenchError` if no file has it."""
+        """Return the path of a file with this content hash; raise `BenchError` without such a file."""
         if sha256 not in self._by_hash:
             raise BenchError(f"its weights file {sha256[:8]} is not here; name a folder that has it by --weights")
         return self._by_hash[sha256]

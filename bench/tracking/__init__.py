@@ -1,1 +1,1 @@
-"""Tracking: records as MLflow runs, uploaded by a separate process during or after a bench run."""
+"""Upload of a run's records to MLflow, by a separate process during or after the bench run."""

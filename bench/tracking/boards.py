@@ -1,4 +1,4 @@
-"""A suite's board as an MLflow run: page, picture, and each new defense's place among the published defenses.
+"""A suite's board (its table of defenses) as an MLflow run: page, picture, and the place of each new defense.
 
 This module does not import mlflow.
 """
@@ -25,7 +25,7 @@ _LINE = 1000  # characters in a line of the description
 
 
 def of_run(run: Path) -> list[RowView]:
-    """Return the board, if the run belongs to a suite with reference results and adds a defense; else an empty list."""
+    """Return the suite's board; empty if the run folder adds no defense to a suite with reference results."""
     version = suite_of([run])
     if version is None:
         return []

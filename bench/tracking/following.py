@@ -1,7 +1,7 @@
-"""The upload process beside a run: `bench sync --follow`.
+"""The upload process of a bench run: `bench sync --follow`.
 
-No cell waits for this process, and its failure cannot stop a run: after a failure, records wait for `bench sync`, and
-`Follower.finish` gives the reason.  This module does not import mlflow.
+No cell waits for this process, and its failure cannot stop the bench run: after a failure, records wait for `bench
+sync`, and `Follower.finish` gives the reason.  This module does not import mlflow.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 60.0  # without any progress; a request to a server that hang
 
 
 class Follower:
-    """A process which uploads a run's records during the run; `uploaded` is the result after the process ended.
+    """A process which uploads a run's records during the run; `uploaded` is the result, None before the end.
 
     `run` is the run folder, `tracking_uri` the store's address (None: the default store).  Only the constructor raises
     an error: `BenchError` for an invalid address.
@@ -38,7 +38,7 @@ class Follower:
 
     @property
     def log(self) -> Path:
-        """The log file with output from the process and from mlflow."""
+        """The file with the log of the process and of mlflow."""
         return self.run / "synced" / "follow.log"
 
     def start(self) -> None:
@@ -60,8 +60,8 @@ class Follower:
     def finish(self, patience: float = PATIENCE_SECONDS) -> str | None:
         """Wait until every record is uploaded, or until `patience` seconds pass without progress.
 
-        Returns a line with the reason for missing records, or None if the store has all.  A second call returns the
-        same.
+        Returns a line with the reason for missing records, or None if the store has all records.  A second call returns
+        the same line.
         """
         if self._process and self._process.stdin and self.uploaded is None:
             with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""Addresses of MLflow pages on which `bench ui` opens: a search with an order, or a comparison of runs.
+"""Addresses of the MLflow pages on which `bench ui` opens: a sorted list or a comparison of MLflow runs.
 
-MLflow stores no views, and does not document these addresses; a version with other addresses still shows a page.
+MLflow does not document these addresses.  A version with other addresses still shows an MLflow page.
 """
 
 import json
@@ -19,10 +19,10 @@ _BEST_FIRST = f"metrics.`{rows.ASR}`"  # ascending
 
 
 def pages(port: int, experiment: str) -> tuple[dict[str, str], str | None]:
-    """Return the addresses by name, most informative first, and a line about unexpected server answers, or None.
+    """Return page name → address, most informative first, and a line about unexpected server answers, or None.
 
-    `charts` shows the board's rows with a chart per metric, `compare` shows rows or cells side by side, and `runs`
-    shows the table of cells, or MLflow's first page.  `charts` and `compare` need at least two runs.
+    `charts` draws the board's rows with a chart per metric, `compare` shows rows or cells side by side, and `runs`
+    lists the cells, or is MLflow's first page.  `charts` and `compare` need at least two MLflow runs.
     """
     addresses, problems = {}, []
     for name, page in (("charts", _charts), ("compare", _compare), ("runs", _runs)):
@@ -48,7 +48,7 @@ def _charts(port: int, number: str) -> str | None:
 
 
 def _compare(port: int, number: str) -> str | None:
-    """Compare the rows from the condition with most ranked rows; without rows, the cells with most leakage."""
+    """Return the address of a comparison of board rows, or of the cells with most leakage; None if fewer than two."""
     of_board = _search(port, number, f"{_IS_ROW} and attributes.status = 'FINISHED'", _BEST_FIRST)
     conditions = [_tag(run, "bench.condition") for run in of_board]
     ranked = [_tag(run, "bench.condition") for run in of_board if _tag(run, "bench.complete") == "true"]

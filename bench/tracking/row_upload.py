@@ -1,7 +1,7 @@
-"""The upload of a run's board rows, and of a suite's board, to the store; unchanged rows stay, outdated rows go.
+"""The upload of a bench run's board rows, and of a suite's board, to MLflow: an MLflow run for each row.
 
-A changed row becomes a new MLflow run.  The older run is deleted, so no chart shows both; MLflow's trash keeps it with
-the tag `bench.superseded`.
+A changed row becomes a new MLflow run; the older MLflow run is deleted, so no chart shows both.  A deleted MLflow run
+has the tag `bench.superseded` in MLflow's trash.
 """
 
 import socket
@@ -24,7 +24,7 @@ from bench.tracking.upload import Target
 def send(
     target: Target, run: Path, *, progress: Callable[[], None] = lambda: None, stop: Callable[[], bool] = lambda: False
 ) -> int:
-    """Make the store's rows for this run equal to the board of its records; return the number of written rows.
+    """Upload new and changed board rows, delete outdated rows in the store; return the number of uploaded rows.
 
     `progress` is called after each row; `stop()` ends the upload between two rows.  Raises `upload.StoreError`.
     """
@@ -43,7 +43,7 @@ def send(
 
 
 def _reconcile(target: Target, run: Path, wanted: dict[str, RowView], stored: Any) -> None:
-    """Drop an unchanged row from `wanted`; delete an outdated run in the store."""
+    """Remove `stored` from `wanted` if the row is unchanged; delete an outdated MLflow run in the store."""
     tags = stored.data.tags
     row = wanted.get(tags.get("bench.row", ""))
     same = row is not None and tags.get("bench.content") == row.shown.sha256
@@ -89,7 +89,7 @@ def _picture(run: Path, row: RowView) -> Image.Image | None:
 
 
 def _folded(image: Image.Image) -> Image.Image:
-    """Place a long grid's right half below its left half, because MLflow's tiles are square and small."""
+    """Place a long picture's right half below its left half, because MLflow shows pictures in square tiles."""
     width, height = image.size
     if width < 2 * height:
         return image
@@ -101,10 +101,9 @@ def _folded(image: Image.Image) -> Image.Image:
 
 
 def _last_change(run: Path) -> int:
-    """Return the newest record's time in milliseconds."""
     return int(max((path.stat().st_mtime for path in (run / "records").glob("*.json")), default=0.0) * 1000)
 
 
 def _folder(run: Path) -> str:
-    """Return a hash which distinguishes equally named folders without revealing their paths."""
+    """Return a hash of the machine's name and the folder's path, because MLflow shall not show the path."""
     return store.digest(f"{socket.gethostname()}:{run.resolve()}".encode())[:16]

@@ -1,7 +1,7 @@
-"""The rows of a run's board as MLflow runs, with leakage, ε and accuracy side by side.
+"""The rows of a run's board (table of defenses) as MLflow runs, with leakage, ε and accuracy in the same MLflow run.
 
-A cell's record has the figures from an attack or from a training, but charts over several figures need both.  This
-module does not import mlflow.
+A cell's record has the figures from an attack or from a training, but charts need both.  This module does not import
+mlflow.
 """
 
 import json
@@ -29,10 +29,10 @@ _TEXT, _LINE = 5000, 1000  # characters in a tag, and in a line of the descripti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowView:
-    """A board row as an MLflow run: `key` identifies the row's configuration, and `shown.sha256` its figures.
+    """A board row as an MLflow run: `key` identifies defense and condition, `shown.sha256` the figures.
 
-    `text` is the row in words, as Markdown.  `cells` are the ids of the row's records, starting with the preferred
-    picture. `files` makes further files to upload, by name.
+    `text` describes the row in Markdown.  `cells` are the ids of the row's records; the first record with a picture
+    gives the row's picture.  `private`: the picture shows private data.  `files` returns further files, by name.
     """
 
     key: str
@@ -44,7 +44,7 @@ class RowView:
 
 
 def of_run(run: Path) -> list[RowView]:
-    """Return the board's rows for the run's readable records, in board order; an empty list without attacks."""
+    """Return the board's rows from a run folder's readable records, in board order; empty without attacks."""
     by_id = {record.id: record for record in readable(run)}
     rows = board(by_id.values())
     defenses = {entry_text(record.cell.defense): record.cell.defense for record in by_id.values()}
@@ -87,7 +87,7 @@ def _view(row: Row, name: str, defense: Entry, behind: Sequence[Record]) -> RowV
 
 
 def _params(row: Row, defense: Entry) -> dict[str, str]:
-    """Return the row's parameters; MLflow's compare page draws the first three by name, beside the first metric."""
+    """Return the row's parameters for MLflow: defense parameters, accuracy, ε, worst attack and worst point."""
     given = view.suitable_params(defense, "defense")
     params = {key.replace("defense.", "parameter.", 1): value for key, value in given.items()}
     if row.cost is not None and row.cost.accuracy is not None:
@@ -154,7 +154,7 @@ def _leakage(at: AtPoint) -> str:
 def _names(rows: Sequence[Row]) -> list[str]:
     """Return a short name for each row, such as `prune(share=0.7) × mnist · dlg-lenet`.
 
-    A name includes only distinguishing parameters and conditions, because MLflow cuts names after about twenty letters.
+    Parameters equal in all rows are left out, because MLflow cuts names after about twenty letters.
     """
     defenses = distinct({row.defense for row in rows})
     titles = {row.title: row.title.split(" · ") for row in rows}

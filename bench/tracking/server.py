@@ -26,7 +26,7 @@ direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def free_port(wanted: int) -> int:
-    """Return `wanted`, or the next free port among the following hundred; raise `BenchError` if all are taken."""
+    """Return port `wanted`, or the next free port up to 99 above; raise `BenchError` if all are taken."""
     for port in range(wanted, min(wanted + 100, 65536)):
         with socket.socket() as probe:
             # As servers do: a recently closed connection does not occupy a port.
@@ -41,9 +41,8 @@ def free_port(wanted: int) -> int:
 def serving(uri: str, port: int, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """Run MLflow's server on the loopback address while the context is open; then stop the server and its children.
 
-    The server refuses other Host headers, because MLflow's default admits private networks, and so a web page which
-    rebinds its name.  It executes no jobs, sends no telemetry and reads artifacts only through runs.  Raises
-    `BenchError` if the server does not start.
+    The server refuses requests which name another host, executes no jobs and sends no telemetry.  Raises `BenchError`
+    if the server does not start.
     """
     command = [
         sys.executable,
@@ -104,7 +103,6 @@ def _end(server: "subprocess.Popen[bytes]") -> None:
 
 
 def _group_alive(group: int) -> bool:
-    """Return whether the process group still exists after two seconds; children may end after their parent."""
     for _ in range(20):
         try:
             os.killpg(group, 0)

@@ -1,9 +1,9 @@
-"""The tracking store: its address, and notes on disk about uploaded records.
+"""The tracking store (MLflow's database): its address, and notes on disk about uploaded records.
 
     RUN/../mlflow.db                     the default store, shared by all runs in a folder
-    RUN/synced/<cell id>.json            store address → experiment, record's SHA-256, MLflow run
+    RUN/synced/<cell id>.json            notes: store address → experiment, record's SHA-256, MLflow run's id
 
-Without mlflow, so the runner and the command line need not wait for its import.
+This module does not import mlflow, because the import takes long.
 """
 
 import fcntl
@@ -30,9 +30,9 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadResult:
-    """Counts of an upload: records uploaded (`count`), already stored, failed and left, and board `rows` written.
+    """Numbers of records: uploaded (`count`), in the store before (`skipped`), refused (`failed`), waiting (`left`).
 
-    `reason` says why records failed or are left; None: no such record.
+    `rows` is the number of uploaded board rows, `reason` the reason for refused or waiting records (None: neither).
     """
 
     count: int = 0
@@ -45,7 +45,7 @@ class UploadResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """A note about a record in a store: the experiment, the record file's SHA-256, and the MLflow run's id."""
+    """A note on disk about an uploaded record: MLflow experiment, the record's SHA-256, and the MLflow run's id."""
 
     experiment: str
     sha256: str
@@ -53,7 +53,7 @@ class Note:
 
 
 def default_uri(run: Path) -> str:
-    """Return the absolute address of the sqlite store beside the run folder; raise `BenchError` for ? or # in it."""
+    """Return the address of the sqlite store beside the run folder; raise `BenchError` for ? or # in the path."""
     path = run.resolve().parent / "mlflow.db"
     if any(character in str(path) for character in "?#"):
         raise BenchError(f"{path.parent}: a store's path cannot hold ? or #; rename the folder")
@@ -85,7 +85,7 @@ def shown(uri: str) -> str:
 
 
 def experiment_name(run: Path) -> str:
-    """Return MLflow's experiment for the run: the folder's name, so shards of a run share an experiment."""
+    """Return the name of the MLflow experiment: the run folder's name, so a run's shards share an experiment."""
     return run.resolve().name
 
 
@@ -94,7 +94,7 @@ def digest(content: bytes) -> str:
 
 
 def read_note(run: Path, cell_id: str, uri: str) -> Note | None:
-    """Read the note about a record in a store; None for a missing or damaged note."""
+    """Read the note about a record's upload to the store at `uri`; None for a missing or damaged note."""
     try:
         return Note(**json.loads(_note_path(run, cell_id).read_text("utf-8"))[shown(uri)])
     except (OSError, ValueError, TypeError, KeyError):
@@ -102,7 +102,7 @@ def read_note(run: Path, cell_id: str, uri: str) -> Note | None:
 
 
 def write_note(run: Path, cell_id: str, uri: str, note: Note) -> None:
-    """Write the note about a record in a store, and keep the notes about other stores."""
+    """Write the note about a record's upload to the store at `uri`; notes about other stores remain."""
     path = _note_path(run, cell_id)
     try:
         notes = json.loads(path.read_text("utf-8"))
@@ -117,19 +117,19 @@ def write_note(run: Path, cell_id: str, uri: str, note: Note) -> None:
 
 
 def unsynced(run: Path, uri: str) -> int:
-    """Return how many of the run's records the store lacks, according to the notes."""
+    """Return the number of a run folder's records which the store lacks, according to the notes on disk."""
     notes = ((path, read_note(run, path.stem, uri)) for path in (run / "records").glob("*.json"))
     return sum(note is None or note.sha256 != digest(path.read_bytes()) for path, note in notes)
 
 
 def beat(run: Path) -> None:
-    """Update the heartbeat, so a process waiting for the upload sees progress."""
+    """Set the time of the folder RUN/synced to now, so a process waiting for the upload sees progress."""
     with suppress(OSError):
         os.utime(run / "synced")
 
 
 def heartbeat(run: Path) -> int:
-    """Return the time of the latest heartbeat or note in nanoseconds; 0 without any."""
+    """Return the time of the latest change in RUN/synced, in nanoseconds; 0 without this folder."""
     try:
         return (run / "synced").stat().st_mtime_ns
     except OSError:
@@ -138,7 +138,7 @@ def heartbeat(run: Path) -> int:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock between processes; the lock ends with the process, also after a crash."""
+    """Hold a file lock against other processes while the context is open; a crashed process loses its lock."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

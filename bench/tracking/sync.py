@@ -1,7 +1,7 @@
-"""Synchronisation: a run folder's records and board rows go to the store, once or continuously during the run.
+"""Upload of a run folder's records and board rows to the MLflow store, once or continuously during the run.
 
-`bench run` starts a separate process for this (`bench.tracking.following`), so importing mlflow and waiting for a
-server never slow a cell down.
+`bench run` starts a separate process for this upload (`bench.tracking.following`), so the import of mlflow and a slow
+server never delay a cell.
 """
 
 import os
@@ -26,7 +26,7 @@ Version = tuple[int, int]  # a record file's modification time and size
 
 
 def at_once(seconds: float = 0) -> bool:
-    """A `wait` function for a finished run: `sync` then passes over the records only once."""
+    """The `wait` function for a finished run: always True, so `sync` reads the records only once."""
     return True
 
 
@@ -43,11 +43,11 @@ def sync(
     stop: Stop = never,
     progress: Callable[[UploadResult], None] = lambda state: None,
 ) -> UploadResult:
-    """Upload the records missing in the store until `wait` returns True (the run is over), then the board's rows.
+    """Upload the records which the store lacks until the run is over, then upload the board's rows.
 
-    `wait` receives seconds to wait, `stop` asks for an early end, and `progress` receives the counts so far.  A store
-    without answers raises no error: the result counts the waiting records (`left`) and gives the `reason`.  Raises
-    `BenchError` for an invalid address.
+    `wait(seconds)` waits and returns whether the run is over, `stop()` whether to end early; `progress` receives the
+    counts so far.  An unavailable store raises no error: the result has the number of waiting records (`left`) and the
+    `reason`. Raises `BenchError` for an invalid address.
     """
     target: Target | None = None
     handled: dict[str, Version] = {}
@@ -84,7 +84,7 @@ def sync(
 
 
 def _sum(before: UploadResult, now: UploadResult) -> UploadResult:
-    """Add the counts from two passes; the newer reason wins, but a permanently failed record keeps its reason."""
+    """Add two results' counts; the reason is `now`'s, or `before`'s if only `before` has failed records."""
     return UploadResult(
         count=before.count + now.count,
         skipped=before.skipped + now.skipped,
@@ -101,7 +101,7 @@ def _versions(run: Path) -> dict[str, Version]:
 
 
 def while_held(run: Path) -> Wait:
-    """Return a `wait` function for the run which holds the folder's lock."""
+    """Return a `wait` function; the run is over when no process holds the run folder's lock."""
 
     def wait(seconds: float) -> bool:
         held = is_locked(run)
@@ -112,10 +112,10 @@ def while_held(run: Path) -> Wait:
 
 
 def while_attended() -> tuple[Wait, Stop]:
-    """Return `wait` and `stop` functions for a process started by a run.
+    """Return `wait` and `stop` functions for an upload process started by a bench run.
 
-    A line on standard input means that the run is over.  The end of the input means that the run's process has ended;
-    this process then ends within seconds.
+    A line on standard input means that the bench run is over.  The end of standard input means that the bench run's
+    process has ended; the upload process then ends within seconds.
     """
     over, gone = threading.Event(), threading.Event()
 

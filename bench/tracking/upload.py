@@ -1,6 +1,6 @@
 """The upload of records to MLflow, an MLflow run per record; the only module which imports mlflow.
 
-An interrupted upload loses no data, and a repeated upload adds no duplicates (`_send` says why).
+An interrupted upload loses no data, and a repeated upload adds no duplicates (`_send` explains how).
 """
 
 import contextlib
@@ -46,7 +46,7 @@ class StoreError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """An open store: MLflow's client, the store's address, and the experiment for the bench run."""
+    """An open store: MLflow's client, the store's address, and the MLflow experiment for a run folder."""
 
     client: Any
     uri: str
@@ -58,7 +58,7 @@ class Target:
 def open_target(
     run: Path, uri: str | None = None, experiment: str | None = None, *, include_pictures: bool = False
 ) -> Target:
-    """Open the MLflow store for a run folder; create its schema and its experiment if necessary.
+    """Open the MLflow store for a run folder; create database tables and MLflow experiment if missing.
 
     `uri` None means an sqlite file beside the run folder; `experiment` None means the folder's name.
     `include_pictures`: also upload pictures from private data.  Raises `BenchError` for an invalid address and
@@ -106,7 +106,10 @@ def send(
 
 
 def _send_twice(target: Target, run: Path, cell_id: str) -> Literal["count", "skipped"]:
-    """Upload a record, if necessary twice; raise `RecordError` if the store answers but refuses the record."""
+    """Upload a record as `_send` does, after a failure a second time; returns "count" or "skipped" as `_send` does.
+
+    Raises `RecordError` if the store refuses the record, and `StoreError` if the store does not answer.
+    """
     try:
         return _send(target, run, cell_id)
     except StoreError:
@@ -121,12 +124,12 @@ def _send_twice(target: Target, run: Path, cell_id: str) -> Literal["count", "sk
 
 
 def _send(target: Target, run: Path, cell_id: str) -> Literal["count", "skipped"]:
-    """Upload a record, unless the store has the record already.
+    """Upload a record; return "count" for an uploaded record, "skipped" if the store had the record already.
 
-    A note on disk saves a search in the store.  Without a note, the store's tags decide, so a crash between upload and
-    note makes no second run.  A run left open by a crash is deleted.  A run from an older version of the record gets
-    the tag `bench.superseded` with the new run's id.  A withheld picture is added once the upload may include it.  A
-    lock allows a single writer per run folder.  Raises `RecordError` and `StoreError`.
+    A note on disk says which MLflow run holds the record.  Without a note, a search for the record's tags finds this
+    MLflow run, so a crash before the note makes no duplicate.  An MLflow run left open by a crash is deleted.  The
+    MLflow run of an older record gets the tag `bench.superseded`.  A lock admits a single upload per run folder.
+    Raises `RecordError` and `StoreError`.
     """
     path = records.record_path(run, cell_id)
     with store.locked(run / "synced" / ".lock"):
@@ -150,7 +153,6 @@ def _send(target: Target, run: Path, cell_id: str) -> Literal["count", "skipped"
 
 
 def _noted(target: Target, run_id: str) -> Any | None:
-    """Return the stored run from a note, also if deleted in MLflow's pages; None if the database lost the run."""
     try:
         return target.client.get_run(run_id)
     except Exception as error:
@@ -160,7 +162,7 @@ def _noted(target: Target, run_id: str) -> Any | None:
 
 
 def _add_withheld(target: Target, run: Path, record: Record, stored: Any) -> bool:
-    """Add the picture withheld by an earlier upload, if allowed now; return whether a picture was added."""
+    """Add a private picture which an earlier upload left out, if now allowed; return whether a picture was added."""
     withheld = stored.data.tags.get("bench.picture") == WITHHELD
     if not (target.include_pictures and withheld) or stored.info.lifecycle_stage == "deleted":
         return False
@@ -182,7 +184,10 @@ def _answers(target: Target) -> bool:
 
 
 def _versions(target: Target, cell_id: str, sha256: str) -> tuple[Any | None, list[str]]:
-    """Return the finished run with exactly this content, and the ids of runs with other content, not yet superseded."""
+    """Return the cell's finished MLflow run with record hash `sha256` (or None), and ids of other MLflow runs.
+
+    MLflow runs with the tag `bench.superseded` are not listed.
+    """
     same: Any | None = None
     others: list[str] = []
     condition = f"tags.`bench.cell` = '{cell_id}'"
@@ -213,11 +218,10 @@ def create(
     tile: tuple[str, Image.Image] | None = None,
     text: str = "",
 ) -> str:
-    """Create an MLflow run from a view, and return its id.
+    """Create an MLflow run from a view, and return its id; errors from MLflow's client are raised unchanged.
 
-    The run is ended last, so an open run is always an interrupted upload.  `ended` is a time in milliseconds, `files`
-    maps names to artifacts, `tile` is a key and a picture for MLflow's image grid, and `text` opens the description.
-    Errors from MLflow's client pass through.
+    `ended` is the end time in milliseconds, `files` maps names to contents, `tile` is a name and a picture for MLflow's
+    image grid, and `text` begins the description.  The status is set last: an open MLflow run is an interrupted upload.
     """
     from mlflow.entities import Dataset, DatasetInput, Metric, Param, RunTag
 
@@ -247,7 +251,7 @@ def create(
 
 
 def search(target: Target, condition: str, *, deleted: bool = False) -> list[Any]:
-    """Return the experiment's runs which meet MLflow's filter, newest first; `deleted`: include deleted runs."""
+    """Return the MLflow runs which match MLflow's filter, newest first; `deleted`: include deleted MLflow runs."""
     from mlflow.entities import ViewType
 
     kind = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
@@ -262,7 +266,7 @@ def search(target: Target, condition: str, *, deleted: bool = False) -> list[Any
 
 
 def _put(client: Any, info: Any, files: Mapping[str, bytes]) -> str | None:
-    """Write files as a run's artifacts; return the reason if the artifacts cannot be written, else None."""
+    """Write files to an MLflow run; return the reason if the files cannot be written, else None."""
     try:
         place = urlsplit(info.artifact_uri)
         if files and place.scheme == "file" and not place.netloc:
@@ -296,7 +300,7 @@ def _client(uri: str) -> Any:
 
 
 def _open_sqlite(uri: str, name: str) -> tuple[Any, str]:
-    """Return client and experiment id, under a lock, because two processes cannot migrate a new database together."""
+    """Return MLflow's client and the experiment's id; a lock keeps two processes from setting up a new database."""
     path = Path(uri.removeprefix("sqlite:///"))
     # Absolute, as MLflow's default follows the working directory.
     artifacts = path.parent / "mlartifacts" / (re.sub(r"[^\w.-]", "_", name).strip(".") or "_")
@@ -311,11 +315,7 @@ def _open_sqlite(uri: str, name: str) -> tuple[Any, str]:
 
 
 def _hurry(client: Any) -> None:
-    """Let sqlite flush to disk at checkpoints instead of at every commit.
-
-    A power cut may cost the latest runs, never the file.  Their notes then name missing runs, and the next upload sends
-    the records again.
-    """
+    """Make sqlite flush to disk less often; a power cut may lose the latest MLflow runs, which are then sent again."""
 
     def on_connect(connection: Any, pooled: object) -> None:
         connection.execute("PRAGMA synchronous=normal")
@@ -327,7 +327,7 @@ def _hurry(client: Any) -> None:
 
 
 def _experiment(client: Any, name: str, artifacts: str | None = None) -> str:
-    """Return the experiment's id; create the experiment, or restore a deleted experiment, if necessary."""
+    """Return the id of the MLflow experiment `name`; create a missing experiment, restore a deleted experiment."""
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         try:
@@ -343,7 +343,7 @@ def _experiment(client: Any, name: str, artifacts: str | None = None) -> str:
 
 @contextlib.contextmanager
 def mlflow_errors(uri: str) -> Iterator[None]:
-    """Turn every MLflow error into a `StoreError` with a one-line text, without the address's password."""
+    """Turn MLflow's errors into a `StoreError` with a single line of text, without the password in the address."""
     try:
         yield
     except Exception as error:

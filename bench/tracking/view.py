@@ -1,7 +1,6 @@
-"""A record as an MLflow run, without importing mlflow.
+"""A record as an MLflow run: tags, parameters and metrics from the fields of the record.
 
-Tags, parameters and metrics follow from the record's classes, so new cell fields, grants and metrics appear
-automatically.
+New cell fields, grants and metrics appear automatically.  This module does not import mlflow.
 """
 
 import json
@@ -35,24 +34,24 @@ _LONGEST = 1e9  # seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """An MLflow run's content, made from a record."""
+    """The content of an MLflow run, made from a record or a board row."""
 
     sha256: str
-    """Hash of the record file."""
+    """SHA-256 of the record file, or of the board row's content."""
     name: str
     status: str
     tags: dict[str, str]
     params: dict[str, str]
     metrics: list[tuple[str, float, int]]
-    """(name, value, step)."""
+    """(name, value, step); the step is a training round, an evaluation or 0."""
     seconds: float
     """Duration, s."""
     dataset: tuple[str, str] | None = None
-    """Name and SHA-256 for MLflow's column Dataset; None: no entry."""
+    """Name and SHA-256 of the data set for MLflow's column Dataset; None: empty column."""
 
 
 def load(path: Path) -> tuple[Record, RunView]:
-    """Read a record file and make its view; raise `RecordError` for an unreadable, damaged or misnamed file."""
+    """Read a record file and make its MLflow view; raise `RecordError` for an unreadable, damaged or misnamed file."""
     try:
         sha256 = digest(path.read_bytes())
     except OSError as error:
@@ -64,7 +63,7 @@ def load(path: Path) -> tuple[Record, RunView]:
 
 
 def view(record: Record, sha256: str) -> RunView:
-    """Make a record's view, with texts, keys and numbers which MLflow accepts; `sha256` is the file's hash."""
+    """Make a record's view, with texts, keys and numbers which MLflow accepts; `sha256` is the record file's hash."""
     tags = [(suitable_key(key), clean(value, _TAG)) for key, value in _tags(record, sha256) if value]
     return RunView(
         sha256=sha256,
@@ -89,23 +88,23 @@ def suitable_key(text: str) -> str:
 
 
 def finite(figures: Mapping[str, float | None]) -> Iterator[tuple[str, float, int]]:
-    """Yield (name, value, step 0) as MLflow metrics for the finite figures; others are left out."""
+    """Yield (name, value, step 0) as MLflow metrics for the finite figures; other figures are left out."""
     for name, value in figures.items():
         if value is not None and isfinite(value):
             yield suitable_key(name), value, 0
 
 
 def suitable_params(part: Frozen, path: str = "") -> dict[str, str]:
-    """Return a cell's fields (or its part's at `path`) as MLflow parameters, without hashes, which are tags."""
+    """Return the fields of a cell, or of the cell's part at `path`, as MLflow parameters; hashes are left out."""
     return {
         suitable_key(key): clean(value, _PARAM) for key, value in flat(part, path) if key.rpartition(".")[2] != "sha256"
     }
 
 
 def flat(part: Frozen, path: str = "", *, params: bool = True) -> Iterator[tuple[str, str]]:
-    """Yield a cell's set fields by path, such as `defense`, `defense.share`, `federated.batch` or `grants.labels`.
+    """Yield (path, value) for each set field of a cell; paths such as `defense`, `defense.share`, `federated.batch`.
 
-    `params`: also yield the entries' parameters.  Paths to weights files are left out.
+    `params`: also yield the parameters of attack, defense, data set and model.  Paths to weights files are left out.
     """
     hidden = () if isinstance(part, TrainingCell) else marked(type(part), NOT_IN_ID)
     for name in type(part).model_fields:
@@ -142,7 +141,7 @@ def _tags(record: Record, sha256: str) -> Iterator[tuple[str, str]]:
 
 
 def _metrics(record: Record) -> Iterator[tuple[str, float, int]]:
-    """Yield every number in the result and the cost as (name, value, step), and curves with their steps."""
+    """Yield (name, value, step) for each number in the record's result and cost, and each point of a curve."""
     group = "utility" if record.cell.kind == "training" else "leak"
     for prefix, part in ((group, record.result), ("cost", record.cost)):
         for path, value in _leaves(part):
@@ -159,7 +158,7 @@ def _metrics(record: Record) -> Iterator[tuple[str, float, int]]:
 
 
 def _leaves(group: Any, *, nested: bool = True) -> Iterator[tuple[str, Any]]:
-    """Yield a dataclass's fields and nested fields by path: `asr`, `asr_low`, `privacy/epsilon`; none for None."""
+    """Yield (path, value) for a dataclass's fields, such as `asr_low` or `privacy/epsilon`; none if `group` is None."""
     for field in () if group is None else fields(group):
         name, value = field.name, getattr(group, field.name)
         if name in _UNSHOWN:
