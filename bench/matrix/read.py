@@ -1,9 +1,9 @@
 """Reading of a matrix from a TOML file or preset; all errors are reported together.
 
-    [[attack]]    attacks: all combinations of axes; a value is a name, or a table with parameters and `sweep`
-    [axes]        axes shared by all [[attack]] blocks; without [[attack]], the only attack block
-    [[train]]     trainings: all combinations of axes
-    [[published]] figures from papers for these cells (`bench.matrix.published`)
+[[attack]]    attacks: all combinations of axes; a value is a name, or a table with parameters and `sweep`
+[axes]        axes shared by all [[attack]] blocks; without [[attack]], the only attack block
+[[train]]     trainings: all combinations of axes
+[[published]] figures from papers for these cells (`bench.matrix.published`)
 """
 
 from collections.abc import Mapping, Sequence
