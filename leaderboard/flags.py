@@ -140,8 +140,7 @@ def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) 
 
 
 def unexplained(record: Record) -> bool:
-    """Return whether the reading does not come from the true examples, so that a correct reconstruction scores as
-    wrong.
+    """Return whether the reading does not fit the true examples, so that a correct reconstruction scores as wrong.
 
     True if the gradient of the true examples, changed as the defense describes, is farther from the reading than the
     described noise, or (without noise) clearly differs. False if undecided: with several local steps, because an attack

@@ -36,14 +36,14 @@ class PairedDifference:
     examples: int
     difference: float
     interval: tuple[float, float]
-    """95 % interval for the difference in ASR."""
+    """95 % interval for the difference in success rate."""
     p_value: float
     """p-value from McNemar's test."""
     different: bool
     rmse: float | None
-    """Median difference in RMSE over examples."""
+    """Median over examples of the difference in RMSE."""
     psnr_db: float | None
-    """Median difference in PSNR over examples, in dB."""
+    """Median over examples of the difference in PSNR, in dB."""
     only_a: tuple[Place, ...]
     """Examples, as (reading, example), that leaked in cell A only."""
     only_b: tuple[Place, ...]
@@ -57,7 +57,7 @@ class Comparison:
     configuration: tuple[Difference, ...]
     provenance: tuple[str, ...]
     unpaired: str | None
-    """Reason why no paired difference exists; None if `paired` is given."""
+    """Reason why the two cells have no paired difference; None if `paired` is given."""
     paired: PairedDifference | None
 
 
@@ -80,7 +80,7 @@ def _of_same_entries(a: Record, b: Record) -> Provenance:
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
-    """Yield the settings that differ; an entry with another name (such as another attack) is yielded as a whole."""
+    """Yield the settings with different values; entries with different names yield a single difference."""
     for key in sorted({*a, *b}):
         first, second = a.get(key, "absent"), b.get(key, "absent")
         if first == second:
@@ -125,7 +125,7 @@ def unpaired(a: Record, b: Record) -> str | None:
 
 
 def _weights(cell: AttackCell) -> tuple[Any, ...]:
-    """Return the origin of the attacked weights: the model, with its seed, file or training round."""
+    """Return the configuration of the attacked weights: the model, with its seed, file or training round."""
     weights = cell.weights.configuration()
     return cell.model, weights, cell.seed if isinstance(cell.weights, InitialWeights) else None
 
@@ -152,7 +152,7 @@ def _paired(a: AttackResult, b: AttackResult) -> PairedDifference:
 
 
 def _median(a: Sequence[ExampleScore], b: Sequence[ExampleScore], metric: Metric) -> float | None:
-    """Return the examples' median of A minus B; a failed example is worse than any number, two failed are equal."""
+    """Return the median of A minus B over examples; a failed example is worse than any number, two failed are equal."""
     columns = (np.array([example.value(metric) for example in examples], np.float64) for examples in (a, b))
     first, second = (np.where(np.isnan(column), metric.failed, column) for column in columns)
     with np.errstate(invalid="ignore"):

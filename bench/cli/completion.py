@@ -10,7 +10,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def entries(kind: str, *, several: bool = False) -> Completer:
-    """Create a completer for an entry kind's names; with `several`, for a comma-separated list."""
+    """Create a completer for the names of a kind of entries; with `several`, for a comma-separated list of names."""
 
     def complete(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
         del context, option
@@ -22,7 +22,7 @@ def entries(kind: str, *, several: bool = False) -> Completer:
 
 
 def every_entry(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Complete entry names of all kinds."""
+    """Complete the names of all attacks, defenses, data sets and models."""
     del context, option
     from bench.registry import entries as registry
 

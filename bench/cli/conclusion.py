@@ -1,4 +1,4 @@
-"""Print a run's first and last lines: cells to run; then tables, failures, leakage, evidence and next steps."""
+"""Print a run's first lines (the cells to run) and last lines (tables, failures, leakage, evidence, next steps)."""
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,7 +44,7 @@ _INDENT = 13  # columns
 def announce(
     console: Console, title: str, schedule: RunSchedule, pool: PoolSpec, span: tuple[float, float] | None = None
 ) -> None:
-    """Print the cells to run, the workers and the estimated time; `span`: least and most CPU seconds expected."""
+    """Print the cells to run, the workers and the estimated time; `span`: least and most expected CPU seconds."""
     console.print(Text(sanitize(title), style="bold"))
     about = estimate(schedule.seconds, span, pool.jobs or 1) + ("" if pool.jobs else " of one core")
     others = f"{len(schedule.done)} done before, {len(schedule.impossible)} n/a"
@@ -59,19 +59,19 @@ def announce(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """A finished run, as needed for its last lines."""
+    """A finished run: the data for its last lines."""
 
     records: Sequence[Record]
     run: Path
     request: Request
     published: Sequence[PublishedFigures]
-    """Figures from papers, printed next to the trainings."""
+    """Figures from papers, printed next to the run's trainings."""
     mlflow: str
     """A line about the upload to MLflow."""
     verbose: bool = False
     """Whether to print the gain from knowing the defense, the caveats for ε and the legend."""
     joined: Joined | None = None
-    """For a suite, the run's records together with the reference; None otherwise."""
+    """For a suite, the run's records together with the shipped reference results; None otherwise."""
 
 
 def conclude(console: Console, ending: Ending) -> None:
@@ -158,7 +158,7 @@ def _say_lines(console: Console, lines: Iterable[tuple[str, str]]) -> None:
 
 
 def _leaks(conditions: Sequence[Condition]) -> Iterator[str]:
-    """Yield a line for each of the first conditions: the defenses grouped by their highest ASR over the points."""
+    """Yield a line for each of the first conditions: the defenses grouped by their highest success rate over points."""
     for condition, title in zip(conditions[:_SUMMARISED], _titles(conditions), strict=False):
         most: dict[str, list[str]] = {}
         names = distinct(condition.rows)
@@ -176,7 +176,7 @@ def _leaks(conditions: Sequence[Condition]) -> Iterator[str]:
 
 
 def _titles(conditions: Sequence[Condition]) -> Iterator[str]:
-    """Return each condition's data set; conditions with the same data set also get the differing title parts."""
+    """Yield each condition's data set; conditions with the same data set also get the title parts that differ."""
     parts = [condition.title.split(" · ") for condition in conditions]
     for dataset, *rest in parts:
         alike = [other for other in parts if other[0] == dataset]

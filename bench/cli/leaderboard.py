@@ -110,7 +110,7 @@ class _Files:
     latex: Path | None
     picture: Path | None
     point: str
-    """Interception point for a picture without standings."""
+    """Interception point shown in `picture`, if no standings are drawn."""
     include_pictures: bool
     """Whether to show examples from private data."""
 
@@ -125,11 +125,11 @@ class _Files:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shown:
-    """The board for some runs, together with the reference if the runs belong to a suite."""
+    """The board for some runs; for a suite's runs, together with the shipped reference results."""
 
     runs: tuple[Path, ...]
     version: str | None
-    """The reference results' suite version; None without a reference."""
+    """The suite version of the reference results; None without reference results."""
     records: Sequence[Record]
     folders: Mapping[str, Path]
     """Map from record id to run folder."""

@@ -1,4 +1,4 @@
-"""`bench list`: list registered entries from metadata and source text, without importing entries or torch."""
+"""`bench list`: list registered entries from package metadata and source text, without importing entries or torch."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def command(kinds: tuple[str, ...], as_json: bool) -> None:
 
 
 def _entry(kind: str, name: str) -> dict[str, Any]:
-    """Return an entry as JSON; an unreadable entry gets an `error`, so the list's other entries still show."""
+    """Return an entry as JSON types; an unreadable entry gets an `error`, so that the other entries still show."""
     attribute = _SHOWN[kind][1]
     try:
         origin, literals = registry.origin(kind, name), registry.literals(kind, name)
@@ -84,7 +84,7 @@ def _print(kind: str, entries: list[dict[str, Any]]) -> None:
 
 
 def words(value: object) -> str:
-    """Format an entry's literal as text, with lists without brackets."""
+    """Format a parameter's or attribute's value as text; lists have no brackets."""
     return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Find records for the commands: by id prefix, by file path, or all records in a run."""
+"""Find records for the commands: by the first digits of a cell's id, by file path, or all records in a run."""
 
 import gc
 from pathlib import Path
@@ -14,7 +14,7 @@ from bench.sanitize import LONG, sanitize
 
 
 def by_reference(text: str, run: Path | None) -> Record:
-    """Return a record by its file path, or by id prefix in `run` (None: in any run below `runs/`)."""
+    """Return a record by its file path, or by its id's first digits in `run` (None: in any run below `runs/`)."""
     path = Path(text)
     if path.suffix == ".json" or path.is_file():
         return records.read(path)
@@ -22,7 +22,7 @@ def by_reference(text: str, run: Path | None) -> Record:
 
 
 def by_prefix(prefix: str, run: Path | None) -> tuple[Path, Record]:
-    """Return the run and the record with this id prefix, from `run` or (None) from the newest run with a match.
+    """Return (run folder, record) for an id that begins with `prefix`, in `run` or (None) the newest matching run.
 
     Raises `BenchError` if no record matches, or several in a run.
     """
@@ -38,7 +38,7 @@ def by_prefix(prefix: str, run: Path | None) -> tuple[Path, Record]:
 
 
 def shown_records(run: Path) -> list[Record]:
-    """Return a run's readable records; unreadable records are named and counted on standard error."""
+    """Return a run's readable records; print the unreadable records, with their number, on standard error."""
     found, faults = records.readable(run)
     for fault in faults:
         click.echo(sanitize(f"passed over: {fault}", LONG), err=True)
@@ -48,7 +48,7 @@ def shown_records(run: Path) -> list[Record]:
 
 
 def compact_records(run: Path, *, whole: bool = False) -> list[Record]:
-    """Return a run's records in compact form; `whole` raises for an unreadable record instead of skipping it."""
+    """Return a run's records with the board's fields only; unreadable records are skipped, or (`whole`) raise."""
     gc.disable()  # reading creates no garbage, and searching for garbage takes a quarter of the time
     try:
         return list(map(Interner(), records.records(run) if whole else shown_records(run)))

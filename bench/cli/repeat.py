@@ -21,7 +21,7 @@ from bench.sweep.bundle import inputs, unpack
 
 
 def repeat(path: Path, data_dir: Path | None, device: str, plugins: Sequence[str], as_json: bool) -> int:
-    """Run the record's cell again in a temporary folder and print differences; return 0 for agreement, otherwise 1."""
+    """Run the record's cell again in a temporary folder and print differences; return 0 if both agree, otherwise 1."""
     old = store.read(path, foreign=True)
     cell = old.cell
     with tempfile.TemporaryDirectory() as folder:

@@ -49,14 +49,14 @@ from bench.tracking.following import Follower
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedRun:
-    """A matrix ready to run, with the schedule of cells that are left to do."""
+    """A matrix ready to run, with the schedule of its remaining cells."""
 
     request: Request
     matrix: Matrix
     cells: tuple[PlannedCell, ...]
     schedule: RunSchedule
     span: tuple[float, float] | None
-    """Least and most CPU seconds that published defenses took for the cells left; None if no defense ran them all."""
+    """Least and most CPU seconds of a published defense for the remaining cells; None if no defense ran them all."""
     folder: Path
     data_dir: Path | None
     jobs: int | None
@@ -117,11 +117,12 @@ def execute(
     rows: int | None = None,
     verbose: bool = False,
 ) -> dict[str, Any]:
-    """Run the cells left to do, with a live display, and return the result as JSON types.
+    """Run the remaining cells with a live display, and return the result as JSON types.
 
     `tracking_uri`: None disables MLflow, "" means the default store. `overrides`: options that make a suite unranked.
-    `time_limit`: seconds allowed for a cell. `executor`: a cluster's address. `rows`: see `RunContext`; `verbose`: see
-    `conclusion.Ending`. Raises as `record.folder.locked` and `sweep.session.run_schedule` do.
+    `time_limit`: seconds allowed for a cell. `executor`: a cluster's address. `rows`: number of readings attacked at
+    once (None: as many as the GPU holds). `verbose`: print more at the end. Raises as `record.folder.locked` and
+    `sweep.session.run_schedule` do.
     """
     began = time.monotonic()
     console = Console(stderr=quiet, highlight=False)
@@ -201,7 +202,7 @@ def _pool(
 
 
 def _save_request(run: PreparedRun, overrides: Sequence[str]) -> dict[str, Any] | None:
-    """Save the request in the run's folder; return whether and why its suite is ranked (None: no suite)."""
+    """Save the request in the run's folder; return whether and why the suite's run is ranked (None: no suite)."""
     published.save(run.folder, run.matrix.published)
     requests.save(run.folder, run.request)
     name = run.matrix.suite

@@ -35,7 +35,7 @@ _SORTED: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """Filter for the cell list: alternatives for each field; an empty field accepts all cells."""
+    """Filter for the cell list: each field holds alternatives; an empty field accepts all cells."""
 
     defense: tuple[str, ...]
     attack: tuple[str, ...]

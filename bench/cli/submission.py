@@ -1,4 +1,4 @@
-"""`bench leaderboard export|check|import|verify`: pack a result into a file, and check or verify such files."""
+"""`bench leaderboard export|check|import|verify`: pack a run's records into a file, and check or verify such files."""
 
 import sys
 from collections import Counter

@@ -1,4 +1,4 @@
-"""`bench sync`: upload records missing from the MLflow store; repeated calls add no duplicates."""
+"""`bench sync`: upload a run's records that are missing from the MLflow store; repeated calls add no duplicates."""
 
 import json
 import sys

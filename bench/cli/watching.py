@@ -20,9 +20,9 @@ from bench.sweep.observer import Observer
 
 
 class Screen(Observer):
-    """Context manager that shows a run's progress; `records` collects earlier and new records.
+    """Context manager that shows a run's progress; `records` holds the records from before the run and new records.
 
-    Without a terminal, a line is printed occasionally; with `quiet`, no output.
+    On an output that is no terminal, a line is printed occasionally; with `quiet`, no output.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Screen(Observer):
         self._draw()
 
     def _draw(self) -> None:
-        """Draw the display; slow drawing makes it less frequent, so that the run is not delayed."""
+        """Draw the display; the slower a drawing, the rarer the next drawings, so that the run is not delayed."""
         now = time.monotonic()
         if not self._drawn or now - self._drawn_at < max(0.5, 20 * self._cost):
             return
@@ -99,5 +99,5 @@ def training_line(cell: AnyCell, progress: TrainingProgress) -> str:
 
 
 def say(console: Console, line: str, style: str = "") -> None:
-    """Print a line of untrusted text without interpreting markup."""
+    """Print a line of untrusted text; markup in the line is not interpreted."""
     console.print(sanitize(line, LONGEST), markup=False, style=style)

@@ -20,7 +20,7 @@ _READINGS, _EVALUATIONS = 32, 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypedAxes:
-    """Axes given as options; each text may hold several comma-separated values."""
+    """A matrix's axes, given as options; each text may hold several comma-separated values."""
 
     dataset: tuple[str, ...] = ()
     model: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class TypedAxes:
     grant: tuple[str, ...] = ()
     seed: tuple[str, ...] = ()
     batch: int | None = None
-    """Examples in a client's local step; None: the federated setting's default."""
+    """Examples in a client's local step; None: the default of the setting."""
     readings: int | None = None
     evaluations: int | None = None
 
@@ -64,7 +64,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def document(given: TypedAxes, defenses: tuple[str, ...]) -> dict[str, Any]:
-    """Return the matrix document, with the baseline `none`; raises `BenchError` that names the wrong option."""
+    """Return the matrix as TOML content, with the baseline `none`; raises `BenchError` that names the wrong option."""
     datasets = _entries("dataset", given.dataset or ("digits",))
     attacks = _entries("attack", given.attack or ("cpl", "gradinv", "map"))
     values = {
@@ -88,7 +88,7 @@ def document(given: TypedAxes, defenses: tuple[str, ...]) -> dict[str, Any]:
 
 
 def name(document: dict[str, Any]) -> str:
-    """Return the run's name, built from the compared entries in the document's title."""
+    """Return the run's name: the compared entries and the data sets, from the document's title."""
     return "-".join(document["title"].replace(",", "").replace(" on ", " ").split())[:80]
 
 
@@ -111,7 +111,7 @@ def _entries(axis: str, texts: tuple[str, ...]) -> list[Any]:
 
 
 def _model(datasets: list[Any]) -> str:
-    """Return the default model for the data sets; raises `BenchError` if they are of several kinds."""
+    """Return the default model for the data sets; raises `BenchError` if images and tables are mixed."""
     kinds = [named(str(registry.literals("datasets", _name(value)).get("kind"))) for value in datasets]
     if len(set(kinds)) > 1:
         several = " and ".join(kind.plural for kind in KINDS.values() if kind in kinds)

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 
 def meant(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Suggest the known name nearest to an unknown `name`; without a near name, return `otherwise`."""
+    """Return a question that suggests the known name nearest to `name`; without a near name, return `otherwise`."""
     near = get_close_matches(name[:100], list(known), n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else otherwise
 

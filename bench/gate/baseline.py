@@ -1,7 +1,7 @@
-"""The gate's baseline file: a run's compact records, the margins, and the request behind the run.
+"""The gate's baseline file: an earlier run's shortened records, the margins, and the request (matrix and options).
 
-The file is a JSON object with a record in each line, so a change can be reviewed. A rewritten baseline also keeps the
-oldest records, because small weakenings, each within the margin, add up.
+A margin is the smallest worsening that counts. The file is a JSON object with a record in each line, so a change can be
+reviewed. A rewritten baseline also keeps the oldest records, because worsenings below the margin add up.
 """
 
 import json
@@ -35,16 +35,16 @@ class Baseline:
     """A baseline file's content."""
 
     margins: Mapping[str, float]
-    """Map from metric to margin, for all `GATE_METRICS`."""
+    """Map from metric name to margin, for all `GATE_METRICS`."""
     request: Request | None
-    """The request behind the run; None if unknown."""
+    """The matrix and options with which the run was started; None if unknown."""
     records: tuple[Record, ...]
     oldest: tuple[Record, ...] = ()
-    """Records from the first baseline in a chain of replaced baselines."""
+    """Records of the first baseline, if later baselines replaced this first baseline."""
 
 
 class _File(Frozen):
-    """The baseline file's JSON; its records are cut out first and parsed one by one."""
+    """The baseline file's JSON without its records, which are parsed one by one."""
 
     baseline: Literal[3]
     margins: dict[str, float]
@@ -74,14 +74,14 @@ def write(path: Path, baseline: Baseline) -> None:
 
 
 def replacing(made: Baseline, earlier: Baseline) -> Baseline:
-    """Return the new baseline `made` with the oldest records kept by `earlier`, if both have the same protocol."""
+    """Return the new baseline `made` with `earlier`'s oldest records, if both have the same protocol version."""
     oldest = earlier.oldest or earlier.records
     protocols = {record.protocol for record in (*made.records, *oldest)}
     return replace(made, oldest=oldest if len(protocols) == 1 and oldest != made.records else ())
 
 
 def read(path: Path) -> Baseline:
-    """Read a baseline file; raises `BenchError` with fault and remedy."""
+    """Read a baseline file; raises `BenchError` that names the fault and the remedy."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise BenchError(f"{path}: larger than {_MOST_BYTES >> 20} MiB, which no baseline is; {_AGAIN}")
@@ -106,7 +106,7 @@ def read(path: Path) -> Baseline:
 
 
 def _taken_out(text: str, name: str, intern: Interner) -> tuple[list[Record], str]:
-    """Parse the records in the list `name`, and return them with the remaining text.
+    """Cut the list `name` out of the JSON text; return (the list's records, the remaining text).
 
     Records are parsed one by one, because 10⁵ records as a single JSON object take gigabytes. Raises `RecordError` for
     an invalid record, `ValueError` for an invalid list.

@@ -1,7 +1,7 @@
 """Test whether a figure has become worse between two runs with the same configurations, by one-sided bounds.
 
-Pairs with the same weight seed form a cluster. The variation between clusters sets a bound's width, with Student's t
-for few clusters. A share's bound is never narrower than its number of pairs allows.
+A pair is the same item (such as an example) in both runs. Pairs with the same weights' seed form a cluster. A bound's
+width follows from the variation between clusters (Student's t) and, for a share, also from the number of pairs.
 """
 
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ class Increase:
     pairs: int
     clusters: int
     error: float
-    """Standard error over clusters."""
+    """Standard error of `estimate`, from the variation between clusters."""
     freedom: int
-    """Degrees of freedom."""
+    """Degrees of freedom: number of clusters minus 1."""
     centre: float | None = None
     """Centre of the interval from the 2 × 2 table of paired successes (see `of_shares`); None for other figures."""
     spread: float | None = None
@@ -86,8 +86,8 @@ def of_numbers(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Incr
 def of_shares(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Increase:
     """Return the increase in a share of successes, for booleans `after` and `before`; shapes are as in `of_numbers`.
 
-    Each bound is the wider of the cluster bound and a bound from the 2 × 2 table of paired successes, because a few
-    agreeing pairs show no variation between clusters. The table bound adds half a pair to each field (Agresti & Min
+    Each bound is the wider of the cluster bound and a bound from the 2 × 2 table of paired successes: a few pairs with
+    equal outcomes show no variation between clusters. The table bound adds half a pair to each field (Agresti & Min
     2005, "Wald+2").
     """
     now, then = np.asarray(after), np.asarray(before)

@@ -27,7 +27,7 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def headline(verdict: Verdict) -> str:
-    """Return the verdict's outcome and number of comparisons in a line."""
+    """Return a line with the verdict's outcome and the number of comparisons."""
     count = f"{len(verdict.comparisons)} comparisons over {verdict.cells} cells"
     return f"gate {_HEADLINE[verdict.outcome]}  ({count})"
 
@@ -61,7 +61,7 @@ def render(verdict: Verdict) -> RenderableType:
 
 
 def markdown(verdict: Verdict) -> str:
-    """Return headline and failures as Markdown for a pull request or `GITHUB_STEP_SUMMARY`."""
+    """Return the outcome and the failures as Markdown, for a pull request or `GITHUB_STEP_SUMMARY`."""
     lines = [f"### {cell(headline(verdict))}", ""]
     rows = [row for row in verdict.comparisons if row.outcome != "pass"]
     rows.sort(key=lambda row: row.outcome != "weaker")
@@ -99,7 +99,7 @@ def _wider(verdict: Verdict) -> Iterator[str]:
 
 
 def junit(verdict: Verdict) -> str:
-    """Return JUnit XML with a case for each comparison, and for each subject without a comparison.
+    """Return JUnit XML with a test case for each comparison, and for each defense that could not be compared.
 
     Weaker is a failure; inconclusive is an error, never a pass.
     """
@@ -181,7 +181,7 @@ def _table(outcome: str, rows: Iterable[Comparison], short: dict[str, str]) -> T
 
 
 def _worse(row: Comparison) -> str:
-    """Format the worsening with the bound that decided: the lower bound if weaker, otherwise the upper bound."""
+    """Format the worsening with the bound that decided: the lower bound for *weaker*, otherwise the upper bound."""
     mark, bound = ("≥", row.lower) if row.outcome == "weaker" else ("≤", row.upper)
     return f"{_figure(row, row.worse)} [{mark} {_figure(row, bound)}]"
 

@@ -1,10 +1,10 @@
 """Compare two runs with the same configurations: a defense passes, is weaker, or the evidence is inconclusive.
 
 Records are paired by cell id, so both have the same victims, weights, starts and noise draws, under two versions of the
-code. Each metric has a margin, applied for each defense, point and data set. *Pass*: the 95 % upper bound of the
-worsening is below the margin (passing requires this for all metrics, so no correction is needed). *Weaker*: the
-worsening reaches the margin, and its lower bound, corrected by Holm's method over all metrics and subjects, is above
-zero. Otherwise *inconclusive*, with the required number of examples.
+code. Each metric is compared for each *subject*: a defense under a condition at a point. *Pass*: the worsening's 95 %
+upper bound is below the metric's margin (passing requires this for all metrics, so no correction is needed). *Weaker*:
+the worsening reaches the margin, and its lower bound, corrected by Holm's method for the number of comparisons, is
+above zero. Otherwise *inconclusive*, with the required number of examples.
 """
 
 from collections import Counter
@@ -40,10 +40,10 @@ class GateMetric:
     sign: int
     """+1 if a rise is worse, −1 if a fall is worse."""
     margin: float
-    """Default tolerance for a worsening."""
+    """Default margin: the smallest worsening that counts as weaker."""
     words: str
     of: str = "examples"
-    """The unit that is counted as a pair."""
+    """The items that are paired: examples, readings, trainings or points."""
     unit: str = ""
 
 
@@ -74,9 +74,9 @@ class Comparison:
     point: str
     outcome: Outcome
     before: float
-    """Mean over the pairs in the earlier run."""
+    """The metric's mean over the pairs in the earlier run."""
     after: float
-    """Mean over the pairs in the later run."""
+    """The metric's mean over the pairs in the later run."""
     worse: float
     """Worsening: after − before if a rise is worse, otherwise before − after."""
     lower: float
@@ -89,13 +89,13 @@ class Comparison:
     pairs: int
     clusters: int
     needed: int | None = None
-    """Number of pairs required for a decision; None if decided or unknown."""
+    """Estimated number of pairs required for a decision; None if decided or unknown."""
     reason: str | None = None
     """Reason for an inconclusive comparison."""
     attacks: tuple[str, ...] = ()
-    """Attacks that reconstruct examples which did not leak before."""
+    """Attacks in the later run that reconstruct examples which did not leak in the earlier run."""
     drifted: bool = False
-    """Whether the comparison passes although the defense is significantly weaker (within the margin)."""
+    """Whether the outcome is pass although the defense is significantly weaker, by less than the margin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class Verdict:
     outcome: Outcome
     comparisons: tuple[Comparison, ...]
     unpaired: tuple[tuple[str, str], ...]
-    """Pairs (subject, reason why it was not compared)."""
+    """Pairs (subject, reason why the subject was not compared)."""
     changes: tuple[str, ...]
     """Code changes between the two runs, in words."""
     cells: int
@@ -115,7 +115,7 @@ class Verdict:
 
     @property
     def wider(self) -> dict[str, float]:
-        """Map from metric to margin, for metrics with a margin above the default, which only a user can choose."""
+        """Map from metric name to margin, for margins that the user set above the default."""
         margins = {row.metric: row.margin for row in self.comparisons}
         return {name: margin for name, margin in margins.items() if margin > GATE_METRICS[name].margin}
 
@@ -138,7 +138,7 @@ class Verdict:
 
 
 def with_oldest(result: Verdict, oldest: Verdict) -> Verdict:
-    """Add to `result` the worsenings in `oldest`, a comparison with the oldest baseline: small steps add up."""
+    """Return `result` with the weaker comparisons in `oldest`, the verdict against the oldest baseline."""
     weaker = tuple(row for row in oldest.comparisons if row.outcome == "weaker")
     return replace(result, since_oldest=weaker, outcome="weaker" if weaker else result.outcome)
 
@@ -151,8 +151,8 @@ def verdict(
 ) -> Verdict:
     """Compare every record in `before` with the same cell's record in `after`.
 
-    `margins` (metric → margin) replace defaults; `changes` are passed on to the verdict. Raises `BenchError` for an
-    unknown metric, a margin not above zero, and differing protocols.
+    `margins` (metric → margin) replace default margins; `changes` (code changes in words) are stored in the verdict.
+    Raises `BenchError` for an unknown metric, a margin not above zero, and differing protocol versions.
     """
     allowed = {name: metric.margin for name, metric in GATE_METRICS.items()} | dict(margins or {})
     for name, margin in allowed.items():
@@ -188,7 +188,7 @@ _Subject = tuple[str, str, str]  # condition's title, defense, and point or "tra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Measurement:
-    """A metric's values for a subject, before judgement; `increase` is the worsening."""
+    """A metric's values for a subject, not yet compared with the margin; `increase` is the worsening."""
 
     metric: GateMetric
     subject: _Subject
@@ -203,7 +203,7 @@ _Figures = dict[ExampleKey, tuple[float, float]]  # before and after
 
 
 def _pair_up(old: Mapping[str, Record], new: Mapping[str, Record]) -> tuple[_Pairs, tuple[tuple[str, str], ...]]:
-    """Return the comparable pairs, and (subject, reason) for each subject that cannot be compared."""
+    """Return the pairs of comparable records, and (subject, reason) for each subject that cannot be compared."""
     pairs: _Pairs = []
     counts: Counter[tuple[str, str]] = Counter()
     for id_, before in old.items():
@@ -241,7 +241,7 @@ def _obstacle(before: Record, after: Record | None) -> str | None:
 
 
 def _victims(record: Record) -> dict[int, Any]:
-    """Map each reading to its clients, example indices and number of examples."""
+    """Map each reading's number to (clients, example indices, number of examples)."""
     readings = record.attack.numbered() if record.attack else ()
     return {n: (reading.clients, reading.indices, len(reading.examples)) for n, reading in readings}
 
@@ -280,7 +280,7 @@ def _of_attacks(pairs: _Pairs) -> Iterable[_Measurement]:
 
 
 def _readings(pairs: _Pairs) -> dict[tuple[str, ...], _Figures]:
-    """Map (condition, defense, point, metric) to each reading's (before, after); all attacks share readings."""
+    """Map (condition, defense, point, metric) to each reading's values (before, after), which all attacks share."""
     figures: dict[tuple[str, ...], _Figures] = {}
     for before, after in pairs:
         cell = before.cell
@@ -303,7 +303,7 @@ def _readings(pairs: _Pairs) -> dict[tuple[str, ...], _Figures]:
 
 
 def _of_trainings(pairs: _Pairs) -> Iterable[_Measurement]:
-    """Yield the metrics for training cells; each seed is a cluster."""
+    """Yield accuracy and overhead for each defense's trainings; each seed is a cluster."""
     by_subject: dict[_Subject, dict[str, _Figures]] = {}
     for number, (before, after) in enumerate(pairs):
         cell = before.cell
@@ -357,7 +357,7 @@ def _of_shares(name: str, before: WorstCase, after: WorstCase, subject: _Subject
 
 
 def _hits(worst: WorstCase, name: str) -> Mapping[ExampleKey, bool]:
-    """Return the successes behind a share metric: example → whether any attack succeeded."""
+    """Map each example to whether any attack succeeded in the sense of the metric `name`, such as `identified`."""
     return {"identified": worst.identified, "named": worst.named}.get(name, worst.leaked)
 
 
@@ -395,7 +395,7 @@ def _epsilon(worst: WorstCase) -> float:
 
 
 def _faults(records: Collection[Record]) -> Iterable[tuple[str, str, str]]:
-    """Yield broken contracts, unexplained readings, and measurements that contradict the ε at their point."""
+    """Yield (flag code, subject, text) for broken contracts, unexplained readings, and measurements against an ε."""
     broken = {(entry_text(record.cell.defense), each): None for record in records for each in record.broken}
     yield from ((BROKEN, defense, each) for defense, each in broken)
     others = {
@@ -464,7 +464,7 @@ def _judged(measurements: Sequence[_Measurement], margins: Mapping[str, float]) 
 
 
 def _needed(increase: Increase, margin: float, lower: float, upper: float, least: int) -> int | None:
-    """Estimate the pairs required for a decision, as bounds narrow with the square root of their number."""
+    """Estimate the pairs required for a decision, because bounds narrow with the square root of the number of pairs."""
     if increase.freedom < 1:
         return max(least, 2 * increase.pairs) if increase.pairs > 1 else None
     if increase.estimate < margin:

@@ -8,7 +8,7 @@ State = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A line printed by `bench doctor`; `warn` means that runs work without the missing part."""
+    """A line printed by `bench doctor`; status `warn` means that runs work without the missing part."""
 
     name: str
     state: State

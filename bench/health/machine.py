@@ -37,7 +37,7 @@ _SAME = "install both from one index in one command: both CPU-only, or both for 
 
 
 def probe(timeout: float = 120) -> dict[str, Any]:
-    """Return what a fresh interpreter reports on torch within `timeout` s; `torch error` holds a failure's reason."""
+    """Return torch's version, GPUs and threads as seen by a fresh interpreter within `timeout` s, or `torch error`."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", _PROBE], capture_output=True, text=True, timeout=timeout, check=False

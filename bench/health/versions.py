@@ -1,4 +1,4 @@
-"""Check Python and every dependency against the version ranges in the installed metadata."""
+"""Check Python and every dependency against the version ranges in the bench's installed package metadata."""
 
 import platform
 import re
@@ -31,7 +31,7 @@ def dependencies() -> list[Finding]:
 
 
 def dependency(requirement: Requirement) -> Finding:
-    """Check an installed version: a wrong version fails, a missing package fails unless in `_SPARED`."""
+    """Check an installed package: a wrong version fails; a missing package fails, or warns if listed in `_SPARED`."""
     name = re.sub(r"[-_.]+", "-", requirement.name).lower()
     remedy = f"pip install '{requirement.name}{requirement.specifier}'"
     try:

@@ -27,8 +27,8 @@ Floats = NDArray[np.floating[Any]]
 def grid(truth: Floats, guess: Floats, kind: Kind) -> Image.Image | None:
     """Draw up to eight true examples above their reconstructions; None for empty arrays.
 
-    Both arrays are (reading, example, *shape), in the same order, in [0, 1] (clipped here).  All readings' first
-    examples come first.  A table row is drawn as a square.  Raises `ValueError` for differing shapes.
+    Both arrays are (reading, example, *shape), in the same order, in [0, 1] (clipped here).  Each reading's first
+    example precedes second examples.  A table row is drawn as a square.  Raises `ValueError` for differing shapes.
     """
     if not alike(truth, guess):
         return None
@@ -37,8 +37,8 @@ def grid(truth: Floats, guess: Floats, kind: Kind) -> Image.Image | None:
 
 
 def alike(truth: Floats, guess: Floats) -> bool:
-    """Whether the arrays hold examples.  Raises `ValueError` unless both are (reading, example, *shape) with equal
-    shapes.
+    """Return whether the arrays hold examples; raises `ValueError` unless both are (reading, example, *shape),
+    equal.
     """
     if truth.shape != guess.shape or truth.ndim < 3:
         raise ValueError(
@@ -56,8 +56,8 @@ def sheet(tiles: NDArray[np.uint8], gap: int) -> NDArray[np.uint8]:
 
 
 def of_record(run: Path, record: Record) -> Image.Image | None:
-    """Draw the grid from a record's stored arrays; None if the record has none.  Raises `RecordError` for missing or
-    damaged arrays.
+    """Draw the grid from a record's stored arrays; None for a record without arrays.  Raises `RecordError` for
+    missing or damaged arrays.
     """
     return None if record.arrays is None else of_arrays(record, read_arrays(run, record.arrays))
 
@@ -77,7 +77,7 @@ def save(image: Image.Image, path: Path) -> None:
 
 
 def chosen(values: Floats) -> Floats:
-    """Select the examples to show: (reading, example, *shape) → (at most eight, *shape), first examples first."""
+    """Select the examples to show: (reading, example, *shape) → (at most eight, *shape); first examples come first."""
     return np.swapaxes(values, 0, 1).reshape(-1, *values.shape[2:])[:EXAMPLES]
 
 

@@ -32,10 +32,10 @@ class Thumbnail:
 
 
 def fitting(truth: Floats, guess: Floats, kind: Kind, limit: int) -> Thumbnail | None:
-    """Return the thumbnail with the first (examples, side, quality) in `LADDER` that stays within `limit` bytes;
-    None for empty arrays, or if all are too large.
+    """Return the best thumbnail within `limit` bytes, by the steps (examples, side, quality) in `LADDER`.
 
-    Both arrays are (reading, example, *shape) in [0, 1].  Raises `ValueError` as `grid` does.
+    None for empty arrays, or if all are too large. Both arrays are (reading, example, *shape) in [0, 1].  Raises
+    `ValueError` for differing shapes.
     """
     if not alike(truth, guess):
         return None

@@ -31,11 +31,11 @@ class Chart:
     heading: str
     caption: str
     needs: tuple[str, ...]
-    """Names of the data fields without which a row is not shown."""
+    """Names of the data fields that a board row needs to be shown."""
     nothing: str
-    """Text shown in place of a chart without rows."""
+    """Text shown in place of the chart if no row can be shown."""
     most: int
-    """Maximum number of rows; the best ranked rows are shown."""
+    """Maximum number of rows; the rows with the best ranks are shown."""
     spec: Mapping[str, Any]
 
 
@@ -104,7 +104,7 @@ def charts() -> list[Chart]:
 
 
 def conditions(lines: Iterable[Line]) -> list[dict[str, Any]]:
-    """Return the board lines as JSON data for the charts, by condition; an attack is its index in the page's list."""
+    """Return the charts' data as JSON types, an item for each condition; an attack is its index in the page's list."""
     return [
         {
             "title": group[0].row.title,
@@ -117,7 +117,7 @@ def conditions(lines: Iterable[Line]) -> list[dict[str, Any]]:
 
 
 def _telling(rows: Sequence[Row]) -> str:
-    """Return the interception point at which defenses differ most; at the worst point, all may leak equally."""
+    """Return the point at which the defenses' success rates differ most; at the worst point, all rates may be equal."""
     rates: dict[str, list[float]] = {}
     for row in rows:
         for point, at in row.points.items():

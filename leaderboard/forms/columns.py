@@ -45,11 +45,11 @@ class Column:
     """The column's name in CSV."""
     heading: str
     value: Callable[[Row], Any]
-    """Computes the value from a row, as written to CSV and used for sorting on the page."""
+    """Computes the value from a board row; CSV holds this value, and the page sorts by this value."""
     show: Callable[[Any], str] = str
     """Formats a value for readers; None is shown as a dash."""
     words: Callable[[Line], str] | None = None
-    """Formats a whole line for readers, in place of `show`."""
+    """Formats the value from a `Line`, in place of `show`."""
     forms: tuple[Literal["csv", "markdown", "page"], ...] = ("csv", "markdown", "page")
     terminal: tuple[str, str] | None = None
     """(heading of the terminal column that shows this value, prefix before the value); None: not in the terminal."""
@@ -57,7 +57,7 @@ class Column:
     kind: Literal["num", "text", "unsortable"] = "num"
     """How the page sorts the column."""
     cell: str = "figure"
-    """The page's template macro that draws the cell."""
+    """Name of the template macro that draws the column's table cells on the page."""
     point: str = ""
     note: Callable[[Row], str | None] = lambda row: None
     """Returns the small text below the value on the page."""
@@ -68,7 +68,7 @@ class Column:
         return {"#": "Rank"}.get(self.heading, f"ASR at {self.point}" if self.cell == "rate" else self.heading)
 
     def known(self, row: Row) -> Any:
-        """Return the row's value; None for a non-finite number."""
+        """Return the board row's value; None for a non-finite number."""
         value = self.value(row)
         return None if isinstance(value, float) and not isfinite(value) else value
 
@@ -81,7 +81,7 @@ class Column:
 
 
 def lines(rows: Sequence[Row]) -> list[Line]:
-    """Give each board row short names for its defense and attacks."""
+    """Return each board row with short names for its defense and attacks."""
     by_key = grouped(rows, lambda row: row.key)
     names = {key: distinct(row.defense for row in group) for key, group in by_key.items()}
     points = [at for row in rows for at in row.points.values()]
@@ -153,7 +153,7 @@ def _best_attack(line: Line) -> str:
 
 
 def _at(point: str) -> list[Column]:
-    """Return an interception point's columns; only its ASR is shown outside CSV."""
+    """Return an interception point's columns: the success rate, and for CSV further figures."""
 
     def of(read: Callable[[AtPoint], Any]) -> Callable[[Row], Any]:
         return lambda row: read(row.points[point]) if point in row.points else None
@@ -197,7 +197,7 @@ def _at(point: str) -> list[Column]:
 
 
 def _bar(row: Row) -> str:
-    """Return the PSNRs to compare the best attack with: best prior and, if computed, linear-Gaussian reference."""
+    """Return the PSNR of the best prior-only baseline and, if computed, of the linear-Gaussian reference, as text."""
     worst = row.worst
     prior = figure(PSNR_DB, worst.prior_psnr_db if worst else None)
     if worst is None or worst.reference_db is None:
@@ -206,7 +206,7 @@ def _bar(row: Row) -> str:
 
 
 def recognised(rate: Rate) -> str:
-    """Format a rate (see `Rate`) on three lines: `12 % [5–24 %]`, `chance 1.0 %`, `ceiling 1.6 %, here 1.5 %`."""
+    """Format a recognition rate on three lines: `12 % [5–24 %]`, `chance 1.0 %`, `ceiling 1.6 %, here 1.5 %`."""
     provable = "no ceiling" if rate.ceiling is None else f"ceiling {fine(rate.ceiling)}"
     provable += "" if rate.here is None else f", here {fine(rate.here)}"
     return f"{share(rate.value)} [{interval(rate.interval)}],\nchance {fine(rate.chance)},\n{provable}"

@@ -37,9 +37,9 @@ class Strip:
 def strips(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False) -> list[Strip]:
     """Return the figure's lines: the true examples, then each row's reconstructions by its best attack at `point`.
 
-    `runs` maps cell id to run folder. Only rows with the first row's title and victims appear. At most eight victims
-    are shown, in their original order, never selected by success. Rows with private data appear only if `private` is
-    set. Empty if no arrays are found.
+    `runs` maps cell id to run folder. Only rows with the first row's condition and victims appear. At most eight
+    victims are shown, in the readings' order, never selected by success. Rows with private data appear only if
+    `private` is set. Empty if no arrays are found.
     """
     rows = [row for row in rows if row.title == rows[0].title and (private or not row.private)]
     names = distinct(row.defense for row in rows)
@@ -57,7 +57,6 @@ def strips(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False
 
 
 def _words(at: AtPoint) -> str:
-    """Return the caption with success rate and identified rate: even a blurred face may be identified."""
     # the font has no ≥
     reached = rate(at.asr, lower_bound=at.lower_bound).replace("≥", "at least")
     words = f"{reached} of {at.examples} reconstructed"
@@ -90,7 +89,7 @@ def png(lines: Sequence[Strip]) -> bytes:
 
 
 def svg(lines: Sequence[Strip]) -> bytes:
-    """Draw the figure as SVG, with text as text and each example as an image with its original pixels."""
+    """Draw the figure as SVG, with names and captions as text, and each example as an image with its stored pixels."""
     width, height = _size(lines)
     root = Element(
         "svg",

@@ -44,7 +44,7 @@ _SPECIAL = str.maketrans(
 
 
 def board(rows: Sequence[Row], standings: Sequence[Standing] = ()) -> str:
-    """Return a `table` for each condition, after a table with the standings; 95 % intervals; ≥ marks lower bounds."""
+    """Return a `table` with the standings, then a `table` for each condition; 95 % intervals; ≥ marks lower bounds."""
     parts = [_standings(standings)] if standings else []
     for title, group in grouped(lines(rows), lambda line: line.row.title).items():
         shown = [

@@ -9,7 +9,7 @@ from bench.leaderboard.forms.notes import LEGEND, notes
 
 
 def board(rows: Sequence[Row]) -> str:
-    """Return a Markdown table for each title, followed by its flags."""
+    """Return a Markdown table for each condition, followed by its flags."""
     parts = []
     for title, group in grouped(lines(rows), lambda line: line.row.title).items():
         shown = [column for column in columns(line.row for line in group) if "markdown" in column.forms]

@@ -17,7 +17,7 @@ LEGEND = (
 
 
 def notes(lines: Sequence[Line]) -> list[str]:
-    """Return each flag's text with the defenses concerned, then the federated settings of the board's trainings."""
+    """Return each flag's text with the names of the flagged defenses, then the settings of the board's trainings."""
     names: dict[str, dict[str, None]] = {}
     for line in lines:
         for flag in line.row.flags:

@@ -53,5 +53,5 @@ def epsilon(value: float | None) -> str:
 
 
 def formatted(value: float | None, form: str = "g") -> str:
-    """Format any other figure by a format specification."""
+    """Format any other figure by a Python format specification, such as `.3g`."""
     return NONE if value is None or not isfinite(value) else format(value, form)

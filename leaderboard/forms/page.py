@@ -79,7 +79,7 @@ def render(
 
 
 def _titles(rows: Sequence[Row]) -> list[str]:
-    """Return each condition's title, shortened if the short title is unique."""
+    """Return each condition's title, or its short title if no other condition has the same short title."""
     full = {row.key: row.title for row in rows}
     short = {row.key: row.short for row in rows}
     counts = Counter(short.values())
@@ -133,7 +133,6 @@ def _file(name: str) -> str:
 
 
 def _packed(source: str) -> str:
-    """Compress a library to a third, with reproducible bytes."""
     return b64encode(gzip.compress(source.encode(), mtime=0)).decode()
 
 
@@ -157,7 +156,7 @@ def _rates(row: Row) -> dict[str, str]:
 
 
 def _tap(row: Row, point: str) -> str:
-    """Describe a point: number of examples, recognition, and ε."""
+    """Return a row's figures at a point as text: number of examples, recognition rates, and ε."""
     at = row.points[point]
     once = "" if at.at_least_once is None else f", {share(at.at_least_once)} on some draw of the noise"
     why = f" ({_cut(at.epsilon_absent)})" if at.epsilon is None and at.epsilon_absent else ""

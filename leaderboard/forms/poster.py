@@ -28,7 +28,7 @@ _FOOT = (
 
 
 def svg(standings: Sequence[Standing], strips: Mapping[str, bytes], title: str) -> bytes:
-    """Draw a line for each standing: leakage at each point, recognition, accuracy, ε and the reconstruction strip."""
+    """Draw a line for each standing: leakage at each point, recognition, accuracy, ε, and its image from `strips`."""
     points = columns(standings)
     heads = [(point, POINTS[point].heading if point in POINTS else "") for point in points]
     heads += [("recognised", "at the server"), ("accuracy", "change"), ("ε", "neighbours")]
@@ -110,7 +110,7 @@ def _strip_width(strips: Mapping[str, bytes]) -> int:
 
 
 def _picture(root: Element, left: int, top: int, content: bytes) -> None:
-    """Draw a strip as PNG, because every SVG reader can show PNG."""
+    """Draw a WebP strip as PNG, because every SVG reader can show PNG."""
     image, buffer = Image.open(BytesIO(content)).convert("RGB"), BytesIO()
     image.save(buffer, "PNG")
     SubElement(

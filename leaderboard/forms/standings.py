@@ -187,7 +187,7 @@ def _ceiling(place: Place | None) -> str:
 
 
 def _change(standing: Standing) -> str:
-    """Format the change in accuracy in points, such as −17, or count the diverged trainings."""
+    """Format the change in accuracy in percentage points, such as −17, or the number of diverged trainings."""
     if standing.diverged:
         return f"{len(standing.diverged)} of {len(standing.costs)} diverged"
     lost = standing.lost

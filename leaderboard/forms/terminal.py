@@ -26,7 +26,7 @@ UNDESCRIBED = "plain: the defense describes nothing"
 
 
 def board(rows: Sequence[Row]) -> RenderableType:
-    """Return a board table for each title, followed by its flags."""
+    """Return a board table for each condition, followed by its flags."""
     parts: list[RenderableType] = []
     for title, group in grouped(lines(rows), lambda line: line.row.title).items():
         parts += [_board_table(title, group), *(Text(note, style="dim") for note in notes(group)), Text("")]
@@ -34,7 +34,7 @@ def board(rows: Sequence[Row]) -> RenderableType:
 
 
 def conditions(every: Iterable[Condition], *, detail: bool = True) -> RenderableType:
-    """Return a table for each condition, with the worst-case ASR of each defense at each point.
+    """Return a table for each condition, with each defense's success rate at each point over all attacks.
 
     `detail` adds the interval, the best single attack with its median PSNR, and the best prior-only baseline.
     """
@@ -42,7 +42,7 @@ def conditions(every: Iterable[Condition], *, detail: bool = True) -> Renderable
 
 
 def attacks(rows: Iterable[AttackRow]) -> RenderableType:
-    """Return an attack table for each shared configuration, with published figures dim below measured figures."""
+    """Return an attack table for each shared configuration; published figures stand dim below measured figures."""
     groups = grouped(rows, lambda row: row.title)
     return Group(*(_attack_table(title, group) for title, group in groups.items()), *_sources(groups))
 
@@ -70,7 +70,7 @@ def trainings(
 
 
 def bayesian(result: BayesianResult | None) -> list[str]:
-    """Describe a training's Bayesian ε by level (such as client), next to the moments accountant's ε on the run."""
+    """Return text lines: the training's Bayesian ε by level (such as client), next to the moments accountant's ε."""
     if result is None:
         return []
     words = []
@@ -84,7 +84,7 @@ def bayesian(result: BayesianResult | None) -> list[str]:
 
 
 def _board_table(title: str, group: Sequence[Line]) -> RenderableType:
-    """Draw a board table in 80 columns: related figures share a terminal column, and empty columns are omitted."""
+    """Draw a board table in 80 columns; related figures share a column, and columns without a value are omitted."""
     stacks = grouped(columns(line.row for line in group), lambda column: column.terminal and column.terminal[0])
     shown = {
         heading: stack
@@ -122,7 +122,7 @@ def _narrow(recognised: str) -> str:
 
 
 def _scored(worst: WorstCase | AtPoint, *, best: str = "", nothing: str = NONE) -> Text:
-    """Format a worst case in colour, then dim its interval and best attack; without a figure, give the reason."""
+    """Format a success rate in colour, then dim its interval and best attack; without a rate, the reason."""
     if worst.asr is None:
         if worst.crashed:
             return Text("crashed", style="red")
@@ -219,7 +219,7 @@ def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> RenderableType:
 
 
 def _black_box(worst: WorstCase | None) -> Text:
-    """Format the black-box attack's rate and median PSNR; the RMSE and PSNR columns next to it show other attacks."""
+    """Format the black-box attacks' success rate and median PSNR; the table's other columns show other attacks."""
     if worst is None:
         return Text(NONE, style="dim")
     text = _informed(worst)
