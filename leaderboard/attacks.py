@@ -32,7 +32,7 @@ class AttackRow:
     """Attack success rate; in a cascade, over the examples that earlier attacks did not reconstruct."""
     interval: tuple[float, float] | None
     medians: dict[str, float | None]
-    """Map from metric name to the examples' median; a failed attack counts as the worst value. None in a cascade."""
+    """Map from metric name to the examples' median (failed attacks: worst value); None in a cascade (see `asr`)."""
     rmse_of_successes: float | None
     """Median RMSE over the reconstructed examples."""
     prior_psnr_db: float | None

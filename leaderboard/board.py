@@ -67,7 +67,7 @@ class AtPoint:
     by_attack: dict[str, float]
     """Map from attack name to success rate."""
     reached: tuple[float, ...]
-    """Share of examples that any attack brought to a PSNR of at least 10, 12, …, 60 dB; () in a cascade."""
+    """Share of examples brought to a PSNR of at least 10, 12, …, 60 dB by any attack; () if attacks stop early."""
     prior_asr: float | None
     prior_psnr_db: float | None
     reference_db: float | None = None

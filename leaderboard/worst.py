@@ -234,14 +234,14 @@ class WorstCase:
     def median_on_report_draws(self, attack: str, metric: Metric) -> float | None:
         """Return a metric's median for an attack on all noise draws except the first, which selects the best attack.
 
-        With a single draw, the median on this draw. None in a cascade, because each attack saw different readings.
+        With a single draw, the median on this draw. None if `cascade`, because each attack saw different readings.
         """
         if self.cascade:
             return None
         return median_of(self._on_draws(attack, first=False), metric)
 
     def rate(self, attack: str) -> float:
-        """Return an attack's success rate over its examples; in a cascade, over all examples."""
+        """Return an attack's success rate over its examples; if `cascade`, over all examples."""
         if self.cascade:
             return sum(example.success for example in self.scores[attack].values()) / max(1, len(self.leaked))
         return _rate(self.scores[attack].values())

@@ -239,7 +239,7 @@ def _federated(federated: Federated, client_examples: int | None) -> str:
 
 
 def headline(record: schema.Record) -> str:
-    """Return a cell's main figure for a list: its ASR or accuracy; empty without a result."""
+    """Return a cell's main figure for a list: its success rate or accuracy; empty without a result."""
     if record.attack is not None:
         return asr(record.attack.summary) if record.attack.summary else "nothing left"
     return share(record.training.accuracy, 1) if record.training is not None else ""

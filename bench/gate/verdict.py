@@ -100,7 +100,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The gate's result: an outcome and the comparisons for all metrics and subjects."""
+    """The gate's result: an outcome, and a comparison for each metric and subject (defense, condition, point)."""
 
     outcome: Outcome
     comparisons: tuple[Comparison, ...]

@@ -117,7 +117,7 @@ def conditions(lines: Iterable[Line]) -> list[dict[str, Any]]:
 
 
 def _telling(rows: Sequence[Row]) -> str:
-    """Return the point at which the defenses' success rates differ most; at the worst point, all rates may be equal."""
+    """Return the interception point at which the defenses' success rates differ most."""
     rates: dict[str, list[float]] = {}
     for row in rows:
         for point, at in row.points.items():

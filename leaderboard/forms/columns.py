@@ -64,7 +64,7 @@ class Column:
 
     @property
     def spoken(self) -> str:
-        """The heading as read without the group heading above, such as `ASR at type-1`."""
+        """The heading for tables without group headings, such as `ASR at type-1`."""
         return {"#": "Rank"}.get(self.heading, f"ASR at {self.point}" if self.cell == "rate" else self.heading)
 
     def known(self, row: Row) -> Any:

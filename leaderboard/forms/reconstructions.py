@@ -41,7 +41,7 @@ def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats, Kind] | N
 
 
 def thumbnails(rows: Sequence[Row], runs: Runs, *, private: bool = False) -> dict[tuple[str, str], Thumbnail]:
-    """Map (condition key, defense) to a thumbnail of the best attack's reconstructions at the worst point.
+    """Map (condition key, defense) to the best attack's reconstructions at the point with the highest success rate.
 
     More rows mean smaller images. Rows with private data appear only if `private` is set.
     """

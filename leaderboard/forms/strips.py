@@ -1,6 +1,6 @@
 """Draw a strip of images for each defense on a suite: each victim's nearest reconstruction by any attack.
 
-The attacks are pooled, because in a cascade each attack saw other readings. All strips show the same victims.
+The attacks are pooled, because later attacks saw only some of the readings. All strips show the same victims.
 """
 
 import io
