@@ -1,4 +1,4 @@
-"""Run an attack cell: draw the truth, observe the round, attack the reading, score the reconstruction."""
+"""Run an attack cell: draw the true examples, observe the round, attack the readings, score the reconstruction."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,11 +24,10 @@ from bench.trip import TRACED, Reconstruction
 def attack(
     cell: AttackCell, context: RunContext, memory: Memory, place: Place = HERE
 ) -> tuple[AttackResult, Attempt | None]:
-    """Return the cell's result and the attack's attempt, whose cost goes into the record.
+    """Return an attack cell's result, and the attack's reconstruction with its cost (None: no reading to attack).
 
-    In a cascade, a cell skips readings whose examples all leaked to earlier cells; the attempt is None if no reading
-    remains.  The federated round and the attack run at `place`; truth and scores never leave this process.  Raises
-    `NotApplicable` for a cell that cannot run.
+    In a cascade, readings whose examples all leaked to earlier cells are skipped.  Round and attack run at `place`; the
+    true examples stay in this process.  Raises `NotApplicable` for a cell that cannot run.
     """
     truth = draw_truth(cell, place.data(cell, context, memory), context.run)
     if not truth.rows:

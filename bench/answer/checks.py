@@ -1,4 +1,4 @@
-"""Checks in addition to scores: the reading's distortion, the objective at the truth, conditions, ε at the point."""
+"""Checks of readings before the attack: distortion, the objective at the true examples, conditions, ε."""
 
 from collections.abc import Mapping, Sequence
 
@@ -33,8 +33,8 @@ REFERENCES = 8  # readings per cell: seconds each
 def diagnose(
     cell: AttackCell, setup: Setup, truth: CellTruth, reading: Reading, batches: Sequence[Batches]
 ) -> Diagnosis:
-    """Run all the harness's checks on a cell's observed readings, including readings that a cascade's earlier cells
-    already reconstructed.  Raises `NotApplicable` if the attack refuses the reading.
+    """Check a cell's readings: distortion, objective at the true examples, conditions, and ε. Raises `NotApplicable`
+    if the attack refuses the readings.
     """
     attacker = attacker_of(cell, reading)
     examples = truth.examples
@@ -69,9 +69,7 @@ def reference(reading: Reading, truth: Truth) -> float | None:
 
 
 def self_check(attacker: Attack, reading: Reading, truth: Truth, setup: Setup, seed: int) -> SelfCheck:
-    """Compare the attack's objective at the truth (the training examples) with its value at random public examples.
-    The comparison is left empty for an attack without an objective.
-    """
+    """Compare the attack's objective (None: no figures) at the true examples with its value at random public ones."""
     described = explained(reading, truth)
     objective = attacker.objective(reading)
     if objective is None:
@@ -99,9 +97,7 @@ def conditions(
     *,
     decoded: bool = False,
 ) -> AttackConditions:
-    """Return model, norms and knowledge during the attack; `decoded` says that the likelihood decoder ranked
-    candidates.
-    """
+    """Return model, norms and the attacker's knowledge; `decoded`: candidates were ranked by likelihood."""
     norms = torch.stack([value.flatten(1).square().sum(1) for value in undefended.values()]).sum(0).sqrt()
     weights_norm = float(sum(value.square().sum() for value in setup.weights.values()) ** 0.5)
     knows_all = reading.description is not None or untouched(setup.stages, point)
@@ -136,6 +132,6 @@ def privacy_at(cell: AttackCell, setup: Setup, point: Point, reading: Reading) -
 
 
 def privacy(figures: tuple[Epsilon, ...], headline: Epsilon | None, absent: str | None) -> Privacy:
-    """Put ε into a record's form: all `figures`, the main figure `headline`, and the reason if ε is `absent`."""
+    """Return ε in a record's form: all values, the main value (`headline`), and the reason if it is absent."""
     epsilon, absent = (headline.epsilon, headline.absent) if headline else (None, absent)
     return Privacy(epsilon=epsilon, absent=absent, figures=figures)

@@ -1,7 +1,7 @@
-"""Attack several cells in a single batch, if they share model, weights and objective.
+"""Attack several cells in a single batch, if they share model, weights and attack; a single cell rarely fills a GPU.
 
-A single cell rarely fills a GPU.  Every cell still gets a separate record: its result waits in `Memory.attacked` for
-the cell's turn, and its cost names the other cells in the batch.
+Every cell still gets a separate record: its result waits in `Memory.attacked` until the cell's turn, and its cost names
+the other cells in the batch.
 """
 
 import time
@@ -26,9 +26,9 @@ class _Member:
     observation: Observation
     key: ReadingKey
     wall: float
-    """Wall-clock seconds that the observation took."""
+    """Wall-clock seconds for the observation of the round."""
     cpu: float
-    """CPU seconds that the observation took."""
+    """CPU seconds for the observation of the round."""
 
     @property
     def reading(self) -> Reading:
@@ -38,8 +38,8 @@ class _Member:
 def attack_together(cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
     """Attack `cell` in a batch with as many later cells from `company` as fit on the device; results wait in memory.
 
-    Cells with a different objective are skipped.  If the shared attack fails, no result is kept, and each cell reports
-    the failure at its turn.
+    Cells with another objective are skipped.  If the batch fails, no result is kept, and each cell is attacked at its
+    turn.
     """
     if not company or not isinstance(cell, AttackCell) or cell.id in memory.attacked or not many_rows(context):
         return
@@ -78,7 +78,7 @@ def attack_together(cell: AnyCell, company: Sequence[AnyCell], context: RunConte
 
 
 def part_of(whole: Reconstruction, rows: Sequence[int]) -> Reconstruction:
-    """Return a batch's reconstruction for the readings `rows`; the loss history ends at their last evaluation."""
+    """Return a batch's reconstruction for the readings with numbers `rows`, and their part of the loss history."""
     part = whole.of(rows)
     last = int(part.evaluations.max())
     marks = [n for n, (mark, _) in enumerate(part.history) if mark < last]

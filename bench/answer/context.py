@@ -33,7 +33,7 @@ class RunContext:
 
 
 def many_rows(context: RunContext) -> bool:
-    """Whether several cells may share a batch; never with a time limit, because the limit holds per cell."""
+    """Return whether several cells may share a batch; never with a time limit, because the limit is per cell."""
     return context.time_limit is None and (context.rows is not None or context.device != "cpu")
 
 
@@ -64,4 +64,4 @@ class Memory:
     simulations: Kept = field(default_factory=dict)
     """Simulated readings, by a hash of the simulator and its arguments."""
     attacked: dict[str, tuple[Observation, Attempt]] = field(default_factory=dict)
-    """Observation and attempt by cell id, for cells attacked before their turn (`bench.answer.company`)."""
+    """Cell id → observation and reconstruction, for cells attacked before their turn (`bench.answer.company`)."""

@@ -1,7 +1,7 @@
-"""Likelihood decoder: rank the true example among all gallery candidates, given its batch's other examples.
+"""Likelihood decoder: ranks the gallery's candidates for a reading's first example by likelihood.
 
-No attacker beats the likelihood if all candidates are equally likely in advance, and knowledge of the batch's other
-examples only helps.  Therefore no attacker on the same weights and data beats the decoder's success rate.
+The decoder knows the batch's other examples.  If all candidates are equally likely in advance, no attacker on the same
+weights and data has a higher success rate than the decoder.
 """
 
 import torch
@@ -19,7 +19,7 @@ _CHUNK = 64  # candidates computed at once
 
 
 def has_likelihood(reading: Reading) -> bool:
-    """Whether additive noise with a known law is the reading's only randomness."""
+    """Return whether additive noise with a known law is the reading's only randomness."""
     description = reading.description
     if description is None or reading.steps > 1 or reading.linked != "vector" or not description.additive:
         return False
@@ -29,10 +29,10 @@ def has_likelihood(reading: Reading) -> bool:
 
 
 def decoder_places(reading: Reading, truth: Truth, gallery: Gallery) -> tuple[int, ...] | None:
-    """Return the likelihood rank (from 0) of each reading's first true example among the gallery's candidates.
+    """Return the likelihood rank, from 0, of each reading's first true example among the gallery's candidates.
 
-    With granted labels, only candidates with the same label compete.  Returns None for a single example per reading
-    (the attack's own ranking is used), for more than `EXAMPLES` examples, and without a likelihood.
+    With granted labels, only candidates with the same label are ranked.  Returns None for readings of a single example
+    (the attack's ranking is used), for more than `EXAMPLES` examples, and without a likelihood.
     """
     if not 1 < reading.examples <= EXAMPLES or not has_likelihood(reading):
         return None

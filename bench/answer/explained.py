@@ -1,5 +1,5 @@
-"""Check in every cell that the defense's description, applied to the truth, gives the reading up to the stated
-noise.  The contracts `description` and `noise` check the same on trial data, which a defense could recognise.
+"""Check of a defense's description in every cell: applied to the true examples, it must give the reading. The
+contracts `description` and `noise` check the same on trial data, which a defense could recognise.
 """
 
 import torch
@@ -16,10 +16,10 @@ _LAPLACE = 5.0  # variance of a squared Laplace draw, in squared variances
 
 
 def explained(reading: Reading, truth: Truth) -> bool | None:
-    """Whether the defense's description, applied to the truth, gives the reading up to noise of the stated variance.
+    """Return whether the defense's description of the true examples equals the reading up to the stated noise.
 
-    The difference may be smaller only if the stated noise is an upper bound.  Returns None without a description, with
-    randomness other than additive Gaussian or Laplace noise, and for a mean over clients with several local steps.
+    A smaller difference is accepted only if the stated noise is an upper bound.  Returns None without a description,
+    with randomness other than additive Gaussian or Laplace noise, and for a mean over clients with several local steps.
     """
     if reading.description is None or not reading.description.additive or reading.linked != "vector":
         return None

@@ -58,9 +58,7 @@ def granted_gallery(cell: AttackCell, data: Data, truth: Truth) -> Gallery | Non
 
 
 def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, labels: bool) -> Naming | None:
-    """Compare the candidates that the attack names with the truth, and add a blind guess's chance; None without
-    names.
-    """
+    """Compare the candidates that the attack picked from the gallery with the true examples; None without picks."""
     if reconstruction.named is None:
         return None
     named = reconstruction.named.cpu()
@@ -72,7 +70,7 @@ def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, la
 
 
 def naming_chance(gallery: Gallery, truth: Truth, *, labels: bool) -> float:
-    """Return the chance that a blind guess names a true example; with granted `labels`, it guesses within the label."""
+    """Return the chance that a blind guess from the gallery is a true example; with granted `labels`, of its class."""
     if not labels:
         return truth.labels.shape[1] / len(gallery.labels)
     of_label = torch.bincount(gallery.labels)
@@ -81,7 +79,7 @@ def naming_chance(gallery: Gallery, truth: Truth, *, labels: bool) -> float:
 
 
 def of_first(places: Sequence[int], hits: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return ranks in the shape of `hits`: `places` (reading,) for a reading's first example, -1 for other examples."""
+    """Return ranks in the shape of `hits` (reading, example): `places` for each first example, -1 for the others."""
     whole = np.full(hits.shape, -1, np.int64)
     whole[:, 0] = places
     return whole

@@ -12,7 +12,7 @@ from bench.cell import AttackCell
 
 def observe_cell(cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory) -> Observation:
     """Run the defended round, observe it at the cell's point, and check the readings.  Raises `NotApplicable` for a
-    cell that cannot run, or if the attack refuses the reading.
+    cell that cannot run, or if the attack refuses the readings.
     """
     setup = prepare(cell, context, memory)
     batches = batches_of(cell, setup, truth.victims, truth.point)
@@ -24,5 +24,5 @@ def observe_cell(cell: AttackCell, truth: CellTruth, context: RunContext, memory
 
 
 def draw_and_observe(cell: AttackCell, context: RunContext, memory: Memory) -> Observation:
-    """Draw the cell's truth, then do as `observe_cell`, for callers without a drawn truth."""
+    """Draw the cell's true examples, then do as `observe_cell`."""
     return observe_cell(cell, draw_truth(cell, load_data(cell, context, memory), context.run), context, memory)

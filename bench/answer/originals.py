@@ -1,7 +1,7 @@
-"""Scores behind a defense that mixes two examples (`mixup`): a type-2 reading leaks if either is reconstructed.
+"""Scores for a defense that mixes two examples (`mixup`): a type-2 reading leaks if either is reconstructed.
 
-A defense at stage `input` may mix an example with the batch's next example (`bench.registry.mixing`): the reading's two
-originals.  Readings of whole batches contain all originals and need no second truth.
+A defense at stage `input` may mix an example with the batch's next example (`bench.registry.mixing`).  Readings of
+whole batches contain both examples anyway.
 """
 
 import math
@@ -21,16 +21,16 @@ EITHER = "its defense mixes examples before their gradient: one leaks if either 
 
 
 def other_originals(cell: AttackCell, truth: CellTruth) -> tuple[Truth, ...]:
-    """Return the truth with each mixture's second example, for type-2 readings behind mixing; else an empty tuple."""
+    """Return the second example of each mixture as further true examples, for type-2 readings; else an empty tuple."""
     return tuple(truth_at(truth.victims, truth.point, n).of(truth.rows) for n in range(1, originals(cell)))
 
 
 def against_originals(
     cell: AttackCell, truth: CellTruth, first: Truth, score: Callable[[Truth], Scores]
 ) -> tuple[Truth, Scores]:
-    """Score each reading against the first example (`first`) and, behind mixing, the second example in its mixture;
-    keep the example that leaked, or else the example with the higher PSNR.  Returns the kept truth and its
-    scores.  A blind guess has two chances, so the identification chance doubles.
+    """Score each reading against its first example and, for mixing, against the second example of the mixture;
+    return the example that leaked, or else the example with the higher PSNR, and its scores.  A blind guess has
+    two chances, so the identification chance doubles.
     """
     scores = score(first)
     used = first

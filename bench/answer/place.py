@@ -1,4 +1,4 @@
-"""Places that run the registered entries' code: this process (`HERE`), or plug-in processes (`bench.isolation`)."""
+"""Places that run the code of attacks, defenses, models and data sets: this process, or plug-in processes."""
 
 import resource
 import time
@@ -39,16 +39,16 @@ class Usage:
 
 
 class Place(Protocol):
-    """A place that runs the registered entries' code; truth and scores stay in the calling process."""
+    """A place that runs the code of attacks, defenses, models and data sets, but holds no true examples."""
 
     def concerns(self, cell: AnyCell) -> bool:
-        """Whether other processes run this cell."""
+        """Return whether processes other than this process run the cell."""
 
     def data(self, cell: AnyCell, context: RunContext, memory: Memory) -> Data:
         """Return the cell's data set; raises `DataError` if its content changed since planning."""
 
     def attack_together(self, cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
-        """Attack the cell and suitable later cells in a single batch; the results wait in memory."""
+        """Attack the cell and suitable later cells from `company` in a single batch; the results wait in memory."""
 
     def attacked(
         self, cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory
@@ -81,7 +81,7 @@ class Here:
     def attacked(
         self, cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory
     ) -> tuple[Diagnosis, Attempt]:
-        """Return the cell's result if `attack_together` already attacked the remaining readings; else attack now."""
+        """Return the cell's result if `attack_together` attacked it earlier on the same readings; else attack now."""
         waiting = memory.attacked.pop(cell.id, None)
         if waiting is not None and waiting[0].reading.indices == truth.rows:
             return waiting[0].diagnosis, waiting[1]

@@ -1,4 +1,4 @@
-"""A record's provenance: hashes of the code and weights behind it, and the readings that a cascade left to attack."""
+"""A record's provenance: hashes of code and weights, and in a cascade the numbers of the readings to attack."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Public data granted to an attacker: the public split, draws with its moments, or draws from a generic law.  The
-attacker always gets examples, so an attack computes its statistics in the same way for every grant.
+"""Public examples granted to an attacker: the public split, random examples with its mean and covariance, or generic
+ones. The attacker always gets examples, so an attack computes its statistics in the same way for every grant.
 """
 
 import torch
@@ -42,8 +42,8 @@ def known_public(data: Data, known: PublicKnowledge) -> tuple[Tensor, Tensor]:
 
 
 def _one_over_f(noise: Tensor) -> Tensor:
-    """Turn white noise (..., 2·height, 2·width) into images (..., height, width) with amplitudes 1/f and unit
-    variance.  Only a quarter of the periodic image is kept, because its opposite edges match.
+    """Turn white noise (..., 2·height, 2·width) into images (..., height, width) with amplitudes 1/f and variance 1.
+    The image is a quarter of a larger image, whose opposite edges match.
     """
     height, width = noise.shape[-2:]
     down, across = torch.fft.fftfreq(height).to(noise)[:, None], torch.fft.fftfreq(width).to(noise)

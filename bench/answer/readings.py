@@ -25,7 +25,7 @@ from bench.trip import Reading
 def take_reading(
     cell: AttackCell, setup: Setup, truth: CellTruth, batches: Sequence[Batches], simulations: Kept | None = None
 ) -> Reading:
-    """Return all that the attacker knows at the cell's point; simulated readings in `simulations` are reused."""
+    """Return the readings at the cell's point with all that the attacker knows; `simulations` are reused."""
     point, gallery = truth.point, truth.gallery
     data, grants, federated = setup.data, cell.grants, cell.federated
     shown = [
@@ -144,7 +144,7 @@ def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def reading_hash(reading: Reading) -> str:
-    """Return the SHA-256 over all the reading's fields, grants included, except the point's name."""
+    """Return the SHA-256 of a reading's fields, grants included, except the point's name."""
     digest = hashlib.sha256()
     for field in fields(reading):
         value = reading.examples if field.name == "point" else getattr(reading, field.name)

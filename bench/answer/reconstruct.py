@@ -23,7 +23,7 @@ _GRADIENTS, _INPUTS = 40, 400
 
 
 def attacker_of(cell: AttackCell, reading: Reading) -> Attack:
-    """Return the cell's attack; raises `NotApplicable` if the attack refuses the reading."""
+    """Return the cell's attack; raises `NotApplicable` if the attack refuses the readings."""
     attacker: Attack = registry.of("attacks", cell.attack)
     if reason := attacker.refuses(reading):
         raise NotApplicable(reason)
@@ -36,7 +36,7 @@ def reading_key(reading: Reading, cell: AttackCell) -> ReadingKey:
 
 
 def recalled(key: ReadingKey, memory: Memory) -> Attempt | None:
-    """Return the earlier attempt for this key, or None if memory has none."""
+    """Return the reconstruction in memory for this key, with its cost, or None."""
     if key not in memory.reconstructions:
         return None
     reconstruction, other = memory.reconstructions[key] = memory.reconstructions.pop(key)
@@ -44,14 +44,14 @@ def recalled(key: ReadingKey, memory: Memory) -> Attempt | None:
 
 
 def remember(key: ReadingKey, cell: AttackCell, attempt: Attempt, memory: Memory) -> None:
-    """Keep an attempt for equal readings later; above `REUSED` attempts, the least recently used is dropped."""
+    """Keep a reconstruction for equal readings; above `REUSED`, the least recently used is dropped."""
     if len(memory.reconstructions) >= REUSED:
         del memory.reconstructions[next(iter(memory.reconstructions))]
     memory.reconstructions[key] = (attempt.reconstruction, cell.id)
 
 
 def reconstruct(reading: Reading, cell: AttackCell, context: RunContext, memory: Memory) -> Attempt:
-    """Attack the reading, or reuse the attempt on an equal reading; raises as `attack_reading` does."""
+    """Attack the readings, or return the reconstruction of equal readings; raises as `attack_reading` does."""
     key = reading_key(reading, cell)
     if (known := recalled(key, memory)) is not None:
         return known
@@ -102,7 +102,7 @@ def attack_readings(
 
 
 def rows_at_once(context: RunContext, reading: Reading) -> int:
-    """Return how many readings of several cells to attack at once: `context.rows` or a GPU's capacity; 0 on a CPU."""
+    """Return how many readings of several cells are attacked at once: `context.rows`, a GPU's capacity, 0 on a CPU."""
     if context.rows is not None:
         return context.rows
     values = next(iter(reading.values.values()))
@@ -114,7 +114,7 @@ def rows_at_once(context: RunContext, reading: Reading) -> int:
 def _within_memory(
     attacker: Attack, reading: Reading, budget: Budget, key: Key, device: torch.device
 ) -> Reconstruction:
-    """Attack on the device; if memory runs out, halve the number of readings at once, try again, and note it."""
+    """Attack on the device; if its memory is too small, halve the readings at once, and note the change."""
     chunk, notes = budget.chunk, list[str]()
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Score a reconstruction against the cell's truth."""
+"""Scores of a reconstruction against the cell's true examples."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +24,7 @@ class Scored:
     """The examples used as truth, with the scores against them."""
 
     truth: Truth
-    """True examples, in the scored order."""
+    """True examples against which the scores were computed."""
     scores: Scores
     """Scores against `truth`."""
 
@@ -50,7 +50,7 @@ def _naming(
 
 
 def _score(cell: AttackCell, data: Data, claim: Reconstruction, named: Naming | None, truth: Truth) -> Scores:
-    """Score against `truth`; prior-only baselines always know the labels, to be equal for all attacks."""
+    """Score against `truth`; prior-only baselines always know the true labels, and so are equal for all attacks."""
     lpips, absent = lpips_for(data.kind)
     scores = score(
         truth.inputs.numpy(),

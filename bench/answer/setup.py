@@ -33,7 +33,7 @@ KEPT_BYTES = 500e6  # per worker, for data sets not in use
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The values that the truth is drawn from; they do not depend on defense, model or attack."""
+    """The data from which true examples are drawn; equal for all defenses, models and attacks."""
 
     data: Data
     """Data set."""
@@ -70,7 +70,7 @@ class Setup:
 
     @property
     def source(self) -> Source:
-        """The values that the truth is drawn from."""
+        """The data from which true examples are drawn."""
         return Source(data=self.data, clients=self.clients, round=self.round)
 
     @property
@@ -112,12 +112,12 @@ def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory
 
 
 def data_is_kept(cell: AttackCell | TrainingCell, memory: Memory) -> bool:
-    """Whether the worker's memory holds the cell's data set."""
+    """Return whether the worker's memory holds the cell's data set."""
     return cell.dataset.model_dump_json() in memory.data
 
 
 def keep_data(cell: AttackCell | TrainingCell, memory: Memory, data: Data) -> None:
-    """Put the cell's data set into memory; above `KEPT_BYTES` the least recently used data sets are dropped."""
+    """Put the cell's data set into memory; above `KEPT_BYTES`, the least recently used data sets are dropped."""
     while memory.data and sum(kept.nbytes for kept in memory.data.values()) > KEPT_BYTES:
         del memory.data[next(iter(memory.data))]
     memory.data[cell.dataset.model_dump_json()] = data
@@ -191,7 +191,7 @@ def load_data(cell: AttackCell | TrainingCell, context: RunContext, memory: Memo
 def _weights(
     cell: AttackCell, architecture: Model, model: nn.Module, run: Path
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the weights by name, and `Setup`'s fields `round`, `trained_rounds` and `accuracy` (empty: untrained)."""
+    """Return name → weights, and values for `Setup`'s fields `round`, `trained_rounds` and `accuracy`."""
     located = locate(run, cell.weights)
     if located.path is None:
         return architecture.initial(model, cell.seed), {}
@@ -205,8 +205,8 @@ def _weights(
 
 
 def _whole_round(cell: AttackCell, defended: Stages, at: Point) -> bool:
-    """Whether a client's reading at point `at` depends on the other clients in its round.  Raises `NotApplicable` if
-    colluding clients are granted but know no values that help the attacker.
+    """Return whether a client's reading at `at` depends on other clients in its round.  Raises `NotApplicable` if
+    colluding clients are granted, but know no values that help the attacker.
     """
     whole = defended.first_mixing_stage is not None and at.sees(defended.first_mixing_stage)
     if cell.grants.colluders and (not whole or at.scope is not Scope.UPDATE):
@@ -220,7 +220,7 @@ def _whole_round(cell: AttackCell, defended: Stages, at: Point) -> bool:
 def _replayed(
     cell: AttackCell, training: TrainingCell, setup: Setup, architecture: Model, context: RunContext
 ) -> Stages:
-    """Return the defense's stages with their states at the checkpoint's round, found by a replay of the training."""
+    """Return the defense's stages with their states at the checkpoint's round; the training runs again for this."""
     replay.check_replayable(training, cell)
     clients = clients_of(training, setup.data)
     job = TrainingJob(

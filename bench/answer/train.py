@@ -100,7 +100,7 @@ def _trained(
 
 
 def _goes_on(cell: TrainingCell, accounting: Account | None, now: Progress) -> bool:
-    """Whether another round may run, given the cell's accuracy target and its limit on ε."""
+    """Return whether another round may run, given the cell's target accuracy and its limit on ε."""
     if cell.until_accuracy is not None and now.curve[-1][1] >= cell.until_accuracy:
         return False
     if cell.until_epsilon is None or accounting is None:
@@ -130,7 +130,7 @@ def _bayesian(cell: TrainingCell, job: TrainingJob, end: Progress, accounting: A
 
 
 def _about(cell: TrainingCell, round_: int, end: Progress) -> dict[str, Any]:
-    """Return the metadata stored in a checkpoint's file; the accuracy is None for a round that was not tested."""
+    """Return the description for a checkpoint's file; the accuracy is None for a round without a test."""
     return {
         "training": cell.id,
         "round": round_,

@@ -1,4 +1,4 @@
-"""Draw a cell's truth: its victims, their examples at the point, and the gallery.  Attacks never see it."""
+"""The true examples of a cell: victims, their examples at the point, and the gallery.  Attacks never see them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from bench.trip import Victims
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellTruth:
-    """A cell's truth, which is equal for all defenses and attacks."""
+    """A cell's victims and true examples, which are equal for all defenses and attacks."""
 
     source: Source
     """Data set, clients and training round that the truth is drawn from."""
@@ -25,11 +25,11 @@ class CellTruth:
     victims: Victims
     """All examples in the observed clients' batches."""
     examples: Truth
-    """Examples behind each reading, as the point shows them."""
+    """True examples of each reading at this point, for example the batch or a single example."""
     gallery: Gallery | None
     """Gallery granted to the attacker; None if none is granted."""
     rows: tuple[int, ...]
-    """Numbers of the readings to attack: all, or in a cascade readings with an example that no earlier cell leaked."""
+    """Numbers of the readings to attack: all, or in a cascade the readings with an example not yet leaked."""
 
 
 def draw_truth(cell: AttackCell, data: Data, run: Path) -> CellTruth:
@@ -40,7 +40,7 @@ def draw_truth(cell: AttackCell, data: Data, run: Path) -> CellTruth:
 
 
 def truth_from(cell: AttackCell, source: Source, rows: tuple[int, ...] | None = None) -> CellTruth:
-    """Draw the truth from its source; `rows` are the numbers of the readings to attack, None for all."""
+    """Draw the true examples from `source`; `rows` are the numbers of the readings to attack, None for all."""
     point = point_of(cell.point)
     victims = draw_victims(cell, source, point)
     examples = truth_at(victims, point)

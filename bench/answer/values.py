@@ -1,4 +1,4 @@
-"""Values passed between a cell's steps, which attacks never see: diagnosis, observation, attempt."""
+"""Values passed between a cell's steps, which attacks never see: checks, observation, reconstruction with cost."""
 
 from dataclasses import dataclass, field
 
@@ -15,16 +15,16 @@ def finite(value: float) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis(ByReading):
-    """The harness's checks on a cell's readings."""
+    """Checks on a cell's readings before the attack."""
 
     snr_db: tuple[float | None, ...] = field(metadata=READING)
     """(reading,): signal-to-noise ratio in dB; the undefended reading is the signal."""
     cosine: tuple[float | None, ...] = field(metadata=READING)
     """(reading,): cosine between the defended and the undefended reading."""
     self_check: SelfCheck
-    """The attack's objective at the truth, over all readings."""
+    """The attack's objective at the true examples, over all readings."""
     conditions: AttackConditions
-    """Circumstances of the attack, over all readings."""
+    """Conditions of the attack, over all readings."""
     privacy: Privacy
     """ε at the observation point."""
     places: tuple[int, ...] | None = field(default=None, metadata=READING)
@@ -34,7 +34,7 @@ class Diagnosis(ByReading):
 
     @property
     def distortion(self) -> Distortion:
-        """Medians of SNR and cosine over the readings, and the least SNR; None for a figure that any reading lacks."""
+        """Medians of SNR and cosine over the readings, and the least SNR; None for a figure which a reading lacks."""
         snr, cosine = (np.array(each, np.float64) for each in (self.snr_db, self.cosine))
         return Distortion(
             snr_db_median=finite(float(np.median(snr))),
@@ -45,12 +45,12 @@ class Diagnosis(ByReading):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """A cell's observed round: the attacker's reading, and the harness's checks."""
+    """A cell's observed round: the attacker's readings, and the checks of them."""
 
     reading: Reading
-    """Values that the attacker gets, for the readings that a cascade left to attack (all without a cascade)."""
+    """The attacker's readings; in a cascade only readings with an example not yet leaked."""
     diagnosis: Diagnosis
-    """The harness's checks on the same readings."""
+    """Checks on the same readings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +66,10 @@ class Attempt:
     simulation_seconds: float | None = None
     """Wall-clock seconds in simulated rounds; None without a simulator."""
     reused_from: str | None = None
-    """Id of an earlier cell whose equal reading and attack gave this reconstruction; None if attacked anew."""
+    """Id of an earlier cell with an equal reading and attack, whose reconstruction this is; None for a new attack."""
     company: tuple[str, ...] = ()
     """Ids of the other cells attacked in the same batch."""
     earlier_wall: float = 0.0
-    """Wall-clock seconds spent before the cell's turn, in a shared batch."""
+    """Wall-clock seconds spent in a batch with other cells before this cell's turn."""
     earlier_cpu: float = 0.0
-    """CPU seconds spent before the cell's turn, in a shared batch."""
+    """CPU seconds spent in a batch with other cells before this cell's turn."""

@@ -17,8 +17,8 @@ from bench.trip import READING, ByReading, Victims
 
 
 def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
-    """Draw the victims for an attack cell; they are equal for all points, defenses and attacks.  Clients come in an
-    order drawn by key, each with its batch for the round; a reading takes the next client (`aggregate`: K
+    """Draw the victims of an attack cell, equal for all points, defenses and attacks.  Clients come in an order
+    drawn by a key, each with its batch for the round; a reading takes the next client (`aggregate`: the next K
     clients).
     """
     senders = cell.federated.per_round if point.scope is Scope.AGGREGATE else 1
@@ -36,10 +36,10 @@ def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
 
 
 def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> list[Batches]:
-    """Return the batches for the rounds to run.
+    """Return the batches of each round to run.
 
-    At an `aggregate` point each reading has a separate round; else a single round serves all victims.  If a reading
-    depends on other clients (`Setup.whole_round`), it gets a round of K clients: the victim, then K - 1 others.
+    At point `aggregate` each reading has its own round; else a single round has all victims.  If a reading depends on
+    other clients (`Setup.whole_round`), its round has K clients: the victim and K - 1 others.
     """
     if point.scope is Scope.AGGREGATE:
         return [
@@ -55,7 +55,7 @@ def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth(ByReading):
-    """The true examples behind the readings at a point, for each position in the batch."""
+    """The true examples of readings at a point, for each position in the batch."""
 
     inputs: Tensor = field(metadata=READING)
     """(reading, example, *shape): inputs in [0, 1]."""
@@ -64,14 +64,14 @@ class Truth(ByReading):
     indices: Tensor = field(metadata=READING)
     """(reading, example): positions in the training split."""
     targets: Tensor | None = field(default=None, metadata=READING)
-    """(reading, example, class): class probabilities if a defense at stage `input` replaced the labels; else None."""
+    """(reading, example, class): class probabilities if a defense at stage `input` changed the labels; else None."""
 
     def probabilities(self, classes: int, dtype: torch.dtype) -> Tensor:
         """Return the class probabilities used as the loss's targets, (reading, example, class), in the given dtype."""
         return one_hot(self.labels, classes, dtype) if self.targets is None else self.targets.to(dtype)
 
     def or_else(self, other: "Truth", rows: Tensor) -> "Truth":
-        """Return this truth, with `other`'s inputs and labels at readings marked in the mask `rows` (reading,)."""
+        """Return these true examples, with `other`'s at the readings marked in the mask `rows` (reading,)."""
         at = rows.reshape(-1, *[1] * (self.inputs.dim() - 1))
         return replace(
             self, inputs=other.inputs.where(at, self.inputs), labels=other.labels.where(rows[:, None], self.labels)
@@ -79,7 +79,7 @@ class Truth(ByReading):
 
 
 def truth_at(victims: Victims, point: Point, example: int = 0) -> Truth:
-    """Return the victims' examples that the point shows; type-2 shows only the batch's example number `example`."""
+    """Return the victims' examples at a point; type-2 has only the batch's example number `example`."""
     if point.scope is Scope.STEP:
         return Truth(inputs=victims.inputs[:, 0, 0], labels=victims.labels[:, 0, 0], indices=victims.indices[:, 0, 0])
     shown = slice(example, example + 1) if point.scope is Scope.EXAMPLE else slice(None)
@@ -91,7 +91,7 @@ def truth_at(victims: Victims, point: Point, example: int = 0) -> Truth:
 
 
 def trained_at(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> Truth:
-    """Return the truth after the defense's stage `input`: the inputs and targets whose gradients are computed."""
+    """Return the examples and targets after the defense's stage `input`, from which gradients are computed."""
     truth, stages = truth_at(victims, point), setup.stages
     if not stages.has("input"):
         return truth
@@ -112,10 +112,10 @@ def trained_at(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -
 
 
 def scored_once(truth: Truth, claimed: int) -> Truth:
-    """Return the truth against which `claimed` reconstructed examples per reading are scored.
+    """Return the true examples for scoring a reconstruction with `claimed` examples per reading.
 
-    A client may use an example several times (no matrix allows this yet: `bench.matrix.feasible`).  If `claimed` is at
-    most the number of distinct examples, each is kept at its first position only; otherwise all positions are kept.
+    A client may use an example several times.  If `claimed` is at most the number of distinct examples, each distinct
+    example is returned at its first position only; otherwise all positions are returned.
     """
     firsts = [np.sort(np.unique(row.numpy(), return_index=True)[1]) for row in truth.indices]
     if claimed > min(len(first) for first in firsts) or len({len(first) for first in firsts}) > 1:

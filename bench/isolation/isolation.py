@@ -1,12 +1,12 @@
-"""Plug-ins in separate processes: the scoring process, which draws the truth, runs no plug-in code.
+"""Plug-ins in separate processes: the process which draws and scores the true examples runs no plug-in code.
 
-    scorer     the worker: draws the truth, matches, scores, writes the record; loads no plug-in
-    pipeline   truth → reading: transforms, foreign models and data sets, trainings
+    scorer     the worker: draws true examples, matches, scores, writes the record; loads no plug-in
+    pipeline   true examples → reading: transforms, foreign models and data sets, trainings
     attacker   reading → reconstruction: a process per defense with plug-ins, and a clean process for built-in plain
                attackers, which get data only
 
-The worker reads answers as data (`bench.isolation.wire`).  A defense therefore reaches neither the scorer nor attackers
-that have no knowledge about it.  This is no sandbox (SECURITY.md).
+The scorer reads answers as data (`bench.isolation.wire`).  A defense therefore changes neither the scores nor an attack
+without knowledge of the defense.  The processes are no sandbox (SECURITY.md).
 """
 
 import time
@@ -38,10 +38,12 @@ T = TypeVar("T")
 
 
 class Isolation:
-    """A worker's plug-in processes, as a `bench.answer.place.Place`."""
+    """A worker's plug-in processes, as the place (`bench.answer.place.Place`) at which cells run."""
 
     def __init__(self, plugins: Sequence[str], device: str, *, fork: bool = False) -> None:
-        """`fork` starts the processes as copies (`Helper.fork`), allowed only when this process has just started."""
+        """`fork` starts the plug-in processes as copies (`Helper.fork`); allowed only right after this process's
+        start.
+        """
         self._pipeline = Helper(PIPELINE, plugins, device)
         self._clean = Helper(ATTACKER, (), device)
         self._plugins, self._device = plugins, device
@@ -56,26 +58,26 @@ class Isolation:
         registry.declare(self.origins)
 
     def concerns(self, cell: AnyCell) -> bool:
-        """Whether the cell has a foreign entry."""
+        """Return whether the cell has an attack, defense, model or data set from outside bench."""
         return any(foreign(kind, name) for kind, name in entries_of(cell).items())
 
     def data(self, cell: AnyCell, context: RunContext, memory: Memory) -> Data:
-        """Return the cell's data set; a plug-in process reads a foreign data set, this process splits and hashes."""
+        """Return the cell's data set; a plug-in process reads a foreign data set, this process splits it."""
         if foreign("datasets", cell.dataset.name) and not data_is_kept(cell, memory):
             raw, private = self._pipeline.call(served.raw_data, cell, context)
             keep_data(cell, memory, split(raw, name=cell.dataset.name, private=private))
         return HERE.data(cell, context, memory)
 
     def attack_together(self, cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
-        """Do as `Here.attack_together`, for cells without foreign entries."""
+        """Do as `Here.attack_together`, if attack, defense, model and data set are bench's; else do nothing."""
         if not self.concerns(cell):
             HERE.attack_together(cell, [other for other in company if not self.concerns(other)], context, memory)
 
     def attacked(
         self, cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory
     ) -> tuple[Diagnosis, Attempt]:
-        """Do as `Here.attacked`, with foreign entries in plug-in processes; `truth` never leaves this process.
-        Raises `NotApplicable` and `PluginError` as in a single process.
+        """Observe and attack the cell in plug-in processes; the true examples stay in this process. Raises
+        `NotApplicable` for a cell that cannot run, and `PluginError` for a fault in a plug-in.
         """
         if not self.concerns(cell):
             return HERE.attacked(cell, truth, context, memory)
@@ -96,8 +98,8 @@ class Isolation:
     def train(
         self, cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
     ) -> tuple[TrainingResult, TrainingCost]:
-        """Do as `Here.train`, with foreign entries in a plug-in process.  This process then measures the accuracy of
-        the last tested checkpoint, and raises `PluginError` for a different accuracy.
+        """Train in a plug-in process.  This process then measures the accuracy of the last tested checkpoint, and
+        raises `PluginError` for a different accuracy.
         """
         if not self.concerns(cell):
             return HERE.train(cell, context, memory, on_progress)
@@ -111,7 +113,7 @@ class Isolation:
         return result, cost
 
     def ask(self, function: Callable[..., T], kind: str, entry: Entry) -> T:
-        """Return `function`'s value for an entry from a plug-in process; cached, and without cost for any cell."""
+        """Return `function`'s value for an attack, defense, model or data set, from a plug-in process; cached."""
         key = (function.__qualname__, kind, entry.model_dump_json())
         if key not in self._answers:
             self._answers[key] = self._pipeline.call(function, kind, entry)
@@ -144,10 +146,10 @@ class Isolation:
 
 
 def _twice(answer: Callable[[Callable[[], RunContext]], T], cell: AnyCell, context: RunContext) -> T:
-    """Return the answer; try again if a process dies, since the machine may be at fault.
+    """Return `answer`'s value; if a process dies, call `answer` again, since the machine may be at fault.
 
-    `answer` gets a function that returns the context with the remaining time.  Raises `PluginError` for a second death,
-    and for a death at the time limit.
+    `answer` receives a function that returns the context with the remaining time.  Raises `PluginError` for a second
+    death, and for a death at the time limit.
     """
     began, limit = time.monotonic(), context.time_limit
 

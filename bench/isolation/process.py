@@ -44,7 +44,7 @@ def _exit_with(parent: int) -> None:
 @contextmanager
 def exit_after(seconds: float, trace: Path) -> Iterator[None]:
     """End the process if this context lasts longer than `seconds`, and write all threads' stacks to `trace` first.
-    It works even if the interpreter is blocked.  Raises `StorageError` if `trace` cannot be written.
+    This works even while the interpreter is blocked.  Raises `StorageError` if `trace` cannot be written.
     """
     try:
         trace.parent.mkdir(parents=True, exist_ok=True)
@@ -65,16 +65,16 @@ _TRACE = " (where it was: "
 
 
 def timeout_reason(seconds: float, trace: Path | None = None) -> str:
-    """Return the reason for a cell beyond its time limit; `trace` is the file with its stacks, None for no file."""
+    """Return the reason for a cell beyond its time limit; `trace` is the file with the threads' stacks, or None."""
     where = "" if trace is None else f"{_TRACE}{trace})"
     return f"took longer than the time limit of {seconds:g} s; give --time-limit more, or mend what hangs{where}"
 
 
 def without_trace(reason: str) -> str:
-    """Return the reason without the path to the stacks' file, which is temporary."""
+    """Return the reason without the path of the file with the threads' stacks, which is temporary."""
     return reason.partition(_TRACE)[0]
 
 
 def trace_path(run: Path, cell_id: str, role: str = "") -> Path:
-    """Return the path to the stacks that a cell leaves at its time limit; `role` names a plug-in process."""
+    """Return the path of the file with threads' stacks at the cell's time limit; `role` names a plug-in process."""
     return run / "hung" / f"{cell_id}{'.' if role else ''}{role}.txt"

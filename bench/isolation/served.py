@@ -1,5 +1,5 @@
-"""The functions that a plug-in process runs for its parent (`bench.isolation.helper`).  Every function's last
-argument is the process's `State`.
+"""Functions that a plug-in process runs for the process which started it.  The last argument is always the plug-in
+process's `State`.
 """
 
 import os
@@ -42,29 +42,29 @@ class State:
     memory: Memory = field(default_factory=Memory)
     """Values kept between cells."""
     origins: tuple[registry.Origin, ...] = ()
-    """Sources of the plug-ins' entries."""
+    """Sources of the attacks, defenses, models and data sets from plug-ins."""
     held: tuple[Reading, ReadingKey] | None = None
-    """Reading to attack next, with its key."""
+    """Readings for the next attack, with their key."""
     on_progress: Callable[[TrainingProgress], None] = lambda progress: None
     """Function that sends a training's progress to the parent."""
 
 
 def origins(state: State) -> tuple[registry.Origin, ...]:
-    """Return the sources of the plug-ins' entries."""
+    """Return the sources of the attacks, defenses, models and data sets from plug-ins."""
     return state.origins
 
 
 def raw_data(cell: AnyCell, context: RunContext, state: State) -> tuple[Raw, bool]:
-    """Return the cell's unsplit data, and whether they are private."""
+    """Return the cell's data before the split, and whether they are private."""
     dataset: Dataset = registry.of("datasets", cell.dataset)
     return read(dataset, cell.dataset.name, context.data_dir), dataset.private
 
 
 def observe(cell: AttackCell, context: RunContext, state: State) -> tuple[bytes, Diagnosis]:
-    """Observe the cell, and return its reading as bytes for an attacker's process, with the harness's checks.
+    """Observe the cell; return its readings as bytes for the attacker's process, and the checks of the readings.
 
-    The truth is drawn in this process.  A plain reading under a built-in model travels as data, without the model, so
-    the receiver runs no plug-in code.  Other readings are pickled.
+    The true examples are drawn in this process.  Readings of a plain attacker under a built-in model are sent without
+    the model, so the receiver runs no plug-in code.  Other readings are pickled.
     """
     observation = draw_and_observe(cell, context, state.memory)
     if not needs_plugins(cell):
@@ -79,7 +79,7 @@ def observe(cell: AttackCell, context: RunContext, state: State) -> tuple[bytes,
 
 
 def hold(reading: bytes, cell: AttackCell, state: State) -> ReadingKey:
-    """Keep a reading for the next `attempt`, and return its key."""
+    """Keep readings for the next `attempt`, and return their key."""
     if needs_plugins(cell):
         received: Reading = pickle.loads(reading)
     else:
@@ -93,7 +93,7 @@ def hold(reading: bytes, cell: AttackCell, state: State) -> ReadingKey:
 
 
 def attempt(cell: AttackCell, context: RunContext, state: State) -> Attempt:
-    """Attack the kept reading."""
+    """Attack the kept readings; return the reconstruction with its cost."""
     assert state.held is not None
     reading, key = state.held
     return attack_reading(attacker_of(cell, reading), reading, cell, context, key)
@@ -143,7 +143,7 @@ def serve(descriptor: int) -> None:
 
 
 def _limited(arguments: tuple[Any, ...], role: str) -> Any:
-    """Enforce the cell's time limit even if a plug-in blocks the interpreter."""
+    """Return a context which ends the process at the cell's time limit, even if a plug-in blocks the interpreter."""
     context = next((each for each in arguments if isinstance(each, RunContext)), None)
     cell = next((each for each in arguments if isinstance(each, AttackCell | TrainingCell)), None)
     if context is None or cell is None or context.time_limit is None:

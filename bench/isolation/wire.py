@@ -27,7 +27,7 @@ def dump(value: Any) -> bytes:
 
 
 def load(content: bytes) -> Any:
-    """Return the value behind the bytes; raises `PluginError` for damaged bytes, and for names that are not data."""
+    """Return the value from the bytes; raises `PluginError` for damaged bytes, and for types other than data."""
     try:
         return unpickle.load(content, _ARRAYS, _is_data)
     except Exception as error:  # damaged bytes raise many types

@@ -1,1 +1,1 @@
-"""Records: typed results, and their storage."""
+"""Records: the results of cells as typed values, and their files."""

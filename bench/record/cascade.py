@@ -1,7 +1,6 @@
-"""Cascades: an attack receives only the readings which its earlier cells left.
+"""Cascades: an attack receives only the readings with an example which no earlier attack leaked.
 
-A reading is left until each of its examples has leaked to some earlier cell.  Victims and random draws follow from the
-whole cell, so an attack's result on a reading does not depend on earlier cells.
+Victims and random draws depend only on the cell, so an attack's result on a reading does not depend on earlier attacks.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +25,7 @@ def left(cell: AttackCell, run: Path) -> tuple[int, ...]:
 
 
 def left_by(cell: AttackCell, earlier: Iterable[Leaked]) -> tuple[int, ...]:
-    """Return the numbers of the readings which remain, given the leaked examples from each earlier cell."""
+    """Return the numbers of the readings with an example not leaked, given the leaked examples of each earlier cell."""
     leaked: dict[tuple[int, int], bool] = {}
     for each in earlier:
         for example, success in each.items():
@@ -37,7 +36,7 @@ def left_by(cell: AttackCell, earlier: Iterable[Leaked]) -> tuple[int, ...]:
 
 
 def came_back(record: Record) -> Leaked:
-    """Return which examples leaked to a cell; empty for a crashed or inapplicable cell."""
+    """Return the examples which leaked to an attack, by reading; empty for a crashed or n/a cell."""
     readings = () if record.attack is None else record.attack.numbered()
     return {(n, at): example.success for n, reading in readings for at, example in enumerate(reading.examples)}
 

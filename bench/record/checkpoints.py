@@ -1,4 +1,4 @@
-"""Weights for a cell: drawn with the model's initialisation, read from a file, or saved after a training round."""
+"""Weights for a cell: untrained (drawn from the seed), from a file, or saved after a training round."""
 
 import hashlib
 import json
@@ -66,7 +66,7 @@ def read_weights(path: Path, *, sha256: str | None = None) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsSource:
-    """Where an attack cell's weights come from."""
+    """File, content hash and training round of an attack cell's weights."""
 
     path: Path | None = None
     """Weights file; None: untrained weights, drawn from the seed."""

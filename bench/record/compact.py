@@ -1,4 +1,4 @@
-"""Reduced records for a board, a gate or a baseline, so that 10⁵ records fit into memory."""
+"""Records with fewer fields, for a board, a gate or a baseline, so that 10⁵ records fit into memory."""
 
 from dataclasses import replace
 from operator import attrgetter
@@ -45,7 +45,7 @@ def _example(example: ExampleScore) -> ExampleScore:
 
 
 class Interner:
-    """Reduces records for a board, and keeps equal entries, code identities and machines only once in memory."""
+    """Reduces records for a board, and keeps equal parts (entries, code hashes, machines) only once in memory."""
 
     def __init__(self) -> None:
         self._seen: dict[Any, Any] = {}

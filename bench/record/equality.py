@@ -28,7 +28,7 @@ def differences(old: Record, new: Record, tolerance: float = 0.0) -> list[str]:
 
 
 def unequal(where: str, old: Any, new: Any, tolerance: float = 0.0) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (field, old, new) for each difference between two nested values; `where` is the values' name."""
+    """Yield (field, old, new) for each difference between two nested values; `where` is the name of the whole value."""
     if is_dataclass(old) and type(old) is type(new):
         old, new = (
             {field.name: getattr(value, field.name) for field in fields(value) if field.compare} for value in (old, new)
@@ -44,7 +44,6 @@ def unequal(where: str, old: Any, new: Any, tolerance: float = 0.0) -> Iterator[
 
 
 def _equal(old: Any, new: Any, tolerance: float) -> bool:
-    """Compare two values without fields or items; booleans and None equal only themselves."""
     if isinstance(old, bool) or isinstance(new, bool):
         return old is new
     if isinstance(old, int | float) and isinstance(new, int | float):

@@ -14,9 +14,9 @@ PART = ".part"  # how the names of files end that are being written
 
 
 def require_plain(path: Path) -> os.stat_result:
-    """Return a plain file's status; raise `OSError` for a missing file, a folder, a pipe or a device.
+    """Return the status of a plain file; raise `OSError` for a missing file, a folder, a pipe or a device.
 
-    This check avoids opening a pipe, which would wait for a writer.
+    A pipe is not opened, because opening would wait for a writer.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
@@ -34,7 +34,7 @@ def read_plain(path: Path, *, limit: int | None = None) -> bytes:
 
 @contextmanager
 def new_file(path: Path, *, replace: bool = True, flush: bool = True) -> Iterator[Path]:
-    """Give a temporary path beside `path`; rename it to `path` at the end, or remove it after an exception.
+    """Give a temporary path in the folder of `path`; rename to `path` at the end, or remove after an exception.
 
     `replace`: False keeps an existing file and raises.  `flush`: False is faster, but a machine failure may lose the
     content. Raises `StorageError` for a full disk, a read-only folder or an existing file.

@@ -1,7 +1,7 @@
-"""Fingerprints of the code behind a cell; a finished cell counts only while its code is unchanged.
+"""Fingerprints (hashes) of the code for a cell; a record is used only while its code is unchanged.
 
-Bench's code: every file reachable by imports from `bench.answer.run`.  An entry's code: its module and every other
-local file reachable from the module.  Views, matrices, the sweep and the command line are not reachable.
+Bench's code: every file reached by imports from `bench.answer.run`.  Code of an attack, defense, data set or model: its
+module, and every other local file reached by imports.  Leaderboard, matrices, sweep and command line are not reached.
 """
 
 import ast
@@ -27,12 +27,12 @@ Left = tuple[int, ...]  # readings that a cascade left, by number
 
 @cache
 def own() -> Code:
-    """Return bench's code identity, hashed over the files behind every answer; an editable install equals its wheel."""
+    """Return the hash of bench's code, over the files for every answer; an editable install and a wheel agree."""
     return Code(origin=registry.DISTRIBUTION, version=__version__, protocol=PROTOCOL, sha256=_hash(_core()))
 
 
 def of_entry(kind: str, name: str) -> Code:
-    """Return an entry's code identity; raise the errors of `registry.origin`, and `PluginError` for a missing file."""
+    """Return the code hash of an entry; raise the errors of `registry.origin`, and `PluginError` for a missing file."""
     return _of_origin(registry.origin(kind, name))
 
 
@@ -54,7 +54,7 @@ def _of_origin(origin: registry.Origin) -> Code:
 
 
 def of_cell(cell: AttackCell | TrainingCell) -> Provenance:
-    """Return the current code identities behind a cell: bench's, and each entry's."""
+    """Return the current code hashes for a cell: bench's, and those of attack, defense, data set and model."""
     attack = of_entry("attacks", cell.attack.name) if isinstance(cell, AttackCell) else None
     return Provenance(
         bench=own(),
@@ -66,7 +66,7 @@ def of_cell(cell: AttackCell | TrainingCell) -> Provenance:
 
 
 def changed(old: Provenance, new: Provenance) -> list[str]:
-    """Return a line for each difference between two provenances."""
+    """Return a line for each difference between two provenances (code hashes and weights)."""
     parts = ((field.name, getattr(old, field.name), getattr(new, field.name)) for field in fields(Provenance))
     return [f"{name}: {_difference(then, now)}" for name, then, now in parts if then != now]
 
@@ -100,9 +100,9 @@ def _core() -> Mapping[str, Path]:
 
 @cache
 def reached(module: str, file: Path) -> Mapping[str, Path]:
-    """Return the start module and all local modules reachable from it by imports, as name → file.
+    """Return the start module and all local modules reached from it by imports, as name → file.
 
-    Imports inside functions count.  Python's library and installed packages are not local.
+    Imports inside functions are included.  Python's library and installed packages are not local.
     """
     files, waiting = {module: file}, [module]
     while waiting:
@@ -169,7 +169,7 @@ def _package_folder(file: Path) -> Path | None:
 
 
 def _unnamed(files: Mapping[str, Path], module: str) -> dict[str, Path]:
-    """Return the files with an empty name for the module, so that a renamed plug-in keeps its fingerprint."""
+    """Return the files with "" in place of the module's name, so that a renamed plug-in keeps its fingerprint."""
     return {("" if name == module else name): path for name, path in files.items()}
 
 
@@ -184,7 +184,7 @@ def _installed(distribution: str, module: str) -> dict[str, Path]:
 
 
 def _counts(file: metadata.PackagePath) -> bool:
-    """Exclude metadata, scripts (they contain the interpreter's path), compiled files and editable links."""
+    """Return False for metadata, scripts (with the interpreter's path), compiled files and editable links."""
     top = file.parts[0]
     beside = top == ".." or top.startswith("__editable__") or top.endswith((".dist-info", ".pth"))
     return not beside and file.suffix != ".pyc"

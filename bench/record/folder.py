@@ -1,4 +1,4 @@
-"""A run's folder: created and locked by a single run, which also removes a killed run's leftovers."""
+"""A run's folder: created and locked by one process, which also removes temporary files of a killed run."""
 
 import fcntl
 import json
@@ -21,7 +21,7 @@ _FOLDERS = ("records", "arrays", "weights", "pictures", "hung", "kept", "submiss
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockHolder:
-    """The process which holds a run's lock; `since` is when it took the lock, in seconds since 1970."""
+    """The process with a run's lock; `since` is the time of locking in seconds since 1970."""
 
     __pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False)
     pid: int
@@ -78,7 +78,7 @@ def is_locked(run: Path) -> bool:
 
 
 def lock_holder(run: Path) -> LockHolder | None:
-    """Return the latest process with the lock; None: unknown."""
+    """Return the latest process with the lock; None if unknown."""
     try:
         return _LOCK_HOLDER.validate_json((run / _LOCK).read_bytes())
     except (OSError, ValueError):
@@ -86,7 +86,7 @@ def lock_holder(run: Path) -> LockHolder | None:
 
 
 def _refuse_links(run: Path) -> None:
-    """Refuse links in a folder which may come from a stranger, because writes must stay inside."""
+    """Raise `BenchError` for links in a folder from another user, because writes must stay inside the folder."""
     for folder in _folders(run):
         if folder.is_symlink():
             raise BenchError(f"{folder}: a link, and a run writes to its own folder alone; put a folder there")

@@ -1,6 +1,6 @@
-"""Metrics: measures of the distance between a reconstructed example and its truth, as a table.
+"""The table of metrics, which measure the distance between a reconstructed example and the true example.
 
-A new metric needs a function in `bench.scoring.metrics`, a row here, and a field in `ExampleScore`.  Summary, board,
+A new metric needs a function in `bench.scoring.metrics`, a line here, and a field in `ExampleScore`.  Summary, board,
 page, CSV, `bench show`, `[[published]]` and the submission check read this table.
 """
 
@@ -25,7 +25,7 @@ class Metric:
     label: str
     """Name in tables."""
     better: Literal["higher", "lower"]
-    """Whether a higher or a lower value is closer to the truth."""
+    """Whether a higher or a lower value means more similar examples."""
     unit: str = ""
     """Unit in tables."""
     decimals: int = 3
@@ -35,7 +35,7 @@ class Metric:
     kinds: tuple[Kind, ...] = (IMAGE, TABLE)
     """Kinds of data which have this metric."""
     compared: bool = False
-    """Whether a board keeps the metric for each example (`bench.record.compact`), for the worst case."""
+    """Whether a board keeps the metric of each example, to find the worst case."""
     least: float = -1e3
     """Least value accepted from a paper (`[[published]]`)."""
     most: float = 1e3
@@ -43,7 +43,7 @@ class Metric:
 
     @property
     def failed(self) -> float:
-        """The value which a failed example has in a median: worse than any number."""
+        """The value of a failed example in a median: worse than any number."""
         return -inf if self.better == "higher" else inf
 
 

@@ -18,7 +18,7 @@ def with_params(name: str, params: Mapping[str, Any]) -> str:
 
 
 def attack_name(cell: AttackCell) -> str:
-    """Return the attack's name with its parameters, and with knowledge other than plain."""
+    """Return the attack's name with parameters, and with the attacker's knowledge unless plain."""
     return entry_text(cell.attack) + ("" if cell.knowledge == "plain" else f" · {cell.knowledge}")
 
 
@@ -53,7 +53,7 @@ def _short(value: Any) -> str:
 
 
 def distinct(names: Iterable[str]) -> dict[str, str]:
-    """Return full entry name → short name, with parameters only where needed to tell equal names apart."""
+    """Return full name → short name, with parameters only where two names are otherwise equal."""
     parts = {full: _parts(full) for full in names}
     short = {}
     for full, (name, params, knowledge) in parts.items():
@@ -65,7 +65,7 @@ def distinct(names: Iterable[str]) -> dict[str, str]:
 
 
 def _parts(full: str) -> tuple[str, list[str], str]:
-    """Split a full entry name into name, parameters, and ` · adaptive` or ` · black-box`."""
+    """Split a full name into name, parameters, and ` · adaptive` or ` · black-box`."""
     head, mark, knowledge = full.partition(" · ")
     name, _, inner = head.partition("(")
     return name, inner.removesuffix(")").split(", ") if inner else [], mark + knowledge

@@ -1,4 +1,4 @@
-"""A run's request, kept in the run folder as request.json; `bench gate` repeats a baseline's request."""
+"""The command line of a run, saved in the run folder as request.json; `bench gate` repeats a baseline's."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -13,12 +13,12 @@ FILE = "request.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The arguments from a run's command line."""
+    """The arguments of a run's command line."""
 
     matrix: str
     """Matrix file, preset or suite."""
     scale: str | None = None
-    """Name of the preset's scale; None: the default."""
+    """Name of a size in the matrix file's `scales`; None: the first."""
     defenses: tuple[str, ...] = ()
     """Added defenses, as the user typed them."""
     plugins: tuple[str, ...] = ()
@@ -26,14 +26,14 @@ class Request:
     full: bool = False
     """Whether the cascade is switched off."""
     shipped: bool = False
-    """Whether undefended rows come from the reference results instead of the run."""
+    """Whether the undefended results come from the reference results instead of the run."""
 
 
 _REQUEST = TypeAdapter(Request)
 
 
 def read(run: Path) -> Request | None:
-    """Read the request from a run folder; None if missing or damaged."""
+    """Read the saved command line from a run folder; None if missing or damaged."""
     try:
         return _REQUEST.validate_json((run / FILE).read_bytes(), strict=True)
     except (OSError, ValueError):
@@ -41,5 +41,5 @@ def read(run: Path) -> Request | None:
 
 
 def save(run: Path, request: Request) -> None:
-    """Write the request to the run folder; raise `StorageError` for an unwritable folder."""
+    """Write the command line to the run folder; raise `StorageError` for an unwritable folder."""
     write_atomically(run / FILE, f"{json.dumps(asdict(request), indent=1)}\n".encode())

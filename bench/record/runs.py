@@ -21,7 +21,7 @@ def runs_by_age(below: Path = BELOW) -> list[Path]:
 
 
 def checked_run(run: Path | None) -> Path:
-    """Return `run`, or the newest run for None; raise `BenchError` for a folder without records."""
+    """Return `run`, or for None the newest run folder; raise `BenchError` for a folder without records."""
     if run is None:
         return newest_run()
     if not (run / "records").is_dir():

@@ -50,28 +50,24 @@ class Share(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExampleScore(_Strict):
-    """Scores for a true example and its paired reconstruction; metrics follow `bench.record.metrics`."""
+    """Scores for a true example and its matched reconstruction; metrics are from `bench.record.metrics`."""
 
     status: str
-    """The reading's `ok`, `diverged` or `nan`; `nan` also for a non-finite example; `missing` for an absent
-    reconstruction.
-    """
+    """The reading's `ok`, `diverged` or `nan`; `nan` also for a non-finite example; `missing`: no reconstruction."""
     success: bool
     """Whether the example leaked, by the rule in `Summary.asr`."""
     strict: bool | None = None
     """Whether an image leaked at PSNR ≥ 30 dB; None for tables."""
     identified: bool | None = None
-    """Whether the truth is nearer to the reconstruction than every example in the gallery split; None: no gallery."""
+    """Whether the true example is nearer than every example in the gallery split; None: no gallery."""
     named: bool | None = None
-    """Whether the attack picked the truth from its granted gallery; None: no gallery granted."""
+    """Whether the attack picked the true example from its granted gallery; None: no gallery granted."""
     place: int | None = None
-    """Rank of the truth in the attack's candidate list, from 0; the list's length for an unlisted truth; None: no
-    list.
-    """
+    """Rank of the true example in the attack's list of candidates, from 0 (absent: the length); None: no list."""
     label: int | None = None
     """True label."""
     matched: int | None = None
-    """Index of the paired example in the attack's reconstruction; None: no reconstruction."""
+    """Number of the matched example in the attack's reconstruction; None: no reconstruction."""
     rmse: float | None = None
     """Root mean squared error after clipping to [0, 1], 0 to 1."""
     rmse_unclipped: float | None = None
@@ -101,7 +97,7 @@ class ExampleScore(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingScore(_Strict):
-    """A reading's scores: how the attack ended, and each example behind the reading."""
+    """A reading's scores: how the attack ended, and the score of each true example."""
 
     status: str
     """`ok`, `diverged` or `nan`."""
@@ -118,7 +114,7 @@ class ReadingScore(_Strict):
     evaluations: int | None = None
     """Gradient evaluations used, restarts included."""
     outer: int | None = None
-    """Iterations, as the attack's published loop counts them."""
+    """Number of iterations in the sense of the attack's paper."""
     restarts: int = 0
     """Number of starts after the first."""
     snr_db: float | None = None
@@ -128,25 +124,25 @@ class ReadingScore(_Strict):
     clients: tuple[int, ...] = ()
     """Client numbers behind the reading."""
     indices: tuple[int, ...] = ()
-    """Example indices in the training split; a mixed example has the index of its first original."""
+    """Positions of the true examples in the training split; a mixture has the position of its first example."""
     certificate: float | None = None
-    """Share of examples which the attack proved right without the truth; None: no proof possible."""
+    """Share of examples which the attack proved right without the true examples; None: no proof possible."""
     number: Annotated[int | None, _UNLESS_NONE] = None
-    """Reading number in the cell, if a cascade removed readings; None: the position in the record."""
+    """Number of the reading in the cell, if a cascade skipped readings; None: equal to the position in the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorScore(_Strict):
-    """A prior-only baseline: a guess without the gradient."""
+    """A prior-only baseline, which guesses without the gradient."""
 
     asr: float
-    """Success rate without a margin: images at PSNR ≥ 20 dB, tables by the rule in `Summary.asr`."""
+    """Success rate without comparison to priors: images at PSNR ≥ 20 dB, tables by the rule in `Summary.asr`."""
     psnr_db_median: float | None
     """Median PSNR, dB."""
     rmse_median: float | None
     """Median RMSE, 0 to 1."""
     beaten: float
-    """Share of examples with a higher PSNR under the attack."""
+    """Share of examples for which the attack's PSNR is higher than the baseline's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +165,7 @@ class Summary(_Strict):
     identification: Share | None
     """Share of identified examples; None: no gallery split."""
     identification_chance: float | None
-    """Identification rate which random reconstructions would have."""
+    """Share of examples which random reconstructions would identify."""
     gallery: int
     """Size of the gallery split, 0: no gallery."""
     medians: Figures
@@ -179,7 +175,7 @@ class Summary(_Strict):
     evaluations_median: float
     """Median gradient evaluations per reading."""
     outer_median: float
-    """Median iterations per reading, as the published loop counts them."""
+    """Median number of iterations per reading in the sense of the attack's paper."""
     diverged_share: float
     """Share of examples in diverged readings."""
     nan_share: float
@@ -189,13 +185,13 @@ class Summary(_Strict):
     priors: dict[str, PriorScore]
     """Prior-only baselines by name."""
     prior_beaten: float | None
-    """Share of examples with a higher PSNR than the best baseline's; None: no baselines."""
+    """Share of examples for which the attack's PSNR is higher than the best baseline's; None: no baselines."""
     beats_prior: bool | None
     """Whether `prior_beaten` exceeds one half."""
     naming: Share | None = None
     """Share of examples picked from the granted gallery; None: no gallery granted."""
     naming_chance: float | None = None
-    """Naming rate which random picks would have."""
+    """Share of examples which random picks would name."""
 
     def median(self, metric: Metric) -> float | None:
         """Return the metric's median, with failed examples as the worst values; None: not a number."""
@@ -216,7 +212,7 @@ class Distortion(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfCheck(_Strict):
-    """The attack's matching distance at the true examples and at random public examples.
+    """The attack's matching distance (between gradients) at the true examples and at random public examples.
 
     Distances are means over the readings, in the attack's units; None for attacks without an objective.
     """
@@ -228,7 +224,7 @@ class SelfCheck(_Strict):
     recognises_truth: bool | None = None
     """Whether the distance is smaller at the true examples."""
     explained: Annotated[bool | None, _UNLESS_NONE] = None
-    """Whether the described truth lies as far from the reading as the stated noise implies; None: not testable."""
+    """Whether the description of the true examples equals the reading up to the stated noise; None: not testable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,8 +240,8 @@ class AttackConditions(_Strict):
     simulated: bool = False
     """Whether the attacker could run the defended round as a black box."""
     exact: bool = False
-    """Whether the attack used the readings' exact likelihood, so that no attacker can name exchangeable candidates
-    better.  For a batch, the attack then knows the other examples.
+    """Whether candidates were ranked by the exact likelihood of the readings, so that no attacker ranks better.  For
+    a batch, this ranking knows the other examples.
     """
     round: int | None = None
     """Training round at which the weights were saved; None: untrained."""
@@ -254,34 +250,32 @@ class AttackConditions(_Strict):
     gradient_norm_median: float | None = None
     """Median L2 norm over the undefended readings."""
     mode: str | None = None
-    """Model mode during gradients: `eval` or `train`."""
+    """Mode of the model for gradients: `eval` or `train`."""
     client_examples: int | None = None
-    """|D_i|, the number of examples per client."""
+    """Number of examples per client."""
     examples_per_reading: int | None = None
     """Number of examples behind a reading."""
     subset: str | None = None
-    """Name of the subset; None: the whole data set."""
+    """Name of the data set's subset; None: the whole data set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Privacy(_Strict):
-    """A cell's values of ε under different conventions."""
+    """A cell's values of ε by several accounting conventions."""
 
     epsilon: float | None = None
-    """Headline ε: for a training the first valid figure, for an attack the figure at the interception point."""
+    """Main ε: for a training the first with convention `valid`, for an attack the ε at the interception point."""
     absent: str | None = None
-    """Reason why the headline is absent."""
+    """Reason for no main ε."""
     figures: tuple[Epsilon, ...] = ()
-    """All figures; an attack has at most a single figure."""
+    """All values of ε; for an attack at most one."""
 
     def by(self, convention: str) -> Epsilon | None:
-        """Return the first figure under this convention, or None."""
+        """Return the first ε with this convention, or None."""
         return next((figure for figure in self.figures if figure.convention == convention), None)
 
     def released(self) -> Epsilon | None:
-        """Return the headline: the first valid figure, or before protocol 3 `tight` (assumes Poisson sampling), or
-        None.
-        """
+        """Return the main ε: the first `valid`, or before protocol 3 `tight` (assumes Poisson sampling), or None."""
         return self.by("valid") or self.by("tight")
 
 
@@ -290,9 +284,9 @@ class Trajectory(_Strict):
     """An attack's progress: the least loss so far, as a median over the readings."""
 
     losses: tuple[float | None, ...]
-    """Median least loss at each mark, in the attack's units."""
+    """Median of the least loss after each number in `evaluations`, in the attack's units."""
     evaluations: tuple[int, ...] = ()
-    """Gradient evaluations at each mark: 1, 2, 4, … and the end; for the attack `map`, the ends of its stages."""
+    """Numbers of gradient evaluations: 1, 2, 4, … and the last; for the attack `map`, the ends of its stages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,29 +297,30 @@ class AttackResult(_Strict):
     data: Annotated[str | None, _UNLESS_NONE] = field(default=None, compare=False)
     """Kind of data (`bench.kinds`); None in records older than this field, and without a summary."""
     readings: tuple[ReadingScore, ...]
-    """Attacked readings with their scores; in a cascade, only the readings left by earlier cells."""
+    """Attacked readings with their scores; in a cascade, only readings with an example not leaked before."""
     summary: Summary | None = None
     """Figures over the examples; None in a baseline (`bench.record.compact`) and for a cell without readings."""
     distortion: Distortion = Distortion()
     """How far the defense changed the readings."""
     self_check: SelfCheck = SelfCheck()
-    """Test whether the attack's objective recognises the truth."""
+    """Whether the attack's objective recognises the true examples."""
     conditions: AttackConditions = AttackConditions()
     """Conditions during the attack."""
     privacy: Privacy = Privacy()
     """ε at the interception point."""
     trajectory: Trajectory | None = None
-    """Loss over the evaluations; None: the attack did not keep it."""
+    """Loss over the evaluations; None: not recorded by the attack."""
     private: bool = False
     """Whether the data are private: examples leave this disk only with `--include-pictures`."""
     lpips_absent: str | None = None
     """Reason for an absent LPIPS."""
     notes: tuple[str, ...] = ()
-    """The attack's remarks, for example departures from its paper and halved chunks."""
+    """The attack's remarks, for example differences from its paper and smaller chunks of readings."""
     arrays: str | None = None
-    """SHA-256 of RUN/arrays/<sha256>.npz (float32, paired): `truth` and `reconstruction` (reading, example, *shape),
-    `trajectory` (mark, reading, example, *shape) for the first 8 readings.  A mixed example's truth is the scored
-    original."""
+    """SHA-256 of RUN/arrays/<sha256>.npz (float32, matched): `truth` and `reconstruction` (reading, example,
+    *shape), `trajectory` (evaluation count, reading, example, *shape) for the first 8 readings.  For a mixture,
+    `truth` is the scored example.
+    """
     reference_db: Annotated[float | None, _UNLESS_NONE] = None
     """Median PSNR reached by the linear-Gaussian reference on the first 8 readings, dB; None: not requested, or no
     noise law."""
@@ -356,14 +351,14 @@ class AttackResult(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BayesianRound(_Strict):
-    """Bayesian ε after a round, together with the moments accountant's ε."""
+    """Bayesian ε after a training round, together with the moments accountant's ε."""
 
     round: int
-    """Number of composed rounds."""
+    """Number of rounds so far."""
     epsilon: float | None
-    """Bayesian ε; None: no order gives a finite value."""
+    """Bayesian ε; None: infinite at every order."""
     moments_epsilon: float | None
-    """Moments accountant's ε; None: the defense has no such mechanism."""
+    """Moments accountant's ε; None: the defense has no mechanism for this accountant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,13 +382,9 @@ class Spot(_Strict):
     signal: float
     """Squared norm of the undefended update."""
     changes: dict[str, float]
-    """Interception point → squared norm of the change to the update; at `aggregate`, the change to the clients'
-    mean.
-    """
+    """Interception point → squared norm of the defense's change of the update; at `aggregate`, of the clients' mean."""
     cosine: float
-    """Cosine similarity between the defended and the undefended update at the last point before aggregation, -1 to
-    1.
-    """
+    """Cosine similarity between the defended and the undefended update before aggregation, -1 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -450,13 +441,13 @@ class Cost(_Strict):
     peak_mb: float = 0.0
     """Peak process memory, MB."""
     attack_seconds: float | None = None
-    """Attack's wall time, s; with `company`, a share in proportion to evaluations."""
+    """Attack's wall time, s; in a batch with other cells, this cell's share in proportion to evaluations."""
     reused_from: str | None = None
-    """Id of a cell with equal readings, whose reconstruction was used again."""
+    """Id of an earlier cell with equal readings, whose reconstruction was used."""
     simulations: int | None = None
     """Number of readings which a black-box attacker simulated."""
     simulation_seconds: float | None = None
-    """Wall time spent on simulations, s, included in `attack_seconds`; smaller after an earlier cell's simulations."""
+    """Wall time for simulations, s, part of `attack_seconds`; less if an earlier cell made the same simulations."""
     training: TrainingCost | None = None
     """Training times; None for attacks."""
     company: tuple[str, ...] = ()
@@ -491,7 +482,7 @@ class Environment(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code(_Strict):
-    """Identity of the code of bench or of an entry."""
+    """Version of the code of bench, or of an attack, defense, data set or model."""
 
     origin: str
     """Name of the distribution; for a plug-in, its file name."""
@@ -500,14 +491,14 @@ class Code(_Strict):
     version: str | None = None
     """Version of the distribution."""
     protocol: int | None = None
-    """Evaluation protocol's version, for the bench only."""
+    """Version of the evaluation protocol; None for code other than bench's."""
     plugin: bool = False
     """Whether the code is a plug-in file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance(_Strict):
-    """The code and the inputs behind a cell's result."""
+    """Hashes of the code and the inputs for a cell's result."""
 
     bench: Code
     """The bench."""
@@ -522,7 +513,7 @@ class Provenance(_Strict):
     weights: str | None = None
     """SHA-256 of a checkpoint or weights file; None: untrained."""
     left: Annotated[tuple[int, ...] | None, _UNLESS_NONE] = None
-    """Reading numbers left by a cascade's earlier cells; None outside cascades."""
+    """In a cascade, numbers of the readings with an example not leaked to earlier attacks; None outside cascades."""
 
 
 Result = Annotated[AttackResult | TrainingResult, Field(discriminator="kind")]
@@ -543,13 +534,13 @@ class Record(_Strict):
     result: Result | None = None
     """Result of an attack or a training; None unless `done`."""
     reason: str | None = None
-    """Reason for another status than `done`, in a line."""
+    """Reason for a status other than `done`, a single line."""
     environment: Environment | None = None
     """Machine and versions."""
     cost: Cost = Cost()
     """Resources used by the cell."""
     broken: Annotated[tuple[str, ...], _UNLESS_EMPTY] = ()
-    """Contracts which a plug-in defense broke in this run (`bench check`), with reasons."""
+    """Contracts (properties tested by `bench check`) which a plug-in defense broke in this run, with reasons."""
     schema: int = SCHEMA
     """Version of the schema."""
 
@@ -565,7 +556,7 @@ class Record(_Strict):
 
     @property
     def arrays(self) -> str | None:
-        """The content hash which names the arrays file, or None."""
+        """The content hash in the name of the arrays file, or None."""
         return self.result.arrays if isinstance(self.result, AttackResult) else None
 
     @property
@@ -575,11 +566,11 @@ class Record(_Strict):
 
     @property
     def protocol(self) -> int | None:
-        """The evaluation protocol's version; figures from two versions never share a table."""
+        """Version of the evaluation protocol; figures from two versions never share a table."""
         return self.provenance.bench.protocol
 
 
 @cache
 def adapter() -> TypeAdapter[Record]:
-    """Return the adapter which reads and writes records; cached, because its construction is slow."""
+    """Return pydantic's reader and writer of records; cached, because its construction is slow."""
     return TypeAdapter(Record)

@@ -110,7 +110,7 @@ def write(run: Path, record: Record) -> Path:
 
 
 def set_aside(run: Path, path: Path) -> None:
-    """Move a record which will be replaced to `kept/`; raise `StorageError` for an unwritable folder."""
+    """Move a record to `kept/` before its replacement; raise `StorageError` for an unwritable folder."""
     kept = run / "kept"
     try:
         kept.mkdir(exist_ok=True)
@@ -143,7 +143,7 @@ def parse(text: str, path: str, remedy: str = _AGAIN, *, foreign: bool = False) 
     """Parse a record's JSON text.
 
     Raises `RecordError` with `path`, the wrong field or schema, and the `remedy`.  `foreign`: also raise if the
-    record's id is not its cell's hash.
+    record's id is not the hash of its cell.
     """
     try:
         record = adapter().validate_json(text)

@@ -1,1 +1,1 @@
-"""Reference results shipped with bench: published defenses on the standard suite, as compact records."""
+"""Reference results shipped with bench: records of published defenses on the standard suite, without arrays."""

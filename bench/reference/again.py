@@ -1,6 +1,6 @@
-"""Compare repeated cells with the shipped records: bitwise equality, and examples leaked in only one run.
+"""Comparison of cells run again with the shipped records: equal records, and examples leaked in only one of both.
 
-Another processor rounds sums in another order, so a search with a thousand steps ends elsewhere.
+Another processor rounds sums differently, so an attack with a thousand steps may end at other values.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,16 +12,16 @@ from bench.record.schema import Record
 
 @dataclass(slots=True)
 class Again:
-    """Agreement between a defense's repeated and shipped records."""
+    """Agreement between the records of a defense's cells run again and the shipped records."""
 
     equal: int = 0
-    """Number of records with equal status, leaks and array hashes."""
+    """Number of records with equal status, leaked examples and array hashes."""
     differ: list[str] = field(default_factory=list)
     """Shortened ids of the differing records."""
     examples: int = 0
     """Number of examples in the differing records."""
     only_now: int = 0
-    """Number of examples leaked only in the repeated records."""
+    """Number of examples leaked only in the new records."""
     only_before: int = 0
     """Number of examples leaked only in the shipped records."""
     machines: set[tuple[str, str]] = field(default_factory=set)
@@ -29,7 +29,7 @@ class Again:
 
 
 def compared(now: Iterable[Record], before: Iterable[Record]) -> dict[str, Again]:
-    """Return, for each defense, the agreement between new and earlier records with the same id."""
+    """Return defense → agreement between new records (`now`) and earlier records (`before`) with the same id."""
     old = {record.id: record for record in before}
     rows: dict[str, Again] = {}
     for record in now:
@@ -50,7 +50,7 @@ def compared(now: Iterable[Record], before: Iterable[Record]) -> dict[str, Again
 
 
 def lines(rows: Mapping[str, Again]) -> Iterator[str]:
-    """Describe each defense's agreement as text."""
+    """Yield lines of text about each defense's agreement."""
     for name, row in rows.items():
         yield f"{name}: {row.equal} of {row.equal + len(row.differ)} records are equal, arrays bit for bit"
         if row.differ:
@@ -63,7 +63,7 @@ def lines(rows: Mapping[str, Again]) -> Iterator[str]:
 
 
 def _outcome(record: Record) -> object:
-    """Return a record's outcome without cost, machine, and digits beyond the shipped precision."""
+    """Return a record's outcome, rounded to the digits in shipped records; without cost and machine."""
     if record.attack is not None:
         return record.status, record.attack.arrays, _leaked(record)
     training = record.training
@@ -71,7 +71,7 @@ def _outcome(record: Record) -> object:
 
 
 def _leaked(record: Record) -> dict[tuple[int, int], bool]:
-    """Map (reading, example) to whether the example was reconstructed."""
+    """Return (reading, example) → whether the example leaked."""
     if record.attack is None:
         return {}
     return {

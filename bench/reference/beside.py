@@ -1,7 +1,7 @@
-"""Put a run's records and the reference results on a single board.
+"""A run's records and the reference results on a single board.
 
-A row is complete if it has every cell in the reference. A run's record is added if the reference has the same cell for
-other defenses only. Cascade cells depend on earlier cells, so a defense's cells always have a single source.
+A run's record is added if the reference has the same cell, but only for other defenses.  All cells of a defense thus
+come from the run, or all from the reference.  A row is complete if it has every cell in the reference.
 """
 
 import json
@@ -21,18 +21,18 @@ from bench.reference.costs import same
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """Records from a run and the reference, with their board and the suite's standings."""
+    """Records from a run and the reference, with their board (`rows`) and the suite's ranking (`standings`)."""
 
     version: str
     records: tuple[Record, ...]
     rows: tuple[Row, ...]
     standings: tuple[Standing, ...]
     own: tuple[str, ...]
-    """Defenses that only the run has."""
+    """Defenses which only the run has."""
 
 
 def joined(version: str, mine: Iterable[Record] = ()) -> Joined:
-    """Read the reference results for a suite version and add the records in `mine` that the reference lacks."""
+    """Read the reference results of a suite version, and add those records in `mine` whose defense they lack."""
     shipped = store.read(version)
     cells = {same(record.cell) for record in shipped}
     known = {entry_text(record.cell.defense) for record in shipped}
@@ -49,7 +49,7 @@ def joined(version: str, mine: Iterable[Record] = ()) -> Joined:
 
 
 def suite_of(folders: Iterable[Path]) -> str | None:
-    """Return the suite version of the first run folder with an unmodified, published suite; None without any."""
+    """Return the suite version of the first run folder whose suite is unmodified and has reference results, or None."""
     for folder in folders:
         for path in sorted(folder.glob("suite-*.json")):
             try:
@@ -62,6 +62,6 @@ def suite_of(folders: Iterable[Path]) -> str | None:
 
 
 def version_of(about: Mapping[str, Any]) -> str | None:
-    """Return the reference version for a run's `bench.matrix.suites.ranking`; None if unranked or unpublished."""
+    """Return the suite version from a run's suite file; None if unranked or without reference results."""
     there = about.get("ranked") is True and about.get("suite") in store.versions()
     return str(about["suite"]) if there else None

@@ -1,4 +1,4 @@
-"""Estimate run times for suite cells from the published defenses' records."""
+"""Expected run times of suite cells, from the shipped records of published defenses."""
 
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -11,11 +11,11 @@ _ANY = Entry(name="any")
 
 
 def expected(records: Iterable[Record], *, alone: bool = False) -> Callable[[AnyCell], float | None]:
-    """Return a function from a cell to its expected CPU seconds under its defense; None for an unpublished cell.
+    """Return a function from a cell to its expected CPU seconds; None for a cell without shipped records.
 
-    A published defense setting has its measured times. Another setting gets the median over published settings in its
-    class (defenses that change single-example gradients, or not), or over all settings if the class is empty, scaled to
-    their median suite total. Cells that reuse a reconstruction count with their measured time.
+    A published defense with equal parameters has its measured times.  Another defense gets the median over published
+    defenses which also change (or do not change) single-example gradients, or over all if there is no such defense,
+    scaled to their median total.  Cells with a reused reconstruction count with their measured time.
 
     `alone`: the run has no undefended cells, so no reconstruction can be reused from another defense.
     """
@@ -54,14 +54,14 @@ def _typical(settings: Collection[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _changes_examples(defense: Entry) -> bool:
-    """Return whether a defense changes single-example gradients, by its parameter `at` or its claimed stages."""
+    """Return whether a defense changes single-example gradients, by its parameter `at` or its `stages`."""
     return "example" in ((at,) if (at := defense.params.get("at")) else stages(defense.name))
 
 
 def span(records: Iterable[Record], cells: Iterable[AnyCell], *, alone: bool = False) -> tuple[float, float] | None:
-    """Return the least and most CPU seconds expected for these cells, over published settings that have all cells.
+    """Return the least and the greatest CPU seconds for these cells, over published defenses with all cells.
 
-    None if no published setting has all cells. `alone`: see `expected`.
+    None without a published defense with all cells.  `alone`: as in `expected`.
     """
     wanted: dict[str, dict[str, None]] = {}  # defense → cells, in order
     for cell in cells:
@@ -89,7 +89,7 @@ def _taken(records: Iterable[Record], *, alone: bool) -> Iterator[tuple[Record, 
 
 
 def same(cell: AnyCell) -> str:
-    """Return a cell's text without defense and earlier cascade cells, so that it is equal under any defense."""
+    """Return a cell's text without defense and cascade, which is equal for cells that differ only in the defense."""
     changes: dict[str, object] = {"defense": _ANY}
     if isinstance(cell, AttackCell):
         changes["after"] = ()

@@ -1,4 +1,4 @@
-"""Collect a board's reconstruction strips: shipped strips, and strips drawn from other runs."""
+"""Strips of reconstructed images for a board, from the reference results or drawn from run folders."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from bench.reference import store
 
 
 def strips_of(records: Iterable[Record], folders: Mapping[str, Path], version: str | None) -> dict[str, bytes]:
-    """Map each defense, and `victims`, to its strip, from the reference `version` (or None) and from run `folders`."""
+    """Return defense → strip of images, `victims` → true images; from reference `version` and run `folders`."""
     records = tuple(records)
     names = (VICTIMS_NAME, *dict.fromkeys(entry_text(record.cell.defense) for record in records))
     return {**(store.strips(version, names) if version else {}), **strips(records, folders)}

@@ -1,7 +1,7 @@
-"""Files with reference results: a defense setting's records, small enough to ship.
+"""Files with reference results: the records of a defense with its parameters, small enough to ship.
 
-A file is xz-compressed JSON with a record in each line (`bench.record.compact`); numbers keep five digits. For image
-data, a strip with the best attack's reconstructions is added.
+A file is xz-compressed JSON with a record in each line (`bench.record.compact`); numbers keep five digits.  For images,
+a strip with the best attack's reconstructions is added.
 """
 
 import lzma
@@ -41,7 +41,7 @@ def read(version: str, folder: Path = FOLDER) -> list[Record]:
 
 
 def strips(version: str, names: Iterable[str], folder: Path = FOLDER) -> dict[str, bytes]:
-    """Map names to shipped strips of reconstructed images, as WebP; names without a strip are left out."""
+    """Return name → shipped strip of reconstructed images, as WebP; names without a strip are left out."""
     paths = {name: folder / version / f"{slug(name)}.webp" for name in names}
     return {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
 
@@ -49,7 +49,7 @@ def strips(version: str, names: Iterable[str], folder: Path = FOLDER) -> dict[st
 def write(
     version: str, records: Iterable[Record], strips: Mapping[str, bytes] | None = None, folder: Path = FOLDER
 ) -> tuple[Path, ...]:
-    """Write records (a file for each defense setting) and strips, replacing earlier files; return the paths."""
+    """Write records (a file for each defense with its parameters) and strips, replacing earlier files; return paths."""
     settings: dict[str, list[Record]] = {}
     for record in records:
         settings.setdefault(entry_text(record.cell.defense), []).append(record)
@@ -66,7 +66,7 @@ def write(
 
 
 def slug(setting: str) -> str:
-    """Return the file name for a defense setting: `prune(at=example, share=0.9)` → `prune-at-example-share-0.9`."""
+    """Return a file name for a defense: `prune(at=example, share=0.9)` → `prune-at-example-share-0.9`."""
     return re.sub(r"[^a-z0-9.]+", "-", setting.lower()).strip("-.")
 
 

@@ -1,4 +1,4 @@
-"""Summarise a defense's standing on a suite in four lines, with its most telling image."""
+"""Summary of a defense's place on a suite's board in four lines, with a picture."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from bench.reference.beside import Joined
 
 
 def lines(joined: Joined, defense: str) -> Iterator[tuple[str, str]]:
-    """Yield (heading, text) lines: rank, leakage at each point, cost, and the nearest published defense."""
+    """Yield (heading, text) four times: rank, leakage at each point, cost, and nearest published defense."""
     at = next(each for each in joined.standings if each.defense == defense)
     above, below = neighbours(joined.standings, defense)
     between = " and ".join(each.defense for each in (above, below) if each is not None)
@@ -67,7 +67,7 @@ def _difference(joined: Joined, defense: str, other: str) -> str:
 
 
 def picture(joined: Joined, defense: str, run: Path) -> Path | None:
-    """Return the saved picture of victims and reconstructions for the defense's highest ASR; None without a picture."""
+    """Return the picture of victims and reconstructions for the defense's highest ASR; None without a picture."""
     rows = [row for row in joined.rows if row.defense == defense and row.worst is not None]
     for row in sorted(rows, key=lambda row: -(row.worst.asr or 0.0) if row.worst else 0.0):
         for cell in row.cells:

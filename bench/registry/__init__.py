@@ -1,1 +1,1 @@
-"""Find registered classes by name and load them on request."""
+"""Attacks, defenses, data sets and models by name, loaded on request."""

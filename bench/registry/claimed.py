@@ -1,11 +1,11 @@
-"""A defense's claimed stages: the class literal `stages`, read without importing the class."""
+"""A defense's stages, read from its class attribute `stages` in the source text, without importing the class."""
 
 from bench.errors import BenchError
 from bench.registry import entries as registry
 
 
 def stages(defense: str) -> tuple[object, ...]:
-    """Return the stages that a defense claims; empty for an unknown defense."""
+    """Return the stages in a defense's class attribute `stages`; empty for an unknown defense."""
     try:
         claimed = registry.literals("defenses", defense).get("stages")
     except BenchError:

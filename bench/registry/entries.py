@@ -1,8 +1,8 @@
 """Registered attacks, defenses, data sets and models by name, loaded on request.
 
-An entry is a line in a distribution's entry-point table (groups `bench.attacks` and so on), or a class in a `--plugin`
-file. Names and origins come from installed metadata, literal attributes from `ast`; only `load` and `add_plugin` import
-an entry.
+An entry is a line in an installed distribution's entry-point table (groups `bench.attacks` and so on), or a class in a
+`--plugin` file.  Names come from installed metadata, and class attributes from the source text (`ast`); only `load` and
+`add_plugin` import code.
 """
 
 import difflib
@@ -57,14 +57,14 @@ _added: dict[tuple[str, str], tuple[Origin, type | None]] = {}
 
 
 def names(kind: str) -> tuple[str, ...]:
-    """Return a kind's registered names, sorted, without repeats."""
+    """Return the registered names of a kind (attacks, defenses, datasets or models), sorted."""
     return tuple(sorted({*_claims(kind), *(name for plugin_kind, name in _added if plugin_kind == kind)}))
 
 
 def origin(kind: str, name: str) -> Origin:
     """Return an entry's source.
 
-    Raises `UnknownName` with the nearest names, and `PluginError` for a name claimed twice.
+    Raises `UnknownName` with the nearest names, and `PluginError` for a name from two sources.
     """
     if (kind, name) in _added:
         return _added[kind, name][0]
@@ -77,7 +77,7 @@ def origin(kind: str, name: str) -> Origin:
 
 
 def literals(kind: str, name: str) -> dict[str, object]:
-    """Return an entry's literal class attributes (reference, stages, …) and `__doc__`, without importing it.
+    """Return an entry's constant class attributes (reference, stages, …) and `__doc__`, without importing its code.
 
     Raises as `origin`, and `PluginError` for an entry point without a class.
     """
@@ -119,7 +119,7 @@ def _loaded(kind: str, name: str, source: Origin) -> type:
 
 
 def instance(kind: str, name: str, params: Mapping[str, Any], *, where: str | None = None) -> Any:
-    """Create an entry's instance with checked parameters; `where` replaces the name that starts an error message."""
+    """Create an entry's instance with checked parameters; `where` replaces the name at the start of an error."""
     return build(load(kind, name), params, where=where or f"{SINGULAR[kind]} {name!r}")
 
 
@@ -129,7 +129,7 @@ def of(kind: str, entry: Any) -> Any:
 
 
 def add_plugin(spec: str) -> tuple[Origin, ...]:
-    """Register all entries in a `.py` file or module, or none of them on error; repeated calls change nothing.
+    """Register all entries in a `.py` file or module, or on error no entry; repeated calls change nothing.
 
     Raises `PluginError` for a failed import, a module without entries, or a name already registered.
     """
@@ -160,9 +160,9 @@ def add_plugin(spec: str) -> tuple[Origin, ...]:
 
 
 def declare(origins: Iterable[Origin]) -> None:
-    """Register plug-in names without code: `load` refuses such names in this process.
+    """Register names of plug-in entries without their code, which `load` then refuses to import in this process.
 
-    A process that needs an entry's origin, but must not run its code, uses this (`bench.isolation`).
+    For processes which may not run plug-in code (`bench.isolation`).
     """
     _added.update({(origin.kind, origin.name): (origin, None) for origin in origins})
 
@@ -180,7 +180,7 @@ def _claims(kind: str) -> dict[str, tuple[Origin, ...]]:
 
 @cache
 def _installed() -> dict[str, dict[str, tuple[Origin, ...]]]:
-    """Map kind to name to the entries that claim the name; the metadata are read once in a process."""
+    """Return kind → name → entries with this name, from installed metadata, which are read once in a process."""
     claims: dict[str, dict[str, tuple[Origin, ...]]] = {kind: {} for kind in KINDS}
     points = metadata.entry_points()
     known: dict[int, tuple[str, str]] = {}  # parsing a distribution's metadata again for each entry is slow

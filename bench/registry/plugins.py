@@ -1,7 +1,7 @@
-"""Import the module given by `--plugin FILE_OR_MODULE` and find its entries.
+"""Import of the module given by `--plugin FILE_OR_MODULE`, and search for the classes to register.
 
-A spec (file path or module name) gives the same module under the same name in every process, so workers receive the
-spec, and instances can be pickled between processes.
+A file path or module name gives the same module under the same name in every process, so instances can be pickled
+between processes.
 """
 
 import dataclasses
@@ -47,11 +47,10 @@ def module(spec: str) -> ModuleType:
 
 
 def entries(loaded: ModuleType, bases: Mapping[str, type]) -> Iterator[tuple[str, str, type]]:
-    """Yield (kind, name, class) for each concrete subclass of a base in `bases` (kind → class) defined in the
-    plug-in.
+    """Yield (kind, name, class) for each concrete class in the plug-in with a base in `bases` (kind → base).
 
-    The name is the class attribute `name`, or else the class name in kebab case. A class with a leading underscore is a
-    helper, not an entry.
+    The name is the class attribute `name`, or else the class name in kebab case.  A class with a leading underscore is
+    left out.
     """
     for attribute, entry in vars(loaded).items():
         if not isinstance(entry, type) or inspect.isabstract(entry) or attribute.startswith("_"):

@@ -1,7 +1,7 @@
-"""Read literal class attributes with `ast`, without importing the class.
+"""Constant class attributes, read from the source text with `ast`, without importing the class.
 
-`bench list` must be fast and must not run plug-in code, so parent packages are not imported either: the import system's
-finders resolve a dotted name step by step. Wheels and editable installs both work.
+`bench list` must be fast and must not run plug-in code, so parent packages are not imported either.  Works for wheels
+and for editable installs.
 """
 
 import ast
@@ -17,14 +17,14 @@ from bench.errors import PluginError
 
 
 def file_of(module: str) -> Path | None:
-    """Return a module's source file; None if it is missing, built in, or a folder without `__init__.py`."""
+    """Return a module's source file; None for a missing or built-in module, or a folder without `__init__.py`."""
     return dict(_steps(module)).get(module)
 
 
 def package_of(module: str) -> Path | None:
-    """Return the folder that holds a module's topmost package, or a single-file module's path; None if missing.
+    """Return the folder of a module's topmost package, or the path of a single-file module; None if missing.
 
-    A module in a folder without `__init__.py` belongs to the folder.
+    The package of a module in a folder without `__init__.py` is the folder.
     """
     for prefix, file in _steps(module):
         if file is not None:
@@ -33,11 +33,11 @@ def package_of(module: str) -> Path | None:
 
 
 def read(module: str, name: str, file: Path | None = None) -> dict[str, object]:
-    """Return the literal class attributes for `module:name`, including inherited attributes, and `__doc__`.
+    """Return the constant class attributes of class `name` in `module`, with inherited attributes and `__doc__`.
 
-    A literal is an unannotated or `ClassVar` assignment of a constant; a dataclass field does not count. Bases are
-    followed through the file and through `from … import`; other bases are ignored. `file` gives a module that no finder
-    knows (`--plugin FILE`). Raises `PluginError` for a missing class or an unreadable file.
+    Read are assignments of a constant, without annotation or with `ClassVar`; dataclass fields are not.  Base classes
+    are read in the same file or through `from … import`.  `file` gives the file of a `--plugin FILE`.  Raises
+    `PluginError` for a missing class or an unreadable file.
     """
     path = file or file_of(module)
     if path is None:
@@ -52,7 +52,7 @@ def read(module: str, name: str, file: Path | None = None) -> dict[str, object]:
 
 
 def _steps(module: str) -> Iterator[tuple[str, Path | None]]:
-    """Yield each resolvable prefix in a dotted module name with its source file, or None."""
+    """Yield (prefix, source file or None) for each prefix of a dotted module name, up to a missing module."""
     locations: list[str] | None = None
     parts = module.split(".")
     for depth in range(1, len(parts) + 1):
@@ -89,7 +89,7 @@ def _bare(name: str, locations: list[str]) -> ModuleSpec | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scope:
-    """A file's classes, and the origins of its imported names."""
+    """The classes in a file, and the origins of imported names."""
 
     classes: dict[str, ast.ClassDef]
     imported: dict[str, tuple[str, str]]
@@ -132,7 +132,7 @@ def _imported(scope: _Scope, name: str, depth: int = 0) -> tuple[_Scope, ast.Cla
 
 
 def _inherited(scope: _Scope, node: ast.ClassDef, depth: int = 0) -> Iterator[tuple[str, object]]:
-    """Yield attributes from the farthest base to the class, so that the nearest definition wins."""
+    """Yield (name, value) of attributes, from the farthest base class to the class, so that a later value replaces."""
     for base in reversed(node.bases):
         name = base.id if isinstance(base, ast.Name) else ""
         if name in scope.classes and depth < 16 and scope.classes[name] is not node:

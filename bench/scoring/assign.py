@@ -12,10 +12,10 @@ _UNUSABLE = 2.0
 
 
 def assign(truth: ArrayLike, guess: ArrayLike, values: Values) -> NDArray[np.int64]:
-    """Return the reconstruction's number for each true example, (reading, example); -1 if too few were given.
+    """Return the number of the reconstructed example for each true example, (reading, example); -1 for none.
 
     The matching has the smallest sum of distances (Kuhn's assignment problem), and all metrics use it.  Raises
-    `PluginError` for more reconstructions than examples: the matching knows the truth, and would select the best.
+    `PluginError` for more reconstructed than true examples, because the matching would select the best.
     """
     true, claimed = values.checked(truth), np.asarray(guess)
     same = len(true) == len(claimed) and true.shape[2:] == claimed.shape[2:]
@@ -32,7 +32,7 @@ def assign(truth: ArrayLike, guess: ArrayLike, values: Values) -> NDArray[np.int
 
 
 def in_order(guess: ArrayLike, order: NDArray[np.int64]) -> Floats:
-    """Return the reconstructions in the truth's order, (reading, example, *shape); NaN for a missing reconstruction."""
+    """Return reconstructed examples in the order of the true examples, (reading, example, *shape); NaN for missing."""
     taken: Floats = np.asarray(guess, np.float64)[np.arange(len(order))[:, None], np.maximum(order, 0)]
     taken[order < 0] = np.nan
     return taken

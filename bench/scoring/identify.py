@@ -1,4 +1,4 @@
-"""Identification: does the reconstruction single out its victim among strangers?  PSNR does not measure this."""
+"""Identification: is the reconstruction nearer to its victim than to strangers?  PSNR does not measure this."""
 
 from dataclasses import dataclass
 
@@ -21,20 +21,20 @@ class Identification:
     gallery: int
     """Number of strangers."""
     chance: float
-    """Share of examples that blind guesses identify."""
+    """Share of examples that blind guesses would identify."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
-    """The examples that an attack picked from its granted gallery."""
+    """The true examples that an attack picked from its granted gallery."""
 
     hits: NDArray[np.bool_]
     """(reading, example): whether the attack picked the true example."""
     chance: float
-    """Share of examples that blind guesses pick."""
+    """Share of true examples that blind guesses would pick."""
     places: NDArray[np.int64] | None = None
-    """(reading, example): the true example's rank, from 0, in the list ranked by the decoder or the attack.  The
-    list's length if the list lacks the example, -1 for an example without a list; None if no example has a list.
+    """(reading, example): rank of the true example, from 0, in the candidates ranked by the decoder or the attack;
+    the number of ranked candidates if unranked, -1 without a ranking; None: no ranking at all.
     """
 
 
@@ -45,12 +45,12 @@ def identify(
     values: Values,
     labels: tuple[ArrayLike, ArrayLike] | None = None,
 ) -> Identification:
-    """Return the examples that are nearer to their reconstruction than all strangers are.
+    """Return the true examples that are nearer to their reconstruction than every stranger's example.
 
     `truth` and `guess` (the reconstruction, clipped here) are (reading, example, *shape), `gallery` is (example,
-    *shape); only its first 1000 examples are used, since their order is already random.  A tie and a guess with NaN are
-    no hits. If the attacker was granted labels, `labels` holds the truth's (reading, example) and the gallery's
-    (example,); a blind guess is then drawn from the right class.
+    *shape); only its first 1000 examples are used.  An equal distance, or a guess with NaN, is not identified.  With
+    granted labels, `labels` holds the true examples' (reading, example) and the gallery's (example,); a blind guess is
+    then from the right class.
     """
     true = values.checked(truth)
     strangers = values.checked(np.asarray(gallery)[:GALLERY_LIMIT])
@@ -67,7 +67,7 @@ def identify(
 
 def chance_of(examples: int, strangers: int, labels: tuple[ArrayLike, ArrayLike] | None) -> float:
     """Return the largest share of examples that blind guesses identify.  A reading with n examples allows n guesses,
-    and each may hit any of these examples (with `labels` as in `identify`: any with the same class).
+    and a guess may identify any of the n examples; with `labels` as in `identify`, any of the same class.
     """
     if labels is None:
         return min(1.0, examples / (strangers + 1))

@@ -71,11 +71,11 @@ def cluster_bootstrap(
 
 
 def effective_trials(successes: ArrayLike, clusters: ArrayLike) -> float:
-    """Return how many independent trials are worth n correlated outcomes, (n,) in [0, 1], in `clusters` (n,).
+    """Return the number of independent trials with the information of n correlated outcomes, (n,) in [0, 1].
 
-    This is n divided by the design effect (Kish 1965, §5.4): the linearised variance between clusters over the variance
-    of independent trials.  The result lies between the number of clusters and n.  If all outcomes are equal, the
-    variance between clusters is unknown, and the result is the number of clusters.
+    `clusters` (n,) holds numbers of correlated groups.  The result is n / design effect (Kish 1965, §5.4), the variance
+    between clusters / the variance of independent trials.  The result lies between the number of clusters and n.  If
+    all outcomes are equal, the result is the number of clusters.
     """
     array = np.asarray(successes, np.float64)
     count, share = len(np.unique(np.asarray(clusters))), float(array.mean())
@@ -112,7 +112,7 @@ def clustered_share(
 
 
 def _variance_of_mean(values: NDArray[np.float64], clusters: ArrayLike) -> float:
-    """Linearised variance of a ratio estimated from G cluster sums, times G/(G - 1) (Cochran 1977, §9A.2)."""
+    """Return the variance of a mean estimated from G cluster sums, times G/(G - 1) (Cochran 1977, §9A.2)."""
     names, member = np.unique(np.asarray(clusters), return_inverse=True)
     sums, sizes = np.bincount(member, values), np.bincount(member)
     residual = sums - sizes * values.mean()
@@ -148,8 +148,8 @@ def wald_plus_2(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> tuple[float, floa
 
 
 def mcnemar(a: ArrayLike, b: ArrayLike) -> float:
-    """Return the two-sided p-value for equal leakage in a and b on the same examples (McNemar 1947, exact).  Among
-    examples that leaked in only a or only b, each side's count is binomial with share 1/2.
+    """Return the two-sided p-value for equal leakage in a and b on the same examples (McNemar 1947, exact).  Of the
+    examples that leaked in only one of the two, the number for a is binomial with probability 1/2.
     """
     first, second = _pairs(a, b)
     only_a, only_b = int((first & ~second).sum()), int((second & ~first).sum())

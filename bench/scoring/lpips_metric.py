@@ -72,7 +72,7 @@ def _network(state: dict[str, Any]) -> torch.nn.Module:
 
 def _measure(network: torch.nn.Module) -> Lpips:
     def lpips(truth: ArrayLike, guess: ArrayLike) -> Floats:
-        """LPIPS of the clipped guess, per example; NaN for a guess with NaN."""
+        """Return LPIPS of the clipped guess for each example; NaN for a guess with NaN."""
         true, found = within_range(truth), clipped(guess)
         lead = true.shape[:2]
         rows = [

@@ -54,9 +54,10 @@ def ssim(truth: ArrayLike, guess: ArrayLike) -> Floats:
 
 
 def numeric_rmse(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) -> Floats:
-    """Return each row's RMSE over numeric columns, in units of each column's deviation; NaN without such columns.
+    """Return each table row's RMSE over numeric columns, in units of the column's standard deviation.
 
-    Rows are (reading, example, feature), and the guess is clipped.  A constant column's unit is the range, 1.
+    Arrays are (reading, example, feature), and the guess is clipped.  A constant column's unit is the range, 1.  NaN
+    without numeric columns.
     """
     true, cut = within_range(truth), clipped(guess)
     scales = {n: group.deviation or 1.0 for group in groups if not group.categorical for n in group.columns}
@@ -67,10 +68,10 @@ def numeric_rmse(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) ->
 
 
 def groups_right(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) -> Floats:
-    """Return each row's share of correctly guessed categorical groups; NaN without categorical groups.
+    """Return each table row's share of correctly guessed categorical features; NaN without such features.
 
-    A group is right if its largest column is the true column; a tie is wrong.  A group with a single column (yes or no)
-    is right on the true side of .5.  A missing value (all zeros) is right if no column reaches .5.
+    A feature is a group of columns, with the largest at the category; a tie is wrong.  A group with a single column
+    (yes or no) is right on the true side of .5.  A missing value (all zeros) is right if no column reaches .5.
     """
     true, named = within_range(truth), np.asarray(guess, np.float64)
     right = []

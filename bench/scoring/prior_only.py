@@ -1,4 +1,4 @@
-"""Reconstructions made from public examples and labels, without the gradient: the baselines for all attacks."""
+"""Prior-only baselines: reconstructions from public examples and labels, without the gradient."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray

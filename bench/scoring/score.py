@@ -1,4 +1,4 @@
-"""Compute a record's figures from the truth and a `Reconstruction`.
+"""A record's figures, computed from the true examples and a `Reconstruction`.
 
 The order is fixed: match once, measure all metrics on this matching, decide which examples leaked, summarise.  A
 missing example, and an example with NaN, keep their place and count as not leaked.
@@ -33,13 +33,13 @@ class Scores:
     readings: tuple[ReadingScore, ...]
     summary: Summary
     order: NDArray[np.int64]
-    """(reading, example): number of the reconstruction matched to each true example; -1 if missing."""
+    """(reading, example): number of the reconstructed example matched to each true example; -1 if missing."""
     lpips_absent: str | None = None
     """Reason for a missing LPIPS; None if LPIPS was computed."""
     priors_from: str = "the public split"
     """Name of the data behind the prior-only baselines."""
     doubt: str | None = None
-    """Reason to distrust the figures: the truth does not explain the user's reading.  None without doubt."""
+    """Reason to distrust the figures: the true examples do not give the user's reading; None: no such reason."""
 
 
 def score(
@@ -135,7 +135,7 @@ def _prior(columns: Columns, prior: Mapping[str, Floats], kind: Kind) -> PriorSc
 
 
 def _status(readings: Sequence[str], order: NDArray[np.int64], guess: Floats) -> NDArray[Any]:
-    """Each example's status: `missing`, `nan`, or the reading's status from the attack."""
+    """Return each example's status: `missing`, `nan`, or the attack's status for the reading."""
     status = np.array(readings, dtype=object)[:, None].repeat(order.shape[1], axis=1)
     status[np.isnan(guess).reshape(*order.shape, -1).any(axis=-1)] = "nan"
     status[order < 0] = "missing"
@@ -187,7 +187,7 @@ def _place(value: np.floating[Any]) -> int | None:
 
 
 def _label_accuracy(labels: NDArray[np.int64], claimed: NDArray[Any]) -> Floats:
-    """Share of right labels in each reading, compared as multisets; NaN for an attack without labels."""
+    """Return the share of right labels in each reading, as multisets; NaN for an attack without labels."""
     classes = np.arange(max(labels.max(), claimed.max()) + 1)
     true = (labels[..., None] == classes).sum(axis=1)
     named = (claimed[..., None] == classes).sum(axis=1)

@@ -1,4 +1,4 @@
-"""Summarise a cell's examples; failed examples count in every figure."""
+"""Summary of a cell's examples; failed examples count in every figure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -80,5 +80,4 @@ def share(hits: Sequence[bool | None], groups: Sequence[int] | None = None) -> S
 
 
 def _label_accuracy(values: Sequence[float | None]) -> float | None:
-    """Mean over readings; a reading without reconstructed labels counts 0."""
     return None if all(value is None for value in values) else float(np.mean([value or 0.0 for value in values]))

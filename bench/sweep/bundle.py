@@ -26,8 +26,8 @@ _NAME = re.compile(
 
 
 def inputs(cell: AnyCell, run: Path) -> dict[str, bytes]:
-    """Return a cell's input files: a checkpoint with its training's record and states, an interrupted training's
-    state, an external weights file, or the records of earlier cascade cells.
+    """Return a cell's input files: the attacked checkpoint with its training's record and defense states, an
+    interrupted training's state, a weights file, or the records of earlier attacks in a cascade.
     """
     if not isinstance(cell, AttackCell):
         return _content(run, [resume.place(run, cell.id)])
@@ -46,21 +46,21 @@ def inputs(cell: AnyCell, run: Path) -> dict[str, bytes]:
 
 
 def file_name(weights: FileWeights) -> str:
-    """Return the bundle name of an external weights file; its suffix names the format."""
+    """Return the name of a weights file among a cell's input files; the name keeps the file's suffix."""
     suffix = Path(weights.path).suffix
     return f"files/{weights.sha256}{suffix if _SUFFIX.fullmatch(suffix) else '.unknown'}"
 
 
 def outputs(run: Path, sent: Files) -> dict[str, bytes]:
-    """Return the files which a cell wrote to a folder with only its inputs (`sent`)."""
+    """Return the files which a cell wrote to a folder with only its input files (`sent`)."""
     content = _content(run, run.rglob("*"))
     return {name: data for name, data in content.items() if _NAME.fullmatch(name) and sent.get(name) != data}
 
 
 def unpack(run: Path, files: Files) -> None:
-    """Write files to their places in a run folder.
+    """Write files, path → content, into a run folder.
 
-    Raises `RecordError` before any write for a name outside the folder's layout, and `StorageError` for a failed write.
+    Raises `RecordError` before any write for a path which no run folder has, and `StorageError` for a failed write.
     """
     for name in files:
         if not _NAME.fullmatch(name):

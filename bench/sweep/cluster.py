@@ -167,7 +167,7 @@ class ClusterPool:
         return [(name, CellReturned())]
 
     def _look(self) -> list[tuple[str, Event]]:
-        """Return departures and note arrivals; if the scheduler itself is lost, no worker is blamed."""
+        """Return the workers which left and note new workers; a lost Dask scheduler blames no worker."""
         away = self._client.status != "running"
         if away:
             self._reconnect()
@@ -205,7 +205,7 @@ class ClusterPool:
             self._client = self._connected(2.0)
 
     def _present(self) -> dict[str, int] | None:
-        """Return each worker's thread count; None without an answer, from a lost or a busy scheduler."""
+        """Return worker → number of threads; None if the Dask scheduler does not answer."""
         try:
             workers = self._client.scheduler_info(n_workers=-1)["workers"]
         except Exception:
@@ -254,7 +254,7 @@ class ClusterPool:
 def work(job: Job) -> "dict[str, bytes] | Exclusion | WorkerLost":
     """Run a cell on a Dask worker in a private folder; return its output files, including the record.
 
-    Missing disk space, data or code excludes the worker.  Any other failure belongs to the cell, so a cell cannot
+    A worker without disk space, data or equal code is excluded.  Any other failure is the cell's, so a cell cannot
     exclude every worker.
     """
     global _memory
@@ -317,7 +317,7 @@ def _use_plugins(plugins: dict[str, bytes | None], folder: str, device: str) -> 
 
 
 def _outcome(future: Any) -> "dict[str, bytes] | Exclusion | WorkerLost | CellReturned":
-    """Return the result of `work`, or an event or exclusion for a task without a result."""
+    """Return the value of `work`; for a task without a value, the event or exclusion which explains the failure."""
     if future.status == "finished":
         try:
             outcome: dict[str, bytes] | Exclusion | WorkerLost = future.result(timeout=60)

@@ -22,9 +22,9 @@ def dispatch(
     observers: Sequence[Observer],
     learn: Callable[[AnyCell, Cost], None],
 ) -> None:
-    """Let the pool run all the scheduler's cells; `observers` receive every event, `learn` every cell's cost.
+    """Run all the scheduler's cells on the pool; `observers` receive every event, `learn` every cell's cost.
 
-    Raises as `pool.events` does; finished cells are then on disk.
+    Raises as `pool.events` does; the records of finished cells are then on disk.
     """
     running: dict[str, AnyCell] = {}
     losses: Counter[str] = Counter()

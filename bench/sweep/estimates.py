@@ -18,10 +18,10 @@ _UNSURE = 60.0  # seconds of measured cells after which this machine's speed cou
 
 
 def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
-    """Return a cell's run time on a core in seconds, by order of magnitude, for examples of `shape`.
+    """Return a rough run time of a cell in seconds on a core, for examples of `shape`.
 
-    From trials with DLG's nets (0.5 ms per evaluation of a 28×28 image, growing with pixels and images) and Fed-αCDP's
-    net (4 ms per client step); multiplied by the model's `work`.
+    From measurements of the DLG paper's networks (0.5 ms per gradient evaluation of a 28×28 image, more for more pixels
+    and images) and of Fed-αCDP's network (4 ms per client and local step); multiplied by the model's `work`.
     """
     federated = cell.federated
     work = float(getattr(registry.load("models", cell.model.name), "work", 1.0))
@@ -37,7 +37,7 @@ def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
 
 
 class Estimates:
-    """Run-time estimates: the formula's time, multiplied by the median ratio for the most similar measured cells.
+    """Run-time estimates: the formula's time × the median ratio of measured to formula's time for similar cells.
 
     `shape` returns the shape of a cell's examples.  `known` returns a cell's published time in seconds, or None; a
     published time, scaled to this machine's speed, replaces the formula.
@@ -56,7 +56,7 @@ class Estimates:
         self.seen = 0
 
     def learn(self, cell: AnyCell, cost: Cost) -> None:
-        """Learn from a cell's measured time, unless impossible; a reused answer only corrects the machine's speed."""
+        """Learn from a cell's measured time, unless n/a; a reused reconstruction only corrects the machine's speed."""
         if (elsewhere := self._took_elsewhere(cell)) is not None and 0 < cost.wall_seconds < 1e9:
             with self._lock:
                 self._speeds.append((cost.wall_seconds, elsewhere))
@@ -85,7 +85,7 @@ class Estimates:
         return self._by_formula(cell)
 
     def _took_elsewhere(self, cell: AnyCell) -> float | None:
-        """Return the cell's published time, cached because the remaining time is estimated every two seconds."""
+        """Return a cell's published time or None, cached because the remaining time is estimated every two seconds."""
         if cell.id not in self._elsewhere:
             self._elsewhere[cell.id] = self._known(cell)
         return self._elsewhere[cell.id]
@@ -119,7 +119,7 @@ class Remaining(Observer):
     def left(self) -> float | None:
         """Return the estimated remaining seconds; None before the first finished cell.
 
-        A running cell beyond its estimate is assumed to need another quarter of its elapsed time.
+        A running cell longer than its estimate is assumed to need another quarter of its time so far.
         """
         # copies: the progress thread calls this during the run
         now, done = time.monotonic(), sum(map(self._estimates.seconds, list(self._done)))
@@ -138,7 +138,7 @@ class Remaining(Observer):
 
 
 def _kinds(cell: AnyCell) -> Iterator[Hashable]:
-    """Yield keys which similar cells share, most specific first."""
+    """Yield keys which similar cells have in common, the most specific key first."""
     what = "training" if isinstance(cell, TrainingCell) else (cell.attack.name, cell.knowledge)
     setting = (what, cell.model.name, cell.dataset.name)
     yield (*setting, str(cell.defense), "" if isinstance(cell, TrainingCell) else cell.point)

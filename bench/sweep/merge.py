@@ -29,7 +29,7 @@ _BESIDE = (request.FILE, "published.json")
 
 @dataclass(slots=True)
 class MergeResult:
-    """Counts of `new`, `better` and `same` records; `differs` and `refused` hold a line for each such record."""
+    """Numbers of `new`, `better` and `same` records; `differs` and `refused` hold a line for each such record."""
 
     new: int = 0
     better: int = 0
@@ -114,7 +114,7 @@ def _read(path: Path, limit: int = UNPACKED) -> bytes:
 
 
 def _beside(source: Path, into: Path, merged: MergeResult) -> None:
-    """Copy a source's statements about its matrix; an existing statement stays, except against an unranked suite."""
+    """Copy a source's files about its matrix; existing files stay, but an unranked suite file replaces a ranked one."""
     for path in sorted((*(source / name for name in _BESIDE), *source.glob("suite-*.json"))):
         if not path.is_file() or path.stat().st_size > _LARGEST:
             continue

@@ -1,4 +1,4 @@
-"""Observers of a run, for example the progress file, the remaining time and the screen."""
+"""Observers: objects which receive the events of a run, for example the progress file or the screen."""
 
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,10 @@ class Observer:
     """A receiver of a run's events, called in the run's thread; this base class ignores all events."""
 
     def on_start(self, cell: AnyCell, worker: str) -> None:
-        """A worker has begun the cell."""
+        """Called when a worker has begun the cell."""
 
     def on_progress(self, cell: AnyCell, progress: "TrainingProgress") -> None:
-        """A training has finished a round."""
+        """Called when a training has finished a round."""
 
     def on_record(self, record: Record) -> None:
-        """A cell's record is on disk."""
+        """Called when a cell's record is on disk."""

@@ -1,4 +1,4 @@
-"""The schedule of a run: which planned cells remain, grouped by shared work."""
+"""The schedule of a run: the remaining cells, in groups with common data, weights or readings."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from bench.sweep.scheduler import CellGroup
 
 
 class Resolver:
-    """Loads each data set once, and keeps its facts without its arrays."""
+    """Loads each data set once, and keeps its facts (shape, classes, hash, …) without its arrays."""
 
     def __init__(self, data_dir: Path | None) -> None:
         self._data_dir = data_dir
@@ -54,7 +54,7 @@ class RunSchedule:
     done: tuple[AnyCell, ...]
     """Cells with a record from equal code and inputs."""
     again: Mapping[str, str]
-    """Cell id → reason why the cell's record does not count."""
+    """Cell id → reason to run a cell again, for example changed code."""
     impossible: tuple[tuple[AnyCell, str], ...]
     """Cells with the reason why they cannot run; recorded as n/a."""
     groups: tuple[CellGroup, ...]
@@ -78,7 +78,7 @@ def schedule(
     resolver: Resolver,
     known: Callable[[AnyCell], float | None] = lambda cell: None,
 ) -> RunSchedule:
-    """Group a run folder's remaining cells by shared work; `known` returns a cell's published seconds, or None."""
+    """Group a run folder's remaining cells by common work; `known` returns a cell's published seconds, or None."""
     done: list[AnyCell] = []
     again: dict[str, str] = {}
     impossible: list[tuple[AnyCell, str]] = []
@@ -116,8 +116,8 @@ def schedule(
 def shard_of(planned: Sequence[PlannedCell], number: int, count: int, resolver: Resolver) -> tuple[PlannedCell, ...]:
     """Return the planned cells in shard `number` of `count` (from 1); shards have about equal run times.
 
-    A training's dependent cells stay together, as do cells with shared readings.  If such a part exceeds half a shard's
-    work, its defenses are separated.  Shards depend only on the matrix, so all machines agree.
+    Attacks on a training's weights stay together, as do attacks on equal readings.  A larger part than half a shard is
+    split by defense.  Shards depend only on the matrix, so all machines agree.
     """
     fresh = Estimates(resolver.shape)
 
@@ -154,7 +154,7 @@ def _grouped(items: Iterable[PlannedCell], key: Callable[[PlannedCell], str]) ->
 
 
 def _state(cell: AnyCell, run: Path, pending: set[str]) -> tuple[Record | None, str | None]:
-    """Return a cell's record, and why the record does not count: None if it does, "" without a record."""
+    """Return a cell's record, and the reason to run the cell again: None for a valid record, "" without a record."""
     path = records.record_path(run, cell.id)
     if not path.exists():
         return None, ""
@@ -175,7 +175,7 @@ def _state(cell: AnyCell, run: Path, pending: set[str]) -> tuple[Record | None, 
 
 
 def _missing(record: Record, cell: AnyCell, run: Path) -> str | None:
-    """Return the first missing file of a cell's record, or None; a checkpoint which the cell asks for counts too."""
+    """Return the first file missing for a record (arrays, or a checkpoint which the cell asks for), or None."""
     files = [run / "arrays" / f"{record.arrays}.npz"] if record.arrays else []
     if (training := record.training) is not None and isinstance(cell, TrainingCell):
         rounds = {*training.checkpoints}
@@ -186,7 +186,7 @@ def _missing(record: Record, cell: AnyCell, run: Path) -> str | None:
 
 
 def _reading_keys(planned: Iterable[PlannedCell]) -> dict[str, str]:
-    """Return cell id → reading key for attack cells; a cascade shares its first cell's key."""
+    """Return attack cell's id → key of its readings; a cascade has the key of its first cell."""
     keys: dict[str, str] = {}
     for cell in (item.cell for item in planned):
         if isinstance(cell, AttackCell):
@@ -195,9 +195,9 @@ def _reading_keys(planned: Iterable[PlannedCell]) -> dict[str, str]:
 
 
 def _reading_key(cell: AttackCell) -> str:
-    """Return a key for cells with possibly equal readings, without defense, draw and knowledge.
+    """Return a key which is equal for cells with possibly equal readings, whatever defense, draw and knowledge.
 
-    The point counts only through its scope, and only for B > 1.
+    For B > 1 the key contains the point's scope: example, local step, client's update, or mean of updates.
     """
     scope = point(cell.point).scope if cell.federated.batch > 1 else ""
     equal = {"defense": Entry(name="any"), "point": str(scope), "knowledge": "plain", "draw": 0}

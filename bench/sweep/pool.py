@@ -21,7 +21,7 @@ from bench.sweep.checked import broken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost:
-    """Event: a worker was lost together with its cell; `retry` tells whether another worker may try the cell."""
+    """Event: a worker was lost together with its cell; `retry`: whether another worker may try the cell."""
 
     reason: str
     retry: bool = True
@@ -29,7 +29,7 @@ class WorkerLost:
 
 @dataclass(frozen=True, slots=True)
 class CellReturned:
-    """Event: a worker returns its cell without an answer, because its machine is at fault."""
+    """Event: a worker returns its cell without a record, because its machine is at fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +41,15 @@ Event = TrainingProgress | Record | WorkerLost | CellReturned | WorkerGone
 
 
 class WorkerPool(Protocol):
-    """A set of named workers, each with at most one cell.  A record in an event is already on disk."""
+    """A set of named workers, each with at most one cell.  Records in events are already on disk."""
 
     def workers(self) -> tuple[str, ...]:
         """Return the names of workers which accept cells."""
 
     def submit(self, worker: str, cell: AnyCell, *, demand: int, company: tuple[AnyCell, ...] = ()) -> None:
-        """Let a worker run a cell; `demand` counts the cells which could run now, including this cell.
+        """Give a worker a cell; `demand` is the number of cells which could run now, including this cell.
 
-        `company` holds the worker's next cells, which it may attack in the same batch.
+        `company` holds the worker's next cells, which may be attacked in the same batch.
         """
 
     def events(self) -> list[tuple[str, Event]]:
@@ -61,7 +61,7 @@ class WorkerPool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """A worker pool to start later, with its description and its number of workers (None: unknown)."""
+    """A worker pool to start later, with a description and its number of workers (None: unknown)."""
 
     start: Callable[[], WorkerPool]
     description: str

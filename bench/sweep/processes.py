@@ -1,6 +1,6 @@
-"""A pool of long-lived worker processes on this machine, a thread each; idle cores help trainings.
+"""A pool of long-lived worker processes on this machine, each with a thread; idle cores help trainings.
 
-A dead worker loses its cell and is replaced.  A worker without its parent process ends itself.  With several GPUs, each
+A dead worker loses its cell and is replaced.  A worker whose parent process died ends itself.  With several GPUs, each
 worker uses a single GPU.
 """
 
@@ -142,7 +142,7 @@ def _work(pipe: "Connection[Any, Any]", context: RunContext, plugins: tuple[str,
 
 
 def _send(pipe: "Connection[Any, Any]", progress: TrainingProgress) -> None:
-    """Send progress to the parent; without a parent this process ends, and no cell is blamed."""
+    """Send progress to the parent process; without a parent, end this process, so that no cell counts as failed."""
     try:
         pipe.send(progress)
     except OSError:

@@ -29,7 +29,7 @@ _Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A running cell: its id, its description (`what`), its start (`since`), and its training's progress (`step`)."""
+    """A running cell: id, description (`what`), start time (`since`), and a training's progress (`step`)."""
 
     cell: str
     what: str
@@ -72,9 +72,9 @@ def read(run: Path) -> RunProgress | None:
 
 
 class Reporter(Observer):
-    """An observer and context manager which keeps the progress file current.
+    """An observer which keeps the progress file current while its context is open.
 
-    A thread writes the file every two seconds, as a sign of life; write errors never disturb the run.
+    A thread writes the file every two seconds; write errors never disturb the run.
     """
 
     def __init__(self, run: Path, title: str, *, cells: int, settled: int, left: Callable[[], float | None]) -> None:

@@ -30,8 +30,8 @@ class CellGroup:
 class Scheduler:
     """A queue of cell groups for workers.
 
-    `seconds` estimates a cell's run time.  `learned` returns how many measured cells the estimates use; when this
-    number has doubled, the queue is sorted again.
+    `seconds` estimates a cell's run time.  `learned` returns the number of measured cells in the estimates; the queue
+    is sorted again when this number has doubled.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Scheduler:
         self._takeable += 1
 
     def remove(self, worker: str) -> None:
-        """Forget a worker; its remaining cells return to the queue."""
+        """Forget a worker; its waiting cells return to the queue."""
         queue = self._queues.pop(worker, None)
         self._loaded.pop(worker, None)
         if queue:
@@ -105,7 +105,7 @@ class Scheduler:
 
     @property
     def empty(self) -> bool:
-        """Whether no cell is ready or blocked."""
+        """Whether no cell is left to take: no cell is ready, and no cell waits for another cell."""
         return not self._blocked and not self._takeable
 
     def _may_begin(self, cell: AnyCell) -> bool:
@@ -130,12 +130,12 @@ class Scheduler:
         return self._half(worker) if fullest is None else self._ready[fullest].pop()
 
     def _load(self, data: str) -> float:
-        """Return the work on a data set per worker, if another worker joined."""
+        """Return the seconds of work on a data set per worker, if another worker joined."""
         workers = sum(loaded == data for loaded in self._loaded.values())
         return sum(map(self._cost, self._ready[data])) / (1 + workers)
 
     def _half(self, worker: str) -> CellGroup | None:
-        """Take the later half of another worker's longest queue; cascades stay whole."""
+        """Take the later half of the longest queue of another worker; a cascade stays with one worker."""
         others = [queue for name, queue in self._queues.items() if queue and name != worker]
         if not others:
             return None
@@ -157,7 +157,7 @@ class Scheduler:
         return sum(map(self._seconds, group.cells))
 
     def _urgency(self, group: CellGroup) -> float:
-        """Return a group's time plus the time of its longest dependent group."""
+        """Return a group's time plus the longest time of a group which waits for it."""
         waiting = [other for cell in group.cells for other in self._blocked.get(cell.id, ())]
         return self._cost(group) + max(map(self._cost, waiting), default=0.0)
 

@@ -1,4 +1,4 @@
-"""A whole run, from schedule to records: n/a records for impossible cells, a worker pool for the others."""
+"""A whole run, from schedule to records: impossible cells are recorded as n/a, the others run on a worker pool."""
 
 import os
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from bench.sweep.scheduler import Scheduler
 def run_schedule(
     schedule: RunSchedule, context: RunContext, start_pool: Callable[[], WorkerPool], *observers: Observer
 ) -> None:
-    """Run the schedule's remaining cells; every cell leaves a record.
+    """Run the schedule's remaining cells; every cell gets a record.
 
     The caller must lock `context.run` (`record.folder.locked`).  `start_pool` is called only if cells can run.  Raises
     `StorageError` for a failed write, and `BenchError` if no worker is left.
