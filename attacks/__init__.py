@@ -1,1 +1,2 @@
-"""Attacks (import name `bench.attacks`): registered entries at the top, their parts in folders."""
+"""Attacks (import name `bench.attacks`): modules hold registered attacks, subfolders the components that attacks
+share."""

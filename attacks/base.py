@@ -43,8 +43,8 @@ class Attack(ABC):
         """
 
     def objective(self, reading: Reading) -> Objective | None:
-        """Return a function from candidates to their distance (reading,) to the reading, without a prior; None: not
-        offered."""
+        """Return a function from candidates' inputs and label probabilities to distances from the readings, a number
+        per reading, without a prior. Return None if the attack has no such function."""
         del reading
         return None
 
@@ -58,10 +58,10 @@ def closed_form(
     status: tuple[Status, ...] | None = None,
     **more: Any,
 ) -> Reconstruction:
-    """Build the reconstruction of an attack without iterations: 0 evaluations, 0 outer steps, 0 restarts.
+    """Build the reconstruction of an attack without iterations: its evaluations, outer steps and restarts are 0.
 
     `inputs` (reading, example, *shape). `labels` (reading, example); None gives -1, an unknown label. `loss`
-    (reading,); None gives 0. `status` per reading; None gives "ok". `more` are further fields of `Reconstruction`.
+    (reading,); None gives 0. `status`: a word per reading; None gives "ok". `more`: further fields of `Reconstruction`.
     """
     ok: Status = "ok"
     zero = torch.zeros(len(reading), dtype=torch.long)

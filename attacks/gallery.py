@@ -31,9 +31,10 @@ class Gallery(Attack):
     reading. If all candidates are equally probable in advance, no attacker names them better than the likelihood.
 
     For several examples, the attack searches for the likeliest set of candidates: each step exchanges a candidate in
-    the set for a candidate outside (`candidates/exchange.py`). The search starts twice, from the candidates with the
-    largest coefficients in a non-negative combination of gradients, fitted to the reading's nonzero coordinates: with
-    the candidates' gradients, and with these gradients after the defense.
+    the set for a candidate outside (`candidates/exchange.py`). The search has two starts. Each start holds the
+    candidates with the largest coefficients in a non-negative combination of gradients, fitted to the reading's nonzero
+    coordinates. The first start combines the candidates' gradients; the second combines these gradients after the
+    defense.
     """
 
     reference = "ours; the maximum likelihood among exchangeable candidates"

@@ -1,7 +1,7 @@
 """Learned inversion: a regression from simulated readings to the public examples behind them.
 
 The attacker simulates the training round with its defense on public examples and learns the inverse. The attack needs
-neither a description of the defense nor optimisation. Held-out public examples decide the kernel, ridge and features.
+neither a description of the defense nor optimisation. Held-out public examples choose kernel, ridge and features.
 """
 
 import itertools
@@ -50,18 +50,18 @@ class Simulations:
     """Simulated readings with the public examples behind them, sorted within a reading by label, then by brightness."""
 
     vectors: Tensor
-    """Simulated readings as vectors (row, value)."""
+    """Simulated readings as vectors (simulation, value)."""
     inputs: Tensor  # (row, example, *shape)
     labels: Tensor  # (row, example)
     held: int
-    """Number of simulated readings held out to compare regressions, the last rows."""
+    """Number of simulations held out to compare regressions: the last in each tensor."""
     low: float
     high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A fitted regression, with the scaling that makes its features and the error on held-out examples."""
+    """A fitted regression, the scaling that computes its features, and its error on held-out examples."""
 
     scaling: Scaling
     words: str
@@ -146,8 +146,9 @@ class LearnedInverter(Attack):
     def inverter(self, reading: Reading, key: Key) -> Inverter:
         """Learn a map from readings like this to examples, with the reading's simulator and public examples.
 
-        Fits on few simulated readings select the best features twice: with and without principal components. Both
-        choices are then fitted on all simulated readings, and the smaller error on held-out readings decides.
+        Fits on a few simulated readings select the best features twice: among all values, and among principal
+        components. Both selections are then fitted on all simulated readings; the map with the smaller error on
+        held-out readings is returned.
         """
         simulator = reading.simulator
         assert simulator is not None
@@ -199,13 +200,12 @@ class LearnedInverter(Attack):
 
 
 def held_examples(public: int) -> int:
-    """Return the number of public examples held out as judges, given the number of all public examples."""
+    """Return the number of public examples held out to compare regressions, given the number of all public examples."""
     return min(HELD_OUT, public // 5)
 
 
 def simulate(reading: Reading, simulator: Simulator, sketch: Sketch, rows: int, key: Key) -> Simulations:
-    """Simulate at most `rows` readings of public examples; held-out readings share no example with the other
-    readings.
+    """Simulate at most `rows` readings of public examples; held-out readings share no example with the other readings.
 
     If a reading has a single example, each public example is simulated once, then again with new draws if the defense
     is random. If a reading has a batch, each simulation takes a random batch of public examples.
@@ -275,10 +275,10 @@ class Trial:
 
     simulated: Simulations
     targets: Tensor
-    """Regression targets (row, target): input values, then the number of examples per class."""
+    """Regression targets (simulation, target): input values, then the number of examples per class."""
     classes: int
     fitted: int
-    """Number of simulated readings for fitting, the first rows; the other rows compare the fitted regressions."""
+    """Number of simulations to fit regressions, the first in each tensor; the others compare the fitted regressions."""
 
     @classmethod
     def of(cls, simulated: Simulations, classes: int) -> "Trial":
@@ -288,7 +288,7 @@ class Trial:
         return cls(simulated=simulated, targets=targets, classes=classes, fitted=len(vectors) - simulated.held)
 
     def final(self, choice: Choice) -> Choice:
-        """Fit the final regression: try widths and ridges near `choice` on few rows, then fit the best on all rows."""
+        """Try kernel widths and ridges near `choice` on a few simulations, and return the best, fitted on all."""
         regression = choice.regression
         widths = tuple(sorted({regression.kernel.width * factor for factor in (0.5, 1.0, 2.0)}))
         ridges = tuple(regression.ridge * factor for factor in _FINER)
@@ -300,8 +300,8 @@ class Trial:
     def best(
         self, scaling: Scaling, words: str, widths: Iterable[float], ridges: Sequence[float], count: int
     ) -> Choice:
-        """Fit every kernel width with every ridge on at most `count` rows, and return the choice with the least
-        held-out error. `words` describe `scaling`."""
+        """Fit every kernel width with every ridge on at most `count` simulations, and return the regression with the
+        least error on held-out simulations. `words` describe `scaling`."""
         rows = slice(0, min(count, self.fitted))
         features, others = (scaling(self.simulated.vectors[at]) for at in (rows, slice(self.fitted, None)))
         products, across = features @ features.T, others @ features.T

@@ -19,14 +19,15 @@ class Map(Attack):
     """Find the most probable examples: minimise ‖D(∇L(x', y)) - g‖² + 2v·½‖u‖² over x' = mean + A u.
 
     D is the described defense, g the reading, v the variance of the described noise, and A Aᵀ the covariance of public
-    examples. Without described noise, v is a small share of ‖g‖², set per stage, or (last stage without ReLUs) the
-    distance left per coordinate. The first stages replace ReLUs by smooth functions, ever sharper; the last stage keeps
-    ReLUs. A smoothed model's gradient has another length, so these stages minimise the angle to the reading instead of
-    the distance, unless noise is described. Without ReLUs and described noise, starts for a single example alternate:
-    1, 3, … minimise the distance; 2, 4, … first the angle, since a confidently predicted example has a faint gradient,
-    and the distance misleads. For a single example's undefended gradient at a chain of convolutions with ReLUs, the
-    first start has the values inside the net that the gradient shows (`search/layerwise.py`); softened stages follow
-    only if the reading stays unexplained.
+    examples. The search runs in stages, successive minimisations. The first stages replace ReLUs by smooth functions,
+    ever sharper; the last stage keeps ReLUs. Without described noise, each stage sets v to a small share of ‖g‖²; for a
+    model without ReLUs, the last stage sets v to the squared distance left per coordinate. A smoothed model's gradient
+    has another length, so these stages minimise the angle to the reading instead of the distance, unless noise is
+    described. For a model without ReLUs and a single example without described noise, odd starts minimise the distance
+    and even starts first the angle: a confidently predicted example has a faint gradient, and its distance misleads.
+    For a single example's undefended gradient at a chain of convolutions with ReLUs, the first start has the values
+    inside the net that the gradient shows (`search/layerwise.py`); smoothed stages follow only if the reading stays
+    unexplained.
     """
 
     reference = "ours; as an estimator: maximum a posteriori"

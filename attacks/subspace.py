@@ -28,9 +28,9 @@ _NOTES = ("a Jacobian counts as one evaluation, residuals alone as another",)
 
 @dataclass(frozen=True, kw_only=True)
 class Subspace(Attack):
-    """Minimise ‖g(A R) - g‖² over the mixing A, where R is the row space of the first layer's gradient [dW | db].
+    """Minimise ‖∇L(A R) - g‖² over the mixing A, where R is the row space of the first layer's gradient [dW | db].
 
-    Rows of A R are candidates, g(A R) is their gradient, and g the reading; the solver is Levenberg–Marquardt. SPEAR
+    Rows of A R are candidates, ∇L(A R) is their gradient, and g the reading; the solver is Levenberg–Marquardt. SPEAR
     (Dimitrov et al. 2024, §3) finds A from the zeros of a ReLU; this attack finds A from the gradients of the layers
     above, under any activation. The bias column fixes each example's scale, so B examples have B(r - 1) variables at
     rank r. Residuals of a layer's gradient are divided by the gradient's singular values. The first start is the
@@ -187,8 +187,8 @@ def _judged(reading: Reading, witness: Witness, space: RowSpace, mixing: Tensor,
 
 
 class _Problem:
-    """Least-squares problem for a reading. An example has rank - 1 variables, coordinates among the row space's
-    combinations with bias entry 1, and, with `factors`, the log of a factor on its gradient."""
+    """Least-squares problem for a reading. Each example has rank - 1 variables, its coordinates among vectors of the
+    row space with bias entry 1, then, with `factors`, the log of a factor on its gradient."""
 
     def __init__(
         self, space: RowSpace, upper: Upper, observed: dict[str, Tensor], examples: int, factors: bool
@@ -240,7 +240,8 @@ class _Problem:
         return blocks
 
     def _contribution(self, x: Tensor, target: Tensor) -> Tensor:
-        """Return an example's share in every layer's gradient, divided by the layer's singular values: (residual,)."""
+        """Return the share of an example (variables `x`, label probabilities `target`) in every layer's gradient,
+        divided by the gradient's singular values: (residual,)."""
         rank = self.space.rank
         mixing = self._origin + x[: rank - 1] @ self._axes
         weight = (x[-1].exp() if self.factors else 1.0) / self.examples

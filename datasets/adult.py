@@ -62,8 +62,7 @@ _PLACES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Adult(Dataset):
-    """36631 training and 12211 test rows with 105 features: 6 numbers in [0, 1] and 8 one-hot groups with 99
-    columns.
+    """36631 training and 12211 test rows with 105 features: 6 numbers in [0, 1] and 8 one-hot groups with 99 columns.
 
     The recipe follows Fed-αCDP's counts: all 48842 rows, pooled and divided 75/25, with "?" as all zeros in its group.
     Without the rows that hold "?", 45222 would remain; "?" as a category would give 108 features.

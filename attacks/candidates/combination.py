@@ -26,8 +26,8 @@ class Basis:
         """Build the basis of `gradients` (candidate, value) on the values in the mask `shown` (value,); None keeps
         all values.
 
-        With hardly more values than candidates, the Gram matrix is singular except for its ridge, and single precision
-        rounding exceeds the ridge; the products are then taken in float64.
+        If the values are hardly more than the candidates, the Gram matrix is nearly singular; products are then taken
+        in float64, because rounding in single precision would exceed the ridge.
         """
         few = shown is not None and int(shown.sum()) < _FEW * len(gradients)
         gradients = gradients if shown is None else gradients * shown
@@ -50,13 +50,13 @@ def _root(gram: Tensor) -> Tensor:
 
 
 def scores(basis: Basis, observed: Tensor, examples: int) -> Tensor:
-    """Score each candidate (candidate,) as a member of the set with mean gradient `observed` (value,).
+    """Score each candidate as a member of the set with mean gradient `observed` (value,): (candidate,).
 
-    Members found score above 1. Other candidates score in [0, 1): the remainder is `observed` minus the members'
-    gradients over B (`examples`), and a candidate scores higher if its gradient would lower the remainder more. In a
-    mean over B, every gradient has the coefficient 1/B: a faint gradient with a much larger coefficient explains noise,
-    and a gradient much fainter than others may have any. Candidates with coefficients near 1/B become members first;
-    then, repeatedly, the candidate that lowers the remainder most.
+    The set takes B (`examples`) members, one by one. Members score above 1, other candidates in [0, 1): the more a
+    candidate's gradient would lower the remainder, `observed` minus the members' gradients divided by B, the higher.
+    Candidates with least-squares coefficients near 1/B become members first, since every gradient has the coefficient
+    1/B in a mean; a faint gradient may get any coefficient, because it explains noise. Then the candidate that lowers
+    the remainder most becomes a member, repeatedly.
     """
     gradients, norms, root = basis.gradients, basis.norms, basis.root
     products = (gradients @ observed).double() / norms

@@ -1,6 +1,6 @@
-"""Search for the most likely set of candidates behind a reading of several examples.
+"""Search for the most likely set of candidates behind a reading of several examples, given the defense's description.
 
-The search exchanges a member for another candidate while the likelihood grows. It needs only the defense's description.
+The search exchanges a candidate in the set for a candidate outside while the likelihood grows.
 """
 
 import math
@@ -33,7 +33,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Candidates considered as members of the set behind a reading."""
+    """The pool: candidates considered for the set behind a reading. A *member* is a candidate in the pool."""
 
     mismatch: Mismatch
     observed: Sequence[Tensors]
@@ -61,9 +61,9 @@ class Pool:
         return description is None or (description.senders == 1 and not description.inside_steps)
 
     def losses(self, chosen: Tensor, place: int, others: Tensor) -> Tensor:
-        """Return minus the log likelihood (other,), up to a constant, of the set `chosen` (example,) with each of
-        `others` (other,) in turn at position `place`. Both hold member numbers. Without a description, a squared
-        distance replaces minus the log likelihood."""
+        """Return minus the log likelihood (other,), up to a constant, of each set that has a member from `others`
+        (other,) at position `place` of `chosen` (example,). Both hold members' positions in the pool. Without a
+        description, a squared distance replaces minus the log likelihood."""
         distance = _apart if self.mismatch.reading.description is None else self.mismatch.of_shown
         numbers = self.size * (1 if self.separable or self._together else len(chosen))
         parts = others.split(max(1, _AT_ONCE // numbers))
@@ -118,10 +118,10 @@ def most_likely(
     sketch: Sketch,
     generator: np.random.Generator,
 ) -> Tensor:
-    """Search for the most likely set behind a reading; return its members' positions in the gallery (example,).
+    """Search for the most likely set behind a reading; return its candidates' positions in the gallery (example,).
 
     - `observed`: the reading's observations, each name → (1, *shape).
-    - `scores` (candidate,): of all candidates in the gallery; the best are considered.
+    - `scores` (candidate,) of all candidates in the gallery; candidates with the best scores enter the search.
     - `labels` (example,): the examples' labels, or None if unknown.
     - `sketch`: turns a gradient into a vector.
     - `generator`: draws the random exchanges.
@@ -212,8 +212,9 @@ def _kicked(members: Tensor, options: Sequence[Tensor], generator: np.random.Gen
 
 
 def _descend(pool: Pool, start: Tensor, options: Sequence[Tensor]) -> tuple[float, Tensor]:
-    """Exchange members by the distance to the mean over the defense's random draws, then by the exact likelihood. By
-    the likelihood, a set with a single wrong member may be no better than a set with only wrong members."""
+    """Exchange members of `start` while the set's loss falls; return the loss and the set. The loss is first the
+    distance to the mean over the defense's random draws, then the exact -log likelihood, which may rate a set with a
+    single wrong member no better than a set with only wrong members."""
     smooth = replace(pool, mismatch=replace(pool.mismatch, exact=False))
     if not torch.equal(pool.losses(start, 0, start[:1]), smooth.losses(start, 0, start[:1])):
         _, start = _exchange(smooth, start, options)
@@ -243,8 +244,8 @@ def _means(each: Tensors, rest: Tensor, others: Tensor) -> Tensors:
 
 
 def _apart(simulated: Tensors, observed: Tensors) -> Tensor:
-    """Return the squared distance (row,) from the observation to the nearest multiple of the simulated reading, both
-    name → (row, *shape), on nonzero coordinates: without a description, dropping and clipping are unknown."""
+    """Return the squared distance (row,) between the observation and the nearest multiple of the simulated reading, on
+    nonzero coordinates, because clipping and dropping are unknown. Both are name → (row, *shape)."""
     seen = torch.cat([value.flatten(1) for value in observed.values()], 1)
     made = torch.cat([simulated[name].flatten(1) for name in observed], 1) * (seen != 0)
     factor = (made * seen).sum(1) / made.square().sum(1).clamp_min(_TINY)

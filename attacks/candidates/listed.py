@@ -28,8 +28,8 @@ def alone(inputs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def by_label(reading: Reading, scores: Tensor, labels: Tensor | None) -> tuple[list[Tensor], list[int]]:
-    """Return each label's candidates, best score first, and each label's number of examples. If `labels` (example,) is
-    None, all candidates form a single group."""
+    """Return, for each label, its candidates' positions in the gallery, best score first, and its number of examples.
+    If `labels` (example,) is None, all candidates form a single group."""
     assert reading.gallery_labels is not None
     if labels is None:
         return [scores.argsort(descending=True)], [reading.examples]

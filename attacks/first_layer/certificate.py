@@ -1,9 +1,9 @@
 """Certificates for reconstructions: compare δ computed from the gradient with δ simulated by the model.
 
-δ is ∂loss/∂z at the output z of a fully connected first layer. A reconstruction determines δ of each example by linear
-algebra, without the layers above. The model simulates δ for the reconstructed example. If both agree, the example is
-confirmed: for a mixture of examples, they would agree only by chance. With ReLU, equal δ includes equal zeros, the test
-of SPEAR (Dimitrov et al. 2024, §4.3, λ), but the certificate needs no ReLU.
+δ is ∂loss/∂z at the output z of a fully connected first layer. Given reconstructed examples, linear algebra finds each
+example's δ from the gradient, without the layers above. The model simulates δ for the reconstructed example. If both
+agree, the example is confirmed: for a mixture of examples, they would agree only by chance. With ReLU, equal δ includes
+equal zeros, the test of SPEAR (Dimitrov et al. 2024, §4.3), but the certificate needs no ReLU.
 """
 
 import copy
@@ -48,7 +48,7 @@ class Upper:
 
     @classmethod
     def of(cls, reading: Reading, layer: FirstLayer, *, observed: bool = True) -> "Upper":
-        """Build the layers above `layer` at the first observation's weights; not `observed`: without forward
+        """Build the layers above `layer` at the first observation's weights. False for `observed` removes forward
         pre-hooks."""
         weights = {name: value[0].detach().double().cpu() for name, value in reading.weights.items()}
         model = copy.deepcopy(reading.model).double().cpu()
@@ -94,7 +94,7 @@ class Agreement:
 
     @property
     def certain(self) -> int:
-        """Number of examples confirmed: `explained` is at least `SURE`."""
+        """Number of examples confirmed: their agreement `explained` is at least 0.9."""
         return int((self.explained >= SURE).sum())
 
 

@@ -52,7 +52,7 @@ def independent(space: RowSpace, reading: Reading, draw: np.random.Generator, *,
 
 def _sources(space: RowSpace, reading: Reading) -> Floats:
     """Return the values to separate (rank, place), computed linearly from the space's rows and independent between
-    examples: for images, neighbouring pixel differences with decorrelated colours; for tables, centred columns.
+    examples. A place is a difference of neighbouring pixels with decorrelated colours, or a centred column of a table.
     Each place is divided by its standard deviation among public examples."""
     public = reading.public_inputs[:PUBLIC].double().cpu()
     if not reading.kind.spatial:

@@ -82,7 +82,7 @@ def refusal(reading: Reading) -> str | None:
 
 def table(layer: FirstLayer, observed: list[dict[str, Tensor]], row: int) -> Tensor:
     """Return the first layer's gradient in the reading at position `row`: (observation · neuron, input + 1), biases
-    last. It is Σ_n δ_n (z_n, 1)ᵀ over examples n, with the layer's inputs z_n and δ_n = ∂loss/∂output."""
+    last. It is Σ_n δ_n (h_n, 1)ᵀ over examples n, with the layer's input h_n and δ_n = ∂loss/∂z at its output z."""
     weight, bias = (
         torch.cat([gradient[f"{layer.prefix}{name}"][row] for gradient in observed]).double().cpu()
         for name in ("weight", "bias")
@@ -117,7 +117,7 @@ class RowSpace:
 
 def row_space(layer: FirstLayer, gradient: Tensor, examples: int) -> RowSpace:
     """Compute the row space of `gradient` (neuron, input + 1), with the layer's normalisation of inputs undone. The
-    rank is at most `examples`, and lower if further singular values are rounding, as for repeated examples."""
+    rank is at most `examples`, and lower if the last singular values are only rounding, as for repeated examples."""
     bias = gradient[:, -1]
     inputs = (gradient[:, :-1] - bias[:, None] * layer.offset) / layer.factor
     left, singular, right = torch.linalg.svd(torch.cat([inputs, bias[:, None]], 1), full_matrices=False)

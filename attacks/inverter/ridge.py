@@ -78,8 +78,8 @@ class Ridge:
 def path(
     features: Tensor, targets: Tensor, kernel: Kernel, ridges: Iterable[float], products: Tensor | None = None
 ) -> Iterator[Ridge]:
-    """Fit a regression of `targets` (row, target) on `features` (row, feature) for each λ in `ridges`. `products` (row,
-    row) are the features' scalar products; None computes them."""
+    """Yield a regression of `targets` (row, target) on `features` (row, feature), fitted for each λ in `ridges`.
+    `products` (row, row) are the features' scalar products; None computes them."""
     if products is None:
         products = features @ features.T
     norms, median, offset = products.diagonal().clone(), median_distance(products), targets.mean(0)

@@ -20,7 +20,7 @@ class Scaling:
 
     slices: tuple[slice, ...]
     direction: bool
-    """True first normalises each tensor in a row to length 1."""
+    """True: each tensor's values in a gradient vector are first normalised to length 1."""
     mean: Tensor  # Subtracted (value,)
     factor: Tensor  # Multiplied (value,)
     basis: Tensor | None = None

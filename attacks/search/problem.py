@@ -165,9 +165,8 @@ class MatchingProblem:
         return (usual / zero_loss.clamp_min(torch.finfo(zero_loss.dtype).tiny)).clamp_min(1)
 
     def ordered_labels(self, rows: Tensor, restarts: Tensor) -> Tensor | None:
-        """Return labels (row, example) for these restarts, or None if labels are variables. With the field
-        `shuffled`, restart 0 takes ascending labels, others a random order, since an update hides the order over
-        local steps."""
+        """Return labels (row, example) for these restarts, or None if labels are variables. With the field `shuffled`,
+        restart 0 takes ascending labels, others a random order, since an update hides the order over local steps."""
         if self.labels is None or not self.shuffled:
             return None if self.labels is None else self.labels[rows.cpu()]
         orders = []

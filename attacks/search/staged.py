@@ -33,9 +33,8 @@ class Stage:
     model: nn.Module
     space: Space
     weight: float | None = None
-    """Weight of the prior's -log p, as a share of a zero gradient's loss. None: from the least loss so far.
-    Described noise sets the weight instead; if the noise has only a bound, the last stage's residual caps the
-    weight."""
+    """Weight of the prior's -log p, as a share of a zero gradient's loss. None: from the least loss so far. Described
+    noise sets the weight instead; if the noise has only a bound, the last stage's residual caps the weight."""
     until: float = 1.0
     """Share of a start's evaluations after which the stage ends."""
     cosine: bool = False

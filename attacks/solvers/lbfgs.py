@@ -160,10 +160,9 @@ class Lbfgs(Solver[LbfgsState]):
         return torch.where(torch.isfinite(factor), factor, 0.1).clamp(0.1, 0.5)
 
     def _direction(self, state: LbfgsState, columns: Tensor, ys: Tensor, push: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the direction d = -H g and γ; H approximates the inverse Hessian, from the initial γ times
-        identity. `columns` (row, 3, variable) hold the gradient g, the newest step s and the gradient's change y;
-        (s, y) is zero outside `push`. Rows in `push` first store (s, y) in their history, in place, all in the
-        same slot."""
+        """Return the direction d = -H g and γ; H approximates the inverse Hessian, from the initial γ times identity.
+        `columns` (row, 3, variable) hold the gradient g, the newest step s and the gradient's change y; (s, y) is zero
+        outside `push`. Rows in `push` first store (s, y) in their history, in place, all in the same slot."""
         g, s, y = columns.unbind(1)
         scale = torch.where(push, ys / torch.linalg.vecdot(y, y).clamp_min(1e-30), state.scale)
         if not may_hold(push) and not may_hold(state.filled):
