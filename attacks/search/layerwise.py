@@ -25,6 +25,9 @@ _ROUNDING = 1e-6  # of the largest value: smaller values count as zero
 _NOISE = 3.0  # times the most negative value, whose truth is not negative
 _SPARE = 1.05  # zeros per free direction above which the values count as known
 
+_PLACES = 1024  # height times width of a layer's input, at most
+_ROOM = 1 << 24  # numbers in the matrix of conditions on free directions, at most
+
 Tensors = Mapping[str, Tensor]
 
 
@@ -75,7 +78,7 @@ def known_values(layers: list[nn.Conv2d], weights: Tensors, gradients: Tensors, 
     """Descend from the last layer of a model with the convolutions `layers` (from `chain`). `weights` and `gradients`
     are name → (*shape), in float64. `inputs` are the mean values at each convolution's input, over public examples
     (channel, height, width), then at the linear layer's input: the start of a search for hidden values. Return None if
-    the gradient is not finite, shows no feature, or is not exactly a single example's."""
+    the gradient is not finite, shows no feature, or is not exactly a single example's, and for large inputs."""
     last = f"{2 * len(layers) + 1}."
     errors, of_weight = gradients[f"{last}bias"], gradients[f"{last}weight"]
     energy = errors @ errors
@@ -89,7 +92,7 @@ def known_values(layers: list[nn.Conv2d], weights: Tensors, gradients: Tensors, 
     least = _ROUNDING * values.max()
     for number in range(len(layers) - 1, -1, -1):
         layer, below, prefix = layers[number], inputs[number], f"{2 * number}."
-        if not bool((values > least).any()):
+        if not bool((values > least).any()) or below[0].numel() > _PLACES:
             return None
         values = values.where(values > least, 0.0)
         delta = delta * (values > 0)
@@ -140,6 +143,8 @@ def _solved(
     values = known.along @ known.directions  # (channel, place), 0 along free directions
     free = torch.linalg.qr(known.directions.T, mode="complete").Q[:, len(known.directions) :].T  # (direction, place)
     unknown = channels * len(free)
+    if unknown * typical.numel() > _ROOM:
+        return None
     if unknown:
         moves = torch.einsum("cd,fp->cfdp", torch.eye(channels).to(free), free).flatten(0, 1)
         target = (known.outputs - bias[:, None, None]).flatten()[active] - outputs(values[None])[0]
@@ -178,7 +183,8 @@ def _backwards(delta: Tensor, layer: nn.Conv2d, weight: Tensor, shape: torch.Siz
         shape[axis + 1] - ((delta.shape[axis + 1] - 1) * stride[axis] - 2 * padding[axis] + kernel[axis])
         for axis in (0, 1)
     ]
-    return F.conv_transpose2d(delta[None], weight, None, stride, padding, output_padding=missing)[0]
+    below: Tensor = F.conv_transpose2d(delta[None], weight, None, stride, padding, output_padding=missing)
+    return below[0]
 
 
 def _pair(value: object) -> tuple[int, int]:
