@@ -20,11 +20,10 @@ _RANK_ONE = (
 )
 _KNOWN = 1e-4  # of the largest singular value: directions above are known from the weight's gradient
 _INDEPENDENT = 1e-3  # of the largest singular value: independent conditions on the other directions
-_PROJECTIONS = 300  # alternating projections onto the linear conditions and onto values that are not negative
+_PROJECTIONS = 300  # steps towards values that meet the linear conditions and are not negative
 _ROUNDING = 1e-6  # of the largest value: smaller values count as zero
 _NOISE = 3.0  # times the most negative value, whose truth is not negative
-_SPARE = 1.05  # zeros per free direction above which the values count as known
-
+_SAME = 1e-3  # of the values' norm: two searches end at the same values, which are then the only possible values
 _PLACES = 1024  # height times width of a layer's input, at most
 _ROOM = 1 << 24  # numbers in the matrix of conditions on free directions, at most
 
@@ -155,16 +154,18 @@ def _solved(
         values = values + step.unflatten(0, (channels, -1)) @ free
         unknown -= len(right)
     if unknown:
-        values = _not_negative(values, free, right, typical.flatten(1))
+        start = typical.flatten(1)
+        first, second = (_not_negative(values, free, right, x) for x in (start, torch.zeros_like(start)))
+        if bool((first - second).norm() > _SAME * first.norm()):
+            return None
+        values = first
     least = torch.maximum(-_NOISE * values.min(), _ROUNDING * values.max())
-    if unknown and int((values < least).sum()) < _SPARE * unknown:
-        return None
     return values.reshape(typical.shape), least
 
 
 def _not_negative(values: Tensor, free: Tensor, shown: Tensor, start: Tensor) -> Tensor:
-    """Return values (channel, place) near to `start` that meet the linear conditions, as `values` do, and are not
-    negative, by alternating projections."""
+    """Return values (channel, place) that meet the linear conditions, as `values` do, and are not negative: the
+    Douglas-Rachford iteration from `start`."""
 
     def met(x: Tensor) -> Tensor:
         step = ((x - values) @ free.T).flatten()
@@ -173,8 +174,9 @@ def _not_negative(values: Tensor, free: Tensor, shown: Tensor, start: Tensor) ->
 
     x = start
     for _ in range(_PROJECTIONS):
-        x = met(x).clamp_min(0)
-    return met(x)
+        positive = x.clamp_min(0)
+        x = x + met(2 * positive - x) - positive
+    return met(x.clamp_min(0))
 
 
 def _backwards(delta: Tensor, layer: nn.Conv2d, weight: Tensor, shape: torch.Size) -> Tensor:

@@ -17,6 +17,8 @@ from bench.trip import Budget
 
 _TOLERANCE = 1e-5  # of the zero-gradient loss: seen as 1 by the solver, whose tolerances are absolute
 _EXPLAINED = 1e-3  # of the zero-gradient loss: below, a reading needs no further start
+# The same for a start from known values inside the net: other starts reach less loss there, and worse examples.
+_EXPLAINED_BY_LAYERS = 1e-2
 _FAINT = 2e-6  # of the zero-gradient loss: weight of -log p before the first residual
 # A stage on an explained reading ends if its loss falls by less than the share (second) over the evaluations per
 # example (first).  The rest of the budget continues with a smaller weight of -log p, which gains more.
@@ -92,8 +94,10 @@ def staged(
     starts = max(1, min(starts, evaluations // (_LEAST * longest)))
     begin = 0 if known is None else _continue(search, known, ways[0][-1], round(_BY_LAYERS * evaluations))
     share = (evaluations - begin) // starts
+    near = search.loss.cpu() <= _EXPLAINED_BY_LAYERS * search.zero_loss.cpu()  # of a start in `known`
     for start in range(starts):
         rows = _unexplained(search)
+        rows = rows[~near[rows]]
         if len(rows):
             search.restarts[rows] = start
             turn, way = divmod(start, len(ways))
