@@ -62,10 +62,10 @@ _PLACES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Adult(Dataset):
-    """36631 training and 12211 test rows with 105 features: 6 numbers in [0, 1] and 8 one-hot groups with 99 columns.
+    """36631 training and 12211 test examples with 105 features: 6 numbers in [0, 1], 99 columns for 8 one-hot groups.
 
-    The recipe follows Fed-αCDP's counts: all 48842 rows, pooled and divided 75/25, with "?" as all zeros in its group.
-    Without the rows that hold "?", 45222 would remain; "?" as a category would give 108 features.
+    Counts follow the paper Fed-αCDP: all 48842 examples, divided 75/25, with zeros in a group for a missing value
+    ("?"). Without the examples that hold "?", 45222 would remain; "?" as a category would give 108 features.
     """
 
     reference = "Becker and Kohavi 1996, UCI Adult; Fed-αCDP Table II"
@@ -103,7 +103,7 @@ class Adult(Dataset):
 
 
 def _rows(path: Path, *, whole: int, known_md5: str, first: str = "") -> list[list[str]]:
-    """Read a file's rows, 14 values and a class each, and check them against the values declared in adult.names."""
+    """Read a file's lines, 14 values and a class each, and check them against the values declared in adult.names."""
     content = read(path, limit=_LIMIT)
     try:
         lines = content.decode("ascii").split("\n")
@@ -134,7 +134,7 @@ def _check(row: list[str], where: str) -> None:
 
 
 def _one_hot(rows: list[list[str]]) -> NDArray[np.float32]:
-    """Return the table (row, 105) with its categorical groups; numeric columns are still 0."""
+    """Return features (example, 105) with the one-hot groups filled; the numeric columns are still 0."""
     table = np.zeros((len(rows), sum(_WIDTHS)), np.float32)
     for i, (name, values) in enumerate(_COLUMNS.items()):
         place = dict(zip(values, _PLACES[name], strict=False))

@@ -34,7 +34,7 @@ class Aptos(Dataset):
     """Retina pictures, or their features; the first 500 pictures are the test part.
 
     Each later picture gives `copies` training examples: itself, then random crops, mirrored or not, drawn by key
-    (Triastcyn & Faltings 2019, §VI).  With `features` = "resnet50" a row holds the 2048 inputs to the last layer of
+    (Triastcyn & Faltings 2019, §VI).  With `features` = "resnet50" an example is the 2048 inputs to the last layer of
     torchvision's ResNet-50, divided by their largest training value (a table, for a last layer: model `mlp` with no
     hidden units); the weights are read from `resnet50*.pth` in the folder of `train.csv`.  With "pixels" an example is
     the picture, `side` pixels square.
@@ -84,7 +84,6 @@ class Aptos(Dataset):
 
 
 def _read(table: Path) -> tuple[list[str], NDArray[np.int64]]:
-    """Read `id_code` and `diagnosis` from every line, in order."""
     try:
         with table.open(newline="", encoding="utf-8") as file:
             lines = list(csv.DictReader(file))
@@ -104,7 +103,7 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def _cut(files: list[Path], side: int, copies: int) -> Images:
-    """(file · copy, 3, side, side): the middle square, then random squares with 80 % of its side, mirrored or not."""
+    """Cut (file · copy, 3, side, side): the middle square, then random squares of 80 % of its side, mirrored or not."""
     images = np.empty((len(files) * copies, 3, side, side), np.uint8)
     for number, path in enumerate(files):
         picture = read_picture(path, mode="RGB")
@@ -137,7 +136,7 @@ def _weights(folder: Path) -> Path:
 
 
 def _features(weights: Path, parts: Iterable[Iterable[Images]]) -> list[NDArray[np.float32]]:
-    """Return the network's last layer's inputs for each part (an iterator of chunks): (image, 2048), none negative.
+    """Return the inputs of the network's last layer for each part, an iterator of chunks: (image, 2048), at least 0.
 
     A single thread is used: the number of threads changes the last bits, and these change the data's hash.
     """

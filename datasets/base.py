@@ -55,7 +55,7 @@ class Group:
 class Raw:
     """Data from a loader: training and test parts in the source's order.
 
-    Images (example, channel, height, width) are uint8 or floats in [0, 1]; rows (example, feature) floats in [0, 1].
+    Images (example, channel, height, width) are uint8 or floats in [0, 1]; tables (example, feature) floats in [0, 1].
     """
 
     train_inputs: Pixels | Rows
@@ -69,14 +69,14 @@ class Raw:
     sources: tuple[Path, ...] = ()
     """Files with the data."""
     together: int = 1
-    """Number of copies per original: this many consecutive training examples always share a split."""
+    """Number of training examples made from the same original; they are consecutive and always share a split."""
     kind: str | None = None
     """Kind of data, if parameters or files decide it; None for the loader's `kind`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """A loaded data set: five splits drawn by a key, and facts that are public.
+    """A loaded data set: five splits drawn by a key, and public facts such as the names of classes.
 
     Victims come from `training`, accuracy from `test`; `public` serves priors and attack starts, `tuning` the choice of
     budgets, `gallery` identification.
@@ -105,7 +105,8 @@ class Data:
 
 
 class Dataset(ABC):
-    """Base class for loaders.  Concrete loaders are frozen dataclasses with literals as class attributes."""
+    """Base class for loaders.  Concrete loaders are frozen dataclasses; their class attributes are literal
+    constants."""
 
     reference: ClassVar[str]
     kind: ClassVar[str]
@@ -124,7 +125,7 @@ class Dataset(ABC):
 
 
 def hold_out(count: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return training and test positions, ordered by a key from `name`; ⌈count/4⌉ are test positions.
+    """Return training and test positions in a random order by a key from `name`; ⌈count/4⌉ are test positions.
 
     This is for sources without a test part.  Share and rounding are scikit-learn's defaults, as in Fed-αCDP, Table II:
     Cancer 426/143, LFW 2267/756, Adult 36631/12211.
@@ -160,7 +161,7 @@ def content_hash(raw: Raw) -> str:
 
 
 def split(raw: Raw, *, name: str, private: bool) -> Data:
-    """Check the values, and split with the content hash as key, so that all runs get the same splits.
+    """Check the values, and split with the content hash as key, so that the same data always have the same splits.
 
     Raises `DataError` for values, labels or axes that are not of the declared kind.
     """

@@ -11,7 +11,7 @@ from bench.datasets.tables import numeric_groups, scale
 
 @dataclass(frozen=True, kw_only=True)
 class Cancer(Dataset):
-    """426 training and 143 test rows with 30 numeric features, malignant or benign; Fed-αCDP's "Cancer"."""
+    """426 training and 143 test examples with 30 numeric features, malignant or benign; as in the paper Fed-αCDP."""
 
     reference = "Street, Wolberg and Mangasarian 1993; Fed-αCDP Table II"
     kind = "table"

@@ -51,7 +51,6 @@ class _Cifar(Dataset):
         )
 
     def _parts(self, form: str, paths: tuple[Path, ...]) -> list[_Part]:
-        """Read the files with training examples, then the test part."""
         if form == "batches":
             return [read_batch(path, known_md5=self.batches[path.name], label=self.label) for path in paths]
         if form == "binary":
@@ -71,7 +70,7 @@ class _Cifar(Dataset):
 
 
 def _read_binary(path: Path, label_bytes: int) -> _Part:
-    """Read records: label bytes, then 3072 bytes for the red, green and blue planes."""
+    """Read pictures: for each, label bytes, then 3072 bytes for the red, green and blue planes."""
     record = label_bytes + _PICTURE
     content = read(path, limit=_WHOLE[0] * record)
     if not content or len(content) % record:
@@ -121,9 +120,9 @@ class Cifar10(_Cifar):
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar10First(Cifar10):
-    """CIFAR-10's first 10000 training and 1000 test pictures, from any copy.
+    """CIFAR-10's first 10000 training and 1000 test pictures, the same from any copy that holds them.
 
-    The reference results use this data set; a larger copy gives the same pictures in the same order.
+    The benchmark's published results use this data set.
     """
 
     def load(self, folders: tuple[Path, ...]) -> Raw:

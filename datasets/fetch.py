@@ -81,7 +81,6 @@ def _short(error: requests.RequestException) -> str:
 
 
 def _unpacked(archive: Path, remote: Remote) -> Path:
-    """Unpack a verified archive into a temporary folder, then rename the folder."""
     assert remote.unpacks is not None
     folder = archive.parent / remote.unpacks
     if folder.exists():

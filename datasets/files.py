@@ -102,7 +102,7 @@ def check_balance(path: Path, labels: NDArray[np.int64], classes: int) -> None:
 
 
 def subset(there: tuple[int, int], whole: tuple[int, int], unit: str = "pictures") -> str | None:
-    """Describe an incomplete data set by its counts (training, test); None if complete.
+    """Describe an incomplete data set by (training, test) counts, `there` of `whole`; None if complete.
 
     Raises `DataError` for counts larger than the complete data set's.
     """

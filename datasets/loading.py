@@ -1,4 +1,4 @@
-"""Load a data set by name: find its folders, complete its error messages, split it."""
+"""Load a data set by name: find its folders, add the remedy to its errors, split it."""
 
 import os
 from dataclasses import replace

@@ -131,7 +131,6 @@ class PictureFolder(Dataset):
         return held_out("folder", pictures, labels, tuple(files), sources=(root,))
 
     def _picture(self, path: Path) -> NDArray[np.uint8]:
-        """Return the picture as (channel, height, width)."""
         picture = ImageOps.exif_transpose(read_picture(path, mode="RGB" if self.colour else "L"))
         height, width = self.size
         fitted = np.asarray(ImageOps.fit(picture, (width, height), Image.Resampling.BICUBIC))

@@ -14,7 +14,7 @@ Indices = NDArray[np.int64]
 def client_size(kind: str, examples: int, *, clients: int, client_examples: int | None) -> int:
     """Return how many of the split's `examples` each client holds; an equal share if `client_examples` is None.
 
-    An equal share is rounded down, to an even number if the partition gives a client two parts.
+    `kind` names the partition. An equal share is rounded down, for "two-shard" and "two-class" to an even number.
     """
     if client_examples is not None:
         return client_examples
@@ -44,7 +44,7 @@ def refusal(kind: str, examples: int, classes: int, *, clients: int, client_exam
 def client_indices(
     labels: NDArray[np.int64], *, kind: str, clients: int, client_examples: int | None, seed: int
 ) -> Indices:
-    """Return each client's positions in the training split, (client, example), in an order by key.
+    """Return each client's positions in the training split, (client, example), in a random order by key.
 
     `labels` (example,) are the split's; `client_examples` is as in `client_size`.  No client holds an example twice.
 

@@ -31,15 +31,15 @@ _RESCALED_BELOW = 0.5  # of the plain residual; a fit up to a factor counts if i
 def label_hypotheses(reading: Reading, observed: Tensors, count: int, key: Key | None = None) -> Tensor:
     """Return the `count` most plausible labels of each reading, (reading, hypothesis, example) int64, best first.
 
-    - `observed` name → (reading, *shape): mean gradient over all steps, in gradient units.
+    - `observed` name → (reading, *shape): mean gradient over all local steps.
     - Examples are in the order of local steps, with labels ascending within a step.
     - Granted labels are kept; hypotheses then differ in the order of labels over several steps.
-    - Hypotheses repeat from the best on if fewer than `count` exist.
+    - If fewer than `count` hypotheses exist, the list continues from the best again.
     - All labels are -1 if the model has no last linear layer with an output per class.
     - `key` draws the starts of a search if the hypotheses are too many to try all; None takes seed 0.
 
-    The label is certain for a single example whose update was sent whole and without noise (Zhao et al. 2020). If a
-    client repeats its examples, `tied_examples` gives the positions with the same example.
+    The label is certain for a single example whose update was sent with all coordinates and without noise (Zhao et al.
+    2020). If a client repeats its examples, `tied_examples` gives the positions with the same example.
     """
     described = described_classes(reading, observed)
     counted = labels_from(reading, observed, described)
@@ -86,8 +86,9 @@ def _of_layer(layer: LastLayer, reading: Reading, row: int, counted: Tensor, key
 
 
 def _scores(layer: LastLayer, sequences: Tensor) -> Tensor:
-    """Score label sequences; a lower score is more plausible: `marginal_scores` after several steps sent whole,
-    otherwise `mean_residuals`, after a single step with a free factor if the factor halves the least residual."""
+    """Score label sequences (sequence, example); lower is more plausible. `marginal_scores` serves several steps
+    without dropped coordinates; `mean_residuals` the rest, after one step with a free factor if that halves the least
+    residual."""
     if layer.steps > 1 and layer.whole:
         return marginal_scores(layer, sequences)
     scores = mean_residuals(layer, sequences)

@@ -21,8 +21,8 @@ _STEP = 64  # classes and batches in parallel
 def infer_labels(reading: Reading, gradients: Tensors) -> Tensor:
     """Infer the labels behind each reading, (reading, example), ascending within a reading.
 
-    `gradients` name → (reading, *shape), in gradient units. Granted labels are returned unchanged. All labels are -1 if
-    the model has no last linear layer with an output per class.
+    `gradients` name → (reading, *shape): mean gradient over local steps. Granted labels are returned unchanged. All
+    labels are -1 if the model has no last linear layer with an output per class.
     """
     return labels_from(reading, gradients, described_classes(reading, gradients))
 
@@ -46,8 +46,8 @@ def described_classes(reading: Reading, gradients: Tensors) -> dict[str, Tensor]
     """Simulate readings of public batches with a single label each: name → (class · batch, *shape), or None.
 
     The simulations recover labels even from a defense with publicly known changes, for example sign flips in the last
-    layer. The result is None if labels are granted, if the label rule reads the simulations correctly, or if the
-    description cannot simulate them (no description, several steps or senders, draws that depend on this reading).
+    layer. The result is None if labels are granted, if the label rule reads the simulations correctly, or if simulation
+    is not possible (no description, several steps or senders, random draws that depend on this reading).
     """
     description = reading.description
     if reading.labels is not None or last_layer(reading.model, reading.classes) is None:

@@ -81,17 +81,17 @@ class LastLayer:
 
     @property
     def bias_unit(self) -> float:
-        """Mean squared norm of class-mean features: weight of squared bias residuals relative to the weights'
-        residuals."""
+        """Weight of squared bias residuals, against weight residuals: the mean squared norm of class-mean features."""
         return float(self.means[0].square().sum(-1).mean())
 
 
 def last_layers(reading: Reading, observed: Tensors) -> list[LastLayer] | None:
-    """Build the last layer of each reading; None without a last linear layer on vectors with `classes` outputs.
+    """Build the last layer of each reading; None unless the model ends in a linear layer on vectors, with `classes`
+    outputs.
 
-    `observed` name → (reading, *shape): mean gradient over all steps, in gradient units. Features at local step s are
-    computed at the weights w_0 - s η · observed, with start w_0 and rate η: on the straight line between the weights
-    before and after. Several senders count as one step.
+    `observed` name → (reading, *shape): mean gradient over all local steps. Features at local step s are computed at
+    the weights w_0 - s η · observed, with start w_0 and rate η: on the straight line between the weights before and
+    after. Several senders count as one step.
     """
     path = last_layer(reading.model, reading.classes)
     if path is None:

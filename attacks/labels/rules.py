@@ -1,9 +1,9 @@
 """Rules that infer labels from the last layer's gradient, without optimisation.
 
 Single example (Zhao et al. 2020): the cross entropy gradient at the last bias is p - y (probabilities minus one-hot
-label), negative only at the true class. At the weights it is (p - y) hᵀ with features h: the true class has the row sum
-with the largest magnitude (three classes or more), and the only negative row sum if h ≥ 0. Batches: class counts from
-the bias gradient, (Σp - counts)/B with p estimated on public examples, or from the weights (Wainakh et al. 2021, LLG).
+label), negative only at the true class. At the weights it is (p - y) hᵀ with features h; its sum over features is
+largest in magnitude at the true class (three classes or more), and negative only there if h ≥ 0. Batches: class counts
+from the bias gradient, (Σp - counts)/B with p estimated on public examples, or from the weights (Wainakh et al. 2021).
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,8 @@ Tensors = Mapping[str, Tensor]
 
 
 def labels_by_rule(reading: Reading, gradients: Tensors) -> Tensor:
-    """Infer labels from the last layer's gradient, (reading, example), ascending within a reading. `gradients` name
-    → (reading, *shape), in gradient units. Labels are -1 without a last linear layer with `classes` outputs."""
+    """Infer labels from the last layer's gradient, (reading, example), ascending within a reading. `gradients` name →
+    (reading, *shape): mean over local steps. Labels are -1 without a last linear layer with `classes` outputs."""
     path = last_layer(reading.model, reading.classes)
     if path is None:
         return torch.full((len(next(iter(gradients.values()))), reading.examples), -1)
@@ -70,8 +70,8 @@ def whole_counts(estimate: Tensor, total: int) -> Tensor:
 
 
 def _counts_from_weights(reading: Reading, sums: Tensor) -> Tensor:
-    """Count labels from row sums of the last layer's weight gradient, `sums` (reading, class), by LLG (Wainakh et
-    al. 2021): each class with a negative sum once, then repeatedly the class with the lowest sum. Each count
+    """Count labels from row sums of the last layer's weight gradient, `sums` (reading, class), by LLG (Wainakh et al.
+    2021): each class with a negative sum counts once, then repeatedly the class with the lowest sum. Each count
     subtracts an example's mean impact from its class's sum."""
     counts = torch.zeros((len(sums), reading.classes), dtype=torch.long)
     for row, values in enumerate(sums.cpu().clone()):

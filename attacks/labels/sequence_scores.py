@@ -25,8 +25,8 @@ def mean_residuals(layer: LastLayer, sequences: Tensor, *, rescaled: bool = Fals
     class-mean features h, for label sequences (sequence, example).
 
     Examples are in the order of local steps; the bias residual is weighted by the mean ‖h‖². `rescaled` minimises over
-    a positive factor on dW and another on db: clipping shortens an update, and an example predicted with confidence, or
-    badly, has another length than mean features suggest.
+    a positive factor on dW and another on db. The factors undo clipping, and the other length of a gradient whose
+    example is predicted better or worse than mean features suggest.
     """
     steps = layer.step_of
     flat = layer.means.flatten(0, 1)
@@ -130,13 +130,13 @@ def _reach(momentum: float, steps: Tensor) -> Tensor:
 
 
 def fitted_scores(layer: LastLayer, sequences: Tensor, *, evaluations: int = 40) -> Tensor:
-    """Return -2 log density (sequence,) at the most probable features, for label sequences (sequence, example).
+    """Return -2 log density of the update (sequence,), up to a constant, for label sequences (sequence, example).
 
-    The density is up to a constant. Each example's features vary around their class mean with the public variance. The
-    noise variance is estimated from the update's column sums, but at least 1/1000 of the update's energy per example
-    and feature, because a fit down to rounding would not separate sequences. If all coordinates were sent, the best
-    features differ from their means only within the span of means, rows of dW (the weight's gradient) and rows of W
-    (the weight); the search in this span is exact.
+    Features are the most probable: each example's features vary around their class mean with the public variance. The
+    noise variance is estimated from the update's column sums, but at least 1/1000 of the update's squared norm per
+    example and feature, because a fit down to rounding would not separate sequences. If all coordinates were sent, the
+    best features differ from their means only within the span of means, rows of dW (the weight's gradient) and rows of
+    W (the weight); the search in this span is exact.
     """
     steps = layer.step_of
     kept = layer.kept[:, :-1].to(layer.weight)

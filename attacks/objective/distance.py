@@ -20,12 +20,12 @@ class Distance:
     kind: Kind
     """`l2`: Σ (c - o)²; `l1`: Σ |c - o|; `cosine`: 1 - c·o / (‖c‖‖o‖) (Geiping et al. 2020, eq. 4)."""
     layers: Layers = "equal"
-    """Weights of tensors: "equal", or "normalised", which makes a zero gradient equally far in each tensor."""
+    """Weights of tensors: "equal", or "normalised", which gives a zero gradient the same distance in each tensor."""
     exclude: tuple[str, ...] = ()
-    """Name prefixes of the tensors left out (Risk-balanced's "muted" attacker)."""
+    """Name prefixes of the tensors left out, as by the "muted" attacker of the paper Risk-balanced."""
     unknown_scale: bool = False
-    """True minimises over factors s ≥ 1 on o, for a reading shortened by an unknown factor; with s below 1 a zero
-    gradient would explain everything."""
+    """True minimises over factors s ≥ 1 on the observed gradient, for a reading shortened by an unknown factor; with s
+    below 1 a zero gradient would explain everything."""
     variances: Tensors | None = None
     """Noise variance per coordinate, name → broadcastable to (*shape), or None for equal variances. Coordinates are
     divided by their deviation and multiplied by the mean deviation."""

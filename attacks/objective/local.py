@@ -1,7 +1,7 @@
 """Simulate (unroll) local training: a client's update after several local steps on candidates.
 
-After the first step the weights depend on the reading and on its candidates. The computation graph is kept through the
-weights, so distances to the update have exact derivatives.
+After the first step, each reading's simulated weights depend on its candidates. The computation graph is kept through
+the weights, so distances to the update have exact derivatives.
 """
 
 from collections.abc import Mapping, Sequence
@@ -125,7 +125,7 @@ def _loss(weights: Tensors, model: nn.Module, inputs: Tensor, targets: Tensor) -
 
 
 def _one_by_one(weights: Tensors, model: nn.Module, inputs: Tensor, targets: Tensor, graph: bool) -> dict[str, Tensor]:
-    """Use plain autograd for each group: slow, but right for every model."""
+    """Differentiate each group by plain autograd: slow, but right for every model."""
     rows = []
     for row, (x, y) in enumerate(zip(inputs, targets, strict=True)):
         local = {name: value[row] for name, value in weights.items()}

@@ -15,11 +15,11 @@ Tensors = Mapping[str, Tensor]
 
 
 def observations(reading: Reading) -> list[dict[str, Tensor]]:
-    """Return a reading's observations as gradients, each name → (reading, *shape), in gradient units.
+    """Return the readings' observations as gradients, each name → (reading, *shape).
 
     An update over L steps, w_0 - w_L = η Σ g, counts as the mean gradient, which is exact at L = 1. Observations under
-    the same weights are averaged, since their mean is sufficient, unless the description has other randomness than
-    added noise.
+    the same weights are averaged, because their mean is a sufficient statistic, unless the description has other
+    randomness than added noise.
     """
     scale = 1 / (reading.unit * reading.steps)
     values = {name: value * scale for name, value in reading.values.items()}
@@ -54,7 +54,7 @@ class Mismatch:
     unrolled: bool = False
     """True simulates each local step; False takes a single gradient in place of the mean over steps."""
     exact: bool = False
-    """True takes minus the described log density, of any sign, as distance, if the description has a density."""
+    """True takes minus the described log density, possibly negative, as distance, if the description has a density."""
 
     def __call__(
         self, observed: list[dict[str, Tensor]], inputs: Tensor, targets: Tensor, *, differentiable: bool

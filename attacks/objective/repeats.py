@@ -25,9 +25,9 @@ def distinct_examples(reading: Reading) -> int:
 def tied_examples(labels: Tensor, distinct: int) -> Tensor:
     """Return the example's number (below `distinct`) at each position of `labels` (..., position): the same shape.
 
-    Position p in the first pass is example p. Later passes are matched by label, equal labels by ascending position:
-    labels carry no more information. The number is -1 if a later pass has a label more often than the first. `inputs[:,
-    ties]` spreads distinct inputs (reading, example, *shape) over positions.
+    Position p in the first pass is example p. Later passes are matched by label, equal labels by ascending position,
+    because labels tell no more. The number is -1 if a later pass has a label more often than the first. Indexing inputs
+    (reading, example, *shape) with the result on the second axis gives inputs at all positions.
     """
     flat = labels.flatten(0, -2) if labels.dim() > 1 else labels[None]
     first = flat[:, :distinct]
@@ -44,8 +44,8 @@ def _rank(labels: Tensor) -> Tensor:
 
 
 def segments(batches: Sequence[int], distinct: int) -> list[int]:
-    """Split positions into runs within a step (`batches`: examples per step) and a pass (`distinct` examples);
-    return the runs' lengths. The order of examples in a run does not change the update."""
+    """Split positions into segments, each within a step (`batches`: examples per step) and a pass (`distinct`
+    examples); return the segments' lengths. The order of examples in a segment does not change the update."""
     examples = sum(batches)
     ends = sorted({*accumulate(batches), *range(distinct, examples, distinct)})
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]

@@ -88,9 +88,8 @@ class _RescaledSimulator:
 
 
 def rescaled(reading: Reading) -> Reading:
-    """Scale a reading by a power of two to a median norm near 1, if the norm is outside 1e-6 … 1e6, with its
-    description and simulator. Otherwise 1e-21 squared is 0 in single precision, and every candidate would seem
-    exact."""
+    """Multiply a reading, its description and its simulator by the power of two that makes the median norm about 1; a
+    norm in 1e-6 … 1e6 stays. In single precision the square of 1e-21 is 0, so every candidate would seem exact."""
     squares = torch.stack([value.double().flatten(1).square().sum(1) for value in reading.values.values()])
     norms = squares.sum(0).sqrt()
     norms = norms[norms.isfinite() & (norms > 0)]

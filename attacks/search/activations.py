@@ -1,7 +1,7 @@
-"""Start of a search: the most probable example whose values inside a ReLU net equal the known values (`layerwise`).
+"""Start of a search: the most probable example whose values inside a ReLU net equal the known values (`layerwise.py`).
 
-An evaluation needs a single pass through the net's first layers, and no second derivative. If the descent reaches the
-first convolution, the problem is convex.
+An evaluation needs a single pass through the net's first layers, and no second derivative. If values are known down to
+the first convolution, the problem is convex.
 """
 
 from collections.abc import Iterator
@@ -28,12 +28,12 @@ _PUBLIC = 500  # public examples for mean values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Start of every reading."""
+    """First candidates for all readings in a batch, one example each."""
 
     inputs: Tensor
-    """(reading, 1, value)."""
+    """Inputs of the first candidates (reading, 1, value)."""
     found: Tensor
-    """Mask (reading,) of the readings with a start; others have the public mean."""
+    """Mask (reading,) of readings whose candidate was searched; other readings have the public mean as candidate."""
     evaluations: Tensor
     """Evaluations spent (reading,)."""
 
@@ -41,9 +41,9 @@ class Start:
 def start_by_layers(
     reading: Reading, observed: list[dict[str, Tensor]], space: Gaussian, evaluations: int
 ) -> Start | None:
-    """Search each reading's start with at most `evaluations` evaluations, from `observations`. Return None with too few
-    evaluations, or unless a reading is the undefended gradient of a single example, at a model that `chain`
-    describes."""
+    """Search each reading's first candidate in `space`, with at most `evaluations` evaluations. `observed`: the
+    observations, each name → (reading, *shape). Return None if the evaluations are too few, the model has another
+    structure than `chain` describes, or a reading is not the undefended gradient of a single example."""
     layers = chain(reading.model)
     alone = len(observed) == 1 and reading.examples == 1 and reading.steps == 1 and reading.senders == 1
     if layers is None or not alone or reading.description is not None or evaluations < _LEAST:
@@ -92,8 +92,8 @@ def _known(reading: Reading, gradients: dict[str, Tensor], layers: list[nn.Conv2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Activations:
-    """`solvers.base.Problem`: a row's variables are its example's, in `space`. The loss is a sum of two squared
-    distances to known values, each as a share of the values' energy, and of the weighted -log p."""
+    """Problem for a solver: a row's variables are its example's, in `space`. The loss adds the squared distances to the
+    values known at a layer's input and output, each divided by these values' squared norm, and the weighted -log p."""
 
     model: nn.Module
     weights: dict[str, Tensor]
@@ -170,7 +170,7 @@ class _Activations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """Known values of rows whose descent ended at the same layer, in the variables' dtype and on their device."""
+    """Known values of rows that are known down to the same layer, in the variables' dtype and on their device."""
 
     layer: int
     at: Tensor  # (member,), positions among the rows

@@ -5,7 +5,7 @@ and a_0 is the example; the last layer is linear. The last layer's gradients are
 for the bias, with probabilities p and the one-hot label y. They show a_n and δ_n = ∂loss/∂z_n exactly. Layer l's weight
 gradient is linear in a_(l-1), with coefficients from δ_l. The positive outputs z_l are linear in a_(l-1), too, and
 hidden values are not negative. If these conditions fix a_(l-1), the descent goes on with δ_(l-1). Otherwise the descent
-ends: only some directions of a_(l-1) are known, and all outputs a_l.
+ends at layer l: a_l is known, but a_(l-1) only along some directions.
 """
 
 from collections.abc import Mapping
@@ -77,7 +77,8 @@ def known_values(layers: list[nn.Conv2d], weights: Tensors, gradients: Tensors, 
     """Descend from the last layer of a model with the convolutions `layers` (from `chain`). `weights` and `gradients`
     are name → (*shape), in float64. `inputs` are the mean values at each convolution's input, over public examples
     (channel, height, width), then at the linear layer's input: the start of a search for hidden values. Return None if
-    the gradient is not finite, shows no feature, or is not exactly a single example's, and for large inputs."""
+    the gradient is not finite or not exactly a single example's, a layer has no positive value, or an input is too
+    large."""
     last = f"{2 * len(layers) + 1}."
     errors, of_weight = gradients[f"{last}bias"], gradients[f"{last}weight"]
     energy = errors @ errors
@@ -129,8 +130,8 @@ def _directions(delta: Tensor, layer: nn.Conv2d, gradient: Tensor, shape: torch.
 def _solved(
     known: Known, layer: nn.Conv2d, weight: Tensor, bias: Tensor, typical: Tensor
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the layer's input (channel, height, width), whose truth is not negative, and the value below which a value
-    counts as zero; None if several inputs fit."""
+    """Return the layer's nonnegative input (channel, height, width), and the value below which a value counts as zero.
+    Return None if several inputs fit, or the linear conditions need too much memory."""
     channels = typical.shape[0]
     active = (known.outputs > 0).flatten()
 
@@ -164,8 +165,8 @@ def _solved(
 
 
 def _not_negative(values: Tensor, free: Tensor, shown: Tensor, start: Tensor) -> Tensor:
-    """Return values (channel, place) that meet the linear conditions, as `values` do, and are not negative: the
-    Douglas-Rachford iteration from `start`."""
+    """Return nonnegative values (channel, place) that meet the same linear conditions as `values`, found from `start`
+    by the Douglas-Rachford iteration."""
 
     def met(x: Tensor) -> Tensor:
         step = ((x - values) @ free.T).flatten()

@@ -20,12 +20,12 @@ _ROOM = 1 << 22  # coordinates of gradients in memory at once
 def preconditioner(reading: Reading, key: Key) -> Tensor:
     """Return a length per input value, (value,): the factor from the solver's variable to the input.
 
-    The length is the inverse root of the distance's mean curvature in this value, relative to all values; the distance
-    to a reading g is Σ (∇L(x, y) - g)². A strided convolution sees some pixels through more windows than others, so
-    curvatures differ tenfold by place; in the solver's variables they are alike. The diagonal of JᵀJ, J = ∂∇L/∂x, is
-    the mean of (Jᵀz)² over random signs z (Hutchinson's estimator; Bekas, Kokiopoulou & Saad 2007), here over public
-    examples at the reading's weights; with 64 draws its error is 18 %, and the length's error 9 %. Lengths have the
-    reading's dtype and device. All are 1 without public examples, or if no value moves the gradient.
+    The length is the inverse root of the distance's mean curvature in this value, divided by its mean over values; the
+    distance to a reading g is Σ (∇L(x, y) - g)². A strided convolution sees some pixels through more windows than
+    others, so curvatures differ tenfold by place; in the solver's variables they are alike. The diagonal of JᵀJ, J =
+    ∂∇L/∂x, is the mean of (Jᵀz)² over random signs z (Hutchinson's estimator; Bekas, Kokiopoulou & Saad 2007), here
+    over public examples at the reading's weights; with 64 draws its error is 18 %, and the length's error 9 %. Lengths
+    have the reading's dtype and device. All are 1 without public examples, or if no value moves the gradient.
     """
     count, like = min(PUBLIC, len(reading.public_inputs)), next(iter(reading.values.values()))
     ones = like.new_ones(reading.public_mean.numel())

@@ -1,4 +1,4 @@
-"""Priors on inputs, added to the distance as a value per reading: published priors, and noise-aware priors."""
+"""Priors on inputs, added to the distance as a value per reading: published priors, and a prior weighted by noise."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class NoiseModel:
 
     @classmethod
     def of(cls, reading: Reading, observations: int) -> "NoiseModel":
-        """Build the noise model for a reading averaged to `observations` observations; weight 0 if public images are
+        """Build the noise model for readings averaged to `observations` gradients each; weight 0 if public images are
         missing."""
         noise = Noise() if reading.description is None else reading.description.noise
         variance = noise.variance / (len(reading.rounds) / observations)
@@ -75,11 +75,11 @@ class NoiseModel:
     def of_rows(self, observed: Mapping[str, Tensor]) -> Tensor:
         """Return the noise variance (reading,) of each reading in `observed`, name → (reading, *shape).
 
-        If `variance` is a bound, the estimate is the median squared coordinate over a standard normal's median square,
-        at most the bound. Most gradient coordinates are near zero, so the median shows the noise, and too much if the
-        noise is weak. The last layer then corrects: its gradient is Σ (p - y) hᵀ (probabilities p, labels y, features
-        h), and p - y sums to 0 over classes, so each column sums to noise. Exact zeros are dropped coordinates, without
-        noise.
+        If `variance` is a bound, the estimate is the median squared coordinate divided by a squared standard normal's
+        median, at most the bound. Most gradient coordinates are near zero, so the median shows the noise, and too much
+        if the noise is weak. The last layer then corrects: its gradient is Σ (p - y) hᵀ (probabilities p, labels y,
+        features h), and p - y sums to 0 over classes, so each column sums to noise. Exact zeros are dropped
+        coordinates, without noise.
         """
         whole = torch.cat([value.detach().flatten(1) for value in observed.values()], 1)
         if not self.bound or self.variance == 0:

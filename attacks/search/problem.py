@@ -21,8 +21,8 @@ from bench.trip import Reading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchingProblem:
-    """`solvers.base.Problem` for a batch of readings, a row each. A row's variables are its inputs, or with `space`
-    their variables in this space; label logits follow if `labels` is None."""
+    """Problem for a solver: a batch of readings, a row each. A row's variables are its inputs, or with `space` the
+    inputs' variables in this space; label logits follow if `labels` is None."""
 
     mismatch: Mismatch
     observed: list[dict[str, Tensor]]
@@ -40,8 +40,8 @@ class MatchingProblem:
     energy_weight: Tensor | None = None
     """Weight (reading,) in the loss of the prior -log p given by `space`; None leaves this prior out."""
     tolerance: float | None = None
-    """Share of the zero-gradient loss; the solver, whose tolerances are absolute, sees losses in units of this
-    share. None takes the other units of `loss_scale`."""
+    """Share of the zero-gradient loss; the solver, whose tolerances are absolute, sees the loss divided by this share.
+    None leaves the choice to `loss_scale`."""
     distinct: int | None = None
     """Number of distinct examples; repeated examples share variables (`tied_examples`). None: all are distinct."""
     mixed: bool = False
@@ -127,9 +127,9 @@ class MatchingProblem:
         return torch.stack([self.noise.of_rows(_rows(target, rows)) for target in self.observed]).mean(0)
 
     def _share(self, rows: Tensor) -> Tensor | float:
-        """Return the factor on the prior's weight: (row,), or 1 or 0. For bounded noise, it is the estimated
-        variance over the bound. For the cosine distance, it is divided by 2‖o‖²: near the truth 1 - cos(c, o) is
-        the squared distance over 2‖o‖², for gradients c of the candidate and o of the reading."""
+        """Return the factor on the prior's weight: (row,), or 1 or 0. For bounded noise, it is the estimated variance
+        divided by the bound. For the cosine distance, it is divided by 2‖o‖²: near the truth 1 - cos(c, o) is the
+        squared distance divided by 2‖o‖², for gradients c of the candidate and o of the reading."""
         share: Tensor | float = 1.0
         # in our test (digits, Gaussian 1e-4, GradInv, 24 victims), total variation gave .79, the prior or both .71
         if self.mismatch.distance.kind == "cosine" and self.prior.total_variation > 0:
@@ -146,9 +146,9 @@ class MatchingProblem:
         """Return the factor (row,) from the loss to the normalised loss that the solver sees.
 
         With the field `tolerance`, the factor maps this share of a zero gradient's loss to 1. Without a space or public
-        labels, the factor is 1. Otherwise the factor is the squared norm of undefended public gradients over the
-        reading's, at least 1: a faint reading (clipped, or an example predicted with confidence) would otherwise meet
-        the solver's absolute tolerances immediately.
+        labels, the factor is 1. Otherwise the factor is the squared norm of undefended public gradients divided by the
+        reading's, at least 1: a faint reading (clipped, or of an example predicted with confidence) would otherwise
+        meet the solver's absolute tolerances immediately.
         """
         zero_loss, reading, like = self.zero_gradient_loss(rows), self.reading, self.like
         if self.tolerance is not None:
@@ -183,8 +183,8 @@ class MatchingProblem:
         return inputs, logits
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Like `split`, with two more results: after the inputs, their negative log prior density in `space` (row,);
-        at the end, for mixup (`mixed`), the shares of unmixed in mixed examples (row, mixed, unmixed), else None."""
+        """Split as `split` does, with two more results. The second is -log p of the inputs in `space` (row,). The last
+        is the mixing matrix (row, mixture, original) of mixup, or None without `mixed`."""
         reading, examples, size = self.reading, self.examples, self.values
         variables = x[:, : examples * size].reshape(len(x), examples, size)
         inputs, energy = variables, x.new_zeros(len(x), examples)

@@ -30,13 +30,14 @@ _SPREAD = (0.1, 0.5)  # deviation of u: first start with several examples, later
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A minimisation, as a part of a staged search."""
+    """A minimisation within a staged search."""
 
     model: nn.Module
     space: Space
     weight: float | None = None
-    """Weight of the prior's -log p, as a share of a zero gradient's loss. None: from the least loss so far. Described
-    noise sets the weight instead; if the noise has only a bound, the last stage's residual caps the weight."""
+    """Weight of the prior's -log p, divided by a zero gradient's loss. None: twice the least loss so far, per
+    coordinate. Described noise sets the weight instead; if the noise is only a bound, the last stage's residual caps
+    the weight."""
     until: float = 1.0
     """Share of a start's evaluations after which the stage ends."""
     cosine: bool = False
@@ -84,8 +85,8 @@ def staged(
     cyclically. Starts share the evaluations equally; only readings not yet explained begin another start. The remaining
     evaluations continue the last stage, which is the same in all `ways`. A reading is finished if its loss is below
     `stop` times a zero gradient's loss, or no longer falls. The loss is the distance under the model itself, without
-    softened ReLUs; under described noise, the prior's weighted -log p is added. The last stage first continues the
-    start in `known`, whose evaluations count.
+    softened ReLUs; under described noise, the prior's weighted -log p is added. Before all starts, the last stage
+    minimises from the candidates in `known`; the evaluations already spent on them count.
     """
     search, evaluations = _begin(problem, hypotheses, solver, stop, budget), budget.evaluations
     longest = max(map(len, ways))
@@ -184,7 +185,7 @@ def _run(
     search: _Search, stage: Stage, rows: Tensor, runs: Tensor, x: Tensor, limit: int, last: bool = False
 ) -> Tensor:
     """Run a stage from `x` (row, example, value), up to `limit` evaluations per reading; return the inputs reached.
-    `runs` (row,) holds start numbers. Stages without softened ReLUs keep better points. `last`: the final stage."""
+    `runs` (row,) holds start numbers. Stages without softened ReLUs store the best inputs. `last`: the final stage."""
     problem = _labelled(search, rows, runs)
     distance = problem.mismatch.distance
     if int(search.spent[rows].min()) >= limit:

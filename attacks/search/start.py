@@ -1,4 +1,4 @@
-"""First candidates of a search: keyed by reading, example and restart, drawn on the CPU."""
+"""First candidates of a search, drawn on the CPU with a key for each reading, example and restart."""
 
 from typing import Literal
 

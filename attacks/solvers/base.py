@@ -40,8 +40,8 @@ class Solver(ABC, Generic[S]):
 
     @abstractmethod
     def outer(self, evaluations: Tensor) -> Tensor:
-        """Convert evaluations (row,) to iterations (row,) of the published attack loops, for L-BFGS 20 evaluations
-        each."""
+        """Convert evaluations (row,) to iterations (row,) of the published attack loops; an L-BFGS iteration has 20
+        evaluations."""
 
 
 def select(state: S, rows: Tensor) -> S:
@@ -144,7 +144,7 @@ class Solution:
     evaluations: Tensor  # (row,)
     restarts: Tensor  # (row,), number of restarts used
     runs: Tensor
-    """Number of the restart with the least loss (row,)."""
+    """Restart, counted from 0, that found the least loss (row,)."""
     marks: tuple[int, ...]
     """Evaluation counts at which losses are noted: powers of two, then the last evaluation."""
     losses: Tensor
