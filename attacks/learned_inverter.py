@@ -147,8 +147,8 @@ class LearnedInverter(Attack):
         """Learn a map from readings like this to examples, with the reading's simulator and public examples.
 
         Fits on a few simulated readings select the best features twice: among all values, and among principal
-        components. Both selections are then fitted on all simulated readings; the map with the smaller error on
-        held-out readings is returned.
+        components. Both selections are fitted on all simulated readings; the smaller error on held-out readings
+        decides.
         """
         simulator = reading.simulator
         assert simulator is not None

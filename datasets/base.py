@@ -40,7 +40,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A table's numeric column, or the one-hot columns for a category."""
+    """Columns of a table's feature: a numeric column, or the one-hot columns for its categories."""
 
     name: str
     columns: tuple[int, ...]

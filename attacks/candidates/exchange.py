@@ -56,7 +56,7 @@ class Pool:
 
     @property
     def _together(self) -> bool:
-        """True if the mean gradient of a set determines its simulated reading."""
+        """True if a set's simulated reading depends only on the mean of its members' gradients."""
         description = self.mismatch.reading.description
         return description is None or (description.senders == 1 and not description.inside_steps)
 

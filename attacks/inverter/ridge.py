@@ -71,7 +71,8 @@ class Ridge:
         return self.from_products(features @ self.features.T, features.square().sum(1))
 
     def from_products(self, products: Tensor, norms: Tensor) -> Tensor:
-        """Predict targets from products with the fitted rows' features (row, fitted row) and squared norms (row,)."""
+        """Predict targets (row, target). `products` (row, fitted row) are scalar products of the new features with the
+        fitted features; `norms` (row,) are the new features' squared norms."""
         return self.offset + self.kernel(products, norms, self.norms, self.median) @ self.coefficients
 
 

@@ -45,7 +45,7 @@ class LastLayer:
 
     @property
     def distinct(self) -> int:
-        """Number of distinct examples, as visited in the first pass."""
+        """Number of distinct examples: the examples in the client's first pass."""
         return self.examples if self.client_examples is None else min(self.examples, self.client_examples)
 
     @property
