@@ -171,7 +171,8 @@ def _not_negative(values: Tensor, free: Tensor, shown: Tensor, start: Tensor) ->
     def met(x: Tensor) -> Tensor:
         step = ((x - values) @ free.T).flatten()
         step = step - shown.T @ (shown @ step)
-        return values + step.unflatten(0, (len(values), -1)) @ free
+        moved: Tensor = values + step.unflatten(0, (len(values), -1)) @ free
+        return moved
 
     x = start
     for _ in range(_PROJECTIONS):
