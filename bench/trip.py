@@ -151,6 +151,13 @@ class Description(Protocol):
     def mixed(self) -> bool:
         """True if training used convex mixtures of examples and labels, whose partners and shares are secret."""
 
+    @property
+    def hard(self) -> bool:
+        """True if a hard decision (kept or not, sign, limit) leaves `simulate` without a useful derivative."""
+
+    def softened(self, width: float) -> "Description":
+        """Return a description with gradual hard decisions, of relative `width` > 0 (`Transform.smoothed`)."""
+
     def simulate(
         self, per_example: Tensors, observed: Tensors, candidates: Candidates | None = None
     ) -> dict[str, Tensor]:

@@ -196,6 +196,18 @@ class Transform:
         del tensors, state, context
         return None
 
+    def smoothed(
+        self, tensors: Tensors, state: State, context: Context, width: float
+    ) -> tuple[dict[str, Tensor], State] | None:
+        """Return `expected` with gradual transitions in place of hard decisions (kept or not, sign, limit).
+
+        `width` > 0 is a transition's width as a share of the decision's threshold or scale; for `width` → 0 the result
+        tends to `expected`.  The result must be differentiable in `tensors`.  Attackers minimise over a sequence of
+        decreasing widths, because a hard decision has no derivative.  None means: the transform has no hard decision.
+        """
+        del tensors, state, context, width
+        return None
+
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
         """Return the expected output for candidate gradients, given the draws which the rows' reading `observed`
         reveals.

@@ -45,6 +45,13 @@ class _RescaledDescription:
     def mixed(self) -> bool:
         return self.inner.mixed
 
+    @property
+    def hard(self) -> bool:
+        return self.inner.hard
+
+    def softened(self, width: float) -> "_RescaledDescription":
+        return replace(self, inner=self.inner.softened(width))
+
     def simulate(
         self, per_example: Tensors, observed: Tensors, candidates: Candidates | None = None
     ) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from bench.attacks.objective.distance import Distance
 from bench.attacks.objective.mismatch import Mismatch, by_likelihood, mean_observation, observations
 from bench.attacks.objective.rescale import rescaled
 from bench.attacks.search.activations import start_by_layers
+from bench.attacks.search.anneal import annealed
 from bench.attacks.search.curvature import LARGEST, equal_curvature
 from bench.attacks.search.matching import reconstruction
 from bench.attacks.search.mixtures import Mixed
@@ -83,8 +84,9 @@ def most_probable(
         space=Mixed(space, reading.examples) if mixed else space,
     )
     evaluations, noise = max(1, budget.evaluations // cost), problem.noise
-    starts = _starts_worth(reading, evaluations, starts)
-    ways = _ways(reading, space, noise.variance, evaluations // starts, key, bound=noise.bound)
+    stages = _annealed(reading, mismatch, space, evaluations, key)
+    starts = 1 if stages else _starts_worth(reading, evaluations, starts)
+    ways = (stages,) if stages else _ways(reading, space, noise.variance, evaluations // starts, key, bound=noise.bound)
     if mixed:
         ways = tuple(tuple(replace(stage, space=Mixed(stage.space, reading.examples)) for stage in way) for way in ways)
     solver = Lbfgs(history=min(_HISTORY, evaluations), line_search="backtracking")
@@ -127,7 +129,7 @@ def _ways(
     if variance > 0:  # for a bound, the first stage's residual sets the second stage's weight
         first = (Stage(model=model, space=space, until=0.3),) if bound else ()
         return ((*first, Stage(model=model, space=space)),)
-    curved = evaluations >= _LEAST_CURVED and reading.public_mean.numel() <= LARGEST
+    curved = _worth_curving(reading, evaluations)
     until = 0.3 if curved else 0.5
     last = Stage(model=model, space=equal_curvature(space, reading, key) if curved else space)
     by_distance = Stage(model=model, space=space, weight=2e-6, until=until)
@@ -136,6 +138,19 @@ def _ways(
         Stage(model=model, space=space, weight=1e-6, until=until, cosine=True),
     )
     return ((by_distance, last), (*by_angle, last)) if reading.examples == 1 else ((by_distance, last),)
+
+
+def _annealed(
+    reading: Reading, mismatch: Mismatch, space: Gaussian, evaluations: int, key: Key
+) -> tuple[Stage, ...] | None:
+    if has_relu(reading.model) or reading.description is None or not reading.description.hard:
+        return None
+    later = equal_curvature(space, reading, key) if _worth_curving(reading, evaluations) else space
+    return annealed(reading, mismatch, space, later, evaluations, key)
+
+
+def _worth_curving(reading: Reading, evaluations: int) -> bool:
+    return evaluations >= _LEAST_CURVED and reading.public_mean.numel() <= LARGEST
 
 
 def _softened_stages(model: nn.Module, space: Gaussian, *, by_angle: bool) -> Iterator[Stage]:

@@ -1,6 +1,6 @@
 """Minimise in stages (successive minimisations), from several starts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from bench.attacks.search.problem import MatchingProblem
 from bench.attacks.search.space import Space
 from bench.attacks.solvers.base import RowLimits, Solution, Solver
 from bench.attacks.solvers.loop import minimise
-from bench.trip import Budget
+from bench.trip import Budget, Description, Reading
 
 _TOLERANCE = 1e-5  # of the zero-gradient loss: seen as 1 by the solver, whose tolerances are absolute
 _EXPLAINED = 1e-3  # of the zero-gradient loss: below, a reading needs no further start
@@ -42,6 +42,12 @@ class Stage:
     """Share of a start's evaluations after which the stage ends."""
     cosine: bool = False
     """True matches the angle to the reading instead of the distance."""
+    width: float = 0.0
+    """Relative width of transitions in place of the defense's hard decisions (`Description.softened`); 0: hard."""
+    variances: Mapping[str, Tensor] | None = None
+    """Noise variance of each tensor, for the distance (`Distance.variances`). None: as described."""
+    variance: float = 0.0
+    """Mean of `variances` over coordinates; sets the weight of -log p in a stage with a `width`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -188,16 +194,20 @@ def _run(
     `runs` (row,) holds start numbers. Stages without softened ReLUs store the best inputs. `last`: the final stage."""
     problem = _labelled(search, rows, runs)
     distance = problem.mismatch.distance
+    if stage.variances is not None:
+        distance = replace(distance, variances=stage.variances, variance=stage.variance)
     if int(search.spent[rows].min()) >= limit:
         return x
-    if search.noise_weight is not None:
+    if stage.width and stage.variances is not None:
+        weight = prior_weight(torch.full_like(search.zero_loss, stage.variance), absolute=distance.kind == "l1")
+    elif search.noise_weight is not None:
         weight = search.noise_weight
         if problem.noise.bound and distance.kind == "l2":
             weight = torch.minimum(weight, 2 * search.residual / search.coordinates.clamp_min(1))
     elif stage.weight is not None:
         weight = stage.weight * (torch.ones_like(search.zero_loss) if stage.cosine else search.zero_loss)
     else:
-        weight = 2 * search.loss / search.coordinates.clamp_min(1)
+        weight = 2 * search.loss.where(search.loss.isfinite(), search.residual) / search.coordinates.clamp_min(1)
         weight = weight.where(weight.isfinite(), _FAINT * search.zero_loss)
     initial = search.zero_loss.new_zeros(len(search.zero_loss), x[0].numel())
     at = rows.to(initial.device)
@@ -209,7 +219,7 @@ def _run(
         energy_weight=weight,
         mismatch=replace(
             problem.mismatch,
-            reading=replace(problem.reading, model=stage.model),
+            reading=replace(problem.reading, model=stage.model, description=_softened(problem.reading, stage.width)),
             distance=replace(distance, kind="cosine") if stage.cosine else distance,
         ),
     )
@@ -225,8 +235,13 @@ def _run(
     x, energy = stage.space.with_energy(variables)
     if stage.model is search.problem.reading.model:
         search.residual[at] = (solution.loss - weight[at] * energy.sum(1)).clamp_min(0)
+    if stage.model is search.problem.reading.model and not stage.width:
         _keep(search, rows, runs, x, search.residual[at] if search.noise_weight is None else solution.loss)
     return x
+
+
+def _softened(reading: Reading, width: float) -> Description | None:
+    return reading.description.softened(width) if reading.description is not None and width else reading.description
 
 
 def _keep(search: _Search, rows: Tensor, runs: Tensor, x: Tensor, loss: Tensor) -> None:

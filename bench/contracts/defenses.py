@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bench.contracts.base import DECLARED, Contract, ContractSkipped, one_line, require
-from bench.contracts.descriptions import by_norms, description, noise
+from bench.contracts.descriptions import by_norms, description, gradual, noise
 from bench.contracts.later import rounds, training_draws
 from bench.contracts.law import law
 from bench.contracts.precision import precision
@@ -256,5 +256,6 @@ CONTRACTS = (
     Contract("unlinked", "coordinates that it says are unlinked cannot be linked", unlinked),
     Contract("linked", "a client's row is its own, not another's", linked),
     Contract("norms", "norms decide what it says they do", by_norms),
+    Contract("gradual", "a gradual version of its hard decisions tends to them", gradual),
     Contract("description", "what it tells attackers is the reading, at the truth", description),
 )

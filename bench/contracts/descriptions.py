@@ -29,6 +29,7 @@ from bench.federated.straight_through import StraightThrough
 from bench.points import POINTS, STAGES, Point, Scope, Stage
 
 SETTINGS = ((1, 1), (1, 3), (2, 1), (2, 3))  # local steps, batch
+NARROW, NEAR = 1e-4, 0.05  # width of a gradual decision, and its largest relative distance from the hard decision
 EXACT = 1e-9  # relative distance at the truth, float64
 POSITIVE = 1e-12
 
@@ -163,6 +164,37 @@ def by_norms(defense: Defense) -> None:
             _same_effect(what, transform, given, state, trial, said[0])
     if not checked:
         raise ContractSkipped("nothing of it follows from norms at stage example")
+
+
+def gradual(defense: Defense) -> None:
+    """Require that `Transform.smoothed` is differentiable, and tends to `Transform.expected` for narrow transitions."""
+    words, trial = first_trial(defense)
+    checked = 0
+    for stage, transform, arriving, state in arriving_at(trial):
+        context = context_of(trial, stage)
+        if stage == "step":
+            context = replace(context, examples=trial.at("example"))
+        given = {name: value.detach().clone().requires_grad_() for name, value in arriving.items()}
+        if transform.smoothed(given, state, context, 1.0) is None:
+            continue
+        checked += 1
+        name = f"{words}, {stage}: {type(transform).__name__}.smoothed"
+        hard = StraightThrough(transform)(given, state, context)[0]
+        apart = {}
+        for width in (1.0, NARROW):
+            soft, _ = transform.smoothed(given, state, context, width) or ({}, {})
+            total = torch.stack([value.square().sum() for value in soft.values()]).sum()
+            require(total.requires_grad, f"{name}: its result has no derivative")
+            slopes = torch.autograd.grad(total, list(given.values()), allow_unused=True)
+            sound = all(slope is None or bool(slope.isfinite().all()) for slope in slopes)
+            require(sound, f"{name}: a derivative at width {width:g} is not finite")
+            gaps = [(soft[key] - value).detach().double().square().sum() for key, value in hard.items()]
+            apart[width] = float(torch.stack(gaps).sum().sqrt())
+        size = float(torch.stack([value.detach().double().square().sum() for value in hard.values()]).sum().sqrt())
+        off = apart[NARROW] / size if size else 0.0
+        require(off <= NEAR, f"{name}: at width {NARROW:g} its result is off `expected` by {off:.1e} of the norm")
+    if not checked:
+        raise ContractSkipped("it states no gradual version of a hard decision")
 
 
 # ------------------------------------------------------------------ the description at the truth

@@ -30,18 +30,24 @@ class DescribedTransform:
     """State before the transform: the server's, or a single client's with a client axis of length 1."""
     shown: bool
     """True if the reading still shows the property (`Transform.reads`) which the transform's `simulate` needs."""
+    hard: bool
+    """True if the transform makes hard decisions which the reading does not show."""
 
     @property
     def transform(self) -> Transform:
         return self.code.transform
 
     def __call__(
-        self, tensors: Tensors, observed: Tensors | None, state: State, context: Context
+        self, tensors: Tensors, observed: Tensors | None, state: State, context: Context, width: float = 0.0
     ) -> tuple[dict[str, Tensor], State]:
         if self.shown and observed is not None:
             seen = self.transform.simulate(tensors, observed, context)
             if seen is not None:
                 return seen, state
+        if width:
+            soft = self.code.smoothed(tensors, state, context, width)
+            if soft is not None:
+                return soft
         return self.code(tensors, state, context)
 
     def of_rows(self, rows: int) -> State:
@@ -63,6 +69,12 @@ class Composition:
     noise: Noise = Noise()
     additive: bool = True
     mixed: bool = False
+    hard: bool = False
+    width: float = 0.0
+    """Relative width of the transitions in place of hard decisions (`Transform.smoothed`); 0: hard decisions."""
+
+    def softened(self, width: float) -> "Composition":
+        return replace(self, width=width)
 
     @property
     def inside_steps(self) -> bool:
@@ -116,7 +128,7 @@ class Composition:
         current = {name: value[:, 0] if self.senders == 1 else value.mean(1) for name, value in mean.items()}
         for part in self.parts:
             if part.stage == "aggregate":
-                current, _ = part(current, seen, part.of_rows(readings), self.contexts["aggregate"])
+                current, _ = part(current, seen, part.of_rows(readings), self.contexts["aggregate"], self.width)
         return {name: value / self.unit for name, value in current.items()} if scaled else current
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
@@ -180,7 +192,7 @@ class Composition:
                     context, norms=remaining, examples=examples if part.transform.needs_examples else None
                 )
             seen = batch if part.stage == "example" else observed
-            current, states[number] = part(current, seen, states[number], context)
+            current, states[number] = part(current, seen, states[number], context, self.width)
         return {name: value.mean(1) for name, value in current.items()} if of_examples else current
 
     def _of_clients(
@@ -188,13 +200,14 @@ class Composition:
     ) -> dict[str, Tensor]:
         context = self.contexts[part.stage]
         if not part.transform.mixes_clients:
-            return part(rows, observed, part.of_rows(readings * self.senders), context)[0]
+            return part(rows, observed, part.of_rows(readings * self.senders), context, self.width)[0]
         rounds = [
             part(
                 {n: v.unflatten(0, (readings, -1))[r] for n, v in rows.items()},
                 None,
                 part.of_rows(self.senders),
                 context,
+                self.width,
             )[0]
             for r in range(readings)
         ]
@@ -280,6 +293,7 @@ def describe(
         senders=senders,
         additive=additive,
         mixed=any(transform.mixes_examples for transform in stages.transforms.get("input", ())),
+        hard=any(part.hard for part in parts),
         noise=total_noise(noises, scales, MeanOver(batch=examples, steps=steps, senders=senders), probe),
     )
 
@@ -316,7 +330,9 @@ def _parts(
             alone = {n: v[:, None] for n, v in current.items()}
             context = replace(context, norms=norms(alone, 2), examples=alone if transform.needs_examples else None)
         code = straight_through(transform, current, state, context)
-        parts.append(DescribedTransform(stage=stage, code=code, state=state, shown=shown))
+        read_off = shown and transform.simulate(current, current, context) is not None
+        hard = not read_off and code.smoothed(current, state, context, 1.0) is not None
+        parts.append(DescribedTransform(stage=stage, code=code, state=state, shown=shown, hard=hard))
         current = {name: value.detach() for name, value in code(current, state, context)[0].items()}
     return tuple(parts)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bench.defenses.base import Context, State, Tensors, Transform
 from bench.federated.draws import CentralDraws
+from bench.federated.gradual import by_coordinate, gradual
 
 PARTS = 8  # number of fixed draws for each uniform
 _CHANGE = 0.01  # change in a trial of the derivative, relative to the tensor's size
@@ -34,6 +35,19 @@ class StraightThrough:
     """Derivative as a multiple of the identity for each tensor; None: torch's derivative."""
     stated: bool = True
     """True: use `expected` if the transform defines this method; False: always run `update` with fixed draws."""
+    by_coordinate: bool = False
+    """True if the transform decides each coordinate by its value, so that `smoothed` can average over coordinates."""
+
+    def smoothed(
+        self, tensors: Tensors, state: State, context: Context, width: float
+    ) -> tuple[dict[str, Tensor], State] | None:
+        """Return a gradual version of relative `width` (`Transform.smoothed`), or None without a hard decision."""
+        stated = self.transform.smoothed(tensors, state, context, width)
+        if stated is not None or not self.by_coordinate:
+            return stated
+        with torch.no_grad():
+            after, state = _expected(self.transform, tensors, state, context, stated=self.stated)
+        return gradual(tensors, after, context.lead, width), state
 
     def __call__(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
         """Return the transformed tensors, differentiable in `tensors`, and the next state."""
@@ -59,7 +73,11 @@ def straight_through(transform: Transform, probe: Tensors, state: State, context
     own = StraightThrough(transform, stated=False)
     if stated and _same(plain, own, probe, state, context) and _is_right(own, probe, state, context):
         return own  # `expected` has the right values, but a misleading derivative
-    return StraightThrough(transform, _slopes(plain, probe, state, context))
+    with torch.no_grad():
+        after, _ = plain(probe, state, context)
+    return StraightThrough(
+        transform, _slopes(plain, probe, state, context), by_coordinate=by_coordinate(probe, after, context.lead)
+    )
 
 
 def _same(plain: StraightThrough, own: StraightThrough, probe: Tensors, state: State, context: Context) -> bool:

@@ -36,6 +36,14 @@ class RememberUnsent(Transform):
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
         return self.update(tensors, state, context)
 
+    def smoothed(
+        self, tensors: Tensors, state: State, context: Context, width: float
+    ) -> tuple[dict[str, Tensor], State]:
+        """Return `KeepLargest.smoothed` for p, and the memory p minus the result."""
+        whole = {name: tensor + state[name].to(tensor) for name, tensor in tensors.items()}
+        sent, _ = KeepLargest(share=self.share).smoothed(whole, state, context, width)
+        return sent, {name: (value - sent[name]).detach() for name, value in whole.items()}
+
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
         """Return `KeepLargest.simulate` in round 0, where m = 0, and None later, because attackers do not know m."""
         if context.round:

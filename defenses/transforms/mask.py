@@ -37,6 +37,20 @@ class KeepLargest(Transform):
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
         return self.apply(tensors, context), state
 
+    def smoothed(
+        self, tensors: Tensors, state: State, context: Context, width: float
+    ) -> tuple[dict[str, Tensor], State]:
+        """Return κ·g·sigmoid((|g|/t - 1)/`width`) for each coordinate g, with the row's least kept magnitude t.  The
+        factor κ of the row makes the squared distance to the masked row least.
+        """
+        vectors = flattened(tensors, context.lead)
+        kept = max(1, vectors.shape[-1] - round(self.share * vectors.shape[-1]))
+        least = vectors.abs().topk(kept, dim=-1).values[..., -1:]
+        soft = vectors * gradual(vectors, least, width)
+        hard = vectors.where(vectors.abs() >= least, 0.0)
+        energy = soft.square().sum(-1, keepdim=True).clamp_min(torch.finfo(soft.dtype).tiny)
+        return unflattened((hard * soft).sum(-1, keepdim=True) / energy * soft, tensors, context.lead), state
+
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """Return the candidate at the reading's nonzero coordinates, which are the kept coordinates.  At the other
         coordinates, return the candidate's excess over the least kept magnitude: zeroed values cannot exceed it.
@@ -95,10 +109,22 @@ class KeepRandom(Transform):
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
         """Return each coordinate above the threshold, times its probability to be kept."""
         above = {name: (tensor.abs() > self.threshold).to(tensor) for name, tensor in tensors.items()}
-        drawn = flattened(above, context.lead)
+        return self._in_mean(tensors, above, context.lead), state
+
+    def smoothed(
+        self, tensors: Tensors, state: State, context: Context, width: float
+    ) -> tuple[dict[str, Tensor], State] | None:
+        """Return `expected` with sigmoid((|g|/`threshold` - 1)/`width`) in place of |g| > `threshold`."""
+        if not self.threshold:
+            return None
+        above = {name: gradual(tensor, tensor.new_tensor(self.threshold), width) for name, tensor in tensors.items()}
+        return self._in_mean(tensors, above, context.lead), state
+
+    def _in_mean(self, tensors: Tensors, above: Tensors, lead: int) -> dict[str, Tensor]:
+        drawn = flattened(above, lead)
         kept = drawn.shape[-1] - round(self.share * drawn.shape[-1])
         chance = (kept / drawn.sum(-1).clamp_min(1)).clamp_max(1)
-        return {n: tensor * above[n] * broadcast(chance, tensor) for n, tensor in tensors.items()}, state
+        return {name: tensor * above[name] * broadcast(chance, tensor) for name, tensor in tensors.items()}
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """Return the candidate at the reading's nonzero coordinates, and zero elsewhere."""
@@ -113,6 +139,11 @@ def _first(scores: Tensors, share: float, lead: int) -> dict[str, Tensor]:
     order = vectors.argsort(dim=-1, descending=True, stable=True)[..., : count - round(share * count)]
     kept = torch.zeros_like(vectors, dtype=torch.bool)
     return unflattened(kept.scatter(-1, order, torch.ones_like(order, dtype=torch.bool)), scores, lead)
+
+
+def gradual(tensor: Tensor, threshold: Tensor, width: float) -> Tensor:
+    """Return sigmoid((|g|/t - 1)/`width`) for each g in `tensor`: a gradual version of |g| > t, the `threshold`."""
+    return torch.sigmoid((tensor.abs() / threshold.clamp_min(torch.finfo(tensor.dtype).tiny) - 1) / width)
 
 
 def _masked(tensors: Tensors, masks: Tensors) -> dict[str, Tensor]:

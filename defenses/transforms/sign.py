@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Shown, Tensors, Transform
+from bench.defenses.base import Context, Shown, State, Tensors, Transform
 from bench.defenses.transforms.rows import broadcast, rows
 
 
@@ -24,6 +24,22 @@ class ScaledSign(Transform):
     @property
     def keeps(self) -> tuple[Shown, ...]:
         return ("zeros",)
+
+    def smoothed(
+        self, tensors: Tensors, state: State, context: Context, width: float
+    ) -> tuple[dict[str, Tensor], State]:
+        """Return κ·s·tanh(g/(`width`·s)) for each coordinate g, with the tensor's scale s = ‖g‖₁/n.  The factor κ makes
+        the squared distance to s·sign(g) least: for large widths, the result is the best linear approximation.
+        """
+        soft = {}
+        for name, tensor in tensors.items():
+            scale = _scale(tensor, context.lead)
+            tiny = torch.finfo(tensor.dtype).tiny
+            bent = torch.tanh(tensor / (width * scale).clamp_min(tiny))
+            flat = rows(bent, context.lead)
+            factor = flat.abs().sum(-1) / flat.square().sum(-1).clamp_min(tiny)
+            soft[name] = broadcast(factor, tensor) * scale * bent
+        return soft, state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """Return the candidate's scale times the reading's signs, plus the candidate at coordinates with a wrong sign.

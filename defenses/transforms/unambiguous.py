@@ -57,6 +57,24 @@ class SendUnambiguous(Transform):
             after[_SPREAD + name] = (self.decay * v.where(~clear, 0.0)).to(spread)
         return sent, after
 
+    def smoothed(
+        self, tensors: Tensors, state: State, context: Context, width: float
+    ) -> tuple[dict[str, Tensor], State] | None:
+        """Send r·sigmoid((r²/(α·v) - 1)/`width`) and hold the rest; None for α = 0, where every coordinate is sent."""
+        if context.examples is None or not self.threshold:
+            return None
+        sent, after = {}, dict(state)
+        for name, tensor in tensors.items():
+            each = context.examples[name].detach()
+            r = state[_HELD + name].to(tensor) + tensor
+            v = state[_SPREAD + name].to(tensor) + (each / each.shape[1]).square().sum(1)
+            ratio = r.square() / (self.threshold * v).clamp_min(torch.finfo(tensor.dtype).tiny)
+            share = torch.sigmoid((ratio - 1) / width)
+            sent[name] = share * r
+            after[_HELD + name] = (r - sent[name]).detach().to(state[_HELD + name])
+            after[_SPREAD + name] = (self.decay * v * (1 - share)).detach().to(state[_SPREAD + name])
+        return sent, after
+
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
         return self.update(tensors, state, context)
 
