@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bench.contracts.base import ContractBroken
 from bench.contracts.descriptions import gradual as contract
-from bench.defenses.base import Context, Setting, State, Tensors, Transform
+from bench.defenses.base import Context, Setting, StageTransforms, State, Tensors, Transform
 from bench.defenses.prune import Prune
 from bench.defenses.transforms.mask import KeepLargest
 from bench.defenses.transforms.sign import ScaledSign
@@ -87,7 +87,7 @@ def test_a_decision_by_coordinate_is_recognised(kind: str, gradual_: bool) -> No
     if made is not None:
         free = {name: value.requires_grad_() for name, value in tensors(1).items()}
         soft, _ = code.smoothed(free, {}, CONTEXT, 0.5) or ({}, {})
-        slopes = torch.autograd.grad(sum(value.sum() for value in soft.values()), list(free.values()))
+        slopes = torch.autograd.grad(torch.stack([value.sum() for value in soft.values()]).sum(), list(free.values()))
         assert all(bool(slope.isfinite().all()) for slope in slopes)
         assert torch.cat([slope.flatten() for slope in slopes]).mean() > 0
 
@@ -100,7 +100,7 @@ def test_a_gradual_version_of_another_decision_breaks_the_contract() -> None:
             return KeepLargest(share=0.1).smoothed(tensors, state, context, width)
 
     class Odd(Prune):
-        def transforms(self, setting: Setting) -> dict[str, tuple[Transform, ...]]:
+        def transforms(self, setting: Setting) -> StageTransforms:
             return {"client": (Wrong(share=0.7),)}
 
     contract(Prune(share=0.7, at="client"))

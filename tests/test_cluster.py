@@ -214,7 +214,9 @@ class _Client:
     """A client whose scheduler answers with `present`, or not at all (None)."""
 
     def __init__(self) -> None:
-        self.status, self.present, self.futures = "running", {"a": 1, "b": 1}, []
+        self.status = "running"
+        self.present: dict[str, int] | None = {"a": 1, "b": 1}
+        self.futures: list[_Future] = []
 
     def scheduler_info(self, n_workers: int) -> dict[str, dict[str, dict[str, int]]]:
         if self.present is None:
