@@ -140,6 +140,10 @@ class Description(Protocol):
         """True if the defense acts inside a local step, at stage `example` or `step`."""
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines for the record: properties which a reading shows of draws that the defense does not describe."""
+
+    @property
     def ordered(self) -> bool:
         """True if a simulation changes when clients exchange examples."""
 

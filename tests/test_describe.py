@@ -188,8 +188,8 @@ class Dropped(Rounded):
         return {n: v * (context.draws.uniform(n, v) < self.step) for n, v in tensors.items()}
 
 
-def of_one(transform: Transform) -> Composition:
-    found = Stages(setting=SETTING, transforms={"client": (transform,)}, states={})
+def of_one(*transforms: Transform) -> Composition:
+    found = Stages(setting=SETTING, transforms={"client": transforms}, states={})
     probe = {name: value[0] for name, value in gradients(0).items()}
     description = describe(found, point("type-1"), round_=0, unit=1.0, probe=probe)
     assert description is not None
@@ -197,9 +197,9 @@ def of_one(transform: Transform) -> Composition:
 
 
 def slope_of(transform: Transform) -> tuple[dict[str, Tensor], dict[str, Tensor], Mapping[str, Tensor]]:
-    """The candidates, what the description makes of them, and the derivative of its sum."""
+    """The candidates, what the description makes of them where noise hides the draws, and its sum's derivative."""
     free = {name: value[:, None].clone().requires_grad_() for name, value in gradients(0).items()}
-    after = of_one(transform).simulate(free, gradients(1))
+    after = of_one(transform, GaussianNoise(deviation=1e-3)).simulate(free, gradients(1))
     total = torch.stack([value.sum() for value in after.values()]).sum()
     return free, after, dict(zip(free, torch.autograd.grad(total, list(free.values())), strict=True))
 

@@ -34,6 +34,10 @@ class _RescaledDescription:
         return self.inner.inside_steps
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        return self.inner.notes
+
+    @property
     def ordered(self) -> bool:
         return self.inner.ordered
 

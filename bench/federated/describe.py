@@ -1,16 +1,18 @@
 """A defense's public description: its transforms' effects on a candidate, composed in stage order."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Local, State, Tensors, Transform
+from bench.defenses.base import Context, Local, Shown, State, Tensors, Transform
 from bench.defenses.transforms.rows import norms
 from bench.federated.draws import CentralDraws
 from bench.federated.noises import Added, MeanOver, total_noise
+from bench.federated.recognise import recognised
+from bench.federated.shown import Code, Rule
 from bench.federated.stages import Stages
 from bench.federated.straight_through import StraightThrough, straight_through
 from bench.points import GRADIENT_STAGES, STAGES, UPDATE_STAGES, Point, Scope, Stage
@@ -32,6 +34,8 @@ class DescribedTransform:
     """True if the reading still shows the property (`Transform.reads`) which the transform's `simulate` needs."""
     hard: bool
     """True if the transform makes hard decisions which the reading does not show."""
+    rule: Rule | None = None
+    """Rule by which the reading shows a transform's draws; None: not recognised, or the transform has a description."""
 
     @property
     def transform(self) -> Transform:
@@ -40,6 +44,8 @@ class DescribedTransform:
     def __call__(
         self, tensors: Tensors, observed: Tensors | None, state: State, context: Context, width: float = 0.0
     ) -> tuple[dict[str, Tensor], State]:
+        if self.rule is not None and observed is not None:
+            return self.rule.simulate(tensors, observed, Code(self.transform, state, context)), state
         if self.shown and observed is not None:
             seen = self.transform.simulate(tensors, observed, context)
             if seen is not None:
@@ -79,6 +85,14 @@ class Composition:
     @property
     def inside_steps(self) -> bool:
         return any(part.stage in _IN_STEPS for part in self.parts)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return tuple(
+            f"{type(part.transform).__name__} at {part.stage} has no description; the reading shows {part.rule.words}"
+            for part in self.parts
+            if part.rule is not None
+        )
 
     @property
     def ordered(self) -> bool:
@@ -215,7 +229,7 @@ class Composition:
 
     def __repr__(self) -> str:
         """Return a text for the reading's hash, equal for points behind the same transforms: one attack serves both."""
-        acting = tuple((part.stage, part.transform, part.shown) for part in self.parts)
+        acting = tuple((p.stage, p.transform, p.shown, *([p.rule] if p.rule else [])) for p in self.parts)
         digest = hashlib.sha256()
         for tensors in (*(part.state for part in self.parts), self.noise.variances or {}):
             for name, value in tensors.items():
@@ -321,20 +335,26 @@ def _parts(
                 return None  # only the client knows its state from earlier rounds
             state = transform.initial_of(shapes, 1)
         later = [stages.transforms[s][p] for s, p in places[number + 1 :]]
-        shown = behind[stage] == 1 and all(
-            transform.reads in each.keeps if transform.reads != "values" else False for each in later
-        )
         if stage == "example":
             context = replace(context, local=_public(stages))
         if stage == "step":
             alone = {n: v[:, None] for n, v in current.items()}
             context = replace(context, norms=norms(alone, 2), examples=alone if transform.needs_examples else None)
         code = straight_through(transform, current, state, context)
-        read_off = shown and transform.simulate(current, current, context) is not None
+        rule = recognised(transform, current, state, context) if behind[stage] == 1 else None
+        if rule is not None and not _passes(rule.reads, later):
+            rule = None
+        shown = behind[stage] == 1 and _passes(transform.reads if rule is None else rule.reads, later)
+        read_off = rule is not None or (shown and transform.simulate(current, current, context) is not None)
         hard = not read_off and code.smoothed(current, state, context, 1.0) is not None
-        parts.append(DescribedTransform(stage=stage, code=code, state=state, shown=shown, hard=hard))
+        parts.append(DescribedTransform(stage=stage, code=code, state=state, shown=shown, hard=hard, rule=rule))
         current = {name: value.detach() for name, value in code(current, state, context)[0].items()}
     return tuple(parts)
+
+
+def _passes(reads: Shown, later: Sequence[Transform]) -> bool:
+    """Return whether the reading shows a property of a transform's output after the `later` transforms."""
+    return all(reads != "values" and reads in each.keeps for each in later)
 
 
 def _noises(parts: tuple[DescribedTransform, ...], contexts: Mapping[Stage, Context]) -> tuple[list[Added], bool]:

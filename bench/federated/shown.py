@@ -1,0 +1,272 @@
+"""Rules by which a reading shows the draws in a transform without a description (`bench.federated.recognise`).
+
+Each rule returns a simulated output for candidates.  If the candidate is the truth, the simulation equals the reading.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from bench.defenses.base import Context, Shown, State, Tensors, Transform
+from bench.defenses.transforms.rows import flattened, rows, unflattened
+from bench.federated.draws import CentralDraws
+from bench.federated.straight_through import PARTS
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A transform's code at a place in a training, for candidates."""
+
+    transform: Transform
+    state: State
+    context: Context
+
+    @property
+    def lead(self) -> int:
+        return self.context.lead
+
+    def __call__(self, tensors: Tensors, part: int = 0, parts: int = 1) -> dict[str, Tensor]:
+        """Return the output for the fixed draws number `part` of `parts` (`CentralDraws`), name → (*lead, *shape)."""
+        draws = CentralDraws(lead=self.lead, part=part, parts=parts)
+        return self.transform.update(tensors, self.state, replace(self.context, draws=draws))[0]
+
+
+class Rule(Protocol):
+    """A way in which a reading shows a transform's draws."""
+
+    @property
+    def reads(self) -> Shown:
+        """The property of the reading on which the rule depends."""
+
+    @property
+    def words(self) -> str:
+        """The recognised property, for a record's notes."""
+
+    def simulate(self, tensors: Tensors, observed: Tensors, code: Code) -> dict[str, Tensor]:
+        """Return the simulated output for candidates `tensors`, given the output `observed`, (*lead, *shape) each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The reading's exact zeros are dropped coordinates; each other coordinate is the candidate's times a factor."""
+
+    factor: float | None
+    """The common factor in every output; None: the factor differs between outputs, and comes from the reading."""
+    over: Literal["model", "tensor", "row"] = "model"
+    """Coordinates with an equal factor, if the factor comes from the reading; a row is an entry of the first axis."""
+    positive: bool = True
+    """True if the factor is never negative."""
+    zeros: bool = True
+    """True if the transform's output has zeros which its input has not."""
+
+    @property
+    def reads(self) -> Shown:
+        return "values" if self.factor is None else "zeros"
+
+    @property
+    def words(self) -> str:
+        zeros = ["exact zeros: dropped coordinates"] if self.zeros else []
+        if self.factor is None:
+            return "; ".join([*zeros, f"a common factor per {self.over}: the ratio to the candidate"])
+        return "; ".join([*zeros, *([] if self.factor == 1 else [f"a constant factor of {self.factor:.4g}"])])
+
+    def simulate(self, tensors: Tensors, observed: Tensors, code: Code) -> dict[str, Tensor]:
+        kept = {name: tensor * (observed[name] != 0).to(tensor) for name, tensor in tensors.items()}
+        if self.factor is not None:
+            return {name: self.factor * tensor for name, tensor in kept.items()}
+        if self.over == "model":
+            whole, seen = flattened(kept, code.lead), flattened(observed, code.lead)
+            return unflattened(self._scaled(whole, seen), tensors, code.lead)
+        lead = code.lead + (self.over == "row")
+        scaled = {}
+        for name, tensor in kept.items():
+            over = min(lead, tensor.dim())
+            scaled[name] = self._scaled(rows(tensor, over), rows(observed[name], over)).reshape(tensor.shape)
+        return scaled
+
+    def _scaled(self, candidate: Tensor, seen: Tensor) -> Tensor:
+        """Scale vectors (..., coordinate) to the reading: to its length, or by the ratio of least squares.
+
+        The length is better for a search where factors are positive.  The distance 2‖o‖²(1 - cos) then grows with the
+        angle up to 180°, while the residual of least squares, ‖o‖²(1 - cos²), falls again beyond 90°.
+        """
+        tiny = torch.finfo(candidate.dtype).tiny
+        square = candidate.square().sum(-1, keepdim=True).clamp_min(tiny)
+        if self.positive:
+            return candidate * torch.linalg.vector_norm(seen, dim=-1, keepdim=True) / square.sqrt()
+        return candidate * (candidate * seen).sum(-1, keepdim=True) / square
+
+
+@dataclass(frozen=True, slots=True)
+class Equal:
+    """Coordinates with equal nonzero values in a tensor of the reading hold the mean of the input over them."""
+
+    reads: ClassVar[Shown] = "values"
+    words: ClassVar[str] = "equal values: means over these coordinates"
+
+    def simulate(self, tensors: Tensors, observed: Tensors, code: Code) -> dict[str, Tensor]:
+        simulated = {}
+        for name, tensor in tensors.items():
+            seen = rows(observed[name].detach(), code.lead)
+            ordered, order = seen.sort(dim=-1)
+            starts = torch.ones_like(order)
+            starts[..., 1:] = ((ordered[..., 1:] != ordered[..., :-1]) | (ordered[..., 1:] == 0)).to(starts)
+            number = torch.empty_like(order).scatter(-1, order, starts.cumsum(-1) - 1)
+            candidate = rows(tensor, code.lead)
+            nothing = torch.zeros_like(candidate)
+            sums = nothing.scatter_add(-1, number, candidate)
+            counts = nothing.scatter_add(-1, number, torch.ones_like(candidate))
+            simulated[name] = (sums / counts.clamp_min(1)).gather(-1, number).reshape(tensor.shape)
+        return simulated
+
+
+@dataclass(frozen=True, slots=True)
+class Limited:
+    """A tensor's largest magnitude in the reading is the limit to which the input's magnitudes were cut."""
+
+    reads: ClassVar[Shown] = "values"
+    words: ClassVar[str] = "a repeated largest magnitude: a limit on magnitudes"
+
+    def simulate(self, tensors: Tensors, observed: Tensors, code: Code) -> dict[str, Tensor]:
+        simulated = {}
+        for name, tensor in tensors.items():
+            limit = rows(observed[name], code.lead).abs().amax(-1, keepdim=True)
+            cut = torch.minimum(torch.maximum(rows(tensor, code.lead), -limit), limit)
+            simulated[name] = cut.reshape(tensor.shape)
+        return simulated
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """The reading shows the input's signs; each tensor has a single magnitude.
+
+    The simulation adds the required change to each coordinate with a wrong sign, as `ScaledSign.simulate` does.
+    """
+
+    own_scale: bool
+    """True: the code determines the magnitude from the candidate; False: the magnitude is a draw, in the reading."""
+
+    @property
+    def reads(self) -> Shown:
+        return "directions" if self.own_scale else "values"
+
+    @property
+    def words(self) -> str:
+        return f"a single magnitude per tensor: signs, {'' if self.own_scale else 'with a drawn scale'}".rstrip(", ")
+
+    def simulate(self, tensors: Tensors, observed: Tensors, code: Code) -> dict[str, Tensor]:
+        own = code(tensors) if self.own_scale else None
+        simulated = {}
+        for name, tensor in tensors.items():
+            seen = observed[name].detach()
+            sign = seen.sign()
+            wrong = torch.where(sign == 0, 0.0, sign * (sign * tensor).clamp_max(0))
+            if own is not None:
+                simulated[name] = own[name].abs() * sign + wrong
+                continue
+            # in units of the drawn scale: otherwise a short gradient would need the least change
+            size = rows(tensor, code.lead).abs().mean(-1, keepdim=True)
+            unit = rows(seen, code.lead).abs().mean(-1, keepdim=True) / size.clamp_min(torch.finfo(size.dtype).tiny)
+            simulated[name] = seen + (rows(wrong, code.lead) * unit).reshape(tensor.shape)
+        return simulated
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """The reading shows, for each coordinate, a level between whose neighbours the input lies.
+
+    The simulation adds the required change to the reading: the candidate's distance from the level's interval.  The
+    boundary between adjacent levels a < b lies between a + least·(b - a) and a + most·(b - a).
+    """
+
+    boundary: tuple[float, float]
+    """Least and greatest position of a boundary between two levels, in [0, 1]."""
+    at_zero: tuple[float, float]
+    """The same for the boundary between zero and the least magnitude, if `mirrored`."""
+    mirrored: bool
+    """True if boundaries are of magnitudes, for a transform with f(-g) = -f(g)."""
+
+    reads: ClassVar[Shown] = "values"
+    words: ClassVar[str] = "few distinct values per tensor: levels"
+
+    def simulate(self, tensors: Tensors, observed: Tensors, code: Code) -> dict[str, Tensor]:
+        simulated = {}
+        for name, tensor in tensors.items():
+            seen, candidate = rows(observed[name].detach(), code.lead), rows(tensor, code.lead)
+            if self.mirrored:
+                low, high = self._interval(seen.abs())
+                low = low.clamp_min(0).where(seen != 0, -high)
+                side = seen.sign().where(seen != 0, 1.0)
+                off = side * (side * candidate - (side * candidate).clamp(low, high))
+            else:
+                off = candidate - candidate.clamp(*self._interval(seen))
+            simulated[name] = (seen + off).reshape(tensor.shape)
+        return simulated
+
+    def _interval(self, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the bounds of each coordinate's level, (..., coordinate): ±∞ for the outermost levels."""
+        ordered, order = seen.sort(dim=-1)
+        steps = torch.arange(seen.shape[-1], device=seen.device).expand_as(order)
+        new = torch.ones_like(order, dtype=torch.bool)
+        new[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+        first = torch.where(new, steps, 0).cummax(-1).values  # the position at which the coordinate's level begins
+        last = new.roll(-1, -1)
+        last[..., -1] = True
+        final = torch.where(last, steps, seen.shape[-1]).flip(-1).cummin(-1).values.flip(-1)
+        below = ordered.gather(-1, (first - 1).clamp_min(0))
+        above = ordered.gather(-1, (final + 1).clamp_max(seen.shape[-1] - 1))
+        low = (below + self._position(below, 0) * (ordered - below)).where(first > 0, -torch.inf)
+        high = (ordered + self._position(ordered, 1) * (above - ordered)).where(final < seen.shape[-1] - 1, torch.inf)
+        return torch.empty_like(seen).scatter(-1, order, low), torch.empty_like(seen).scatter(-1, order, high)
+
+    def _position(self, lower: Tensor, end: int) -> Tensor:
+        return torch.where((lower == 0) & self.mirrored, self.at_zero[end], self.boundary[end])
+
+
+@dataclass(frozen=True, slots=True)
+class Permuted:
+    """Coordinates are permuted within known groups: the reading shows each group's sorted values."""
+
+    groups: Mapping[str, Tensor] = field(repr=False, compare=False)
+    """Number of each coordinate's group in its tensor, name → (coordinate,)."""
+
+    reads: ClassVar[Shown] = "values"
+    words: ClassVar[str] = "permuted values: each group's sorted values"
+
+    def simulate(self, tensors: Tensors, observed: Tensors, code: Code) -> dict[str, Tensor]:
+        simulated = {}
+        for name, tensor in tensors.items():
+            groups, candidate = self.groups[name].to(tensor.device), rows(tensor, code.lead)
+            ours, theirs = (_ordered(value.detach(), groups) for value in (candidate, rows(observed[name], code.lead)))
+            placed = torch.zeros_like(candidate).scatter(-1, theirs, candidate.gather(-1, ours))
+            simulated[name] = placed.reshape(tensor.shape)
+        return simulated
+
+
+def _ordered(value: Tensor, groups: Tensor) -> Tensor:
+    """Return coordinates in the order of their group, then of their value, (..., coordinate)."""
+    order = value.argsort(dim=-1, stable=True)
+    return order.gather(-1, groups.expand_as(order).gather(-1, order).argsort(dim=-1, stable=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """Each coordinate has a few possible outputs; the simulation takes the output nearest to the reading."""
+
+    reads: ClassVar[Shown] = "values"
+    words: ClassVar[str] = f"few outputs per coordinate: the nearest of {PARTS} draws"
+
+    def simulate(self, tensors: Tensors, observed: Tensors, code: Code) -> dict[str, Tensor]:
+        best = code(tensors, 0, PARTS)
+        for part in range(1, PARTS):
+            other = code(tensors, part, PARTS)
+            best = {
+                name: torch.where(
+                    (other[name] - observed[name]).abs() < (value - observed[name]).abs(), other[name], value
+                )
+                for name, value in best.items()
+            }
+        return best
