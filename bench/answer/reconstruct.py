@@ -114,8 +114,9 @@ def rows_at_once(context: RunContext, reading: Reading) -> int:
 def _within_memory(
     attacker: Attack, reading: Reading, budget: Budget, key: Key, device: torch.device
 ) -> Reconstruction:
-    """Attack on the device; if its memory is too small, halve the readings at once, and note the change.  The notes begin
-    with the description's.
+    """Attack on the device; if its memory is too small, halve the readings at once, and note the change.
+
+    The notes begin with the description's.
     """
     chunk, notes = budget.chunk, list[str](reading.description.notes if reading.description else ())
     while True:
