@@ -96,7 +96,8 @@ class Kept:
         tiny = torch.finfo(candidate.dtype).tiny
         square = candidate.square().sum(-1, keepdim=True).clamp_min(tiny)
         if self.positive:
-            return candidate * torch.linalg.vector_norm(seen, dim=-1, keepdim=True) / square.sqrt()
+            length: Tensor = torch.linalg.vector_norm(seen, dim=-1, keepdim=True)
+            return candidate * length / square.sqrt()
         return candidate * (candidate * seen).sum(-1, keepdim=True) / square
 
 
