@@ -305,6 +305,10 @@ class AttackCell(_Cell):
         ATTACKER,
     ] = ()
     """Ids of the cascade's earlier cells; readings whose examples all leaked to these cells are not attacked again."""
+    victims: Annotated[str | None, Field(min_length=1, description="which draw of victims"), NOT_AN_AXIS] = None
+    """Key of another draw of victims (`bench.matrix.suites.draw_key`), with the same weights; None: the matrix's own
+    draw.
+    """
 
 
 AnyCell = TrainingCell | AttackCell

@@ -27,7 +27,7 @@ from bench.record.schema import Record
 
 _ORDER = tuple(POINTS)
 _VARIED = {*marked(AttackCell, VARIED, ATTACKER)}
-_WRITTEN_APART = {"weights", "grants"}
+_WRITTEN_APART = {"weights", "grants", "victims"}
 
 
 @dataclass(slots=True)
@@ -138,6 +138,7 @@ def condition_key(record: Record) -> str:
     assert isinstance(cell, AttackCell)
     shared = cell.model_dump(mode="json", exclude=_VARIED | _WRITTEN_APART)
     shared |= {"grants": _grants(cell).granted(), "weights": _shared_weights(cell)}
+    shared |= {} if cell.victims is None else {"victims": cell.victims}
     return json.dumps([shared, record.protocol], sort_keys=True)
 
 
@@ -194,4 +195,5 @@ def _title(cell: AttackCell) -> str:
         origin = "untrained"
     trained = f"{setting.algorithm} B={setting.batch} L={setting.steps}"
     granted = [f"granted {words}" for words in _grants(cell).words()]
-    return " · ".join([dataset_name(cell), entry_text(cell.model), origin, trained, *granted])
+    others = [] if cell.victims is None else [f"victims {cell.victims}"]
+    return " · ".join([dataset_name(cell), entry_text(cell.model), origin, trained, *granted, *others])

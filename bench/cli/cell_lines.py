@@ -42,6 +42,7 @@ def _fields(cell: AnyCell) -> dict[str, str]:
         "grants": " and ".join(cell.grants.words()),
         **after,
         "draw": f"draw {cell.draw}",
+        "victims": "published victims" if cell.victims is None else f"victims {cell.victims}",
         "evaluations": f"{cell.evaluations} evaluations",
         "readings": f"{cell.readings} readings",
         "reference": "with its reference" if cell.reference else "",

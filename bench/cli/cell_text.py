@@ -61,7 +61,8 @@ def _attack(cell: AttackCell, record: schema.Record) -> Iterator[Line]:
     yield "grants", " and ".join(cell.grants.words()) or "none"
     yield "weights", _weights(cell)
     yield "federated", _federated(cell.federated, result.conditions.client_examples if result else None)
-    yield "drawn", f"{cell.readings} readings by seed {cell.seed}; the defense's noise by draw {cell.draw}"
+    victims = "" if cell.victims is None else f" and victims {cell.victims}"
+    yield "drawn", f"{cell.readings} readings by seed {cell.seed}{victims}; the defense's noise by draw {cell.draw}"
     yield "budget", f"{cell.evaluations} evaluations a reading, restarts included"
     yield "status", record.status + (f": {record.reason}" if record.reason is not None else "")
     if result is not None:

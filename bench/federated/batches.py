@@ -61,9 +61,12 @@ def local_batches(
 
 
 def data_key(cell: AttackCell | TrainingCell, data: Data) -> str:
-    """Return data hash, model and federated setting as JSON: cells with equal text and seed draw equal batches."""
+    """Return data hash, model, federated setting and draw of victims as JSON: cells with equal text and seed draw
+    equal batches.
+    """
     model, federated = cell.model.model_dump(mode="json"), cell.federated.model_dump(mode="json")
-    return json.dumps([data.sha256, model, federated], sort_keys=True)
+    draw = [cell.victims] if isinstance(cell, AttackCell) and cell.victims is not None else []
+    return json.dumps([data.sha256, model, federated, *draw], sort_keys=True)
 
 
 def _order(cell: AttackCell | TrainingCell, key: str, client: int, examples: Indices, round_: int) -> Indices:
