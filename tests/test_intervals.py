@@ -13,6 +13,9 @@ from bench.scoring.intervals import (
     mcnemar,
     paired_difference,
     simultaneous,
+    stratified_change,
+    stratified_difference,
+    stratified_share,
     wilson,
 )
 
@@ -226,3 +229,89 @@ def test_paired_refuses_what_is_not_a_pair():
         paired_difference(np.zeros(3, bool), np.zeros(4, bool))
     with pytest.raises(ValueError, match="as booleans"):
         paired_difference(np.zeros(3), np.zeros(3))
+
+
+def test_one_stratum_is_a_paired_difference():
+    draws = np.random.default_rng(5)
+    a, b, clusters = draws.random(24) < 0.7, draws.random(24) < 0.4, np.repeat(range(4), 6)
+    assert stratified_difference([a], [b], [clusters]) == pytest.approx(paired_difference(a, b, clusters=clusters))
+    alone = np.zeros(24, int)
+    value, low, high = stratified_difference([a], [b], [alone])
+    assert (value, low, high) == pytest.approx(paired_difference(a, b))
+
+
+def test_strata_weigh_equally_and_one_that_all_agree_on_has_an_interval():
+    ones, many = np.ones(4, bool), np.zeros(64, bool)
+    value, low, high = stratified_difference([ones, many], [~ones, many], [np.arange(4), np.repeat(range(4), 16)])
+    assert value == pytest.approx(0.5)
+    assert low < value <= high
+    with pytest.raises(ValueError, match="at least one stratum"):
+        stratified_difference([], [], [])
+
+
+def test_coverage_of_a_stratified_difference():
+    """Twelve conditions with 16 victims under four seeds, whose log odds deviate by .3."""
+    draws, truth, covered = np.random.default_rng(11), [], 0
+    base = np.linspace(-2, 2, 12)
+    clusters = [np.repeat(range(4), 4)] * 12
+    shift = 0.5
+    truth = np.mean([_mean_share(middle + shift) - _mean_share(middle) for middle in base])
+    for _ in range(200):
+        by_seed = draws.normal(0, 0.3, 4)
+        odds = base[:, None] + np.repeat(by_seed, 4)
+        b = draws.random((12, 16)) < 1 / (1 + np.exp(-odds))
+        a = draws.random((12, 16)) < 1 / (1 + np.exp(-odds - shift))
+        _, low, high = stratified_difference([*a], [*b], clusters)
+        covered += low <= truth <= high
+    assert 0.93 <= covered / 200 <= 1
+
+
+def _mean_share(middle: float) -> float:
+    odds = middle + 0.3 * np.random.default_rng(0).normal(size=100_000)
+    return float(np.mean(1 / (1 + np.exp(-odds))))
+
+
+def test_one_stratum_alone_is_agresti_and_coulls_interval():
+    """For 3 of 10 with z² added trials, half of them successes (Agresti, Coull 1998)."""
+    hits, alone = np.arange(10) < 3, np.zeros(10, int)
+    value, low, high = stratified_share([(hits, np.arange(10), alone)])
+    z2 = 3.841459
+    share = (3 + z2 / 2) / (10 + z2)
+    half = np.sqrt(z2 * share * (1 - share) / (10 + z2))
+    assert (value, low, high) == pytest.approx((0.3, share - half, share + half), abs=1e-6)
+
+
+def test_a_change_is_antisymmetric_and_equal_samples_change_nothing():
+    draws = np.random.default_rng(4)
+    strata = [[(draws.random(16) < 0.5, np.arange(16), np.repeat(range(4), 4)) for _ in range(3)] for _ in range(2)]
+    change, low, high = stratified_change(*strata)
+    assert stratified_change(*strata[::-1]) == pytest.approx((-change, -high, -low), abs=0.01)
+    nothing, below, above = stratified_change(strata[0], strata[0])
+    assert nothing == 0 and below < 0 < above and below == pytest.approx(-above)
+    with pytest.raises(ValueError, match="at least one stratum"):
+        stratified_change([], strata[0])
+
+
+def test_coverage_of_a_stratified_share_and_change():
+    """Twelve conditions on the same 16 victims under four seeds; a victim's and a seed's log odds deviate by 1 and .3.
+
+    The change is between two draws of victims under the same seeds, and is 0.
+    """
+    draws, base, covered, still = np.random.default_rng(12), np.linspace(-2, 2, 12), 0, 0
+    groups, clusters = np.arange(16), np.repeat(range(4), 4)
+    deviation = np.random.default_rng(0).normal(size=100_000) * np.sqrt(1 + 0.3**2)
+    truth = np.mean([np.mean(1 / (1 + np.exp(-middle - deviation))) for middle in base])
+
+    def sample(by_seed):
+        odds = base[:, None] + np.repeat(by_seed, 4) + draws.normal(0, 1, 16)
+        return [(hits, groups, clusters) for hits in draws.random((12, 16)) < 1 / (1 + np.exp(-odds))]
+
+    for _ in range(200):
+        by_seed = draws.normal(0, 0.3, 4)
+        first, second = sample(by_seed), sample(by_seed)
+        _, low, high = stratified_share(first)
+        covered += low <= truth <= high
+        _, low, high = stratified_change(first, second)
+        still += low <= 0 <= high
+    assert covered / 200 >= 0.87
+    assert still / 200 >= 0.87
