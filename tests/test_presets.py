@@ -11,7 +11,7 @@ import click
 import pytest
 
 from bench import PROTOCOL
-from bench.cell import AnyCell, AttackCell, DataRef, Entry, FileWeights, TrainingCell
+from bench.cell import AnyCell, AttackCell, DataRef, Entry, FileWeights, InitialWeights, TrainingCell
 from bench.cli import run
 from bench.datasets.base import Dataset
 from bench.errors import MatrixError
@@ -23,7 +23,7 @@ from bench.matrix.feasible import DatasetFacts
 from bench.matrix.messages import Errors
 from bench.matrix.published import beside
 from bench.matrix.read import presets, read
-from bench.matrix.suites import SUITES, VERSIONS, ranking, ranking_line
+from bench.matrix.suites import ATTACKS, OF_DEFENSES, SUITES, VERSIONS, ranking, ranking_line
 from bench.points import POINTS
 from bench.record.checkpoints import fit, read_about, read_weights
 from bench.registry import entries as registry
@@ -43,6 +43,7 @@ SHAPES = {
     "aptos": ((2048,), 5, 28985),
 }
 STANDARD_V1 = "a0d41babd5d6e58c4044342406b272f46f8f4214fde0d1cabf791d905aa6d511"
+ATTACKS_V1 = "38fef5ec4564a439bce6e9f973b4ab13eb0f1759a6b8069e0767ce2b77a64dfd"
 EMBEDDED = ("cancer", "digits")
 NAMES = [name for name, _ in presets()]
 
@@ -133,7 +134,7 @@ def test_resilience_crosses_everything_with_batches_of_three_and_of_one() -> Non
     assert {(cell.readings, cell.federated.steps) for cell in found} == {(16, 1)}
 
 
-@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize("name", OF_DEFENSES)
 def test_a_suite_is_the_same_for_every_defense(name: str) -> None:
     matrix = read(name, more_defenses=("prune",))
     assert matrix.suite == name
@@ -173,6 +174,63 @@ def test_standard_is_a_cascade_and_what_was_published_as_its_version() -> None:
     assert matrix.cascade
     assert (VERSIONS["standard"], PROTOCOL) == ("standard-v1", 3)
     assert content(item.cell for item in expand(matrix, facts_of)) == STANDARD_V1
+
+
+def test_the_suite_of_attacks_is_a_full_cross_on_twelve_conditions() -> None:
+    """Every attack has the same victims, weights and budget; conditions and budgets are frozen, attacks are rows."""
+    matrix = read(ATTACKS)
+    found = cells(ATTACKS)
+    assert not matrix.cascade and len(found) == len(planned(ATTACKS))
+    by_attack: dict[str, list[AttackCell]] = {}
+    for cell in found:
+        alike = cell.model_copy(update={"attack": Entry(name="any"), "knowledge": "plain"})
+        by_attack.setdefault(cell.attack.name, []).append(alike)
+    conditions = {name: [cell.canonical() for cell in each] for name, each in by_attack.items()}
+    assert len(set(map(tuple, conditions.values()))) == 1
+    first = next(iter(by_attack.values()))
+    settings = Counter(cell.model_copy(update={"seed": 0, "weights": InitialWeights()}).canonical() for cell in first)
+    assert len(settings) == 12 and set(settings.values()) == {4}
+    assert content(first) == ATTACKS_V1
+    for cell in first:
+        size = POINTS[cell.point].examples(
+            batch=cell.federated.batch, steps=cell.federated.steps, senders=cell.federated.per_round
+        )
+        assert 4 * cell.readings * size >= 16 and cell.grants.labels
+    assert len({str(cell.defense) for cell in first}) == 1 + 5
+
+
+def test_the_suite_of_attacks_names_every_attack_that_reconstructs_from_its_readings() -> None:
+    named = {cell.attack.name for cell in cells(ATTACKS)}
+    others = set(registry.names("attacks")) - named
+    # baselines without a gradient; a list of candidates; mixtures, which no condition has
+    assert others == {"prior-mean", "prior-nearest", "prior-class-mean", "labels-only", "gallery", "demix"}
+
+
+def test_each_attack_of_the_suite_knows_the_most_that_it_accepts() -> None:
+    known = {cell.attack.name: cell.knowledge for cell in cells(ATTACKS)}
+    assert {name for name, knowledge in known.items() if knowledge != "adaptive"} == {
+        "learned-inverter",
+        "analytic",
+        "cpa",
+    }
+    assert (known["learned-inverter"], known["analytic"]) == ("black-box", "plain")
+
+
+def test_attacks_of_the_command_line_replace_a_suites_attacks() -> None:
+    found = [item.cell for item in expand(read(ATTACKS, attacks=("cpl:restarts=3,map",)), facts_of)]
+    assert {cell.attack.name for cell in found if isinstance(cell, AttackCell)} == {"map", "cpl"}
+    assert len(found) == 2 * 48
+    with pytest.raises(MatrixError, match=r"--attack: unknown attack 'mapp'; did you mean 'map'\?"):
+        read(ATTACKS, attacks=("mapp",))
+
+
+def test_knowledge_beside_informed_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.toml").write_text(
+        'informed = true\n[axes]\ndataset = ["digits"]\nmodel = ["mlp"]\nattack = ["dlg"]\npoint = ["type-2"]\n'
+        'knowledge = ["plain"]'
+    )
+    with pytest.raises(MatrixError, match="knowledge: `informed` chooses each attack's knowledge"):
+        read(tmp_path / "m.toml")
 
 
 def test_standard_has_the_conditions_that_tell_most() -> None:

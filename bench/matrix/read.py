@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from bench.matrix.blocks import tables, written_out
 from bench.matrix.document import PRESETS, document, located, preset_names
 from bench.matrix.entries import Registry, registered
+from bench.matrix.knowledge import strongest
 from bench.matrix.messages import REQUIRED, Errors, Wrong, lacks, nearest, quoted
 from bench.matrix.published import PublishedFigures, published
 from bench.matrix.schema import AXES, TRAIN_AXES, Axes, Budgets, Document, TrainBlock
@@ -62,6 +63,7 @@ def read(
     source: str | Path,
     *,
     more_defenses: Sequence[str] = (),
+    attacks: Sequence[str] = (),
     scale: str | None = None,
     full: bool = False,
     registry: Registry = _registry,
@@ -70,8 +72,9 @@ def read(
     """Read a matrix: `source` is a `Path`, a text ending in `.toml`, or the name of a preset in `folder`.
 
     `more_defenses` are names or `NAME:PARAMETER=VALUE`, added to the axis `defense` (without this axis: to `none`) of
-    every attack block, and of every `[[train]]` block with several defenses.  `scale` is a name in the file's `scales`
-    (None: the first).  `full` switches the cascade off.
+    every attack block, and of every `[[train]]` block with several defenses.  `attacks`, in the same spelling, replace
+    the axis `attack` everywhere.  `scale` is a name in the file's `scales` (None: the first).  `full` switches the
+    cascade off.
 
     Raises `MatrixError` with a line for each error: `FILE: key: mistake; remedy`.
     """
@@ -85,7 +88,9 @@ def read(
             remedy = "write one [[attack]] block, with axes of its own, for each product that is wanted"
             errors.add(name, "[[attack]] blocks replace include and exclude", remedy)
     if more_defenses:
-        content |= _with_defenses(errors, content, _named(errors, more_defenses, registry))
+        content |= _with_defenses(errors, content, _named(errors, more_defenses, "defense", registry))
+    if attacks:
+        content |= _with_attacks(content, _named(errors, attacks, "attack", registry))
     return _checked(errors, content, path, place.parent, _scale(errors, content, scale), full, registry)
 
 
@@ -110,7 +115,7 @@ def _checked(
     except ValidationError as error:
         errors.add_validation(error, content, Document)
     errors.raise_any()
-    attacks = _attacks(errors, matrix, scale)
+    attacks = _attacks(errors, matrix, scale, registry)
     trainings = [row for block in matrix.train if block.scale in (None, scale) for row in _trainings(block)]
     if not attacks and not trainings:
         errors.add("", "there is nothing to run", "give [axes], [[attack]] or [[train]]")
@@ -128,8 +133,10 @@ def _checked(
     )
 
 
-def _attacks(errors: Errors, matrix: Document, scale: str | None) -> list[Combination]:
+def _attacks(errors: Errors, matrix: Document, scale: str | None, registry: Registry) -> list[Combination]:
     axes = matrix.axes or Axes()
+    if matrix.informed and any("knowledge" in table.model_fields_set for table in (axes, *matrix.attack)):
+        errors.add("knowledge", "`informed` chooses each attack's knowledge", "leave one of the two out")
     shared = matrix.written(Budgets.model_fields) | axes.written(AXES)
     blocks: list[Axes] = [block for block in matrix.attack if block.scale in (None, scale)]
     if not matrix.attack and axes.model_fields_set:
@@ -145,6 +152,8 @@ def _attacks(errors: Errors, matrix: Document, scale: str | None) -> list[Combin
                     row["weights"] = files[key] = files.get(key) or weights.of(key[1])
                 except Wrong as error:
                     errors.add("weights", str(error))
+        if matrix.informed:
+            row["knowledge"] = strongest(registry.load("attacks", row["attack"].name))
         combinations.append(row)
     return combinations
 
@@ -206,16 +215,30 @@ def _on_a_preset(errors: Errors, content: Mapping[str, Any], folder: Path) -> tu
     return place, {**whole, **title, **_with_defenses(errors, whole, defenses)}
 
 
-def _named(errors: Errors, names: Sequence[str], registry: Registry) -> list[Typed]:
+def _named(errors: Errors, names: Sequence[str], axis: str, registry: Registry) -> list[Typed]:
     right: list[Typed] = []
-    for value in entries(names, "--defense"):
+    for value in entries(names, f"--{axis}"):
         try:
-            registered("defense", value, registry)
+            registered(axis, value, registry)
         except Wrong as error:
-            errors.add("--defense", str(error))
+            errors.add(f"--{axis}", str(error))
         else:
             right += [value] if value not in right else []
     return right
+
+
+def _with_attacks(content: Mapping[str, Any], right: Sequence[Typed]) -> dict[str, Any]:
+    """Return the tables which change when only the attacks `right` run; a block's own list is replaced, too."""
+    changed: dict[str, Any] = {}
+    axes, blocks = content.get("axes", {}), content.get("attack")
+    if isinstance(axes, dict):
+        changed["axes"] = {**axes, "attack": [*right]}
+    if isinstance(blocks, list):
+        changed["attack"] = [
+            {**block, "attack": [*right]} if isinstance(block, dict) and "attack" in block else block
+            for block in blocks
+        ]
+    return changed
 
 
 def _with_defenses(errors: Errors, content: Mapping[str, Any], right: Sequence[Any]) -> dict[str, Any]:

@@ -291,6 +291,7 @@ class Document(Budgets):
 
     title: Line = ""
     cascade: bool = False
+    informed: bool = False
     suite: Annotated[str | None, _one_of("suite", SUITES)] = None
     scales: list[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]] = []
     axes: Annotated[Axes | None, Field(examples=["[axes]"])] = None

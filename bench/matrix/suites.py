@@ -1,22 +1,48 @@
 """The benchmark's suites: matrices which never change, and the rule for a ranked run.
 
 A suite's version fixes attacks, budgets and conditions under an evaluation protocol.  A stronger attack goes into the
-next version, or into the suite `extra`, so that rows with equal version stay comparable.
+next version, or into the suite `extra`, so that rows with equal version stay comparable.  The suite `attacks` fixes
+conditions and budgets; its rows are attacks.
 """
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bench import PROTOCOL, __version__
-from bench.matrix.document import PRESETS
+from bench.errors import MatrixError
+from bench.matrix.document import PRESETS, document, located
+from bench.matrix.messages import Errors
 
-SUITES = ("smoke", "standard", "extra")
-VERSIONS = {"standard": "standard-v1"}
+OF_DEFENSES = ("smoke", "standard", "extra")  # suites whose rows are defenses
+ATTACKS = "attacks"  # the suite whose rows are attacks
+SUITES = (*OF_DEFENSES, ATTACKS)
+VERSIONS = {"standard": "standard-v1", ATTACKS: "attacks-v1"}
 
 
 def title(name: str) -> str:
     return VERSIONS.get(name, name)
+
+
+def suite_of(source: str | Path, folder: Path = PRESETS) -> str | None:
+    """Return the suite named in a matrix file or preset; None without a suite, or if the file cannot be read."""
+    errors = Errors(str(source))
+    try:
+        name = document(located(source, errors, folder), errors).get("suite")
+    except MatrixError:
+        return None
+    return name if name in SUITES else None
+
+
+def draw_key(matrix: Path, seed: int) -> str:
+    """Return the key of a draw of victims, `AttackCell.victims`: the seed, and a hash over matrix file and seed.
+
+    Whoever runs the suite chooses the seed after the attack is written, so that the attack cannot be tuned to the
+    drawn victims.
+    """
+    digest = hashlib.sha256(f"{seed}\n".encode() + matrix.read_bytes()).hexdigest()
+    return f"{seed}-{digest[:16]}"
 
 
 def ranking(name: str, path: Path, overrides: Sequence[str] = (), folder: Path = PRESETS) -> dict[str, Any]:
