@@ -21,13 +21,16 @@ from _make.opening import opening
 
 from bench.cell import AttackCell
 from bench.leaderboard.attack_ranks import attack_ranks
+from bench.leaderboard.attackers import crossed
 from bench.leaderboard.board import Row, board
 from bench.leaderboard.forms import page, poster
 from bench.leaderboard.forms.strips import VICTIMS_NAME
 from bench.leaderboard.standings import Standing, standings
+from bench.matrix.suites import ATTACKS, VERSIONS
 from bench.record.schema import Record
 from bench.reference import store
 
+ATTACKS_VERSION = VERSIONS[ATTACKS]
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 MARKS = ("<!-- board -->", "<!-- /board -->")
@@ -48,7 +51,7 @@ class Sources:
 
     @cached_property
     def version(self) -> str:
-        return max(store.versions(self.folder), default="")
+        return max(store.of_defenses(store.versions(self.folder)), default="")
 
     @cached_property
     def records(self) -> Sequence[Record]:
@@ -66,6 +69,17 @@ class Sources:
     def strips(self) -> dict[str, bytes]:
         """Defense → reconstructions, a WebP strip."""
         return store.strips(self.version, (VICTIMS_NAME, *(each.defense for each in self.standings)), self.folder)
+
+    @cached_property
+    def attacked(self) -> Sequence[Record]:
+        """The reference records of the suite `attacks`; empty before the first reference."""
+        return store.read(ATTACKS_VERSION, self.folder) if ATTACKS_VERSION in store.versions(self.folder) else []
+
+    @property
+    def of_attacks(self) -> dict[str, str]:
+        """File name → page, for the board of attacks."""
+        cross = crossed(self.attacked)
+        return {f"{ATTACKS_VERSION}.md": report.of_attacks(ATTACKS_VERSION, self.attacked, cross)} if cross else {}
 
     @cached_property
     def exports(self) -> Sequence[Export]:
@@ -104,6 +118,7 @@ def in_git(of: Sources) -> dict[str, str]:
             f"docs/results/{of.version}.md": report.summary(of.version, of.records, of.standings),
             "docs/pictures/board.svg": poster.svg(of.standings, of.strips, f"Gradient leakage, {of.version}").decode(),
         }
+    made |= {f"docs/results/{name}": text for name, text in of.of_attacks.items()}
     linked = {*of.by_hand, *(Path(name).name for name in made if name.startswith("docs/results/"))}
     made["RESULTS.md"] = results.index(of.version, of.opening, _listed(of), linked)
     picture = PICTURE.format(version=of.version) if of.records else ""
@@ -113,7 +128,7 @@ def in_git(of: Sources) -> dict[str, str]:
 
 def for_the_site(of: Sources) -> dict[str, str]:
     """Path from docs/ → text, for site pages that git does not have, or has shortened."""
-    pages = {f"{each.name}.md": results.exported(each, _remarks(each)) for each in of.exports}
+    pages = {f"{each.name}.md": results.exported(each, _remarks(each)) for each in of.exports} | of.of_attacks
     presets = [each.name for each in of.exports if each.matrix in SAME_EXAMPLES]
     made = {
         "CLAIMS.md": ledger.page(of.version, of.known, of.claims, of.lines, of.by_hand | pages, presets),
@@ -140,6 +155,7 @@ def _listed(of: Sources) -> dict[str, tuple[str, str]]:
     """File name → title and headline."""
     listed = {name: results.listed(text) for name, text in of.by_hand.items()}
     listed |= {f"{each.name}.md": (each.matrix, results.headline(_remarks(each), each.title)) for each in of.exports}
+    listed |= dict.fromkeys(of.of_attacks, (ATTACKS_VERSION, "the board of attacks: a full cross on twelve conditions"))
     return listed | ({f"{of.version}.md": (of.version, "the standings of the reference board")} if of.records else {})
 
 

@@ -102,7 +102,7 @@ class WorstCase:
         self.attacked |= reads_gradient
         if result is None:
             self.crashed[attack] = record.reason or "no reason given"
-            for key in _keys(cell):
+            for key in example_keys(cell):
                 self.leaked.setdefault(key, False)
                 self.failed.add(key)
             return
@@ -315,7 +315,7 @@ def _numbers(names: Sequence[tuple[int, ...]]) -> list[int]:
     return [numbers[name] for name in names]
 
 
-def _keys(cell: AttackCell) -> Iterator[ExampleKey]:
+def example_keys(cell: AttackCell) -> Iterator[ExampleKey]:
     """Yield the example keys of a cell without a result, from its configuration."""
     setting = cell.federated
     count = POINTS[cell.point].examples(batch=setting.batch, steps=setting.steps, senders=setting.per_round)

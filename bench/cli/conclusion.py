@@ -12,6 +12,7 @@ from bench.cli.watching import say
 from bench.cli.words import estimate
 from bench.kinds.known import KINDS
 from bench.leaderboard.conditions import Condition, by_condition, without_evidence
+from bench.leaderboard.forms import attackers as attackers_form
 from bench.leaderboard.forms import standings, terminal
 from bench.leaderboard.forms.numbers import rate, share
 from bench.leaderboard.knowledge import knowledge
@@ -20,8 +21,10 @@ from bench.matrix.published import PublishedFigures
 from bench.record.names import distinct
 from bench.record.request import Request
 from bench.record.schema import Record
-from bench.reference import again, summary
+from bench.reference import again, attackers, summary
+from bench.reference.attackers import Ranked
 from bench.reference.beside import Joined
+from bench.reference.store import of_attack
 from bench.sanitize import sanitize
 from bench.sweep.plan import RunSchedule
 from bench.sweep.pool import PoolSpec
@@ -39,6 +42,7 @@ _LEGEND = (
 )
 _SUMMARISED = 2  # conditions with their leakage described in words
 _INDENT = 13  # columns
+_BOLD = ("what leaks", "defense", "attack")  # headings of the first line of a summary
 
 
 def announce(
@@ -72,13 +76,16 @@ class Ending:
     """Whether to print the gain from knowing the defense, the caveats for ε and the legend."""
     joined: Joined | None = None
     """For a suite, the run's records together with the shipped reference results; None otherwise."""
+    ranked: Ranked | None = None
+    """For the suite `attacks`, the run's attacks together with the shipped attacks; None otherwise."""
 
 
 def conclude(console: Console, ending: Ending) -> None:
     """Print the tables for a run's records, its failures, and lines about leakage, evidence and next steps.
 
     For a suite, standings replace the tables (unless `verbose`), and a summary of each unpublished defense replaces the
-    lines. If every defense is published, a line compares the repeated cells with the published records.
+    lines. If every defense is published, a line compares the repeated cells with the published records. For the suite
+    `attacks`, the same holds for attacks.
     """
     conditions = by_condition(ending.records)
     console.print()
@@ -88,7 +95,9 @@ def conclude(console: Console, ending: Ending) -> None:
         reasons = [record.reason or "" for record in ending.records if record.status == status]
         if reasons:
             say(console, f"{len(reasons)} {status}: {_most(reasons)}", style)
-    if ending.joined is not None and ending.joined.own:
+    if ending.ranked is not None:
+        _ranks(console, ending, ending.ranked)
+    elif ending.joined is not None and ending.joined.own:
         _stands(console, ending.joined, ending.run)
     else:
         _say_lines(console, [*_findings(ending, conditions), *_next(ending)])
@@ -96,7 +105,9 @@ def conclude(console: Console, ending: Ending) -> None:
 
 def _tables(ending: Ending, conditions: Sequence[Condition]) -> Iterator[RenderableType]:
     joined, verbose = ending.joined, ending.verbose
-    whole = joined is None or verbose
+    whole = (joined is None and ending.ranked is None) or verbose
+    if ending.ranked is not None:
+        yield attackers_form.terminal(ending.ranked.cross, f"{attackers.VERSION}: attacks over its conditions")
     if joined is not None:
         yield standings.terminal(joined.standings, f"{joined.version}: standings over its conditions")
     if conditions and whole:
@@ -141,6 +152,16 @@ def _stands(console: Console, joined: Joined, run: Path) -> None:
     _say_lines(console, [("next", f"bench leaderboard {run}   --conditions, --attacks, --html FILE")])
 
 
+def _ranks(console: Console, ending: Ending, ranked: Ranked) -> None:
+    """Print four lines for each attack of the run that is not published; a published attack is compared with itself."""
+    for attack in ranked.own:
+        _say_lines(console, [("attack", attack), *attackers.lines(ranked, attack)])
+    if ranked.shipped and (repeated := again.compared(ending.records, ranked.shipped, by=of_attack)):
+        again_lines = list(_labelled("made again", again.lines(repeated)))
+        _say_lines(console, [*again_lines, *(line for name in repeated for line in attackers.draws(ranked, name))])
+    _say_lines(console, [("next", f"bench leaderboard {ending.run}   --html FILE, --markdown FILE, --json")])
+
+
 def _say_lines(console: Console, lines: Iterable[tuple[str, str]]) -> None:
     console.print()
     for name, text in lines:
@@ -152,9 +173,7 @@ def _say_lines(console: Console, lines: Iterable[tuple[str, str]]) -> None:
         )
         for n, part in enumerate(parts):
             label = f"{'' if n else name:{_INDENT}}"
-            console.print(
-                Text.assemble((label, "bold" if name in ("what leaks", "defense") else "dim"), part), soft_wrap=True
-            )
+            console.print(Text.assemble((label, "bold" if name in _BOLD else "dim"), part), soft_wrap=True)
 
 
 def _leaks(conditions: Sequence[Condition]) -> Iterator[str]:

@@ -12,15 +12,17 @@ from bench.errors import BenchError
 from bench.leaderboard.attack_ranks import attack_ranks
 from bench.leaderboard.board import Row, board
 from bench.leaderboard.forms import attack_ranks as attack_ranks_form
+from bench.leaderboard.forms import attackers as attackers_form
 from bench.leaderboard.forms import csv as csv_form
 from bench.leaderboard.forms import figure, latex, page, poster, reconstructions, terminal
 from bench.leaderboard.forms import markdown as markdown_form
 from bench.leaderboard.forms import standings as standings_form
 from bench.leaderboard.standings import Standing
+from bench.matrix.suites import ATTACKS
 from bench.record.files import write_atomically
 from bench.record.runs import checked_run
 from bench.record.schema import Record
-from bench.reference import beside
+from bench.reference import attackers, beside
 from bench.reference import store as reference_store
 from bench.reference.pictures import strips_of
 
@@ -54,6 +56,11 @@ def command() -> None:
     default=None,
     help="Put the shipped reference results beside it [default: for runs of a suite that has some].",
 )
+@click.option(
+    "--suite",
+    type=click.Choice(("standard", ATTACKS)),
+    help="Whose reference results to show, without RUNS: of defenses [default], or of attacks.",
+)
 @click.option("--conditions", is_flag=True, help="Of a suite: a table for each condition, too.")
 @click.option("--attacks", is_flag=True, help="Rank the attacks of each condition instead.")
 @click.option("--html", type=common.PATH, help="Write a page that opens offline.")
@@ -72,6 +79,7 @@ def show(
     runs: tuple[Path, ...],
     only: tuple[str, ...],
     reference: bool | None,
+    suite: str | None,
     conditions: bool,
     attacks: bool,
     as_json: bool,
@@ -81,9 +89,16 @@ def show(
 
     One row for each defense on a data set, model and condition: the worst case over attacks at each point, the best
     single attack, accuracy, ε, overhead; incomplete rows rank below complete rows. For a suite, standings come first: a
-    row for each defense over all conditions, with yours (▸) among the published defenses.
+    row for each defense over all conditions, with yours (▸) among the published defenses. For the suite `attacks`, a
+    row for each attack.
     """
-    wanted, shown = _Files(**files), _board(runs, reference)
+    wanted = _Files(**files)
+    if (ranked := _attack_board(runs, suite, reference)) is not None:
+        if wanted.of_defenses or only or conditions or attacks:
+            raise click.UsageError(f"the suite {ATTACKS} has a table, --html, --markdown and --json; leave others out")
+        _show_attack_board(ranked, runs, wanted, as_json=as_json)
+        return
+    shown = _board(runs, True if suite is not None and not runs and reference is None else reference)
     if attacks:
         if wanted.any or only:
             raise click.UsageError("--attacks prints a table or --json; leave --only and the files out")
@@ -117,6 +132,11 @@ class _Files:
     def __post_init__(self) -> None:
         if self.picture is not None and self.picture.suffix.lower() not in figure.FORMS:
             raise BenchError(f"--picture {self.picture}: it ends in {', '.join(figure.FORMS)}; rename it")
+
+    @property
+    def of_defenses(self) -> bool:
+        """Whether a file is wanted that only a board of defenses has."""
+        return any((self.csv, self.latex, self.picture, self.include_pictures))
 
     @property
     def any(self) -> bool:
@@ -169,6 +189,44 @@ def _board(runs: tuple[Path, ...], reference: bool | None) -> _Shown:
         rows=board(last) if suite is None else list(suite.rows),
         standings=list(suite.standings) if suite else [],
     )
+
+
+def _attack_board(runs: tuple[Path, ...], suite: str | None, reference: bool | None) -> attackers.Ranked | None:
+    """Return the board of attacks, if runs or options are of the suite `attacks`; None otherwise."""
+    left_out = "the reference is left out" if reference is False else ""
+    if suite == ATTACKS and not runs:
+        if (ranked := attackers.ranked(without=left_out)) is None:
+            raise BenchError(f"no reference results of {attackers.VERSION} ship with this bench; give the run's folder")
+        return ranked
+    if not runs and (suite is not None or reference):
+        return None
+    folders = [checked_run(run) for run in runs] or [checked_run(None)]
+    whys = [attackers.unranked(folder) for folder in folders]
+    if None in whys:
+        return None
+    records = {record.cell.id: record for folder in folders for record in lookup.compact_records(folder)}
+    return attackers.ranked(records.values(), without=left_out or next((why for why in whys if why), ""))
+
+
+def _show_attack_board(ranked: attackers.Ranked, runs: tuple[Path, ...], files: _Files, *, as_json: bool) -> None:
+    title = f"{attackers.VERSION}: attacks over its conditions"
+    second = [
+        (f"second draw of victims, {victims.partition('-')[0]}", cross) for victims, (_, cross) in ranked.draws.items()
+    ]
+    crosses = [(title, ranked.cross), *second]
+    if files.html is not None:
+        suite = [f"Reference: {attackers.VERSION}"] if ranked.shipped else []
+        names = ", ".join(run.resolve().name for run in runs)
+        context = [*suite, *([f"Runs: {names}"] if names else [])]
+        _write(files.html, page.render_attackers(crosses, context=context))
+    if files.markdown is not None:
+        tables = [f"## {heading}\n\n{attackers_form.markdown(cross)}" for heading, cross in crosses]
+        _write(files.markdown, "\n".join(tables))
+    if as_json:
+        common.print_json(ranked.json())
+    elif not files.any:
+        for heading, cross in crosses:
+            common.console().print(attackers_form.terminal(cross, heading))
 
 
 def _write_files(shown: _Shown, files: _Files) -> None:
@@ -224,7 +282,7 @@ def _records(runs: tuple[Path, ...]) -> dict[Path, list[Record]]:
 
 
 def _version() -> str:
-    there = reference_store.versions()
+    there = reference_store.of_defenses(reference_store.versions())
     if not there:
         raise BenchError("no reference results ship with this bench; leave --reference out")
     return there[-1]

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from bench.cli import common, completion, without_file
 from bench.cli.words import estimate, seconds
-from bench.matrix.suites import SUITES
+from bench.matrix.suites import ATTACKS, OF_DEFENSES, SUITES, suite_of
 from bench.record.files import write_atomically
 from bench.registry import entries as registry
 from bench.sanitize import sanitize
@@ -45,6 +45,7 @@ _FREE = (
     "as_json",
 )
 _OF_MATRICES = (*_FREE, "scale", "full")
+_OF_ATTACKS = ("attack", "draw_seed")  # options of the suite whose rows are attacks; its cells have these axes
 # Options allowed when a cell is repeated.
 _OF_CELLS = ("cell_file", "data_dir", "device", "plugins", "as_json")
 
@@ -84,6 +85,7 @@ class _Options:
     time_limit: float | None
     plugins: tuple[str, ...]
     defenses: tuple[str, ...]
+    draw_seed: int | None
     axes: without_file.TypedAxes
     print_matrix: bool
     dry_run: bool
@@ -118,7 +120,7 @@ class _Options:
     "suite_name",
     metavar="NAME",
     type=click.Choice(SUITES),
-    help="A published suite: smoke, standard or extra; on standard your defense stands beside the published ones.",
+    help="A published suite: smoke, standard, extra or attacks; standard ranks your defense, attacks your attack.",
 )
 @click.option("--cell", "cell_file", type=common.PATH, help="Repeat one published record's cell.")
 @click.option("--scale", metavar="NAME", help="Of a preset that comes in several sizes: small (default) or full.")
@@ -150,6 +152,11 @@ class _Options:
     help="Of a matrix: add this to what is attacked, and to trainings that compare defenses; prune:share=.9.",
 )
 @without_file.options
+@click.option(
+    "--draw-seed",
+    type=click.IntRange(0, 10**9),
+    help="Of the suite attacks: a second draw of victims by this number, beside the published draw.",
+)
 @click.option("--dry-run", is_flag=True, help="List the cells, which are done, and an estimate of the time.")
 @click.option("--tracking-uri", metavar="URI", help="MLflow server or store [default: mlflow.db beside runs].")
 @click.option("--no-tracking", is_flag=True, help="Leave MLflow for a later `bench sync`.")
@@ -168,6 +175,7 @@ def command(**values: Any) -> None:
     bench run --matrix mine.toml --plugin my_defense.py
     bench run --matrix quickstart --plugin my_defense.py --defense my-defense
     bench run --suite standard --plugin my_defense.py --defense my-defense
+    bench run --suite attacks --plugin my_attack.py --attack my-attack --draw-seed 7
     bench run --matrix standard --executor dask://head:8786
     bench run --matrix standard --shard 3/16
     bench run --cell runs/quickstart/records/<id>.json
@@ -200,8 +208,16 @@ def _refuse_contradictions(options: _Options) -> None:
         raise click.UsageError(
             "give --matrix FILE|PRESET, --cell RECORD, or --defense and --attack; `bench run --matrix quickstart`"
         )
-    if options.matrix is not None and (idle := _options(but=_OF_MATRICES)):
+    ranks_attacks = options.matrix is not None and suite_of(options.matrix) == ATTACKS
+    allowed = (*_OF_MATRICES, *_OF_ATTACKS) if ranks_attacks else _OF_MATRICES
+    if options.matrix is not None and (idle := _options(but=allowed)):
+        if idle[0] == "--draw-seed":
+            raise click.UsageError(f"--draw-seed is of the suite {ATTACKS}; leave it out")
         raise click.UsageError(f"{idle[0]} is of a run without --matrix; write it into the matrix, or leave that out")
+    if options.matrix is None and options.draw_seed is not None:
+        raise click.UsageError(f"--draw-seed is of the suite {ATTACKS}; add --suite {ATTACKS}")
+    if ranks_attacks and options.defenses:
+        raise click.UsageError(f"--defense changes the conditions of the suite {ATTACKS}; leave it out")
     if options.cell_file is not None and (idle := _options(but=_OF_CELLS)):
         raise click.UsageError(f"{idle[0]} is of a matrix; leave it out, or give --matrix")
 
@@ -216,7 +232,9 @@ def _of_matrix(options: _Options, matrix: str) -> "PreparedRun":
         defenses=options.defenses,
         plugins=options.plugins,
         full=options.full,
-        shipped=options.suite_name is not None and not options.full,
+        shipped=options.suite_name in OF_DEFENSES and not options.full,
+        attacks=options.axes.attack,
+        draw_seed=options.draw_seed,
     )
     return running.prepare(request, out=options.out, data_dir=options.data_dir, jobs=options.jobs, shard=options.shard)
 
@@ -270,7 +288,7 @@ def _execute(prepared: "PreparedRun", options: _Options) -> int:
 
 def overrides() -> list[str]:
     """The typed options that change a matrix's configuration."""
-    return _options(but=_FREE)
+    return _options(but=(*_FREE, *_OF_ATTACKS))
 
 
 def _options(*, but: Collection[str]) -> list[str]:

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from bench.leaderboard.knowledge import knowledge
 from bench.matrix import published
 from bench.matrix.expand import PlannedCell, expand
 from bench.matrix.read import Matrix, read
-from bench.matrix.suites import ranking, title
+from bench.matrix.suites import ATTACKS, draw_key, ranking, title
 from bench.pictures import grid
 from bench.record import request as requests
 from bench.record import store as records
@@ -31,10 +31,11 @@ from bench.record.folder import locked
 from bench.record.metrics import PSNR_DB
 from bench.record.request import Request
 from bench.record.schema import Record
+from bench.reference import attackers
 from bench.reference import store as reference
 from bench.reference.beside import joined as joined_with
 from bench.reference.beside import version_of
-from bench.reference.costs import expected, span
+from bench.reference.costs import expected, expected_of_attacks, span
 from bench.registry import entries as registry
 from bench.sweep.cluster import ClusterPool
 from bench.sweep.estimates import Remaining
@@ -78,7 +79,15 @@ def prepare(
     for plugin in request.plugins:
         registry.add_plugin(plugin)
     if matrix is None:
-        matrix = read(request.matrix, more_defenses=request.defenses, scale=request.scale, full=request.full)
+        matrix = read(
+            request.matrix,
+            more_defenses=request.defenses,
+            attacks=request.attacks,
+            scale=request.scale,
+            full=request.full,
+        )
+    if request.draw_seed is not None:
+        matrix = _with_second_draw(matrix, request.draw_seed)
     resolver = Resolver(data_dir)
     cells = expand(matrix, resolver.data)
     version = title(matrix.suite) if matrix.suite else ""
@@ -91,17 +100,29 @@ def prepare(
         number, count = shard
         cells, name = shard_of(cells, number, count, resolver), f"{name}-shard-{number}-of-{count}"
     folder = out or Path("runs") / name
-    planned = schedule(cells, folder, resolver, expected(shipped, alone=request.shipped))
+    of_attacks = _of_attacks(matrix)
+    known = expected_of_attacks(shipped) if of_attacks else expected(shipped, alone=request.shipped)
+    planned = schedule(cells, folder, resolver, known)
     return PreparedRun(
         request=request,
         matrix=matrix,
         cells=cells,
         folder=folder,
         schedule=planned,
-        span=span(shipped, planned.waiting, alone=True),
+        span=None if of_attacks else span(shipped, planned.waiting, alone=True),
         data_dir=data_dir,
         jobs=jobs,
     )
+
+
+def _with_second_draw(matrix: Matrix, seed: int) -> Matrix:
+    """Return the matrix with every attack on the victims of a second draw, after the attacks on the matrix's own."""
+    victims = draw_key(matrix.path, seed)
+    return replace(matrix, attacks=(*matrix.attacks, *({**row, "victims": victims} for row in matrix.attacks)))
+
+
+def _of_attacks(matrix: Matrix) -> bool:
+    return matrix.suite == ATTACKS
 
 
 def execute(
@@ -154,6 +175,9 @@ def execute(
         waiting = follower.finish() if follower else None
     finished = sorted(screen.records, key=lambda record: order[record.id])
     uploaded = follower.uploaded if follower else None
+    ranked = None
+    if suite and _of_attacks(matrix):
+        ranked = attackers.ranked(finished, without="; ".join(suite["why_not"]))
     if not quiet:
         mlflow = conclusion.upload_line(run.folder, tracking_uri, uploaded, waiting)
         version = version_of(suite) if suite else None
@@ -166,11 +190,13 @@ def execute(
             mlflow=mlflow,
             verbose=verbose,
             joined=joined,
+            ranked=ranked,
         )
         conclusion.conclude(console, ending)
     return {
         "run": str(run.folder.resolve()),
         **_result(finished),
+        **({} if ranked is None else {"attacks": ranked.json()}),
         "suite": suite,
         "uploaded": uploaded and {"count": uploaded.count, "left": uploaded.left},
         "seconds": round(time.monotonic() - began, 1),

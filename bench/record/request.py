@@ -27,6 +27,10 @@ class Request:
     """Whether the cascade is switched off."""
     shipped: bool = False
     """Whether the undefended results come from the reference results instead of the run."""
+    attacks: tuple[str, ...] = ()
+    """Attacks in place of the matrix's attacks, as the user typed them; empty: the matrix's attacks."""
+    draw_seed: int | None = None
+    """Seed of a second draw of victims, which is attacked after the matrix's own draw; None: no second draw."""
 
 
 _REQUEST = TypeAdapter(Request)

@@ -3,11 +3,11 @@
 Another processor rounds sums differently, so an attack with a thousand steps may end at other values.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from bench.record.names import entry_text
 from bench.record.schema import Record
+from bench.reference.store import of_defense
 
 
 @dataclass(slots=True)
@@ -28,14 +28,19 @@ class Again:
     """Pairs (device name now, device name before) for differing records."""
 
 
-def compared(now: Iterable[Record], before: Iterable[Record]) -> dict[str, Again]:
-    """Return defense → agreement between new records (`now`) and earlier records (`before`) with the same id."""
+def compared(
+    now: Iterable[Record], before: Iterable[Record], by: Callable[[Record], str] = of_defense
+) -> dict[str, Again]:
+    """Return text → agreement between new records (`now`) and earlier records (`before`) with the same id.
+
+    `by` gives a record's text: the defense, or the attack.
+    """
     old = {record.id: record for record in before}
     rows: dict[str, Again] = {}
     for record in now:
         if (other := old.get(record.id)) is None:
             continue
-        row = rows.setdefault(entry_text(record.cell.defense), Again())
+        row = rows.setdefault(by(record), Again())
         if _outcome(record) == _outcome(other):
             row.equal += 1
             continue

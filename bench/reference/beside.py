@@ -62,6 +62,9 @@ def suite_of(folders: Iterable[Path]) -> str | None:
 
 
 def version_of(about: Mapping[str, Any]) -> str | None:
-    """Return the suite version from a run's suite file; None if unranked or without reference results."""
-    there = about.get("ranked") is True and about.get("suite") in store.versions()
+    """Return the suite version from a run's suite file; None if unranked or without reference results.
+
+    The suite `attacks` has no standings of defenses: None.
+    """
+    there = about.get("ranked") is True and about.get("suite") in store.of_defenses(store.versions())
     return str(about["suite"]) if there else None

@@ -94,3 +94,34 @@ def same(cell: AnyCell) -> str:
     if isinstance(cell, AttackCell):
         changes["after"] = ()
     return cell.model_copy(update=changes).canonical()
+
+
+def expected_of_attacks(records: Iterable[Record]) -> Callable[[AnyCell], float | None]:
+    """Return a function from a cell of a full cross to its expected CPU seconds; None for an unpublished condition.
+
+    A published attack has its measured time.  Another attack gets the median over the published attacks that read the
+    same gradients.  Another draw of victims takes as long as the published draw.
+    """
+    taken: dict[str, float] = {}
+    attacks: dict[str, list[float]] = {}
+    for record in records:
+        if record.status == "done" and isinstance(record.cell, AttackCell):
+            taken[_published(record.cell).canonical()] = record.cost.cpu_seconds
+            attacks.setdefault(any_attack(record.cell), []).append(record.cost.cpu_seconds)
+
+    def of_cell(cell: AnyCell) -> float | None:
+        if not isinstance(cell, AttackCell):
+            return None
+        others = attacks.get(any_attack(cell))
+        return taken.get(_published(cell).canonical(), statistics.median(others) if others else None)
+
+    return of_cell
+
+
+def any_attack(cell: AttackCell) -> str:
+    """Return a cell's text without attacker and draw of victims, so that it is equal for any attack."""
+    return _published(cell).model_copy(update={"attack": _ANY, "knowledge": "plain", "after": ()}).canonical()
+
+
+def _published(cell: AttackCell) -> AttackCell:
+    return cell.model_copy(update={"victims": None})

@@ -6,17 +6,19 @@ a strip with the best attack's reconstructions is added.
 
 import lzma
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from json import dumps
 from pathlib import Path
 from typing import Any
 
+from bench.cell import AttackCell
 from bench.errors import BenchError, RecordError
+from bench.matrix.suites import ATTACKS, VERSIONS
 from bench.record import store
 from bench.record.compact import Interner, for_board, short_json
 from bench.record.files import write_atomically
-from bench.record.names import entry_text
+from bench.record.names import attack_name, entry_text
 from bench.record.schema import AttackResult, Record, Trajectory
 
 FOLDER = Path(__file__).parent
@@ -29,6 +31,11 @@ _EXACT = ("cell", "privacy", "provenance")  # numbers in these fields are not ro
 def versions(folder: Path = FOLDER) -> tuple[str, ...]:
     """Return the suite versions with reference results."""
     return tuple(sorted(path.name for path in folder.iterdir() if any(path.glob("*.json.xz"))))
+
+
+def of_defenses(versions: Iterable[str]) -> tuple[str, ...]:
+    """Return those of the suite versions whose rows are defenses."""
+    return tuple(version for version in versions if version != VERSIONS[ATTACKS])
 
 
 def read(version: str, folder: Path = FOLDER) -> list[Record]:
@@ -46,13 +53,31 @@ def strips(version: str, names: Iterable[str], folder: Path = FOLDER) -> dict[st
     return {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
 
 
+def of_defense(record: Record) -> str:
+    return entry_text(record.cell.defense)
+
+
+def of_attack(record: Record) -> str:
+    """Return the attack's name; raises `ValueError` for a training's record."""
+    if not isinstance(record.cell, AttackCell):
+        raise ValueError(f"record {record.id} is no attack")
+    return attack_name(record.cell)
+
+
 def write(
-    version: str, records: Iterable[Record], strips: Mapping[str, bytes] | None = None, folder: Path = FOLDER
+    version: str,
+    records: Iterable[Record],
+    strips: Mapping[str, bytes] | None = None,
+    folder: Path = FOLDER,
+    by: Callable[[Record], str] = of_defense,
 ) -> tuple[Path, ...]:
-    """Write records (a file for each defense with its parameters) and strips, replacing earlier files; return paths."""
+    """Write records and strips, replacing earlier files; return paths.
+
+    A file has the records with equal text from `by`: a defense with its parameters, or an attack.
+    """
     settings: dict[str, list[Record]] = {}
     for record in records:
-        settings.setdefault(entry_text(record.cell.defense), []).append(record)
+        settings.setdefault(by(record), []).append(record)
     written = []
     for setting, its in settings.items():
         path = folder / version / f"{slug(setting)}.json.xz"

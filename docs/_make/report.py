@@ -6,9 +6,11 @@ from statistics import median
 from _make.markdown import COMMAND, HEAD
 from bench.cell import AttackCell
 from bench.leaderboard.attack_ranks import AttackRank
+from bench.leaderboard.attackers import Cross
 from bench.leaderboard.board import Row
 from bench.leaderboard.conditions import ordered
 from bench.leaderboard.costs import UNDEFENDED
+from bench.leaderboard.forms import attackers as attackers_form
 from bench.leaderboard.forms import standings as standings_form
 from bench.leaderboard.forms.columns import grouped, short_attack
 from bench.leaderboard.forms.markdown import cell, table
@@ -49,6 +51,17 @@ def summary(version: str, records: Sequence[Record], standings: Sequence[Standin
     """The page in git: standings, and cost by setting."""
     more = f"Undefended rows, attacks and every condition: `{COMMAND}` writes this page whole.\n"
     return "\n".join([_head(version, records, standings), more, _standings(standings), _cost(records)])
+
+
+def of_attacks(version: str, records: Sequence[Record], cross: Cross) -> str:
+    """The page for the board of attacks."""
+    minutes = sum(record.cost.cpu_seconds for record in records) / 60
+    made = (
+        f"{len(records)} cells of {len(cross.attackers)} attacks, {minutes:.0f} core-minutes; {machines(records)}; "
+        f"{code(records)}.  `bench run --suite attacks`.\n"
+    )
+    head = HEAD.format(sources="the reference results") + f"# {version}\n\n{made}"
+    return f"{head}\n{attackers_form.LEGEND}\n\n{attackers_form.markdown(cross)}"
 
 
 def _head(version: str, records: Sequence[Record], standings: Sequence[Standing]) -> str:

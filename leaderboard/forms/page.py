@@ -18,8 +18,11 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
+from bench.leaderboard.attackers import Cross
 from bench.leaderboard.board import THRESHOLDS_DB, Row
 from bench.leaderboard.flags import FAULTS, INCOMPLETE
+from bench.leaderboard.forms.attackers import LEGEND as ATTACKERS_LEGEND
+from bench.leaderboard.forms.attackers import page_table
 from bench.leaderboard.forms.charts import charts, conditions, library
 from bench.leaderboard.forms.columns import Line, codes, columns, lines, recognised, unscored
 from bench.leaderboard.forms.numbers import formatted, interval, rate, share
@@ -78,6 +81,19 @@ def render(
     return page.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair cannot be written
 
 
+def render_attackers(crosses: Sequence[tuple[str, Cross]], *, context: Sequence[str]) -> str:
+    """Return the HTML page for full crosses of attacks, as (heading, cross), without scripts."""
+    page = _template("attackers.html").render(
+        title="Gradient leakage, board of attacks",
+        context=context,
+        policy=_policy([]),
+        style=Markup(_file("page.css")),
+        legend=ATTACKERS_LEGEND,
+        tables=[page_table(heading, cross) for heading, cross in crosses],
+    )
+    return page.encode("utf-8", "replace").decode("utf-8")
+
+
 def _titles(rows: Sequence[Row]) -> list[str]:
     """Return each condition's title, or its short title if no other condition has the same short title."""
     full = {row.key: row.title for row in rows}
@@ -108,7 +124,7 @@ def _data(named: Sequence[Line]) -> dict[str, Any]:
 
 
 @cache
-def _template() -> Template:
+def _template(name: str = "page.html") -> Template:
     environment = Environment(
         loader=FunctionLoader(_file), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -125,7 +141,7 @@ def _template() -> Template:
         "image": lambda thumbnail: f"data:image/webp;base64,{b64encode(thumbnail.webp).decode()}",
         "strip": lambda webp: f"data:image/webp;base64,{b64encode(webp).decode()}",
     }
-    return environment.get_template("page.html")
+    return environment.get_template(name)
 
 
 def _file(name: str) -> str:
