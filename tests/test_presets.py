@@ -220,8 +220,8 @@ def test_attacks_of_the_command_line_replace_a_suites_attacks() -> None:
     found = [item.cell for item in expand(read(ATTACKS, attacks=("cpl:restarts=3,map",)), facts_of)]
     assert {cell.attack.name for cell in found if isinstance(cell, AttackCell)} == {"map", "cpl"}
     assert len(found) == 2 * 48
-    with pytest.raises(MatrixError, match=r"--attack: unknown attack 'mapp'; did you mean 'map'\?"):
-        read(ATTACKS, attacks=("mapp",))
+    with pytest.raises(MatrixError, match=r"--attack: unknown attack 'mapx'; did you mean 'map'\?"):
+        read(ATTACKS, attacks=("mapx",))
 
 
 def test_knowledge_beside_informed_is_refused(tmp_path: Path) -> None:
