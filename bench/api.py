@@ -234,7 +234,7 @@ def save_pictures(
 
 
 def frame(run: str | PathLike[str]) -> Frames:
-    """Return a run's `cells` and `victims` as pandas DataFrames.
+    """Return a run's `cells` and `victims` as pandas DataFrames, with a row per cell and a row per attacked example.
 
         cells, examples = api.frame("runs/quickstart")  # in a cascade, attacks see the remaining readings
         examples.join(cells[["defense", "point"]]).groupby(["defense", "point"])["success"].mean().unstack().plot.bar()

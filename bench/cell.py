@@ -218,7 +218,7 @@ class Bayesian(Frozen):
     instances: Annotated[Literal["parallel", "sequential"], IN_ID] = "parallel"
     """How the costs of several clients' examples compose: the maximum (`parallel`) or the sum (`sequential`)."""
     formula: Annotated[Literal["code", "paper"], IN_ID] = "code"
-    """Formula for c^R, as in the author's code or as printed."""
+    """Formula for the bound on a round's log moments, as in the author's code or as printed."""
     delta: Annotated[float, Field(gt=0, lt=1, description="δ"), IN_ID] = 1e-5
     """δ, the failure probability in an (ε, δ) guarantee."""
     estimator: Annotated[float, Field(gt=0, lt=1, description="δ', of one round's estimate"), IN_ID] = 1e-16

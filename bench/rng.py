@@ -24,7 +24,7 @@ def generator(seed: int, purpose: str, *fields: Field) -> np.random.Generator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """The attacker's key: a seed that reveals no draw of victims or noise; each draw adds fields."""
+    """The attacker's key: a seed that reveals no draw of victims or noise; draws add fields, such as a reading's."""
 
     seed: int
 

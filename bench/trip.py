@@ -141,7 +141,7 @@ class Description(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines for the record: properties which a reading shows of draws that the defense does not describe."""
+        """Lines for the record: how a reading shows draws that are not described, such as zeros for a mask."""
 
     @property
     def ordered(self) -> bool:
@@ -172,7 +172,7 @@ class Description(Protocol):
         """
 
     def local_steps(self, observed: Tensors) -> StepDefense:
-        """Return a function that applies the defense inside local steps; its rows are each reading's clients."""
+        """Return a function that applies the defense to a local step's gradients, client by client for each reading."""
 
     def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
         """Return the expected reading (reading, *shape) for clients' updates (reading, client, *shape)."""

@@ -60,7 +60,7 @@ def of_rows(
     at: Literal["server", "client", "example"],
     noise: Literal["share", "each"],
 ) -> Mechanism:
-    """Return the mechanism for rows clipped to norm C, with noise σ_t·C on their sum (`share`) or on each (`each`)."""
+    """Return noise and sensitivity for computing ε; noise σ_t·C is on the rows' sum (`share`) or each row (`each`)."""
     if at != "example":
         return of_updates(sigmas, setting, at=at, noise=noise)
     if noise == "each":

@@ -32,7 +32,7 @@ Shown = Literal["zeros", "directions", "values"]
 class Draws(Protocol):
     """Random numbers in the shape of `like`: standard normals, and uniforms in [0, 1).
 
-    They come from a key for each row (a client's or an example's tensors), or from a device's generator.
+    A key for each row (a client's or an example's tensors) determines the numbers; or a device's generator draws them.
     """
 
     def normal(self, name: str, like: Tensor) -> Tensor: ...
@@ -121,7 +121,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """A transform's effect if norms determine it: a factor per tensor, plus N(0, deviation²) on every coordinate."""
+    """A transform's effect if norms determine it: tensors times factors, plus N(0, deviation²) per coordinate."""
 
     factors: Tensors
     """Factors, name → (row axes); an absent name has factor 1."""
@@ -191,7 +191,7 @@ class Transform:
         """Return the transformed candidate gradients, averaged over the transform's draws, and the next state.  The
         result must be differentiable in `tensors`.  `context.draws` returns 0 for every normal and 1/2 for every
         uniform. If this method returns None, the harness averages `update` over a few fixed draws
-        (`bench.federated.straight_through`), and uses the identity's derivative if the true derivative is useless.
+        (`bench.federated.straight_through`), with the identity's derivative if the code's is useless, such as 0.
         """
         del tensors, state, context
         return None
@@ -235,8 +235,8 @@ class Transform:
         return self.log_likelihood(tensors, observed, context)
 
     def by_norms(self, norms: Tensors, context: Context) -> Scaling | None:
-        """Return the effect of `apply` on rows with these norms, name → (row axes), if norms determine the effect.  A
-        training then forms no example gradients.  None means: `apply` needs the tensors.
+        """Return the effect of `apply` on rows with these norms, name → (row axes); a training then computes no
+        single example's gradient.  None means: norms do not determine the effect.
         """
         del norms, context
         return None
@@ -287,6 +287,6 @@ class Defense(ABC):
         """Return the transforms for each stage, in order; raise ValueError for an unsupported setting."""
 
     def mechanism(self, setting: Setting) -> Mechanism | Reports | None:
-        """Return the noise or locally private reports for an accountant; None: no calibrated noise, hence no ε."""
+        """Return the noise and sensitivity, or the locally private reports, for computing ε; None: no ε exists."""
         del setting
         return None

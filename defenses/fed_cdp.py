@@ -59,9 +59,9 @@ def of_examples(
     caveats: tuple[str, ...] = (),
     unproved: str | None = None,
 ) -> Mechanism:
-    """Return the mechanism for noise with multipliers σ_t in local steps, at a placement `noise` as in `FedCdp`.  The
-    sum of B clipped gradients has noise deviation σC·√B, σC·B or σC; replacing an example moves the sum by 2C.  The
-    aggregate has noise from K clients, but only a single client's example.
+    """Return the mechanism (noise and sensitivity, for computing ε) for multipliers σ_t in local steps and a
+    placement `noise` as in `FedCdp`.  The sum of B clipped gradients has noise deviation σC·√B, σC·B or σC;
+    replacing an example moves the sum by 2C.  At `aggregate` the noise of all K clients protects an example.
     """
     batch = setting.batch
     on_sum = {"per-example": batch**0.5, "batch": float(batch), "code": 1.0}[noise]

@@ -51,9 +51,9 @@ def of_updates(
     at: Literal["server", "client"],
     noise: Literal["share", "each", "mean"],
 ) -> Mechanism:
-    """Return the mechanism for noise with multipliers σ_t on updates clipped to C, at a placement `noise` as in
-    `FedSdp`.  The sum of K clipped updates has noise deviation σC (`each`: √K·σC); replacing an update moves the sum by
-    2C.
+    """Return the mechanism (noise and sensitivity, for computing ε) for multipliers σ_t, updates clipped to C, and a
+    placement `noise` as in `FedSdp`.  The sum of K clipped updates has noise deviation σC (`each`: √K·σC);
+    replacing an update moves the sum by 2C.
     """
     many = setting.per_round**0.5
     on_sum, alone = {"share": (1.0, 1 / many), "each": (many, 1.0), "mean": (1.0, 0.0)}[noise]

@@ -12,7 +12,7 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LdpFl(Defense):
-    """Replace each weight by a random report c ± r(e^ε + 1)/(e^ε - 1); the server averages the reports.
+    """Replace each weight in c ± r by a random report c ± r(e^ε + 1)/(e^ε - 1); the server averages the reports.
 
     `range` = "adaptive" takes (c, r) for each tensor from the server's weights; "fixed" uses the same (c, r) for all
     tensors and clips weights outside.  `sending` = "split" sends each parameter separately, so at type-0 nobody can

@@ -53,9 +53,9 @@ def layer_risks(public: Public, *, directions: int) -> dict[str, float]:
 
 
 def equal_risk(tensors: Tensors, risks: Mapping[str, float], slices: int) -> tuple[int, ...]:
-    """Return slice ends, in coordinates of the concatenated tensors; each slice carries 1/s of the risk, up to a block.
-    s = `slices`; `risks` maps layers to risks.  A block's size is the layer sizes' greatest common divisor, and the
-    blocks in a layer share its risk equally.  Raises ValueError for more slices than blocks.
+    """Return slice ends, in coordinates of the concatenated tensors; each slice carries about 1/s of the risk, in
+    whole blocks. s = `slices`; `risks` maps layers to risks.  A block's size is the layer sizes' greatest common
+    divisor, and the blocks in a layer share its risk equally.  Raises ValueError for more slices than blocks.
     """
     size = block_size(tensors)
     each = [
@@ -67,7 +67,7 @@ def equal_risk(tensors: Tensors, risks: Mapping[str, float], slices: int) -> tup
 
 
 def equal_size(tensors: Tensors, slices: int) -> tuple[int, ...]:
-    """Return slice ends for slices with equal lengths, up to a block (Risk-balanced Table III)."""
+    """Return slice ends for slices with nearly equal lengths, in blocks of `block_size` (Risk-balanced Table III)."""
     size = block_size(tensors)
     return _ends(torch.ones(_numel(tensors, list(tensors)) // size, dtype=torch.float64), size, slices)
 
@@ -78,8 +78,8 @@ def block_size(tensors: Tensors) -> int:
 
 
 def root_set(public: Public, *, examples: int, bias: float) -> Public:
-    """Return `examples` public examples, a share `bias` from the first example's class and the rest from other classes.
-    The set is smaller if either kind is scarce.  Bias 0 selects the first examples.
+    """Return `examples` public examples, a share `bias` from the first example's class and the rest from other
+    classes; fewer if a class has too few.  Bias 0 selects the first examples.
     """
     if bias == 0:
         rows = torch.arange(min(examples, len(public.inputs)))
@@ -122,7 +122,7 @@ def _numel(tensors: Tensors, names: list[str]) -> int:
 
 
 def _ends(each: Tensor, size: int, slices: int) -> tuple[int, ...]:
-    """Return the block ends whose running totals are nearest to equal shares; every slice has at least a block."""
+    """Return the ends of `slices` slices of blocks, in coordinates; the sums of `each` are nearly equal."""
     if not 1 <= slices <= len(each):
         raise ValueError(f"{slices} slices of {len(each)} blocks are impossible; take at most {len(each)}")
     total = each.cumsum(0) / each.sum()

@@ -1,7 +1,7 @@
-"""A full cross of attacks: each attack's rate by condition on the same victims, ranks, unions and paired differences.
+"""All attacks on the same victims in each condition (a full cross): rates, ranks, unions and paired differences.
 
-A condition here is a board's condition (`bench.leaderboard.conditions`) together with a defense and an interception
-point. An attack that is not applicable in a condition reconstructs nothing there.
+A condition here is a board's condition (`bench.leaderboard.conditions`) with a defense and an interception point.  An
+attack that is not applicable in a condition reconstructs nothing there.
 """
 
 from collections import Counter
@@ -90,7 +90,7 @@ class Contest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attacker:
-    """An attack's row: figures over all conditions."""
+    """An attack's table row: figures over all conditions."""
 
     attack: str
     own: bool
@@ -144,7 +144,7 @@ class Cross:
         return fmean(self.unions)
 
     def at(self, attack: str) -> Attacker:
-        """Return an attack's row; raise `KeyError` for an attack without a record."""
+        """Return an attack's table row; raise `KeyError` for an attack without a record."""
         for each in self.attackers:
             if each.attack == attack:
                 return each
@@ -155,13 +155,13 @@ class Cross:
         return sum(len(each.examples()) for each in self.contests)
 
     def best(self, number: int, but: str) -> tuple[str, float]:
-        """Return the attack, except `but`, with the highest rate in a condition, and this rate; ("", 0) without one."""
+        """Return (attack, rate) with the highest rate in condition `number`, except `but`; ("", 0) without a rate."""
         others = [each for each in self.attackers if each.attack != but and each.rates[number] is not None]
         first = max(others, key=lambda each: each.rates[number] or 0.0, default=None)
         return ("", 0.0) if first is None else (first.attack, first.rates[number] or 0.0)
 
     def json(self) -> dict[str, Any]:
-        """Return conditions, unions and rows as JSON types."""
+        """Return conditions, unions and the attacks' table rows as JSON types."""
         conditions = [
             {"title": each.title, "examples": len(each.examples()), "union": union}
             for each, union in zip(self.contests, self.unions, strict=True)
@@ -204,7 +204,7 @@ def crossed(records: Iterable[Record], own: Collection[str] = (), victims: str |
 
 
 def common(contests: Collection[Contest]) -> list[str]:
-    """Return the parts, such as `B = 1`, that more than half the conditions share, in the order of a title."""
+    """Return the parts, such as `B = 1`, that more than half the conditions share, in the order of `Contest.parts`."""
     counts = Counter(part for contest in contests for part in contest.parts)
     places = {part: place for contest in contests for place, part in enumerate(contest.parts)}
     return sorted((part for part, count in counts.items() if 2 * count > len(contests)), key=places.__getitem__)
@@ -255,7 +255,7 @@ def neighbours(cross: Cross, attack: str) -> tuple[Attacker | None, Attacker | N
 
 
 def fails(cross: Cross, attack: str) -> list[tuple[int, str, float]]:
-    """Return (condition number, another attack, its rate) where its rate is at most `LOW`, the other's ≥ `HIGH`.
+    """Return (condition number, other attack, its rate) where `attack` reaches at most `LOW`, the other ≥ `HIGH`.
 
     Conditions in which the attack is not applicable or not run are left out.
     """

@@ -24,7 +24,7 @@ _STATUSES = ("ok", "diverged", "nan")
 
 
 def takes_or_refuses(attack: Attack) -> None:
-    """Require that the attack takes each kind of reading, or refuses it with a single line; it never raises."""
+    """Require that the attack accepts each point's reading, or refuses it with a one-line reason; it never raises."""
     single = situated(attack)
     for case in (
         single,
@@ -94,7 +94,7 @@ def budget(attack: Attack) -> None:
 
 
 def finite(attack: Attack) -> None:
-    """Require finite output, or a status for the failure; a damaged reading must not affect its neighbours."""
+    """Require finite output, or a status for the failure; a damaged reading must not affect other readings."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2))[:1]:
         clean = _run(attack, case, evaluations=SHORT)
         _says_so(clean, case.words)
@@ -121,7 +121,7 @@ def repeated_labels(attack: Attack) -> None:
 
 
 def reading_alone(attack: Attack) -> None:
-    """Require equal output whether the truth or noise is hidden in the module's buffers, parameters and gradients."""
+    """Require that the attack uses only the reading: truth or noise hidden in the module must not change the output."""
     for case in _attackable(attack, situated(attack, "type-1", batch=2), situated(attack))[:1]:
         honest = _run(attack, _planted(case, case.truth), evaluations=SHORT)
         noise = torch.rand(case.truth.shape, generator=torch.Generator().manual_seed(5))
@@ -147,10 +147,10 @@ def reading_untouched(attack: Attack) -> None:
 
 
 def situated(attack: Attack, where: str = "type-2", **changes: Any) -> Situation:
-    """Return a reading taken at the point `where`, for the first entry in `attack.knowledge`.
+    """Return a reading taken at the point `where`, for the first knowledge that the attack lists, such as `plain`.
 
-    If an adaptive attack refuses this reading, a reading behind `mixup` is tried.  Labels are then granted, because an
-    attack that infers labels first simulates public batches, which are no evaluations of its objective.
+    If an adaptive attack refuses this reading, a reading behind `mixup` is tried.  Labels are then granted: to infer
+    labels, an attack simulates public batches, which do not count as evaluations of its objective.
     """
     first: Any = attack.knowledge[0]
     changes = {"kind": named(attack.takes[0])} | changes

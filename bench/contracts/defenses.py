@@ -84,7 +84,7 @@ def acts(defense: Defense) -> None:
 
 
 def readings(defense: Defense) -> None:
-    """Require the bits of an undefended reading before the first stage with transforms, and other values after it."""
+    """Require undefended readings, bit for bit, before the first stage with transforms, and other readings after it."""
     for words, trial in trials(defense):
         plain, defended = trial.taps(trial.stages.undefended), trial.taps(trial.stages)
         first = min((STAGES.index(stage) for stage in trial.wired), default=len(STAGES))
@@ -151,7 +151,7 @@ def inputs_untouched(defense: Defense) -> None:
 
 
 def row_alone(defense: Defense) -> None:
-    """Require equal results, to 1e-9, for a client or example alone and in a batch, except with `mixes_clients`."""
+    """Require equal results, to 1e-9, for a row alone and in a batch, unless a transform says `mixes_clients`."""
     for words, trial, stage, before in _wired(defense):
         if stage == "aggregate" or any(item.mixes_clients for item in trial.stages.transforms[stage]):
             continue

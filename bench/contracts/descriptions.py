@@ -1,4 +1,4 @@
-"""Contracts for a defense's description, and for its shortcut in training, computed from gradients' norms only."""
+"""Contracts for a defense's description, and for a training's shortcut, which needs only the norms of gradients."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -63,7 +63,7 @@ class Quiet(Transform):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A trial's reading at a point, without stated noise; `observed` is (reading, *shape), in gradient units."""
+    """A trial's reading (reading, *shape) at a point, less the noise that its description `said` states."""
 
     words: str
     point: Point
@@ -73,7 +73,7 @@ class Seen:
 
 
 def description(defense: Defense) -> None:
-    """Require at every point that the description, applied to the truth, gives the reading without stated noise.
+    """Require at every point that the description, applied to the truth, gives the reading less the described noise.
 
     The truth is the training data after stage `input`: examples and class probabilities.  Tested with batch sizes 1 and
     3, and with 1 and 2 local steps.  The description must be differentiable and draw no numbers.
@@ -92,7 +92,7 @@ def description(defense: Defense) -> None:
 
 
 def unread(said: Composition) -> list[str]:
-    """Name the random transforms with draws neither stated as noise nor readable (`EXCEPTIONS`, and plug-ins')."""
+    """Return the names of random transforms whose draws are neither described as noise nor shown by the reading."""
     return [
         type(part.transform).__name__
         for part in said.parts

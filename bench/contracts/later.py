@@ -49,7 +49,7 @@ def _keeps(
     *,
     moving: bool,
 ) -> None:
-    """`moving`: each round starts from the state after the previous round, else from the initial state."""
+    """Test `rounds` for a transform.  `moving`: from the state after the previous round, else the initial state."""
     start = context_of(trial, stage)
     after, now_state = transform.update(given, state, start)
     first, said = _change(after, given), _variance(transform, start, state)

@@ -119,7 +119,7 @@ def _some(value: Tensor, lead: int) -> Tensor:
 def _standardised(
     apart: Tensor, said: AddedNoise, name: str, given: Tensors, lead: int, exact: Tensors | None
 ) -> Tensor:
-    """Divide `apart` by its deviation: from `exact`; else, for a bound, each row's empirical deviation; else stated."""
+    """Return `apart` over its deviation: from `exact`; else, if `said` is a bound, each row's own; else from `said`."""
     if exact is not None:
         return apart / _some(exact[name], lead).clamp_min(1e-300).sqrt()
     if said.bound:

@@ -146,7 +146,7 @@ def _with_row(given: Tensors, row: Tensors) -> dict[str, torch.Tensor]:
 
 
 class _Draws:
-    """Normals seeded by a draw number (None: zeros), and equal uniforms, which count as public in a Gaussian ε."""
+    """Normals seeded by a draw number (None: zeros), and equal uniforms: a Gaussian ε treats them as public."""
 
     def __init__(self, draw: int | None) -> None:
         self._normals = None if draw is None else torch.Generator().manual_seed(draw)

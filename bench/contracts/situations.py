@@ -97,7 +97,7 @@ def situation(
     defense: str = "none",
     labels: bool = False,
 ) -> Situation:
-    """Return a reading from the kind's default data and model, behind `defense`; `labels` grants the labels."""
+    """Return readings at the point `where`, from the kind's default data and model; `labels` grants the labels."""
     dataset, architecture = kind.default_dataset, kind.default_model
     source = data(dataset)
     module, weights = model(architecture, dataset)

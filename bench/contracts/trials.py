@@ -184,7 +184,7 @@ def lead_of(stage: Stage) -> int:
 
 
 def variants(defense: Defense) -> Iterator[Defense]:
-    """Yield the defense, and a copy for each other option of each parameter with listed options, changed singly."""
+    """Yield the defense, then copies with a single parameter changed, for all options of `Literal` parameters."""
     yield defense
     entry: Any = defense  # a dataclass, as the contract `declared` requires
     hints = get_type_hints(type(defense))

@@ -1,1 +1,1 @@
-"""The federated pipeline: local training, the defense's stages in order, and a tap after each."""
+"""The federated pipeline: local training and the defense's stages, in order, with readings for attackers."""

@@ -1,4 +1,4 @@
-"""Bayesian accounting for a training: how far a round's mean moves without an example or client, over the noise."""
+"""Bayesian accounting for a training: how far a mean moves without an example or client, relative to its noise."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -57,7 +57,7 @@ class Accountant:
     """Reason for each level without ε, level → reason."""
 
     def costs(self, net: Network, round_: Round) -> dict[str, Tensor]:
-        """Return a round's privacy cost at each level with an ε, level → (order,), in float64 (`bayesian.cost`)."""
+        """Return a round's privacy cost by level with an ε, level → (order,), a number per order of moments."""
         costs: dict[str, Tensor] = {}
         for level in (level for level in self.config.levels if level not in self.absent):
             variance = _variance(self.stages, level, self.federated, round_.draw_key.round)
@@ -115,7 +115,7 @@ class Accountant:
         }
 
     def _estimates(self, moved: Tensor, level: str) -> list[np.ndarray]:
-        """Return each group's cost, (order,); `moved` (group, row) are squared distances over the noise variance."""
+        """Return the cost, (order,), of each group (a client's batch, or the round); `moved`: `_distances`/variance."""
         rounds = self.stages.setting.rounds if self.config.dependent else 1
         moments = bayesian.log_moments(
             moved.flatten().double().cpu().numpy(), q=self._rate(level), formula=self.config.formula
@@ -129,7 +129,7 @@ class Accountant:
         )
 
     def _moments(self, level: str, mechanism: Mechanism | None, rounds: int) -> float | None:
-        """Return the moments accountant's ε from the clipping bound; None for infinite ε or another protected unit."""
+        """Return the moments accountant's ε at `level`; None if ε is infinite, or `mechanism` protects another unit."""
         unit = "client" if level == "client" else "example"
         if mechanism is None or mechanism.unit != unit:
             return None

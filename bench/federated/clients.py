@@ -1,6 +1,6 @@
 """Local training for many clients together: L steps at each client's weights, with the defense's stages inside.
 
-Steps and stages equal those in `bench.federated.pipeline`, but no tensors are kept for taps, and each client has a
+Steps and stages equal those in `bench.federated.pipeline`, but no tensors are kept for attackers, and each client has a
 random stream for its draws.  If the gradients' norms determine every transform at stage `example`
 (`Transform.by_norms`), no example gradient is formed.  Independent noise on each of B examples is then drawn once, on
 their mean, with the variance for a mean over B draws.

@@ -24,7 +24,7 @@ _OF_A_CLIENT = (*_IN_STEPS, *UPDATE_STAGES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedTransform:
-    """A transform in a form that attackers apply to candidates."""
+    """A transform in a form that attackers apply to candidates' gradients."""
 
     stage: Stage
     code: StraightThrough
@@ -116,7 +116,7 @@ class Composition:
         return self.sent({name: value.unflatten(0, (-1, self.senders)) for name, value in mean.items()}, observed)
 
     def local_steps(self, observed: Tensors) -> StepDefense:
-        """Return a function which defends a local step's gradients; call in step order, since states are kept."""
+        """Return a function that defends a local step's gradients; call it in the order of steps: it keeps states."""
         states: list[dict[int, State]] = []
 
         def between(step: int, each: Mapping[str, Tensor], candidates: Candidates) -> dict[str, Tensor]:
@@ -146,11 +146,11 @@ class Composition:
         return {name: value / self.unit for name, value in current.items()} if scaled else current
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return the last transform's log p(`observed`), (reading,), at most 0; None if undefined or not `additive`."""
+        """Return the last transform's `log_likelihood`, (reading,), ≤ 0; None if it has none, or not `additive`."""
         return self._of_last(lambda transform: transform.log_likelihood, simulated, observed)
 
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return the last transform's exact log density, of any sign; None in the same cases as `log_likelihood`."""
+        """Return the last transform's `log_density`, (reading,), any sign; None if it has none, or not `additive`."""
         return self._of_last(lambda transform: transform.log_density, simulated, observed)
 
     def _of_last(
@@ -228,7 +228,7 @@ class Composition:
         return {name: torch.cat([one[name] for one in rounds]) for name in rows}
 
     def __repr__(self) -> str:
-        """Return a text for the reading's hash, equal for points behind the same transforms: one attack serves both."""
+        """Return a text for the reading's hash: points behind the same transforms have equal texts, and one attack."""
         acting = tuple((p.stage, p.transform, p.shown, *([p.rule] if p.rule else [])) for p in self.parts)
         digest = hashlib.sha256()
         for tensors in (*(part.state for part in self.parts), self.noise.variances or {}):
@@ -315,7 +315,7 @@ def describe(
 def _parts(
     stages: Stages, contexts: Mapping[Stage, Context], probe: Tensors, behind: Mapping[Stage, int], unit: float
 ) -> tuple[DescribedTransform, ...] | None:
-    """Return the transforms before the point, each tried on the probe after its predecessors; None: undescribable."""
+    """Return the transforms before the point, each tried on the probe after its predecessors; None: a trial failed."""
     shapes = {name: tuple(value.shape) for name, value in probe.items()}
     places = [(stage, n) for stage in contexts for n in range(len(stages.transforms.get(stage, ())))]
     current = {name: value.detach()[None, None] for name, value in probe.items()}

@@ -1,4 +1,4 @@
-"""A gradual version of a plug-in's hard decisions, measured on the candidate's coordinates.
+"""A gradual version of a plug-in's hard decisions, measured on the coordinates of a candidate's gradient.
 
 A sign, a rounding or a mask decides each coordinate by its value.  The outputs of coordinates with similar values,
 averaged, change gradually with the value; their regression line gives the derivative.
@@ -32,8 +32,8 @@ def by_coordinate(before: Tensors, after: Tensors, lead: int) -> bool:
 def gradual(before: Tensors, after: Tensors, lead: int, width: float) -> dict[str, Tensor]:
     """Return local averages of the outputs `after`, differentiable in the inputs `before`, name → (*lead, *shape).
 
-    The average for a coordinate is over the row's coordinates of next rank in the same tensor: a share
-    `width`/(1 + `width`) of all coordinates, half on each side.  The derivative is the slope of their regression line.
+    A coordinate's average is over the row's coordinates with nearest values in the same tensor: a share `width`/(1 +
+    `width`) of all coordinates, half on each side.  The derivative is the slope of their regression line.
     """
     made = {}
     for name, tensor in before.items():

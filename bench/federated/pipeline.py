@@ -1,4 +1,4 @@
-"""A federated round: local training, the defense's stages in order, and a tap after each stage.
+"""A federated round: local training and the defense's stages, in order; the tensors after each stage are kept.
 
 input → example → step → (SGD, L times) → client → exchange → server → aggregate
 """
@@ -20,7 +20,7 @@ from bench.points import UPDATE_STAGES, Stage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taps:
-    """Tensors at each tap in a round, and the stages after the round."""
+    """A round's tensors after each stage, and the stages with the states after the round."""
 
     shown: Mapping[Stage, dict[str, Tensor]]
     """Stage → name → (client, *shape), at `aggregate` (*shape); `example`: each client's first example in step 0."""
@@ -37,8 +37,8 @@ def run_round(
     *,
     classes: int,
 ) -> Taps:
-    """Run a round from the shared `weights`, name → (*shape), for all clients together, and return the tensors at its
-    taps.  FedSGD sends the local step's gradient, FedAvg w_0 - w_L = η Σ g.
+    """Run a round from the shared `weights`, name → (*shape), for all clients together, and return the tensors after
+    each stage.  FedSGD sends the local step's gradient, FedAvg w_0 - w_L = η Σ g.
     """
     shown: dict[Stage, dict[str, Tensor]] = {}
     local = {name: value.expand(len(batches.clients), *value.shape) for name, value in weights.items()}

@@ -57,8 +57,8 @@ def account(defense: Defense, setting: Setting, *, tensors: int, coordinates: in
 def at_point(
     defense: Defense, setting: Setting, where: Point, *, tensors: int, coordinates: int, round_: int, observations: int
 ) -> tuple[Epsilon | None, str | None]:
-    """Return (ε, None), where ε bounds an attacker's knowledge of an example or client at a point, or (None,
-    reason). Each of the `observations` counts an example as often as the round's local steps can use the example.
+    """Return (ε, None) for `observations` readings at a point, or (None, reason).  ε bounds an attacker's knowledge
+    of an example or client; each reading counts an example once for each local step that may use the example.
     """
     mechanism = defense.mechanism(setting)
     if mechanism is None:

@@ -1,4 +1,4 @@
-"""Recognise the draws which a transform's output shows, by trials with random gradients."""
+"""Find by trials how a transform's output shows the transform's draws: zeros may show, for example, a random mask."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ class _Trial:
 
 
 def recognised(transform: Transform, probe: Tensors, state: State, context: Context) -> Rule | None:
-    """Return the rule by which the transform's output, name → (*lead, *shape), shows its draws, or None.
+    """Return the rule by which a reading shows the draws in the transform's output, name → (*lead, *shape), or None.
 
     Only transforms without a description are tried, with neither `expected`, `simulate`, `noise`, `log_likelihood` nor
     `log_density`.  A rule must explain each trial's output up to rounding, by the trial's gradient but not by a
@@ -79,7 +79,7 @@ def _of_draws(trials: Sequence[_Trial], code: Code) -> Iterator[Rule]:
 
 
 def _of_rounding(trials: Sequence[_Trial], lead: int) -> Iterator[Rule]:
-    """Yield rules for a transform without draws, and without a useful derivative."""
+    """Yield rules for a transform without draws, such as a sign or a rounding, and without a useful derivative."""
     if all(_of_one_size(value, lead) for trial in trials for value in trial.output.values()):
         yield Signs(own_scale=True)
         return
@@ -108,7 +108,7 @@ def _holds(rule: Rule, trials: Sequence[_Trial], code: Code) -> bool:
 
 
 def _distance(simulated: Tensors, output: Tensors, lead: int) -> float:
-    """Return the distance relative to the output's norm; 0 for two zero outputs."""
+    """Return ‖simulated - output‖/‖output‖; 0 for two zero outputs."""
     seen = flattened(output, lead).double()
     apart = float((flattened(simulated, lead).double() - seen).norm())
     return apart / max(float(seen.norm()), 1e-300) if apart else 0.0
@@ -118,7 +118,7 @@ def _distance(simulated: Tensors, output: Tensors, lead: int) -> float:
 
 
 def _trials(transform: Transform, probe: Tensors, state: State, context: Context) -> list[_Trial]:
-    """Run the code with several draws, for normal gradients in several sizes and for a public example's gradient."""
+    """Run the code with several draws, for normally distributed gradients in several sizes and a public gradient."""
     given: list[Tensors] = [_noise_like(probe, number, size) for number, size in enumerate(_SIZES)]
     public = public_gradients(context)
     if public is not None and all(public[name].shape[1:] == probe[name].shape[context.lead :] for name in probe):
@@ -137,7 +137,7 @@ def _run(transform: Transform, given: Tensors, state: State, context: Context, n
 
 
 def _noise_like(probe: Tensors, seed: int, size: float) -> dict[str, Tensor]:
-    """Return normal numbers with the probe's root mean square in each tensor; a zero tensor gets the whole probe's."""
+    """Return normal numbers with each tensor's root mean square in the probe; for a zero tensor, the whole probe's."""
     source = torch.Generator().manual_seed(seed)
     whole = _size(probe)
     return {
@@ -168,15 +168,14 @@ def _ratios(trial: _Trial) -> dict[str, Tensor]:
 
 
 def _of_one_size(value: Tensor, lead: int) -> bool:
-    """Return whether all nonzero magnitudes in a tensor are equal."""
     magnitudes = rows(value, lead).abs()
     present = magnitudes[magnitudes > 0]
     return not len(present) or float(present.max() - present.min()) <= _SAME * float(present.max())
 
 
 def _boundaries(trials: Sequence[_Trial], lead: int, mirrored: bool) -> tuple[_Ends | None, _Ends | None]:
-    """Return the boundaries' common position between adjacent levels, and above level zero, as intervals; None
-    without a common position.
+    """Return intervals for the place of a rounding's boundary between levels (0: at the lower, 1: at the upper):
+    between most levels, and above level zero (`mirrored`).  None: no place fits all trials.
     """
     above, at_zero = [], []
     for trial in trials:
@@ -208,7 +207,7 @@ def _common(between: Sequence[Tensor]) -> _Ends | None:
 
 
 def _groups(trial: _Trial, code: Code) -> dict[str, Tensor] | None:
-    """Return the number of each coordinate's group, if outputs are permutations of each tensor's input; else None."""
+    """Return each coordinate's group, name → (coordinate,): draws permute within groups; None without permutation."""
     if not all(torch.equal(trial.output[n].flatten().sort()[0], v.flatten().sort()[0]) for n, v in trial.given.items()):
         return None
     numbers = {name: torch.arange(value.numel()) for name, value in trial.given.items()}

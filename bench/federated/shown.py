@@ -1,6 +1,6 @@
 """Rules by which a reading shows the draws in a transform without a description (`bench.federated.recognise`).
 
-Each rule returns a simulated output for candidates.  If the candidate is the truth, the simulation equals the reading.
+Each rule returns a simulated output for a candidate's gradient.  For the true gradient, it equals the reading.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from bench.federated.straight_through import PARTS
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A transform's code at a place in a training, for candidates."""
+    """A transform's code at a place in a training, for candidates' gradients."""
 
     transform: Transform
     state: State
@@ -29,13 +29,13 @@ class Code:
         return self.context.lead
 
     def __call__(self, tensors: Tensors, part: int = 0, parts: int = 1) -> dict[str, Tensor]:
-        """Return the output for the fixed draws number `part` of `parts` (`CentralDraws`), name → (*lead, *shape)."""
+        """Return the output, name → (*lead, *shape), for set `part` of `parts` sets of fixed draws (`CentralDraws`)."""
         draws = CentralDraws(lead=self.lead, part=part, parts=parts)
         return self.transform.update(tensors, self.state, replace(self.context, draws=draws))[0]
 
 
 class Rule(Protocol):
-    """A way in which a reading shows a transform's draws."""
+    """A way in which a reading shows a transform's draws: its zeros show, for example, a random mask."""
 
     @property
     def reads(self) -> Shown:
@@ -43,20 +43,20 @@ class Rule(Protocol):
 
     @property
     def words(self) -> str:
-        """The recognised property, for a record's notes."""
+        """The rule in words, for a record's notes."""
 
     def simulate(self, tensors: Tensors, observed: Tensors, code: Code) -> dict[str, Tensor]:
-        """Return the simulated output for candidates `tensors`, given the output `observed`, (*lead, *shape) each."""
+        """Return the simulated output for gradients `tensors`; `observed` is the real output, (*lead, *shape) each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The reading's exact zeros are dropped coordinates; each other coordinate is the candidate's times a factor."""
+    """Coordinates are dropped where the reading is exactly 0; elsewhere the reading is the input times a factor."""
 
     factor: float | None
     """The common factor in every output; None: the factor differs between outputs, and comes from the reading."""
     over: Literal["model", "tensor", "row"] = "model"
-    """Coordinates with an equal factor, if the factor comes from the reading; a row is an entry of the first axis."""
+    """Scope of a factor that comes from the reading; a row is a slice along the tensor's first axis."""
     positive: bool = True
     """True if the factor is never negative."""
     zeros: bool = True
@@ -88,10 +88,10 @@ class Kept:
         return scaled
 
     def _scaled(self, candidate: Tensor, seen: Tensor) -> Tensor:
-        """Scale vectors (..., coordinate) to the reading: to its length, or by the ratio of least squares.
+        """Return `candidate` (..., coordinate) times a factor that fits o = `seen`: equal length, or least squares.
 
-        The length is better for a search where factors are positive.  The distance 2‖o‖²(1 - cos) then grows with the
-        angle up to 180°, while the residual of least squares, ‖o‖²(1 - cos²), falls again beyond 90°.
+        Equal length, for factors ≥ 0, is better for a search: the distance 2‖o‖²(1 - cos) grows with the angle up to
+        180°, while the residual of least squares, ‖o‖²(1 - cos²), falls again beyond 90°.
         """
         tiny = torch.finfo(candidate.dtype).tiny
         square = candidate.square().sum(-1, keepdim=True).clamp_min(tiny)
@@ -103,7 +103,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Equal:
-    """Coordinates with equal nonzero values in a tensor of the reading hold the mean of the input over them."""
+    """Coordinates with an equal nonzero value in a tensor of the reading hold the mean of the input over them all."""
 
     reads: ClassVar[Shown] = "values"
     words: ClassVar[str] = "equal values: means over these coordinates"
@@ -144,7 +144,7 @@ class Limited:
 class Signs:
     """The reading shows the input's signs; each tensor has a single magnitude.
 
-    The simulation adds the required change to each coordinate with a wrong sign, as `ScaledSign.simulate` does.
+    The simulation adds to each coordinate with a wrong sign the change that its sign requires.
     """
 
     own_scale: bool
@@ -177,10 +177,10 @@ class Signs:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """The reading shows, for each coordinate, a level between whose neighbours the input lies.
+    """Rounding: each coordinate of the reading is a level, and the input lies in an interval around this level.
 
-    The simulation adds the required change to the reading: the candidate's distance from the level's interval.  The
-    boundary between adjacent levels a < b lies between a + least·(b - a) and a + most·(b - a).
+    The simulation adds the candidate's distance from the interval to the reading.  The interval's end between adjacent
+    levels a < b lies between a + least·(b - a) and a + most·(b - a), (least, most) = `boundary`.
     """
 
     boundary: tuple[float, float]
@@ -208,7 +208,7 @@ class Levels:
         return simulated
 
     def _interval(self, seen: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the bounds of each coordinate's level, (..., coordinate): ±∞ for the outermost levels."""
+        """Return the ends of each coordinate's interval, (..., coordinate); ±∞ beyond the outermost levels."""
         ordered, order = seen.sort(dim=-1)
         steps = torch.arange(seen.shape[-1], device=seen.device).expand_as(order)
         new = torch.ones_like(order, dtype=torch.bool)

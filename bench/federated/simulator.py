@@ -35,7 +35,7 @@ def simulator_seed(seed: int) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class RoundSimulator:
-    """A `bench.trip.Simulator` for a cell's round up to `point`, from the server's state and new client states."""
+    """Run a cell's round up to `point` on an attacker's examples (`bench.trip.Simulator`), with new client states."""
 
     name: str
     """Name which, together with the weights, distinguishes the simulators in a process."""
@@ -164,8 +164,8 @@ class RoundSimulator:
 def simulator_name(
     stages: Stages, point: Point, federated: Federated, *, defense: str, data: str, weights: Tensors
 ) -> str:
-    """Return a text from all inputs except a call's: simulators with equal texts give equal results.  A defense
-    without stages up to `point` is left out.
+    """Return a text made from a simulator's settings: simulators with equal texts give equal results for equal
+    calls.  The defense is left out if it has no stage up to `point`.
     """
     digest = hashlib.sha256()
     for values in (weights, *(stages.states[place] for place in sorted(stages.states))):

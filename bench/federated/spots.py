@@ -24,10 +24,9 @@ def looked_at(seed: int, rounds: int) -> frozenset[int]:
 
 
 def spot(round_: int, undefended: Tensors, shown: Mapping[Stage, Tensors], mean: Tensors, unit: float) -> Spot | None:
-    """Measure the distance of each stage's output from the first client's undefended update; `unit` is a gradient's
-    size. `undefended` and `shown` name → (client, *shape); `shown` at `aggregate` is compared with `mean`, the
-    mean before this stage, both name → (*shape).  Return None for a diverged training: its figures are not
-    finite.
+    """Measure how far each stage moves the first client's undefended update, in gradient units: divided by `unit`.
+    `undefended` and `shown` name → (client, *shape); `shown` at `aggregate` is compared with `mean`, the mean
+    before this stage, both name → (*shape).  Return None for a diverged training: its figures are not finite.
     """
     alone = {name: value[0] for name, value in undefended.items()}
     squares, sent = {}, alone

@@ -134,7 +134,7 @@ def _is_right(plain: StraightThrough, probe: Tensors, state: State, context: Con
 
 
 def _slopes(plain: StraightThrough, probe: Tensors, state: State, context: Context) -> Slopes:
-    """Return a factor for each tensor: `factor`·change is nearest to the effect of a 1 % change; 1 unless above 0."""
+    """Return a factor for each tensor: factor·change fits the effect of a 1 % change best; a factor ≤ 0 becomes 1."""
     along, size = dict.fromkeys(probe, 0.0), dict.fromkeys(probe, 0.0)
     for number in range(_DIRECTIONS):
         step = _direction(probe, number)

@@ -45,7 +45,7 @@ class Ranked:
 
 
 def unranked(run: Path) -> str | None:
-    """Return why a run folder's attacks stand beside no reference ("": they do); None if the suite is another."""
+    """Return why a run's attacks are not compared with the reference: "" if they are; None for another suite."""
     try:
         about = json.loads((run / f"suite-{ATTACKS}.json").read_text("utf-8"))
         return "" if about["ranked"] is True else "; ".join(map(str, about["why_not"]))
@@ -54,7 +54,7 @@ def unranked(run: Path) -> str | None:
 
 
 def ranked(mine: Iterable[Record] = (), *, without: str = "") -> Ranked | None:
-    """Put a run's records next to the shipped attacks; None without any attack record.
+    """Return the crosses for a run's records and the shipped records together; None without any attack record.
 
     A record joins if the reference has its cell for another attack. `without`: a reason to leave the reference out.
     """
@@ -81,7 +81,7 @@ def _attacks(records: Iterable[Record]) -> list[tuple[Record, AttackCell]]:
 
 
 def lines(standing: Ranked, attack: str) -> Iterator[tuple[str, str]]:
-    """Yield (heading, text) lines for an attack: rank, examples of no other attack, cost, failures; then each draw."""
+    """Yield (heading, text): rank, examples that only this attack reconstructs, cost, failures, second draws."""
     cross = standing.cross
     names, conditions = distinct(each.attack for each in cross.attackers), labels(cross.contests)
     yield "rank", _rank(standing, attack, names)

@@ -13,6 +13,7 @@ TRAINS = 0.5  # share of the undefended accuracy
 ROWS = 8
 HEADS = {"type-1": "update leaves client", "type-0": "update at server", "aggregate": "mean of {clients} clients"}
 SERVER = "type-0"
+MEAN = "aggregate"
 
 
 def chosen(standings: Sequence[Standing]) -> list[Standing]:
@@ -45,16 +46,30 @@ def opening(version: str, standings: Sequence[Standing], clients: int) -> str:
     ]
     chance = first.points[SERVER].chance if (first := chosen(standings)[0]).points.get(SERVER) else None
     note = (
-        "Columns 2 to 4 show the share of training examples that some attack reconstructs: from a client's update as "
-        "it leaves the client, from the same update as it arrives at the server, and from the mean of several clients' "
-        "updates.  Every share is a lower bound; ≥ marks a share where an attack failed or did not know the defense.  "
+        "Columns 2 to 4: share of training examples that some attack reconstructs from a client's update as it leaves "
+        "the client, from the same update at the server, and from the mean of clients' updates.  ≥: the "
+        "true share may be higher, because an attack failed (diverged, crashed) on the other examples, or no attack "
+        f"knew the defense.  {_above(chosen(standings))}"
         f"*Recognised*: an attack at the server picks the true example out of candidates (chance: {share(chance)}).  "
-        "Accuracy: mean over trained nets; †: below half of the undefended accuracy.  ε: neighbouring data sets differ "
-        "in a removed example or a replaced client.  A row stands for all settings with the same pattern of shares "
-        f"below {share(LITTLE)} in columns 2 to 5, and shows the most accurate of these settings.  All "
+        "Accuracy: mean over trained nets; †: below half of the undefended accuracy.  ε: neighbouring data sets "
+        "differ as named.  A row shows the most accurate of the settings with shares below "
+        f"{share(LITTLE)} in the same columns, 2 to 5.  All "
         f"{len(standings)} settings: [{version}](docs/results/{version}.md), `bench leaderboard --reference`."
     )
     return f"{table(heads, rows)}\n{paragraph(note)}"
+
+
+def _above(rows: Sequence[Standing]) -> str:
+    """Sentence on the rows that leak more than no defense from the mean, if all are within its 95 % interval."""
+    base = rows[0].points.get(MEAN)
+    more = [row.points[MEAN].leaked for row in rows[1:] if MEAN in row.points]
+    if base is None or not (more := [leaked for leaked in more if leaked > base.leaked]):
+        return ""
+    low, high = base.interval
+    if max(more) > high:
+        return ""
+    interval = f"({share(low)} to {share(high)})"
+    return f"Masks and shared noise cancel in the mean; shares above `none`'s lie in its 95 % interval {interval}.  "
 
 
 def _hidden(standing: Standing) -> tuple[bool, ...]:
