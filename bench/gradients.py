@@ -52,8 +52,8 @@ def group_gradients(
 ) -> dict[str, Tensor]:
     """Return each group's mean gradient under the same weights, name → (group, *parameter shape).
 
-    `inputs` are (group, example, *shape), `targets` are class probabilities (group, example, class).  `differentiable`
-    keeps autograd's graph to both.  Raises `NotApplicable` for models with batch statistics, which mix examples.
+    `inputs` are (group, example, *shape), `targets` (group, example, class) class probabilities.  `differentiable`
+    keeps autograd's graph to inputs and targets.  Raises `NotApplicable` for batch statistics, which mix examples.
     """
     if layer := mixing_layer(model):
         raise NotApplicable(

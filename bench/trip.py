@@ -278,8 +278,8 @@ class Reading(ByReading):
     def joined(readings: Sequence["Reading"]) -> tuple["Reading", tuple[tuple[int, ...], ...]]:
         """Join several cells' readings in a single batch; return the batch, and each cell's positions in the batch.
 
-        Rows are ordered by `indices`, then by cell, so the first readings of all cells come first.  All cells need
-        equal shared fields: equal `reading.of(())`.
+        Readings are ordered by `indices`, then by cell, so the first readings of all cells come first.  Fields without
+        a reading axis must be equal in all cells.
         """
         whole = replace(
             readings[0],
@@ -314,7 +314,7 @@ class Reading(ByReading):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Resources that an attack may use per cell."""
+    """Limits that a cell sets for its attack."""
 
     evaluations: int
     """Objective evaluations per reading, restarts included."""

@@ -209,8 +209,8 @@ class Transform:
         return None
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """Return the expected output for candidate gradients, given the draws which the rows' reading `observed`
-        reveals.
+        """Return the output for candidate gradients under the draws that the reading `observed` reveals, averaged
+        over other draws.
 
         If the candidate is the truth, the result equals the output of `apply` for every draw.  The result must be
         differentiable in `tensors`.  The harness calls this method only if neither a mean over rows nor a later

@@ -18,9 +18,9 @@ _SOURCE = "Andrew et al. 2021"
 class Quantile(Defense):
     """Clip rows to norm C and add noise with multiplier σ; C moves towards the median norm, by a private count.
 
-    Rows are a round's K updates, or a batch's B examples.  The private count, of n rows those within C, has noise σ_b =
-    n/20.  To keep the ε for σ, the main noise has multiplier (σ⁻² - (2σ_b)⁻²)^(-1/2), which exists only for σ < n/10;
-    with `correction` = "none" the main noise has multiplier σ, and ε covers both noises.  `share` gives each row N(0,
+    Rows are a round's K updates, or a batch's B examples.  The number of rows (of n) within C gets noise σ_b = n/20.
+    To keep the ε for σ, the main noise has multiplier (σ⁻² - (2σ_b)⁻²)^(-1/2), which exists only for σ < n/10; with
+    `correction` = "none" the main noise has multiplier σ, and ε covers both noises.  `share` gives each row N(0,
     σ²C²/n), so the sum carries N(0, σ²C²); `each` gives each row N(0, σ²C²).
     """
 

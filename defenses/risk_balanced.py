@@ -20,7 +20,7 @@ class RiskBalanced(Defense):
 
     A client adds N(0, σ²) to max(1, ⌊sγ⌋) slices; the server removes the part of the mean which random-matrix theory
     classes as noise.  A layer's risk measures how much its gradient changes with the example, on a small public root
-    set, at the initial weights of the training or attack.  No bound limits a row's effect, hence no ε.
+    set, at the initial weights of the training or attack.  No bound limits a client's effect, hence no ε.
 
     An attacker who ignores the worst-fitting slices recovers the information in the other slices (RESULTS.md).
     """

@@ -242,7 +242,7 @@ def drop(published: Cross, second: Cross, attack: str) -> tuple[float, float, fl
 def neighbours(cross: Cross, attack: str) -> tuple[Attacker | None, Attacker | None]:
     """Return the other attacks directly above and below an attack; None at either end, or for an unranked one.
 
-    If the cross has reference attacks, the user's other attacks are passed over.
+    In a cross with reference attacks, the user's other attacks are skipped.
     """
     at = next(n for n, each in enumerate(cross.attackers) if each.attack == attack)
     published = any(not each.own for each in cross.attackers)

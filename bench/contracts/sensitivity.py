@@ -71,7 +71,7 @@ def _keeps(words: str, trial: Trial, mechanism: Mechanism) -> None:
 
 def _linear(words: str, mechanism: Mechanism, mean: _Shown, without: _Shown, deviations: _Shown) -> list[Stage]:
     """Return the stages at which noise is only added or averaged.  Later stages, such as a clip of noisy tensors,
-    are post-processing: no ε there may count more noise than before.
+    are post-processing: the mechanism must not state more noise there than before.
     """
     added: list[Stage] = []
     bent = False
@@ -119,7 +119,7 @@ def _standardised(one: Tensors, other: Tensors, deviations: Tensors) -> torch.Te
 
 
 def _crafted(given: Tensors) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
-    """Yield replacements for the first row, name → (*shape); absent names are zero."""
+    """Yield (words, replacement for the first row, name → (*shape)); names absent from a replacement are zero."""
     own = {name: _first(value, given) for name, value in given.items()}
     for size in _SIZES:
         yield f"a gradient {size:g} times larger", {name: size * value for name, value in own.items()}

@@ -57,7 +57,7 @@ class Accountant:
     """Reason for each level without ε, level → reason."""
 
     def costs(self, net: Network, round_: Round) -> dict[str, Tensor]:
-        """Return a round's privacy cost by level with an ε, level → (order,), a number per order of moments."""
+        """Return a round's privacy cost for each level with an ε, level → (order,): a number per moment order."""
         costs: dict[str, Tensor] = {}
         for level in (level for level in self.config.levels if level not in self.absent):
             variance = _variance(self.stages, level, self.federated, round_.draw_key.round)

@@ -35,7 +35,7 @@ class Ranked:
     shipped: tuple[Record, ...]
     """The reference records; empty if none are comparable."""
     why: str
-    """Reason why no reference is compared; empty if one is."""
+    """Reason why the run is compared with no reference; empty if it is compared."""
     draws: Mapping[str, tuple[Cross, Cross]] = field(default_factory=dict)
     """Second draw of victims → (the run's attacks on the matrix's own draw, and on this draw)."""
 
@@ -56,7 +56,7 @@ def unranked(run: Path) -> str | None:
 def ranked(mine: Iterable[Record] = (), *, without: str = "") -> Ranked | None:
     """Return the crosses for a run's records and the shipped records together; None without any attack record.
 
-    A record joins if the reference has its cell for another attack. `without`: a reason to leave the reference out.
+    A run's record counts if the reference has its cell with another attack. `without`: a reason to omit the reference.
     """
     shipped = tuple(store.read(VERSION)) if not without and VERSION in store.versions() else ()
     why = without if without or shipped else f"no reference results of {VERSION} ship with this bench yet"

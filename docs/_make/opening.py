@@ -51,7 +51,7 @@ def opening(version: str, standings: Sequence[Standing], clients: int) -> str:
         "true share may be higher, because an attack failed (diverged, crashed) on the other examples, or no attack "
         f"knew the defense.  {_above(chosen(standings))}"
         f"*Recognised*: an attack at the server picks the true example out of candidates (chance: {share(chance)}).  "
-        "Accuracy: mean over trained nets; †: below half of the undefended accuracy.  ε: neighbouring data sets "
+        "Accuracy: mean over nets; †: below half of the undefended accuracy.  ε: neighbouring data sets "
         "differ as named.  A row shows the most accurate of the settings with shares below "
         f"{share(LITTLE)} in the same columns, 2 to 5.  All "
         f"{len(standings)} settings: [{version}](docs/results/{version}.md), `bench leaderboard --reference`."
