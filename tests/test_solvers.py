@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bench.attacks.solvers import lbfgs
 from bench.attacks.solvers.adam import Adam
-from bench.attacks.solvers.base import Evaluate, RowLimits, Solution, Solver
+from bench.attacks.solvers.base import Evaluate, RowLimits, Solution, Solver, State
 from bench.attacks.solvers.lbfgs import Lbfgs, LbfgsState
 from bench.attacks.solvers.loop import minimise
 from bench.contracts.situations import data, model
@@ -193,6 +193,9 @@ class _Problem:
     def loss_scale(self, rows: Tensor) -> Tensor:
         return torch.ones(len(rows), dtype=torch.float64)
 
+    def in_range(self, x: Tensor) -> Tensor:
+        return x
+
     def subset(self, rows: Tensor, restarts: Tensor) -> Evaluate:
         del restarts
 
@@ -241,6 +244,51 @@ def test_restarts_stay_inside_the_budget(solver: Solver[Any], evaluations: int, 
     assert max(problem.counts.values()) <= evaluations
     assert int(solution.restarts.max()) <= restarts
     assert sorted(problem.starts) == [(row, n) for row in range(3) for n in range(int(solution.restarts[row]) + 1)]
+
+
+@pytest.mark.parametrize(("rate", "least", "most"), [(0.3, 20, 60), (0.05, 135, 250), (0.02, 1000, 2000)])
+def test_a_run_ends_once_its_points_are_precise(rate: float, least: int, most: int) -> None:
+    """Gradient descent, whose error falls by 1 - rate per evaluation: to 1e-3 after 20, 135, 342. A slow run goes on
+    until its points stand still."""
+    target = torch.ones(3, 4, dtype=torch.float64)
+
+    def evaluate(x: Tensor) -> tuple[Tensor, Tensor]:
+        return 0.5 * (x - target).square().sum(1), x - target
+
+    def run(precision: float | None) -> Solution:
+        limits = RowLimits(evaluations=2000, precision=precision, precise_after=10, explained=1.0)
+        return _minimise(_Problem(torch.zeros(3, 4, dtype=torch.float64), evaluate), Descent(rate), limits)
+
+    solution = run(1e-3)
+    error = (solution.x - target).square().mean(1).sqrt()
+    assert (error < 1e-3).all()
+    assert ((least <= solution.evaluations) & (solution.evaluations <= most)).all()
+    assert (run(None).evaluations == 2000).all()
+
+
+def test_an_unexplained_run_is_never_precise() -> None:
+    def evaluate(x: Tensor) -> tuple[Tensor, Tensor]:
+        return 2 + 0.5 * x.square().sum(1), x  # never below the zero-gradient loss, 1
+
+    limits = RowLimits(evaluations=200, precision=1e-3, precise_after=10)
+    problem = _Problem(torch.ones(3, 4, dtype=torch.float64), evaluate)
+    assert (_minimise(problem, Descent(0.3), limits).evaluations == 200).all()
+
+
+@dataclass(frozen=True)
+class Descent(Solver[State]):
+    """Gradient descent."""
+
+    rate: float
+
+    def init(self, x: Tensor) -> State:
+        return State(trial=x, finished=torch.zeros(len(x), dtype=torch.bool))
+
+    def step(self, state: State, loss: Tensor, gradient: Tensor) -> State:
+        return State(trial=state.trial - self.rate * gradient, finished=state.finished)
+
+    def outer(self, evaluations: Tensor) -> Tensor:
+        return evaluations
 
 
 def test_each_start_gets_its_share_and_the_best_point_of_all_runs_is_kept() -> None:

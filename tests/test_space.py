@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from bench import api
-from bench.attacks.search.curvature import equal_curvature
+from bench.attacks.search.curvature import _probes, equal_curvature
 from bench.attacks.search.soften import has_relu, softened
 from bench.attacks.search.space import Dense, Diagonal, Space, Spectrum, cosines, dense, public_space, spectrum
+from bench.attacks.search.tiles import Tiles, block_covariance, in_variables, tiles_of
 from bench.kinds.base import Kind
 from bench.kinds.images import IMAGE
 from bench.kinds.tables import TABLE
@@ -155,3 +156,70 @@ def test_softened_relus_near_the_kink_alone() -> None:
     assert float((soft(x) - x.relu()).abs().max()) <= 0.6932 / 50 + 1e-9
     assert torch.equal(model(x), x.relu())
     assert has_relu(model) and not has_relu(soft)
+
+
+def test_spectra_over_tiles_are_orthonormal() -> None:
+    tiles = Tiles((3, 8, 12), 4)
+    x = torch.randn(5, 288, dtype=torch.float64)
+    spectra = tiles.spectra(x)
+    assert spectra.shape == (6, 5, 48)
+    assert torch.allclose(tiles.images(spectra), x, atol=1e-12)
+    assert torch.allclose(spectra.square().sum((0, 2)), x.square().sum(1))
+
+
+@pytest.mark.parametrize(("shape", "side"), [((3, 32, 32), 4), ((1, 30, 30), 2), ((1, 9, 6), 3), ((3, 6, 5), None)])
+def test_sides_of_tiles_divide_the_image(shape: tuple[int, ...], side: int | None) -> None:
+    tiles = tiles_of(shape)
+    assert (None if tiles is None else tiles.side) == side
+
+
+def _alike_tiles() -> tuple[Spectrum, Tiles, torch.Tensor]:
+    """A prior, tiles, and a curvature that is block-diagonal over tiles."""
+    generator = torch.Generator().manual_seed(3)
+    space = spectrum(torch.rand(50, 1, 8, 8, dtype=torch.float64, generator=generator))
+    roots = torch.randn(4, 16, 16, dtype=torch.float64, generator=generator)
+    return space, Tiles((1, 8, 8), 4), roots.mT @ roots
+
+
+def test_a_block_covariance_is_recovered_from_draws() -> None:
+    """16 phases from 8000 draws: an element is good to about √(2/8000) = 1.6 % of the largest."""
+    _, tiles, blocks = _alike_tiles()
+    draws = torch.randn(4, 8000, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    found = block_covariance(tiles, tiles.images(draws @ torch.linalg.cholesky(blocks).mT))
+    assert (found - blocks).abs().max() < 0.08 * blocks.abs().max()
+
+
+def test_a_block_diagonal_curvature_in_the_priors_variables() -> None:
+    space, tiles, blocks = _alike_tiles()
+    factor = space.inputs(torch.eye(64, dtype=torch.float64)) - space.mean.flatten()
+    spectra = tiles.spectra(factor)
+    expected = torch.einsum("fnp,fpq,fmq->nm", spectra, blocks, spectra)
+    assert torch.allclose(in_variables(space, blocks, tiles, factor), expected, atol=1e-9)
+
+
+def test_small_images_get_an_even_curvature_from_few_products() -> None:
+    """Smooth pictures of 12 x 12 pixels: curvatures in the prior's variables are far from even."""
+    generator = torch.Generator().manual_seed(5)
+    coarse = torch.rand(64, 1, 3, 3, generator=generator)
+    public = torch.nn.functional.interpolate(coarse, scale_factor=4, mode="bilinear")
+    public = public + 0.02 * torch.randn(64, 1, 12, 12, generator=generator)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(
+            torch.nn.Conv2d(1, 4, 5, 2, 2), torch.nn.Sigmoid(), torch.nn.Flatten(), torch.nn.Linear(144, 3)
+        )
+    gradient = api.gradient(net, public[:1], torch.tensor([1]))
+    made = api.reading(gradient, model=net, shape=(1, 12, 12), classes=3, public=public)
+    space = public_space(made)
+    alike = equal_curvature(space, made, KEY)
+    probes = torch.cat(list(_probes(made, made.public_inputs, Key(seed=1), 512)))  # other signs than the matrix's
+    u = space.transposed(probes)
+    assert _uneven(u @ alike.to_prior) < 2 < 10 < _uneven(u)
+
+
+def _uneven(probes: torch.Tensor) -> float:
+    """n tr(C²) / (tr C)² of the covariance C of `probes` (probe, n): 1 if all directions are alike."""
+    products = (probes.double() @ probes.double().T) ** 2
+    norms = products.diagonal().sqrt()
+    between = (products.sum() - products.diagonal().sum()) / (len(probes) * (len(probes) - 1))
+    return float(probes.shape[1] * between / norms.mean() ** 2)

@@ -142,6 +142,10 @@ class MatchingProblem:
             share = share / (2 * squared.clamp_min(torch.finfo(squared.dtype).tiny))
         return share
 
+    def in_range(self, x: Tensor) -> Tensor:
+        low, high = self.reading.value_range
+        return self.split(x)[0].flatten(1) / (high - low)
+
     def loss_scale(self, rows: Tensor) -> Tensor:
         """Return the factor (row,) from the loss to the normalised loss that the solver sees.
 

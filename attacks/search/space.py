@@ -5,9 +5,8 @@ examples first. Spaces map the last axis, the values of an example, and keep ear
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import cache, partial
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -130,10 +129,12 @@ def public_space(reading: Reading) -> Gaussian:
         chosen: Gaussian = spectrum(public)
     else:
         held = max(1, round(_HELD_OUT * len(public)))
-        makers = [partial(dense, share=share, images=images) for share in _SHARES]
-        choices: list[Callable[[Tensor], Gaussian]] = [*([spectrum] if images else []), *makers]
-        unseen = public[-held:].flatten(1)
-        chosen = max(choices, key=lambda make: _log_likelihood(make(public[:-held]), unseen))(public)
+        fitted, unseen = public[:-held], public[-held:].flatten(1)
+        moments = _moments(fitted, images)
+        choices: list[tuple[float | None, Gaussian]] = [(None, spectrum(fitted))] if images else []
+        choices += [(share, _shrunk(moments, share)) for share in _SHARES]
+        share, _ = max(choices, key=lambda choice: _log_likelihood(choice[1], unseen))
+        chosen = spectrum(public) if share is None else dense(public, share, images)
     return replace(chosen, **{item.name: getattr(chosen, item.name).to(like) for item in fields(chosen)})
 
 
@@ -156,6 +157,11 @@ def spectrum(public: Tensor) -> Spectrum:
 def dense(public: Tensor, share: float, images: bool) -> Dense:
     """Fit a `Dense` space to public examples, with the covariance (1 - share) · C + share · T. C is the examples'
     covariance; T is the covariance of their `Spectrum`, or C's diagonal for tables."""
+    return _shrunk(_moments(public, images), share)
+
+
+def _moments(public: Tensor, images: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return mean (value,), covariance C and target T (value, value), as `dense` takes them."""
     flat = public.flatten(1)
     mean = flat.mean(0)
     centred = flat - mean
@@ -164,9 +170,12 @@ def dense(public: Tensor, share: float, images: bool) -> Dense:
         eye = torch.eye(flat.shape[1], dtype=flat.dtype)
         space = spectrum(public)
         columns = space.inputs(eye) - space.mean.flatten()
-        target = columns.T @ columns
-    else:
-        target = covariance.diagonal().diag()
+        return mean, covariance, columns.T @ columns
+    return mean, covariance, covariance.diagonal().diag()
+
+
+def _shrunk(moments: tuple[Tensor, Tensor, Tensor], share: float) -> Dense:
+    mean, covariance, target = moments
     mixed = (1 - share) * covariance + share * target
     mixed.diagonal().add_(_JITTER)
     return Dense(mean, torch.linalg.cholesky(mixed))

@@ -23,6 +23,9 @@ _FAINT = 2e-6  # of the zero-gradient loss: weight of -log p before the first re
 # A stage on an explained reading ends if its loss falls by less than the share (second) over the evaluations per
 # example (first).  The rest of the budget continues with a smaller weight of -log p, which gains more.
 _FLAT_STAGE, _FLAT_END = (20, 0.1), (40, 0.01)
+# Such a stage ends, too, once images are exact to the error (a share of their range; rounding to 8 bits makes 1.1e-3),
+# as estimated every so many evaluations per example.
+_PRECISION, _PRECISE_AFTER = 2.5e-4, 10
 _LEAST = 4  # evaluations a stage needs
 _BY_LAYERS = 0.3  # of the evaluations: end of the first minimisation, from known values inside the net
 _SPREAD = (0.1, 0.5)  # deviation of u: first start with several examples, later starts
@@ -224,8 +227,14 @@ def _run(
         ),
     )
     after, fall = _FLAT_END if last else _FLAT_STAGE
+    free = search.noise_weight is None and stage.weight is None
     limits = RowLimits(
-        evaluations=limit, stop_loss=search.stop / _TOLERANCE, flat_after=after * x.shape[1], least_fall=fall
+        evaluations=limit,
+        stop_loss=search.stop / _TOLERANCE,
+        flat_after=after * x.shape[1],
+        least_fall=fall,
+        precise_after=_PRECISE_AFTER * x.shape[1],
+        precision=_PRECISION if free and problem.reading.kind.spatial else None,
     )
     solution = minimise(
         staged_problem, search.solver, limits, rows, chunk=search.budget.chunk, spent=search.spent[rows], traced=0

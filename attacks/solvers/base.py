@@ -93,6 +93,9 @@ class Problem(Protocol):
     def noise_floor(self, rows: Tensor) -> Tensor:
         """Return the loss (row,) that noise causes for the true examples; a lower loss carries no information."""
 
+    def in_range(self, x: Tensor) -> Tensor:
+        """Return the inputs (row, value) of points (row, variable), in units of the data's range."""
+
     def loss_scale(self, rows: Tensor) -> Tensor:
         """Return the factor (row,) for losses shown to a solver, because the solver's tolerances are absolute."""
 
@@ -107,6 +110,7 @@ class RowLimits:
     - if its solver has converged, or a value is not finite;
     - if its loss is below `stop_loss`;
     - if its least loss is below `explained` and has become flat (`flat_after`, `least_fall`);
+    - if its least loss is below `explained` and its inputs are exact to `precision`;
     - if restarts remain, its equal share of the budget is spent, and its least loss is above `abandon_above`.
 
     The loop raises `abandon_above` and `keep_below` to at least twice the noise floor.
@@ -124,6 +128,12 @@ class RowLimits:
     """Fall over `flat_after` evaluations as a share of the loss; a smaller fall counts as flat."""
     explained: float = 1e-3
     """Share of the zero-gradient loss below which a reading counts as explained."""
+    precision: float | None = None
+    """Root mean square error of inputs, as a share of the data's range, at which an explained run ends; None never ends
+    a run by precision. Estimate: inputs moved by m over the last `precise_after` evaluations and by m / r over those
+    before; at this rate they will move by m r / (1 - r) more."""
+    precise_after: int = 20
+    """Evaluations between estimates of the error."""
     abandon_above: float = 1e-2
     """Share of the zero-gradient loss above which a run is abandoned."""
     keep_below: float = 1e-4

@@ -10,6 +10,10 @@ from bench.attacks.solvers.base import Evaluate, Problem, RowLimits, Solution, S
 from bench.attacks.solvers.trajectory import Trajectory
 from bench.trip import TRACED
 
+# A rate of convergence is the change of inputs over that of the check before. Single rates scatter, so a rate counts as
+# at least the share (first) of the rate before; above the second, slower parts of the error may not show yet.
+_RATE_FALLS, _SLOW = 0.9, 0.8
+
 
 @dataclass(slots=True, kw_only=True)
 class _Progress:
@@ -35,6 +39,9 @@ class _Progress:
     loss: Tensor
     run_loss: Tensor  # (position,), least loss of the present run
     earlier_loss: Tensor  # (position,), `run_loss` at the last check for flatness
+    earlier_inputs: Tensor | None  # (position, value), at the last check for precision; None before
+    earlier_move: Tensor  # (position,), change of inputs before this check
+    earlier_rate: Tensor  # (position,), factor from one such change to the next
     x: Tensor
     trajectory: Trajectory
     active: Tensor  # `slots` on the device
@@ -111,6 +118,9 @@ def _begin(
         loss=loss,
         run_loss=loss.clone(),
         earlier_loss=loss.clone(),
+        earlier_inputs=None,
+        earlier_move=torch.zeros_like(loss),
+        earlier_rate=torch.ones_like(loss),
         x=x,
         trajectory=Trajectory(limits.evaluations, x, traced),
         active=slots.to(x.device),
@@ -151,10 +161,13 @@ def _judge(now: _Progress, loss: Tensor, finite: Tensor) -> tuple[Tensor, Tensor
     ended = ~finite | converged
     if limits.stop_loss is not None:
         ended = ended | _where(spent % limits.look_every == 0, loss < limits.stop_loss)
+    explained = run_loss <= limits.explained * now.zero_loss[active]
     if limits.flat_after is not None and (due := run % limits.flat_after == 0).any():
         flat = _where(due, run_loss > (1 - limits.least_fall) * now.earlier_loss[active])
-        ended = ended | (flat & (run_loss <= limits.explained * now.zero_loss[active]))
+        ended = ended | (flat & explained)
         put(now.earlier_loss, active, due.to(active.device), run_loss)
+    if limits.precision is not None and (due := run % limits.precise_after == 0).any():
+        ended = ended | _where(due, explained & _precise(now, due.to(active.device), limits.precision))
     if (late := allowed & (run >= now.per_run[slots])).any():
         ended = ended | _where(late, run_loss > now.abandon_above[active])
     restart = _where(allowed & ~exhausted, ended & (run_loss > now.keep_below[active]))
@@ -162,6 +175,22 @@ def _judge(now: _Progress, loss: Tensor, finite: Tensor) -> tuple[Tensor, Tensor
         restart = restart & (~converged | ~finite | (run_loss >= limits.stalled * now.zero_loss[active]))
     done = ended & ~restart
     return restart, done | exhausted.to(active.device) if exhausted.any() else done
+
+
+def _precise(now: _Progress, due: Tensor, precision: float) -> Tensor:
+    """Whether the estimated error of each slot's inputs is below `precision` (slot,), for slots in the mask `due`."""
+    active = now.active
+    inputs = now.problem.in_range(now.x[active])
+    if now.earlier_inputs is None:
+        now.earlier_inputs = inputs.new_zeros((len(now.rows), inputs.shape[1]))
+    moved = (inputs - now.earlier_inputs[active]).square().mean(1).sqrt()
+    earlier = now.earlier_move[active]
+    newest = torch.where(earlier > 0, moved / earlier, 1.0)
+    rate = torch.maximum(newest, _RATE_FALLS * now.earlier_rate[active])
+    put(now.earlier_inputs, active, due, inputs)
+    put(now.earlier_move, active, due, moved)
+    put(now.earlier_rate, active, due, rate)
+    return (rate < _SLOW) & (moved * rate < precision * (1 - rate))
 
 
 def _where(known: Tensor, mask: Tensor) -> Tensor:
@@ -185,6 +214,7 @@ def _refill(now: _Progress, restart: Tensor, done: Tensor) -> None:
         now.run_evaluations[positions] = 0
         begun = positions.to(device)
         now.run_loss[begun], now.earlier_loss[begun] = torch.inf, torch.inf
+        now.earlier_move[begun], now.earlier_rate[begun] = 0, 1
         now.x[now.slots[refilled].to(device)] = starts[done[fresh].to(device)]
     kept = fresh | ~done
     if not kept.all():
