@@ -187,13 +187,16 @@ def alone(setup: Case, name: str, *, sample: int = 3, outer: int = 300, publishe
     """One victim by our engine against the published loop, in turn; ms per evaluation, medians; `ratio` is
     of whole reconstructions."""
     setup = setup.with_published_stop()
-    ours, theirs, totals = [], [], []
+    ours, theirs, totals, ours_db, theirs_db = [], [], [], [], []
     for victim in range(sample):
         our_seconds, result = timed(partial(_ours, setup, name, range(victim, victim + 1), outer, published))
         their_seconds, loop = timed(partial(_theirs, setup, name, victim, outer))
         ours.append(1e3 * our_seconds / int(result.evaluations[0]))
         theirs.append(1e3 * their_seconds / loop.evaluations)
         totals.append(their_seconds / our_seconds)
+        truth = setup.truth[victim : victim + 1]
+        ours_db += psnr(truth, result.inputs[:, 0]).tolist()
+        theirs_db += psnr(truth, loop.example[None]).tolist()
     return {
         "data": setup.name,
         "attack": name,
@@ -203,6 +206,10 @@ def alone(setup: Case, name: str, *, sample: int = 3, outer: int = 300, publishe
         "theirs ms/evaluation": median(theirs),
         "ratio/evaluation": median(theirs) / median(ours),
         "ratio": median(totals),
+        "ratio low": min(totals),
+        "ratio high": max(totals),
+        "ours dB": median(ours_db),
+        "theirs dB": median(theirs_db),
     }
 
 
