@@ -64,6 +64,7 @@ def start_by_layers(
             known=known,
             weight=weight,
             initial=u,
+            span=reading.value_range[1] - reading.value_range[0],
         )
         limits = RowLimits(
             evaluations=round(until * evaluations), flat_after=_FLAT, least_fall=_FALL, explained=torch.inf
@@ -102,6 +103,7 @@ class _Activations:
     known: list[Known | None]
     weight: float
     initial: Tensor  # (row, variable)
+    span: float  # of the data's range
 
     def start(self, row: int, restart: int) -> Tensor:
         del restart
@@ -112,6 +114,9 @@ class _Activations:
 
     def noise_floor(self, rows: Tensor) -> Tensor:
         return self.initial.new_zeros(len(rows))
+
+    def in_range(self, x: Tensor) -> Tensor:
+        return self.space.inputs(x) / self.span
 
     def loss_scale(self, rows: Tensor) -> Tensor:
         return self.initial.new_full((len(rows),), _UNIT)

@@ -71,5 +71,5 @@ def in_variables(space: Gaussian, blocks: Tensor, tiles: Tiles, like: Tensor) ->
     values, vectors = torch.linalg.eigh(blocks)
     root = ((vectors * values.clamp_min(0).sqrt()[:, None]) @ vectors.mT).to(like)
     columns = space.inputs(torch.eye(space.mean.numel()).to(like)) - space.mean.flatten().to(like)
-    rows = (tiles.spectra(columns) @ root).transpose(1, 2).flatten(0, 1)
+    rows: Tensor = (tiles.spectra(columns) @ root).transpose(1, 2).flatten(0, 1)
     return rows.T @ rows
