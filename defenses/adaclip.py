@@ -8,6 +8,7 @@ from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.fed_cdp import of_examples
 from bench.defenses.fed_sdp import of_updates
+from bench.defenses.strength import Strength
 from bench.defenses.transforms.adaptive import AdaptiveClip
 from bench.parameters import parameter
 
@@ -23,6 +24,7 @@ class AdaClip(Defense):
 
     reference = "Pichapati et al. 2019; Fed-αCDP §7.6"
     stages = ("example", "client", "server")
+    strength = Strength("sigma", 1e-3, 1e2)
 
     at: Literal["server", "client", "example"] = parameter("client", "place of clipping", source="ours")
     sigma: float = parameter(6.0, "σ, noise multiplier", source="Fed-αCDP §7.6", above=0)

@@ -18,6 +18,7 @@ from typing import ClassVar, Literal, Protocol
 from torch import Tensor, nn
 
 from bench.defenses.accounting.mechanism import Mechanism, Reports
+from bench.defenses.strength import Strength
 from bench.points import Stage
 
 Tensors = Mapping[str, Tensor]
@@ -277,10 +278,12 @@ class Defense(ABC):
     """A choice of transforms and their parameters.  Concrete defenses are frozen dataclasses.
 
     `stages` lists all stages at which the defense may act (shown by `bench list`); the contract tests check this list.
+    `strength` names the parameter for the amount of protection, with its range; None: a single strength.
     """
 
     reference: ClassVar[str]
     stages: ClassVar[tuple[Stage, ...]]
+    strength: ClassVar[Strength | None] = None
 
     @abstractmethod
     def transforms(self, setting: Setting) -> StageTransforms:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.fed_cdp import of_examples
+from bench.defenses.strength import Strength
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.noise import GaussianNoise
 from bench.parameters import parameter
@@ -22,6 +23,7 @@ class DpSgd(Defense):
 
     reference = "Abadi et al. 2016, CCS, algorithm 1; numbers of §5.2 (MNIST, medium noise)"
     stages = ("example", "step")
+    strength = Strength("sigma", 1e-3, 1e2)
 
     clip: float = parameter(
         4.0,

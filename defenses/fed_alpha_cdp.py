@@ -8,6 +8,7 @@ from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.fed_cdp import of_examples
 from bench.defenses.schedules import AsPublished, Constant, Cyclic, Exponential, Linear, Schedule, Staircase
+from bench.defenses.strength import Strength
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.sensitivity import SensitivityNoise
 from bench.parameters import parameter
@@ -28,6 +29,7 @@ class FedAlphaCdp(Defense):
 
     reference = "Fed-αCDP §5.1 to §5.3"
     stages = ("example", "step")
+    strength = Strength("sigma", 1e-3, 1e2)
 
     clip: float = parameter(
         4.0, "C, bound on the norm of an example's gradient", unit="of the gradient", source=f"{_SOURCE}, §7", above=0

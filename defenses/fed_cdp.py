@@ -5,6 +5,7 @@ from typing import Literal
 
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Defense, Setting, StageTransforms
+from bench.defenses.strength import Strength
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.noise import GaussianNoise
 from bench.parameters import parameter
@@ -23,6 +24,7 @@ class FedCdp(Defense):
 
     reference = "Wei et al. 2021 (Fed-CDP); Fed-αCDP §4.2, §5.2 and algorithm 1"
     stages = ("example", "step")
+    strength = Strength("sigma", 1e-3, 1e2)
 
     clip: float = parameter(
         4.0, "C, bound on the norm of an example's gradient", unit="of the gradient", source="Fed-αCDP §7", above=0

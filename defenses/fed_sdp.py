@@ -6,6 +6,7 @@ from typing import Literal
 
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Defense, Setting, StageTransforms
+from bench.defenses.strength import Strength
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.noise import GaussianNoise
 from bench.parameters import parameter
@@ -25,6 +26,7 @@ class FedSdp(Defense):
 
     reference = "Fed-αCDP §4.2 (after Geyer et al. 2017; McMahan et al. 2018)"
     stages = ("client", "server", "aggregate")
+    strength = Strength("sigma", 1e-3, 1e2)
 
     at: Literal["server", "client"] = parameter("server", "place of sanitising", source="Fed-αCDP §4.2")
     clip: float = parameter(

@@ -6,6 +6,7 @@ from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Defense, Setting, StageTransforms
 from bench.defenses.fed_cdp import FedCdp
 from bench.defenses.fed_sdp import FedSdp
+from bench.defenses.strength import Strength
 from bench.parameters import parameter
 
 
@@ -19,6 +20,7 @@ class FedSplit(Defense):
 
     reference = "Bayesian DP §V-C (split accounting; Triastcyn & Faltings 2019)"
     stages = ("example", "step", "server", "aggregate")
+    strength = Strength("sigma", 1e-3, 1e2)
 
     clip: float = parameter(1.0, "C, bound on the norm of an example's gradient", source="ours", above=0)
     sigma: float = parameter(1.0, "σ, noise multiplier inside clients", source="ours", low=0)

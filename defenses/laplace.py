@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.defenses.base import Defense, Setting, StageTransforms
+from bench.defenses.strength import Strength
 from bench.defenses.transforms.noise import LaplaceNoise
 from bench.parameters import parameter
 
@@ -18,6 +19,7 @@ class Laplace(Defense):
 
     reference = "Zhu et al. 2019 (DLG), as in Fed-αCDP §4.2"
     stages = ("example", "client")
+    strength = Strength("variance", 1e-8, 1e2)
 
     variance: float = parameter(
         1e-2, "noise variance per coordinate", unit="of the update, squared", source="Fed-αCDP §4.2", low=0

@@ -5,6 +5,7 @@ from typing import Literal
 
 from bench.defenses.accounting.mechanism import Reports
 from bench.defenses.base import Defense, Setting, StageTransforms
+from bench.defenses.strength import Strength
 from bench.defenses.transforms.shuffle import ShuffleCoordinates
 from bench.defenses.transforms.two_point import TwoPoint
 from bench.parameters import parameter
@@ -22,6 +23,7 @@ class LdpFl(Defense):
 
     reference = "Sun, Qian, Chen 2021 (LDP-FL), §3, eq. 2, algorithms 1 to 3"
     stages = ("client", "exchange")
+    strength = Strength("epsilon", 1e3, 1e-3)
 
     epsilon: float = parameter(1.0, "ε of one report of one weight", source="LDP-FL §5 (MNIST)", above=0)
     range: Literal["adaptive", "fixed"] = parameter("adaptive", "source of c and r", source="LDP-FL")

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.defenses.base import Defense, Setting, StageTransforms
+from bench.defenses.strength import Strength
 from bench.defenses.transforms.low_rank import TopDirections
 from bench.parameters import parameter
 
@@ -18,6 +19,7 @@ class LowRank(Defense):
 
     reference = "ours; named without a definition in Fed-αCDP §4.1"
     stages = ("example", "client")
+    strength = Strength("share", 1.0, 0.01)
 
     share: float = parameter(
         0.1, "share of min(out, rest) singular directions kept, at least one", source="ours", above=0, high=1

@@ -10,6 +10,7 @@ from bench.defenses.accounting.shares import (
     upload_variance,
 )
 from bench.defenses.base import Defense, Setting, StageTransforms
+from bench.defenses.strength import Strength
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.shares import NoiseShares
 from bench.parameters import parameter
@@ -27,6 +28,7 @@ class Niss(Defense):
 
     reference = "Wang, Li, Zhou et al. 2021 (NISS), §IV, algorithm 2, theorems 2 and 3"
     stages = ("client", "exchange")
+    strength = Strength("sigma", 1e-3, 1e2)
 
     clip: float = parameter(1.0, "C, bound on the norm of an update", unit="of the update", source="ours", above=0)
     sigma: float = parameter(1.0, "σ, noise multiplier of one client", source="ours", low=0)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.defenses.base import Defense, Setting, StageTransforms
+from bench.defenses.strength import Strength
 from bench.defenses.transforms.mask import KeepLargest
 from bench.parameters import parameter
 
@@ -19,6 +20,7 @@ class Prune(Defense):
 
     reference = "Lin et al. 2018 (DGC), as in Fed-αCDP §4.1"
     stages = ("example", "client")
+    strength = Strength("share", 0.1, 0.9999, "log-rest")
 
     share: float = parameter(0.7, "share of coordinates set to zero", source="ours", low=0, high=1)
     at: Literal["client", "example"] = parameter(

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.defenses.base import Defense, Setting, StageTransforms
+from bench.defenses.strength import Strength
 from bench.defenses.transforms.levels import StochasticLevels
 from bench.parameters import parameter
 
@@ -20,6 +21,7 @@ class Qsgd(Defense):
 
     reference = "Alistarh et al. 2017 (QSGD), NeurIPS, §3.1, theorem 3.2 and corollary 3.3"
     stages = ("example", "client")
+    strength = Strength("levels", 65536, 1)
 
     levels: int | None = parameter(
         None,

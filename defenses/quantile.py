@@ -7,6 +7,7 @@ from typing import Literal
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.adaclip import of_rows
 from bench.defenses.base import Defense, Setting, StageTransforms
+from bench.defenses.strength import Strength
 from bench.defenses.transforms.quantile import QuantileClip
 from bench.parameters import parameter
 from bench.points import UPDATE_STAGES, Stage
@@ -26,6 +27,7 @@ class Quantile(Defense):
 
     reference = "Andrew et al. 2021; Fed-αCDP §7.6, per example as its table III suggests"
     stages = ("example", "client", "server")
+    strength = Strength("sigma", 1e-3, 1e2)
 
     at: Literal["server", "client", "example"] = parameter("client", "place of clipping", source=_SOURCE)
     sigma: float = parameter(6.0, "σ, noise multiplier", source="Fed-αCDP §7.6", above=0)

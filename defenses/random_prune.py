@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.defenses.base import Defense, Setting, StageTransforms
+from bench.defenses.strength import Strength
 from bench.defenses.transforms.mask import KeepRandom
 from bench.defenses.transforms.noise import GaussianNoise
 from bench.parameters import parameter
@@ -19,6 +20,7 @@ class RandomPrune(Defense):
 
     reference = "Shokri & Shmatikov 2015 (DSSGD), as in Fed-αCDP §4.1"
     stages = ("example", "client")
+    strength = Strength("share", 0.1, 0.9999, "log-rest")
 
     share: float = parameter(
         0.7, "share of coordinates set to zero, more if few pass the threshold", source="ours", low=0, high=1

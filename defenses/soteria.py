@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from bench.defenses.base import Defense, Setting, StageTransforms
+from bench.defenses.strength import Strength
 from bench.defenses.transforms.features import linear
 from bench.defenses.transforms.representation import PruneRepresentation
 from bench.parameters import parameter
@@ -18,6 +19,7 @@ class Soteria(Defense):
 
     reference = "Sun et al. 2021 (Soteria), §4; Risk-balanced's PLD"
     stages = ("example",)
+    strength = Strength("share", 0.05, 0.99, "log-rest")
 
     share: float = parameter(
         0.6, "share of pruned features: .6 for DGA, .8 for GIA", source="Risk-balanced §6", low=0, high=1

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from bench.defenses.base import Defense, Setting, StageTransforms
+from bench.defenses.strength import Strength
 from bench.defenses.transforms.feedback import RememberUnsent
 from bench.parameters import parameter
 
@@ -18,6 +19,7 @@ class TopK(Defense):
 
     reference = "Stich et al. 2018, NeurIPS, algorithm 1 (Mem-SGD); share of Aji & Heafield 2017"
     stages = ("client",)
+    strength = Strength("kept", 0.9, 1e-4)
 
     kept: float = parameter(
         0.01, "k/d, share of sent coordinates", source="Aji & Heafield 2017 (drops 99 %)", low=0, high=1

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from bench.defenses.base import Defense, Setting, StageTransforms
+from bench.defenses.strength import Strength
 from bench.defenses.transforms.unambiguous import SendUnambiguous
 from bench.parameters import parameter
 
@@ -23,6 +24,7 @@ class VarianceBased(Defense):
 
     reference = "Tsuzuku et al. 2018, ICLR workshop, §4, algorithm 1"
     stages = ("step",)
+    strength = Strength("threshold", 0.1, 100.0)
 
     threshold: float = parameter(
         1.0, "α, least r² for sending, in units of v; 1 to 2 in the paper", source="Tsuzuku et al. 2018 §6", low=0

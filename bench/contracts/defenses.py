@@ -13,6 +13,7 @@ from bench.contracts.precision import precision
 from bench.contracts.reports import reports
 from bench.contracts.sensitivity import sensitivity
 from bench.contracts.situations import Tensors, differing, setting_of, under_two_seeds
+from bench.contracts.strength import strength
 from bench.contracts.trials import (
     CLIENTS,
     CLOSE,
@@ -256,6 +257,7 @@ CONTRACTS = (
     Contract("unlinked", "coordinates that it says are unlinked cannot be linked", unlinked),
     Contract("linked", "a client's row is its own, not another's", linked),
     Contract("norms", "norms decide what it says they do", by_norms),
+    Contract("strength", "a stronger value of its declared strength moves the reading further", strength),
     Contract("gradual", "a gradual version of its hard decisions tends to them", gradual),
     Contract("description", "what it tells attackers is the reading, at the truth", description),
 )

@@ -1,0 +1,75 @@
+"""A family's strength: the parameter that a user raises for more protection, with its range."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_type_hints
+
+
+@dataclass(frozen=True, slots=True)
+class Strength:
+    """A numeric parameter of a defense, with a weak and a strong end.
+
+    A position in [0, 1] says how strong a value is: 0 at `weak`, 1 at `strong`. `weak` may be larger than `strong`, as
+    for the share of coordinates that a client keeps.
+    """
+
+    parameter: str
+    """Name of the parameter."""
+    weak: float
+    """Weakest value; the reading moves least from the undefended reading."""
+    strong: float
+    """Strongest value; the reading moves most."""
+    scale: Literal["log", "log-rest"] = "log"
+    """Equal steps in the position are equal factors of the value x (`log`), or of 1 - x (`log-rest`, for shares)."""
+
+    def __post_init__(self) -> None:
+        if self.weak == self.strong:
+            raise ValueError(f"strength {self.parameter}: weak and strong are equal ({self.weak:g})")
+        for end in (self.weak, self.strong):
+            if not (math.isfinite(end) and self._scaled(end) > 0):
+                bound = "above 0" if self.scale == "log" else "below 1"
+                raise ValueError(f"strength {self.parameter}: an end must be {bound}, got {end:g}")
+
+    def value(self, position: float) -> float:
+        """Return the parameter's value at a position in [0, 1]."""
+        weak, strong = math.log(self._scaled(self.weak)), math.log(self._scaled(self.strong))
+        return self._scaled(math.exp(weak + position * (strong - weak)))
+
+    def position(self, value: float) -> float:
+        """Return the position of a value; below 0 or above 1 outside the range, ±inf at the end of the scale."""
+        scaled = self._scaled(value)
+        end = math.copysign(math.inf, self._scaled(self.weak) - self._scaled(self.strong))
+        if scaled <= 0:
+            return end
+        weak, strong = math.log(self._scaled(self.weak)), math.log(self._scaled(self.strong))
+        return (math.log(scaled) - weak) / (strong - weak)
+
+    def words(self) -> str:
+        """Return the strength for a table, such as `sigma from 0.01 (weak) to 100 (strong)`."""
+        return f"{self.parameter} from {self.weak:g} (weak) to {self.strong:g} (strong)"
+
+    def _scaled(self, value: float) -> float:
+        return value if self.scale == "log" else 1 - value
+
+
+def at_strength(defense: Any, position: float) -> Any:
+    """Return a copy of a defense at a position of its strength; whole-number parameters are rounded.
+
+    Raises `ValueError` if the class declares no strength, or if the parameter is missing or takes no number.
+    """
+    strength = type(defense).strength
+    if strength is None:
+        raise ValueError(f"{type(defense).__name__} declares no strength")
+    kind = _number(type(defense), strength.parameter)
+    value = strength.value(position)
+    return dataclasses.replace(defense, **{strength.parameter: round(value) if kind is int else value})
+
+
+def _number(defense: type, parameter: str) -> type:
+    """Return int or float, as the parameter's annotation says."""
+    hint = get_type_hints(defense).get(parameter)
+    for kind in (int, float):
+        if kind in (hint, *get_args(hint)):
+            return kind
+    raise ValueError(f"strength {parameter}: {defense.__name__} has no numeric parameter of this name")
