@@ -17,9 +17,11 @@ from bench.defenses.accounting.mechanism import Mechanism, sampling_of, uses_of_
 from bench.defenses.accounting.report import at_tap, released
 from bench.defenses.adaclip import AdaClip
 from bench.defenses.base import Setting
+from bench.defenses.dp_sgd import DpSgd
 from bench.defenses.fed_alpha_cdp import FedAlphaCdp
 from bench.defenses.fed_cdp import FedCdp
 from bench.defenses.fed_sdp import FedSdp
+from bench.defenses.fed_split import FedSplit
 from bench.defenses.gaussian import Gaussian
 from bench.defenses.quantile import Quantile
 from bench.federated.privacy import NO_MECHANISM, account, at_point
@@ -408,3 +410,62 @@ def test_what_no_accountant_takes_is_one_line(option: str, value: str) -> None:
 def test_the_ends_of_what_is_taken_have_figures(sigma: str, q: str, steps: str) -> None:
     made = CliRunner().invoke(privacy, ["--sigma", sigma, "--q", q, "--steps", steps])
     assert made.exit_code == 0, made.exception
+
+
+@pytest.mark.parametrize("steps", [2, 3, 8])
+@pytest.mark.parametrize("clients", [2, 10])
+def test_later_local_steps_may_cancel_other_clients_noise_in_the_mean(clients: int, steps: int) -> None:
+    """Other clients have loss |w|²/2 at rate 1, so each step takes earlier noise off; the attacked client's gradient is
+    the constant ±C in every step.  The mean is then Gaussian, with a known distance of the two cases.
+    """
+    sigma, clip = 0.2, 1.0
+    noise = np.eye(clients * steps).reshape(clients, steps, -1)  # each draw's coefficients, in units of σC
+    update, shift = np.zeros((clients, clients * steps)), np.zeros(clients)
+    for step in range(steps):
+        gradient = -update  # w = -update
+        gradient[0] = 0
+        update += gradient + noise[:, step]
+        shift[0] += 2 * clip
+    reached = shift.sum() / (sigma * clip * np.linalg.norm(update.sum(0)))
+    assert reached == pytest.approx(2 * steps / (sigma * np.sqrt(clients - 1 + steps)))
+    setting = dataclasses.replace(PAPER, clients=clients, per_round=clients, steps=steps, batch=1, client_examples=1)
+    found, _ = at_point(
+        DpSgd(clip=clip, sigma=sigma), setting, point("aggregate"), tensors=3, coordinates=1, round_=0, observations=1
+    )
+    assert found is not None and found.multiplier is not None
+    stated = np.sqrt(found.steps) / found.multiplier[0]
+    assert stated >= reached
+    assert 2 * np.sqrt(steps) / (sigma * np.sqrt(clients)) < reached, "noise of all clients in each step falls short"
+    assert found.epsilon is not None and found.epsilon >= composition.gaussian(1 / reached, 1e-5)
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_mean_after_local_steps_is_bounded_by_the_clients_own_noise(batch: int) -> None:
+    """The mean follows from the client's update and from other clients' updates, so its ε is at most type-0's."""
+    for steps in (1, 2, 5):
+        setting = dataclasses.replace(PAPER, clients=10, per_round=4, steps=steps, batch=batch, client_examples=100)
+        for defense in (DpSgd(clip=1.0, sigma=2.0), FedCdp(), FedSplit()):
+            mean, server = (
+                at_point(defense, setting, point(name), tensors=3, coordinates=9, round_=0, observations=2)[0]
+                for name in ("aggregate", "type-0")
+            )
+            assert mean is not None and server is not None
+            if mean.epsilon is not None and server.epsilon is not None:
+                assert mean.epsilon <= server.epsilon * (1 + 1e-9)
+
+
+def test_noise_after_the_last_local_step_of_every_client_counts_in_the_mean() -> None:
+    """A client-level mechanism adds noise after training: local steps change nothing."""
+    one, many = (
+        at_point(
+            FedSdp(at="client", noise="each"),
+            dataclasses.replace(PAPER, steps=steps),
+            point("aggregate"),
+            tensors=3,
+            coordinates=9,
+            round_=0,
+            observations=1,
+        )[0]
+        for steps in (1, 5)
+    )
+    assert one is not None and one == many

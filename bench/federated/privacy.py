@@ -1,5 +1,6 @@
 """ε for a training and for a reading: a defense's mechanism in its federated setting."""
 
+import math
 from dataclasses import dataclass, replace
 
 from bench.defenses.accounting import local
@@ -7,7 +8,7 @@ from bench.defenses.accounting.mechanism import Mechanism, Reports, Sampling, sa
 from bench.defenses.accounting.report import at_tap, paper_epsilon, released
 from bench.defenses.base import Defense, Setting
 from bench.epsilon import Epsilon
-from bench.points import Point
+from bench.points import UPDATE_STAGES, Point
 
 NO_MECHANISM = "it adds no noise that is calibrated to a bound on what one example or client can change"
 
@@ -79,6 +80,32 @@ def at_point(
         shown = range(first, first + (setting.steps if inside else 1))
         at = min(shown, key=lambda step: mechanism.sigmas[min(step, len(mechanism.sigmas) - 1)])
     report = at_tap(mechanism, where.after, tensors=tensors, uses=uses * observations, at=at)
+    if inside and where.after == "aggregate" and setting.steps > 1:
+        report = _of_mean(mechanism, setting, tensors=tensors, uses=uses, at=at, observations=observations)
     if report is None:
         return None, f"nothing protects one {mechanism.unit} by itself at {where.name}"
     return report, None
+
+
+def _of_mean(
+    mechanism: Mechanism, setting: Setting, *, tensors: int, uses: int, at: int, observations: int
+) -> Epsilon | None:
+    """Return ε of an example at the mean of clients after L ≥ 2 noisy local steps: the smaller of two valid bounds.
+
+    A client's later step reads weights with noise from earlier steps, and may take this noise off again.  Hence only
+    the noise of the last step is certain to stay in the mean.
+
+    - The example's client by itself: each use of the example has the client's noise of the same step, because later
+      steps only process a noisy gradient.
+    - The last step: noise of all K clients, against the shift of the whole update.  A first use replaces one clipped
+      gradient (two with a copy in the batch), and each of at most L - 1 later steps replaces all B.
+    """
+    update = next((stage for stage in reversed(UPDATE_STAGES) if stage in mechanism.rows), None)
+    copies = min(setting.batch, 2) if uses > 1 else 1
+    shift = copies + setting.batch * (setting.steps - 1)  # in units of one replaced gradient
+    factors = [mechanism.rows["aggregate"] * math.sqrt(uses) / shift] if "aggregate" in mechanism.rows else []
+    factors += [mechanism.rows[update]] if update is not None else []
+    if not factors:
+        return None
+    valid = replace(mechanism, rows={"aggregate": max(factors)})
+    return at_tap(valid, "aggregate", tensors=tensors, uses=uses * observations, at=at)
