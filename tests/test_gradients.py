@@ -369,3 +369,62 @@ def test_soft_cross_entropy_and_one_hot() -> None:
     torch.testing.assert_close(
         gradients.soft_cross_entropy(logits, soft), F.cross_entropy(logits, soft, reduction="none")
     )
+
+
+class _Own(nn.Module):
+    """Layers whose weights the model uses without a call of the layer."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.first, self.last = way, nn.Linear(5, 5), nn.Linear(5, CLASSES)
+        if way == "hidden":
+            nn.init.zeros_(self.last.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, w = torch.tanh(self.first(x)), self.last.weight
+        if self.way == "by function":
+            return F.linear(h, w, self.last.bias)
+        if self.way == "transposed":
+            return self.last(torch.tanh(F.linear(h, self.first.weight.t())))
+        if self.way == "normalised":
+            return 5 * F.linear(F.normalize(h, dim=1), F.normalize(w, dim=1)) + self.last.bias
+        if self.way == "product":
+            return h @ w.t() + self.last.bias
+        if self.way == "gate":
+            return self.last(h) / w.norm()
+        if self.way == "penalty":
+            return self.last(h) + self.first.weight.square().sum() * self.last.bias
+        return self.last(torch.tanh(F.linear(h, self.first.weight)))  # "hidden": behind a zero weight
+
+
+@pytest.mark.parametrize("way", ["by function", "transposed", "normalised", "product", "gate", "penalty", "hidden"])
+@pytest.mark.parametrize("differentiable", [False, True])
+@pytest.mark.parametrize("groups", [1, 3])
+def test_weights_used_outside_of_their_layer(way: str, differentiable: bool, groups: int) -> None:
+    """Equal to autograd by groups, with and without a graph; the derivative is autograd's, too."""
+    torch.manual_seed(0)
+    model = _Own(way).double()
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+    inputs = torch.randn(groups, 2, 5, dtype=torch.float64, requires_grad=differentiable)
+    targets = one_hot(torch.arange(groups * 2).reshape(groups, 2) % CLASSES, CLASSES, torch.float64)
+    found = group_gradients(model, weights, inputs, targets, differentiable=differentiable)
+    expected = gradients._one_by_one(model, weights, inputs, targets)
+    for name, value in expected.items():
+        assert torch.allclose(found[name], value, rtol=1e-9, atol=1e-12), name
+    if differentiable:
+        slopes = [
+            torch.autograd.grad(sum(value.square().sum() for value in each.values()), inputs)[0]
+            for each in (found, expected)
+        ]
+        assert torch.allclose(*slopes, rtol=1e-9, atol=1e-12)
+
+
+def test_ordinary_layers_keep_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test of a model runs once; later calls use the hooks alone."""
+    model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, CLASSES))
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+    inputs, targets = torch.randn(3, 2, 5), one_hot(torch.zeros(3, 2, dtype=torch.int64), CLASSES, torch.float32)
+    group_gradients(model, weights, inputs, targets)
+    for slow in ("_one_by_one", "_by_func"):
+        monkeypatch.setattr(gradients, slow, None)
+    group_gradients(model, weights, inputs, targets)
