@@ -268,7 +268,7 @@ def test_without_a_reference_the_lines_say_so(tmp_path: Path, monkeypatch: pytes
     standing = attackers.ranked([outcome("mine", [[True], [False]])])
     assert standing is not None
     said = dict(attackers.lines(standing, "mine · adaptive"))
-    why = "no reference results of attacks-v1 ship with this bench yet"
+    why = "this package has no reference results of attacks-v1 yet"
     assert said["rank"].startswith(f"1 of 1 in this run alone ({why})")
     assert said["only"] == "1 examples; no other attack is there to compare"
 

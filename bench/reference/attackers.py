@@ -59,7 +59,7 @@ def ranked(mine: Iterable[Record] = (), *, without: str = "") -> Ranked | None:
     A run's record counts if the reference has its cell with another attack. `without`: a reason to omit the reference.
     """
     shipped = tuple(store.read(VERSION)) if not without and VERSION in store.versions() else ()
-    why = without if without or shipped else f"no reference results of {VERSION} ship with this bench yet"
+    why = without if without or shipped else f"this package has no reference results of {VERSION} yet"
     published = [cell for _, cell in _attacks(shipped)]
     conditions, known = {any_attack(cell) for cell in published}, {attack_name(cell) for cell in published}
     joining = [(record, cell) for record, cell in _attacks(mine) if not shipped or any_attack(cell) in conditions]
@@ -113,10 +113,14 @@ def _rank(standing: Ranked, attack: str, names: Mapping[str, str]) -> str:
 
 
 def _points(difference: float, low: float, high: float) -> str:
-    """Format a difference between rates in percentage points, with its interval."""
-    ends = ", ".join(f"{100 * end:+.0f}" for end in (low, high))
     shown = "no difference shown" if low <= 0 <= high else "more" if difference > 0 else "less"
-    return f"{shown}, {100 * difference:+.0f} points [{ends}] on the same victims".replace("-", "−")
+    return f"{shown}, {_signed(difference)} points [{_signed(low)}, {_signed(high)}] on the same victims"
+
+
+def _signed(value: float) -> str:
+    """Format a difference between rates in percentage points, such as −8, +4 or 0."""
+    points = round(100 * value)
+    return f"{points:+d}".replace("-", "−") if points else "0"
 
 
 def _only(cross: Cross, attack: str, conditions: Sequence[str]) -> str:
@@ -175,7 +179,7 @@ def _draw(published: Cross, drawn: Cross, attack: str, victims: str) -> str:
         verdict = "a rise beyond the interval"
     else:
         verdict = "no difference shown"
-    points = f"{100 * change:+.0f} points [{100 * low:+.0f}, {100 * high:+.0f}]".replace("-", "−")
+    points = f"{_signed(change)} points [{_signed(low)}, {_signed(high)}]"
     rates = f"published {share(first.rate)} [{interval(first.interval)}], draw {number} {share(second.rate)}"
     return f"{rates} [{interval(second.interval)}]; {points}: {verdict}"
 
