@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import measures
 
 from bench.attacks.objective.mismatch import observations
-from bench.attacks.search import curvature
+from bench.attacks.search import curvature, tiles
 from bench.attacks.search.prior import NoiseModel, Prior
 from bench.attacks.search.probable import mismatch_of
 from bench.attacks.search.problem import MatchingProblem
@@ -47,7 +47,7 @@ def main() -> None:
         case = measures.case(data, max(COUNTS), args.data_dir)
         prior = public_space(case.reading)
         for name in ("full", "chosen"):
-            tiles_of = (lambda shape: None) if name == "full" else curvature.tiles_of
+            tiles_of = (lambda shape: None) if name == "full" else tiles.tiles_of
             with mock.patch.object(curvature, "tiles_of", tiles_of):
                 seconds, space = _timed(partial(curvature.equal_curvature, prior, case.reading, measures.KEY))
             for count in COUNTS:
