@@ -40,7 +40,7 @@ def command(name: str, kind: str | None, as_json: bool) -> None:
     }
     if kind == "defenses":
         strength = entry.strength  # type: ignore[attr-defined]  # a `Defense`
-        content["strength"] = dataclasses.asdict(strength) if strength and as_json else strength and strength.words()
+        content["strength"] = strength and (dataclasses.asdict(strength) if as_json else strength.words())
     if as_json:
         common.print_json(content)
     else:
@@ -76,7 +76,6 @@ def _print(content: dict[str, Any], declared: tuple[Parameter, ...]) -> None:
     click.echo(f"{heading}  {registry.SINGULAR[content['kind']]}\n\n{content['doc']}\n")
     lines = [(key, words(value)) for key, value in content.items() if key not in _SAID]
     origin = f"{content['distribution']} {content['version']}" if content["distribution"] else "--plugin"
-    lines = [(key, text) for key, text in lines if text]
     for key, text in (*lines, ("from", origin), ("file", content["file"]), ("class", content["target"])):
         click.echo(f"{key + ':':<12} {text}")
     if not declared:

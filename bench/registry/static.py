@@ -15,6 +15,8 @@ from pathlib import Path
 
 from bench.errors import PluginError
 
+_COMPUTED = object()  # a value that only the class's code gives; it hides a base class's constant
+
 
 def file_of(module: str) -> Path | None:
     """Return a module's source file; None for a missing or built-in module, or a folder without `__init__.py`."""
@@ -46,7 +48,7 @@ def read(module: str, name: str, file: Path | None = None) -> dict[str, object]:
     if definition is None:
         raise PluginError(f"{path}: there is no class {name!r}")
     scope, node = definition
-    literals = dict(_inherited(scope, node))
+    literals = {key: value for key, value in dict(_inherited(scope, node)).items() if value is not _COMPUTED}
     doc = ast.get_docstring(node)
     return {**literals, "__doc__": doc} if doc else literals
 
@@ -149,11 +151,13 @@ def _literals(node: ast.ClassDef) -> Iterator[tuple[str, object]]:
         if isinstance(statement, ast.Assign):
             targets, value = statement.targets, statement.value
         elif isinstance(statement, ast.AnnAssign) and "ClassVar" in ast.unparse(statement.annotation):
-            targets, value = [statement.target], statement.value or ast.Name("absent")
+            if statement.value is None:
+                continue  # an annotation alone sets nothing
+            targets, value = [statement.target], statement.value
         else:
             continue
         try:
-            literal = ast.literal_eval(value)
+            literal: object = ast.literal_eval(value)
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            continue
+            literal = _COMPUTED
         yield from ((target.id, literal) for target in targets if isinstance(target, ast.Name))
