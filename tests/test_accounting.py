@@ -429,14 +429,14 @@ def test_later_local_steps_may_cancel_other_clients_noise_in_the_mean(clients: i
     reached = shift.sum() / (sigma * clip * np.linalg.norm(update.sum(0)))
     assert reached == pytest.approx(2 * steps / (sigma * np.sqrt(clients - 1 + steps)))
     setting = dataclasses.replace(PAPER, clients=clients, per_round=clients, steps=steps, batch=1, client_examples=1)
-    found, _ = at_point(
+    report, _ = at_point(
         DpSgd(clip=clip, sigma=sigma), setting, point("aggregate"), tensors=3, coordinates=1, round_=0, observations=1
     )
-    assert found is not None and found.multiplier is not None
-    stated = np.sqrt(found.steps) / found.multiplier[0]
+    assert report is not None and report.multiplier is not None
+    stated = np.sqrt(report.steps) / report.multiplier[0]
     assert stated >= reached
     assert 2 * np.sqrt(steps) / (sigma * np.sqrt(clients)) < reached, "noise of all clients in each step falls short"
-    assert found.epsilon is not None and found.epsilon >= composition.gaussian(1 / reached, 1e-5)
+    assert report.epsilon is not None and report.epsilon >= composition.gaussian(1 / reached, 1e-5)
 
 
 @pytest.mark.parametrize("batch", [1, 5])

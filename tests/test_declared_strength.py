@@ -61,8 +61,8 @@ def test_a_defense_at_a_strength_keeps_its_other_parameters() -> None:
 
 
 def test_a_parameter_that_replaces_the_strength_is_refused_by_the_contract_only_for_its_defaults() -> None:
-    (found,) = check_instance("defenses", LowRank(rank=2), only={"strength"})
-    assert found.status == "ok"
+    (outcome,) = check_instance("defenses", LowRank(rank=2), only={"strength"})
+    assert outcome.status == "ok"
 
 
 @pytest.mark.parametrize("name", registry.names("defenses"))
@@ -112,18 +112,18 @@ class _Folded(_Shrink):
         (_Shrink, Strength("name", 0.1, 1.0), "no numeric parameter of this name"),
     ],
 )
-def test_a_wrong_strength_is_found(kind: type[_Shrink], strength: Strength, words: str, monkeypatch) -> None:
+def test_a_wrong_strength_breaks_the_contract(kind: type[_Shrink], strength: Strength, words: str, monkeypatch) -> None:
     monkeypatch.setattr(kind, "strength", strength)
-    (found,) = check_instance("defenses", kind(), only={"strength"})
-    assert found.status == "broken" and words in found.reason and "\n" not in found.reason, found.reason
+    (outcome,) = check_instance("defenses", kind(), only={"strength"})
+    assert outcome.status == "broken" and words in outcome.reason and "\n" not in outcome.reason, outcome.reason
 
 
 def test_a_right_strength_passes_and_none_is_skipped(monkeypatch) -> None:
-    (found,) = check_instance("defenses", _Shrink(), only={"strength"})
-    assert found.status == "skipped"
+    (outcome,) = check_instance("defenses", _Shrink(), only={"strength"})
+    assert outcome.status == "skipped"
     monkeypatch.setattr(_Shrink, "strength", Strength("share", 0.1, 0.99, "log-rest"))
-    (found,) = check_instance("defenses", _Shrink(), only={"strength"})
-    assert found.status == "ok", found.reason
+    (outcome,) = check_instance("defenses", _Shrink(), only={"strength"})
+    assert outcome.status == "ok", outcome.reason
 
 
 def test_strengths_are_no_parameters() -> None:

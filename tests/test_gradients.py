@@ -407,14 +407,14 @@ def test_weights_used_outside_of_their_layer(way: str, differentiable: bool, gro
     weights = {name: value.detach() for name, value in model.named_parameters()}
     inputs = torch.randn(groups, 2, 5, dtype=torch.float64, requires_grad=differentiable)
     targets = one_hot(torch.arange(groups * 2).reshape(groups, 2) % CLASSES, CLASSES, torch.float64)
-    found = group_gradients(model, weights, inputs, targets, differentiable=differentiable)
+    grouped = group_gradients(model, weights, inputs, targets, differentiable=differentiable)
     expected = gradients._one_by_one(model, weights, inputs, targets)
     for name, value in expected.items():
-        assert torch.allclose(found[name], value, rtol=1e-9, atol=1e-12), name
+        assert torch.allclose(grouped[name], value, rtol=1e-9, atol=1e-12), name
     if differentiable:
         first, second = (
             torch.autograd.grad(torch.stack([value.square().sum() for value in each.values()]).sum(), inputs)[0]
-            for each in (found, expected)
+            for each in (grouped, expected)
         )
         assert torch.allclose(first, second, rtol=1e-9, atol=1e-12)
 

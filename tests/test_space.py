@@ -185,13 +185,13 @@ def test_a_block_covariance_is_recovered_from_draws() -> None:
     """16 phases from 8000 draws: an element is good to about √(2/8000) = 1.6 % of the largest."""
     _, tiles, blocks = _alike_tiles()
     draws = torch.randn(4, 8000, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    found = block_covariance(tiles, tiles.images(draws @ torch.linalg.cholesky(blocks).mT))
-    assert (found - blocks).abs().max() < 0.08 * blocks.abs().max()
+    estimate = block_covariance(tiles, tiles.images(draws @ torch.linalg.cholesky(blocks).mT))
+    assert (estimate - blocks).abs().max() < 0.08 * blocks.abs().max()
 
 
 def test_a_block_diagonal_curvature_in_the_priors_variables() -> None:
     space, tiles, blocks = _alike_tiles()
-    factor = space.inputs(torch.eye(64, dtype=torch.float64)) - space.mean.flatten()
+    factor = space.inputs(torch.eye(64, dtype=torch.float64)) - space.mean.flatten()  # not `linear_part`: an oracle
     spectra = tiles.spectra(factor)
     expected = torch.einsum("fnp,fpq,fmq->nm", spectra, blocks, spectra)
     assert torch.allclose(in_variables(space, blocks, tiles, factor), expected, atol=1e-9)
