@@ -40,9 +40,12 @@ class Draws(Protocol):
     def uniform(self, name: str, like: Tensor) -> Tensor: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Public:
-    """Knowledge which all clients, the server and the attacker share before a training or an attack begins."""
+    """Knowledge which all clients, the server and the attacker share before a training or an attack begins.
+
+    Two objects are equal only if they are the same object: tensors have no single truth value.
+    """
 
     model: nn.Module
     weights: Tensors

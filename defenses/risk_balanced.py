@@ -1,9 +1,9 @@
 """Random perturbation of slices with equal leakage risk, with global compensation (the paper Risk-balanced)."""
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from bench.defenses.base import Defense, Public, Setting, StageTransforms, Transform
@@ -14,9 +14,6 @@ from bench.defenses.transforms.compensate import Compensate
 from bench.defenses.transforms.slices import SliceNoise
 from bench.parameters import parameter
 from bench.points import Stage
-
-# Results of `layer_risks`, the newest last: (public knowledge, (root, root_bias, directions), risks).
-_MEASURED: deque[tuple[Public, tuple[int, float, int], dict[str, float]]] = deque(maxlen=4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,15 +77,10 @@ class RiskBalanced(Defense):
             raise ValueError("risk is measured on public examples, and there are none")
         if self.slicing == "size":
             return equal_size(public.weights, self.slices)
-        return equal_risk(public.weights, self._risks(public), self.slices)
+        risks = _risks(public, examples=self.root, bias=self.root_bias, directions=self.directions)
+        return equal_risk(public.weights, risks, self.slices)
 
-    def _risks(self, public: Public) -> dict[str, float]:
-        """Return each layer's risk; the last few results are kept, because strengths of a setting share one."""
-        choice = (self.root, self.root_bias, self.directions)
-        for known, chosen, risks in _MEASURED:
-            if known is public and chosen == choice:
-                return risks
-        root = root_set(public, examples=self.root, bias=self.root_bias)
-        risks = layer_risks(root, directions=self.directions)
-        _MEASURED.append((public, choice, risks))
-        return risks
+
+@lru_cache(maxsize=4)  # all strengths of a setting share the risks, which take seconds
+def _risks(public: Public, *, examples: int, bias: float, directions: int) -> dict[str, float]:
+    return layer_risks(root_set(public, examples=examples, bias=bias), directions=directions)

@@ -33,21 +33,22 @@ class Strength:
 
     def value(self, position: float) -> float:
         """Return the parameter's value at a position in [0, 1]."""
-        weak, strong = math.log(self._scaled(self.weak)), math.log(self._scaled(self.strong))
+        weak, strong = self._ends
         return self._scaled(math.exp(weak + position * (strong - weak)))
 
     def position(self, value: float) -> float:
         """Return the position of a value; below 0 or above 1 outside the range, ±inf at the end of the scale."""
+        weak, strong = self._ends
         scaled = self._scaled(value)
-        end = math.copysign(math.inf, self._scaled(self.weak) - self._scaled(self.strong))
-        if scaled <= 0:
-            return end
-        weak, strong = math.log(self._scaled(self.weak)), math.log(self._scaled(self.strong))
-        return (math.log(scaled) - weak) / (strong - weak)
+        return ((math.log(scaled) if scaled > 0 else -math.inf) - weak) / (strong - weak)
 
     def words(self) -> str:
         """Return the strength for a table, such as `sigma from 0.01 (weak) to 100 (strong)`."""
         return f"{self.parameter} from {self.weak:g} (weak) to {self.strong:g} (strong)"
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        return math.log(self._scaled(self.weak)), math.log(self._scaled(self.strong))
 
     def _scaled(self, value: float) -> float:
         return value if self.scale == "log" else 1 - value

@@ -167,11 +167,15 @@ def _moments(public: Tensor, images: bool) -> tuple[Tensor, Tensor, Tensor]:
     centred = flat - mean
     covariance = centred.T @ centred / len(flat)
     if images:
-        eye = torch.eye(flat.shape[1], dtype=flat.dtype)
-        space = spectrum(public)
-        columns = space.inputs(eye) - space.mean.flatten()
+        columns = linear_part(spectrum(public))
         return mean, covariance, columns.T @ columns
     return mean, covariance, covariance.diagonal().diag()
+
+
+def linear_part(space: Gaussian) -> Tensor:
+    """Return the change of inputs per unit of each variable of a space, (variable, value)."""
+    eye = torch.eye(space.mean.numel()).to(space.mean)
+    return space.inputs(eye) - space.mean.flatten()
 
 
 def _shrunk(moments: tuple[Tensor, Tensor, Tensor], share: float) -> Dense:

@@ -12,7 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from bench.attacks.search.space import Gaussian, cosines
+from bench.attacks.search.space import Gaussian, cosines, linear_part
 
 _SIDES = (4, 2, 3, 5)  # pixels, first choice first; 4 is the total stride of most nets for small images
 
@@ -70,6 +70,5 @@ def in_variables(space: Gaussian, blocks: Tensor, tiles: Tiles, like: Tensor) ->
     `space` (value, value)."""
     values, vectors = torch.linalg.eigh(blocks)
     root = ((vectors * values.clamp_min(0).sqrt()[:, None]) @ vectors.mT).to(like)
-    columns = space.inputs(torch.eye(space.mean.numel()).to(like)) - space.mean.flatten().to(like)
-    rows: Tensor = (tiles.spectra(columns) @ root).transpose(1, 2).flatten(0, 1)
+    rows: Tensor = (tiles.spectra(linear_part(space).to(like)) @ root).transpose(1, 2).flatten(0, 1)
     return rows.T @ rows

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from bench.contracts.base import ContractSkipped, require
-from bench.contracts.trials import first_trial
+from bench.contracts.trials import first_trial, joined
 from bench.defenses.base import Defense
 from bench.defenses.strength import at_strength
 from bench.points import GRADIENT_STAGES
@@ -54,9 +54,7 @@ def _moved(defense: Defense) -> float:
         raise ContractSkipped("no stage of a gradient is wired")
     total = 0.0
     for stage in stages:
-        before = trial.at(stage)
-        whole = sum(float(value.square().sum()) for value in before.values())
-        for draw in range(_DRAWS):
-            after = trial.apply(stage, trial.at(stage), draw=draw)
-            total += sum(float((after[name] - value).square().sum()) for name, value in before.items()) / whole
-    return total / _DRAWS
+        before = joined(trial.at(stage))
+        after = (joined(trial.apply(stage, trial.at(stage), draw=draw)) for draw in range(_DRAWS))
+        total += sum(float((value - before).square().sum() / before.square().sum()) for value in after) / _DRAWS
+    return total

@@ -79,18 +79,16 @@ def at_point(
         first = round_ * setting.steps
         shown = range(first, first + (setting.steps if inside else 1))
         at = min(shown, key=lambda step: mechanism.sigmas[min(step, len(mechanism.sigmas) - 1)])
-    report = at_tap(mechanism, where.after, tensors=tensors, uses=uses * observations, at=at)
-    if inside and where.after == "aggregate" and setting.steps > 1:
-        report = _of_mean(mechanism, setting, tensors=tensors, uses=uses, at=at, observations=observations)
+    later_steps = inside and where.after == "aggregate" and setting.steps > 1
+    visible = _of_mean(mechanism, setting, uses) if later_steps else mechanism
+    report = at_tap(visible, where.after, tensors=tensors, uses=uses * observations, at=at)
     if report is None:
         return None, f"nothing protects one {mechanism.unit} by itself at {where.name}"
     return report, None
 
 
-def _of_mean(
-    mechanism: Mechanism, setting: Setting, *, tensors: int, uses: int, at: int, observations: int
-) -> Epsilon | None:
-    """Return ε of an example at the mean of clients after L ≥ 2 noisy local steps: the smaller of two valid bounds.
+def _of_mean(mechanism: Mechanism, setting: Setting, uses: int) -> Mechanism:
+    """Return the mechanism of an example at the mean of clients after L ≥ 2 noisy local steps, by two valid bounds.
 
     A client's later step reads weights with noise from earlier steps, and may take this noise off again.  Hence only
     the noise of the last step is certain to stay in the mean.
@@ -100,12 +98,9 @@ def _of_mean(
     - The last step: noise of all K clients, against the shift of the whole update.  A first use replaces one clipped
       gradient (two with a copy in the batch), and each of at most L - 1 later steps replaces all B.
     """
-    update = next((stage for stage in reversed(UPDATE_STAGES) if stage in mechanism.rows), None)
     copies = min(setting.batch, 2) if uses > 1 else 1
     shift = copies + setting.batch * (setting.steps - 1)  # in units of one replaced gradient
-    factors = [mechanism.rows["aggregate"] * math.sqrt(uses) / shift] if "aggregate" in mechanism.rows else []
-    factors += [mechanism.rows[update]] if update is not None else []
-    if not factors:
-        return None
-    valid = replace(mechanism, rows={"aggregate": max(factors)})
-    return at_tap(valid, "aggregate", tensors=tensors, uses=uses * observations, at=at)
+    update = [mechanism.rows[stage] for stage in UPDATE_STAGES if stage in mechanism.rows][-1:]
+    mean = [mechanism.rows["aggregate"] * math.sqrt(uses) / shift] if "aggregate" in mechanism.rows else []
+    bounds = update + mean
+    return replace(mechanism, rows={"aggregate": max(bounds)} if bounds else {})

@@ -8,11 +8,9 @@ whole evaluation. "built": seconds to fit the space, once for all readings. "ful
 import argparse
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
 from unittest import mock
 
 import torch
@@ -31,7 +29,7 @@ from bench.attacks.solvers.lbfgs import Lbfgs
 from bench.gradients import group_gradients, one_hot
 from bench.trip import Reading
 
-T = TypeVar("T")
+timed = partial(measures.timed, clock=time.process_time)  # other work may share the machine
 COUNTS = (1, 8, 32)
 STEPS = 40  # of the solver, at least: history makes later steps dearer
 
@@ -49,7 +47,7 @@ def main() -> None:
         for name in ("full", "chosen"):
             tiles_of = (lambda shape: None) if name == "full" else tiles.tiles_of
             with mock.patch.object(curvature, "tiles_of", tiles_of):
-                seconds, space = _timed(partial(curvature.equal_curvature, prior, case.reading, measures.KEY))
+                seconds, space = timed(partial(curvature.equal_curvature, prior, case.reading, measures.KEY))
             for count in COUNTS:
                 cells = [f"{ms:.2f}" for ms in parts(case.some(range(count)), case.labels[:count], space)]
                 print(f"| {data} | {name} | {seconds:.2f} | {count} | {' | '.join(cells)} |", flush=True)
@@ -77,20 +75,14 @@ def parts(reading: Reading, labels: Tensor, space: Space) -> tuple[float, float,
     state, scale = solver.init(x), problem.loss_scale(torch.arange(count))
     steps, whole = [], []
     for _ in range(STEPS):
-        taken, (loss, gradient) = _timed(partial(evaluate, state.trial))
+        taken, (loss, gradient) = timed(partial(evaluate, state.trial))
         whole.append(taken)
-        taken, state = _timed(partial(solver.step, state, scale * loss, scale[:, None] * gradient))
+        taken, state = timed(partial(solver.step, state, scale * loss, scale[:, None] * gradient))
         steps.append(taken)
-    gradients = [_timed(partial(_gradients, reading, labels))[0] for _ in range(STEPS)]
-    through = [_timed(partial(_through, space, x))[0] for _ in range(STEPS)]
+    gradients = [timed(partial(_gradients, reading, labels))[0] for _ in range(STEPS)]
+    through = [timed(partial(_through, space, x))[0] for _ in range(STEPS)]
     of_space, of_gradients, of_solver, of_all = (1e3 * median(each) for each in (through, gradients, steps, whole))
     return of_space, of_gradients, of_solver, of_all + of_solver
-
-
-def _timed(work: Callable[[], T]) -> tuple[float, T]:
-    begin = time.process_time()  # other work may share the machine
-    result = work()
-    return time.process_time() - begin, result
 
 
 def _through(space: Space, w: Tensor) -> Tensor:
