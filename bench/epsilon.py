@@ -35,6 +35,8 @@ class Epsilon:
     """Limits of the figure, in words."""
     absent: str | None = None
     """Reason why ε is absent; None if ε exists."""
+    removed_multiplier: float | None = None
+    """Noise multiplier if a row becomes zero instead of another row; None: twice the smallest `multiplier`."""
 
     # Records refuse unknown fields, wrong types and NaN (pydantic; a plain dict keeps the accounting free of imports).
     __pydantic_config__ = {"extra": "forbid", "strict": True, "allow_inf_nan": False}

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from scipy.optimize import brentq
 from scipy.stats import norm
 
+from bench.ceilings.by_epsilon import ceiling
 from bench.cli.privacy import command as privacy
 from bench.defenses.accounting import composition, fixed, pld, rdp
 from bench.defenses.accounting.mechanism import Mechanism, sampling_of, uses_of_example
@@ -30,6 +31,7 @@ from bench.points import point
 pytestmark = pytest.mark.long
 
 DELTA = 1e-5
+TABLE_11 = ("base composition", "advanced composition", "zCDP")
 PAPER = Setting(
     clients=1000, per_round=100, rounds=100, steps=100, batch=5, client_examples=500, rate=0.05
 )  # Fed-αCDP's MNIST
@@ -437,6 +439,56 @@ def test_later_local_steps_may_cancel_other_clients_noise_in_the_mean(clients: i
     assert stated >= reached
     assert 2 * np.sqrt(steps) / (sigma * np.sqrt(clients)) < reached, "noise of all clients in each step falls short"
     assert report.epsilon is not None and report.epsilon >= composition.gaussian(1 / reached, 1e-5)
+
+
+def test_a_removed_example_turns_its_clients_later_gradients() -> None:
+    """A removed example moves weights by C; a later gradient, a step of height 2C at C/2, follows.  Other clients take
+    their first noise off.  The share at κ = 1 % is drawn, with a stated error; half of a replaced example's shift,
+    the bound for a sum, falls short.
+    """
+    clients, sigma, chance, draws = 10, 0.2, 0.01, 400_000
+    rng = np.random.default_rng(3)
+
+    def mean(first: float) -> np.ndarray:
+        seen = first + sigma * rng.standard_normal(draws)
+        later = np.where(seen > 0.5, 1.0, -1.0)
+        return seen + later + sigma * np.sqrt(clients) * rng.standard_normal(draws)
+
+    threshold = np.quantile(mean(0.0), 1 - chance)
+    reached = float((mean(1.0) > threshold).mean())
+    setting = dataclasses.replace(PAPER, clients=clients, per_round=clients, steps=2, batch=1, client_examples=2)
+    report, _ = at_point(
+        DpSgd(clip=1.0, sigma=sigma), setting, point("aggregate"), tensors=3, coordinates=1, round_=0, observations=1
+    )
+    assert report is not None and report.multiplier is not None
+    limit = ceiling(report, chance)
+    assert limit is not None
+    assert reached < limit + 0.01, "four standard errors of the share and of the drawn threshold"
+    assert reached > norm.cdf(norm.ppf(chance) + 1 / (2 * report.multiplier[0])) + 0.05
+
+
+@pytest.mark.parametrize("steps", [2, 3])
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_removed_examples_shift_is_at_least_half_of_a_replaced_ones(steps: int, batch: int) -> None:
+    setting = dataclasses.replace(PAPER, clients=100, per_round=100, steps=steps, batch=batch, client_examples=600)
+    report, _ = at_point(
+        DpSgd(clip=1.0, sigma=0.5), setting, point("aggregate"), tensors=3, coordinates=9, round_=0, observations=1
+    )
+    assert report is not None and report.multiplier is not None and report.removed_multiplier is not None
+    (replaced, _) = report.multiplier
+    assert replaced <= report.removed_multiplier <= 2 * replaced
+
+
+@pytest.mark.parametrize(("clients", "shared"), [(100, False), (1000, True)])
+def test_clients_that_share_examples_are_a_caveat(clients: int, shared: bool) -> None:
+    """Fed-αCDP's MNIST: 1000 clients with 500 of 60 000 examples."""
+    setting = dataclasses.replace(PAPER, clients=clients, per_round=10, client_examples=500)
+    found = account(FedCdp(), setting, tensors=8, coordinates=9, examples=60_000)
+    assert found is not None
+    for report in found.released(2):
+        assert any("8.33 times" in caveat for caveat in report.caveats) == (
+            shared and report.accountant not in TABLE_11
+        )
 
 
 @pytest.mark.parametrize("batch", [1, 5])

@@ -31,9 +31,9 @@ def ceiling(figure: Epsilon | None, chance: float) -> float | None:
             return None
         grown = exp(figure.epsilon) * chance if figure.epsilon < _LARGE else 1.0
         return min(1.0, grown, 1 - exp(-figure.epsilon) * (1 - chance))
-    # noise over the sensitivity to a replaced row, which is twice the sensitivity to a removed row
-    replaced = min(figure.multiplier)
-    return float(ndtr(ndtri(chance) + sqrt(figure.steps) / (2 * replaced)))
+    # A release of a sum: a replaced row moves the sum by up to twice the norm of a removed row.
+    removed = figure.removed_multiplier or 2 * min(figure.multiplier)
+    return float(ndtr(ndtri(chance) + sqrt(figure.steps) / removed))
 
 
 def exceeded(share: float, trials: float, limit: float | None) -> bool:

@@ -52,6 +52,10 @@ def account(defense: Defense, setting: Setting, *, tensors: int, coordinates: in
         client_examples=setting.client_examples,
         examples=examples,
     )
+    held = setting.clients * setting.client_examples
+    if isinstance(mechanism, Mechanism) and mechanism.unit == "example" and held > examples:
+        copies = f"for one client's copy of an example; clients hold each example {held / examples:.3g} times"
+        mechanism = replace(mechanism, caveats=(*mechanism.caveats, copies))
     return Account(mechanism=mechanism, sampling=sampling, tensors=tensors, coordinates=coordinates)
 
 
@@ -95,12 +99,20 @@ def _of_mean(mechanism: Mechanism, setting: Setting, uses: int) -> Mechanism:
 
     - The example's client by itself: each use of the example has the client's noise of the same step, because later
       steps only process a noisy gradient.
-    - The last step: noise of all K clients, against the shift of the whole update.  A first use replaces one clipped
-      gradient (two with a copy in the batch), and each of at most L - 1 later steps replaces all B.
+    - The last step: noise of all K clients, against the shift of the whole update.  In units of twice the clip: a first
+      use replaces one gradient (two with a copy in the batch) by 1, or removes the gradient by 1/2; each of at most
+      L - 1 later steps reads other weights, and replaces all B gradients in both cases.
     """
     copies = min(setting.batch, 2) if uses > 1 else 1
-    shift = copies + setting.batch * (setting.steps - 1)  # in units of one replaced gradient
-    update = [mechanism.rows[stage] for stage in UPDATE_STAGES if stage in mechanism.rows][-1:]
-    mean = [mechanism.rows["aggregate"] * math.sqrt(uses) / shift] if "aggregate" in mechanism.rows else []
-    bounds = update + mean
-    return replace(mechanism, rows={"aggregate": max(bounds)} if bounds else {})
+    later = setting.batch * (setting.steps - 1)
+    replaced, removed = [], []
+    for stage in [stage for stage in UPDATE_STAGES if stage in mechanism.rows][-1:]:
+        replaced.append(mechanism.rows[stage])
+        removed.append(2 * mechanism.rows[stage])
+    if "aggregate" in mechanism.rows:
+        whole = mechanism.rows["aggregate"] * math.sqrt(uses)
+        replaced.append(whole / (copies + later))
+        removed.append(whole / (copies / 2 + later))
+    if not replaced:
+        return replace(mechanism, rows={})
+    return replace(mechanism, rows={"aggregate": max(replaced)}, removed={"aggregate": max(removed)})

@@ -1,7 +1,7 @@
 """A defense's noise and the data sampling, in the form that accountants need."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from bench.points import Stage
@@ -20,6 +20,8 @@ class Mechanism:
     """Noise over sensitivity in the sum that a step releases, in units of σ, if a row is added or removed."""
     rows: Mapping[Stage, float]
     """Noise over sensitivity after each stage which protects a row, in units of σ, if a row is replaced."""
+    removed: Mapping[Stage, float] = field(default_factory=dict)
+    """The same if a row becomes zero, for stages where this is less than twice the value in `rows`."""
     by_step: bool = False
     per_tensor: bool = False
     """True if each of M tensors is clipped separately: a row's sensitivity is then √M times the bound."""

@@ -66,8 +66,8 @@ def at_tap(
     """
     if stage not in mechanism.rows or mechanism.unproved:
         return None
-    factor = mechanism.rows[stage] / _root(mechanism, tensors)
-    each = mechanism.sigmas[min(at, len(mechanism.sigmas) - 1)] * factor
+    noise = mechanism.sigmas[min(at, len(mechanism.sigmas) - 1)] / _root(mechanism, tensors)
+    each = noise * mechanism.rows[stage]
     epsilon = composition.gaussian(each / math.sqrt(uses), delta)
     return Epsilon(
         convention="tap",
@@ -82,6 +82,7 @@ def at_tap(
         sampling="none",
         adjacency=_REPLACED,
         caveats=_caveats(mechanism, tensors),
+        removed_multiplier=noise * mechanism.removed[stage] if stage in mechanism.removed else None,
     )
 
 
