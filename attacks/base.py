@@ -18,7 +18,9 @@ class Attack(ABC):
     """Base class for attacks. Subclasses are frozen dataclasses, whose fields are the attack's parameters."""
 
     reference: ClassVar[str]
+    """Paper that describes the attack."""
     knowledge: ClassVar[tuple[str, ...]] = ("plain",)
+    """Levels of knowledge that the attack can use: "plain", "adaptive" or "black-box"."""
     takes: ClassVar[tuple[str, ...]] = ("image", "table")
     """Names of the data kinds (`bench.kinds`) accepted by the attack."""
     iterative: ClassVar[bool] = True
@@ -35,16 +37,14 @@ class Attack(ABC):
 
     @abstractmethod
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
-        """Reconstruct the examples behind every reading in the batch, with at most `budget.evaluations` per reading.
-
-        Draw random numbers from `key.generator(purpose, index, …)`, such as `key.generator("start", index, example,
-        restart)`. `index` is the reading's number in `reading.indices`, not the position in the batch: a reading's
-        result then does not depend on the other readings.
-        """
+        """Reconstruct the examples behind every reading in the batch. `budget.evaluations` limits the objective
+        evaluations per reading. Random numbers come from `key.generator(purpose, index, …)`, such as
+        `key.generator("start", index, example, restart)`. `index` is the reading's number in `reading.indices`, not its
+        position in the batch: so a result does not depend on the other readings."""
 
     def objective(self, reading: Reading) -> Objective | None:
-        """Return a function from candidates' inputs and label probabilities to distances from the readings, a number
-        per reading, without a prior. Return None if the attack has no such function."""
+        """Return the attack's distance function, or None if the attack has no such function. The function takes
+        candidates' inputs and label probabilities. It returns a distance per reading, without a prior."""
         del reading
         return None
 

@@ -23,19 +23,15 @@ LIST = 10  # candidates named for a single example, best first
 
 @dataclass(frozen=True, kw_only=True)
 class Gallery(Attack):
-    """Name the gallery's candidates that most likely made a reading. The attack reconstructs no input: the inputs
-    returned are the public mean, and only recognition is scored.
-
-    For a single example, the attack takes the candidate with the least -log likelihood of the reading, by the
-    description of the defense; without a description, the candidate whose gradient has the greatest cosine with the
-    reading. If all candidates are equally probable in advance, no attacker names them better than the likelihood.
-
-    For several examples, the attack searches for the likeliest set of candidates: each step exchanges a candidate in
-    the set for a candidate outside (`candidates/exchange.py`). The search has two starts. Each start holds the
-    candidates with the largest coefficients in a non-negative combination of gradients, fitted to the reading's nonzero
-    coordinates. The first start combines the candidates' gradients; the second combines these gradients after the
-    defense.
-    """
+    """Name the gallery's candidates that most likely made a reading. The attack reconstructs no input: it returns the
+    public mean, and only recognition is scored. For a single example, the attack takes the candidate with the greatest
+    likelihood of the reading under the defense's description. Without a description, it takes the candidate whose
+    gradient has the greatest cosine with the reading. If all candidates are equally probable in advance, no attacker
+    names them better than the likelihood. For several examples, the attack searches for the likeliest set of candidates
+    (`candidates/exchange.py`). Each step exchanges a candidate in the set for a candidate outside. The search has two
+    starts, the candidates with the largest coefficients in a non-negative combination of gradients. The first start
+    combines the candidates' gradients, the second these gradients after the defense. The combination is fitted to the
+    reading's nonzero coordinates."""
 
     reference = "ours; the maximum likelihood among exchangeable candidates"
     knowledge = ("plain", "adaptive")

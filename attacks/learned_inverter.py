@@ -51,12 +51,16 @@ class Simulations:
 
     vectors: Tensor
     """Simulated readings as vectors (simulation, value)."""
-    inputs: Tensor  # (row, example, *shape)
-    labels: Tensor  # (row, example)
+    inputs: Tensor
+    """Inputs of the public examples (simulation, example, *shape)."""
+    labels: Tensor
+    """Labels of the public examples (simulation, example)."""
     held: int
-    """Number of simulations held out to compare regressions: the last in each tensor."""
+    """Number of simulations held out to compare regressions; they are the last rows."""
     low: float
+    """Smallest possible input value."""
     high: float
+    """Largest possible input value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +68,13 @@ class Choice:
     """A fitted regression, the scaling that computes its features, and its error on held-out examples."""
 
     scaling: Scaling
+    """Map from gradient vectors to features."""
     words: str
+    """The scaling in words, for the record."""
     regression: ridge.Ridge
-    error: float  # mean squared error on held-out public examples
+    """Regression from features to inputs and class counts."""
+    error: float
+    """Mean squared error on held-out public examples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +82,15 @@ class Inverter:
     """A learned map from gradients to examples."""
 
     sketch: Sketch
+    """Map from a gradient to a vector."""
     choice: Choice
+    """Chosen scaling and regression."""
     shape: tuple[int, ...]
+    """Shape of an example."""
     classes: int
+    """Number of classes."""
     simulations: int
+    """Number of simulated readings behind the regression."""
 
     def __call__(self, gradients: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Predict examples (reading, example, *shape) and class scores (reading, class) from gradients.
@@ -144,12 +157,10 @@ class LearnedInverter(Attack):
         )
 
     def inverter(self, reading: Reading, key: Key) -> Inverter:
-        """Learn a map from readings like this to examples, with the reading's simulator and public examples.
-
-        Fits on a few simulated readings select the best features twice: among all values, and among principal
-        components. Both selections are fitted on all simulated readings; the smaller error on held-out readings
-        decides.
-        """
+        """Learn a map from readings like `reading` to examples, with the reading's simulator and public examples. Fits
+        on a few simulated readings select the best features twice: among all values, and among principal components.
+        Both selections are then fitted on all simulated readings. The smaller error on held-out readings decides. `key`
+        draws batches."""
         simulator = reading.simulator
         assert simulator is not None
         shapes = {name: tuple(value.shape[2:]) for name, value in reading.values.items()}
@@ -175,8 +186,8 @@ class LearnedInverter(Attack):
         return min(self.simulations, affordable, fresh, max(LEAST, EXAMPLES // reading.examples))
 
     def _principal(self, reading: Reading, sketch: Sketch, trial: "Trial", key: Key) -> Iterator[tuple[Scaling, str]]:
-        """Yield scalings onto the principal components of undefended public gradients, each with a description in
-        words. The projection removes noise in other directions."""
+        """Yield scalings onto the principal components of undefended public gradients, each with a text. The projection
+        removes noise in other directions."""
         if not self.components:
             return
         rows = slice(0, min(PLAIN, trial.fitted))
@@ -200,16 +211,14 @@ class LearnedInverter(Attack):
 
 
 def held_examples(public: int) -> int:
-    """Return the number of public examples held out to compare regressions, given the number of all public examples."""
+    """Return the number of public examples held out to compare regressions; `public` is the number of all."""
     return min(HELD_OUT, public // 5)
 
 
 def simulate(reading: Reading, simulator: Simulator, sketch: Sketch, rows: int, key: Key) -> Simulations:
-    """Simulate at most `rows` readings of public examples; held-out readings share no example with the other readings.
-
-    If a reading has a single example, each public example is simulated once, then again with new draws if the defense
-    is random. If a reading has a batch, each simulation takes a random batch of public examples.
-    """
+    """Simulate at most `rows` readings of public examples, as vectors of `sketch`. Held-out readings share no example
+    with the other readings. For single examples, each public example is simulated once, then again with new draws if
+    the defense is random. For batches, each simulation takes a random batch, drawn by `key`."""
     count = len(reading.public_inputs)
     order = torch.from_numpy(key.generator("public").permutation(count))
     held = held_examples(count)
@@ -274,11 +283,13 @@ class Trial:
     """Simulated readings with their regression targets, for fitting and comparing regressions."""
 
     simulated: Simulations
+    """Simulated readings and their public examples."""
     targets: Tensor
     """Regression targets (simulation, target): input values, then the number of examples per class."""
     classes: int
+    """Number of classes."""
     fitted: int
-    """Number of simulations to fit regressions, the first in each tensor; the others compare the fitted regressions."""
+    """Number of simulations to fit regressions, the first rows; the other rows compare the regressions."""
 
     @classmethod
     def of(cls, simulated: Simulations, classes: int) -> "Trial":
@@ -288,7 +299,7 @@ class Trial:
         return cls(simulated=simulated, targets=targets, classes=classes, fitted=len(vectors) - simulated.held)
 
     def final(self, choice: Choice) -> Choice:
-        """Try kernel widths and ridges near `choice` on a few simulations, and return the best, fitted on all."""
+        """Refine the kernel width and the ridge of `choice` on a few simulations; return the best, fitted on all."""
         regression = choice.regression
         widths = tuple(sorted({regression.kernel.width * factor for factor in (0.5, 1.0, 2.0)}))
         ridges = tuple(regression.ridge * factor for factor in _FINER)
@@ -300,8 +311,8 @@ class Trial:
     def best(
         self, scaling: Scaling, words: str, widths: Iterable[float], ridges: Sequence[float], count: int
     ) -> Choice:
-        """Fit every kernel width with every ridge on at most `count` simulations, and return the regression with the
-        least error on held-out simulations. `words` describe `scaling`."""
+        """Fit every kernel width in `widths` with every λ in `ridges` on at most `count` simulations. Return the
+        regression with the least error on held-out simulations. `words` describe `scaling`."""
         rows = slice(0, min(count, self.fitted))
         features, others = (scaling(self.simulated.vectors[at]) for at in (rows, slice(self.fitted, None)))
         products, across = features @ features.T, others @ features.T

@@ -16,19 +16,20 @@ _SCALED = "the model does not see the scale of its inputs: each picture is as br
 
 @dataclass(frozen=True, kw_only=True)
 class Map(Attack):
-    """Find the most probable examples: minimise ‖D(∇L(x', y)) - g‖² + 2v·½‖u‖² over x' = mean + A u.
+    """Find the most probable examples: minimise ‖D(∇L(x', y)) - g‖² + 2v·½‖u‖² over x' = mean + A u. D is the described
+    defense, g the reading, v the variance of the described noise, and A Aᵀ the covariance of public examples. The
+    search runs in stages, successive minimisations:
 
-    D is the described defense, g the reading, v the variance of the described noise, and A Aᵀ the covariance of public
-    examples. The search runs in stages, successive minimisations. The first stages replace ReLUs by smooth functions,
-    ever sharper; the last stage keeps ReLUs. Without described noise, each stage sets v to a small share of ‖g‖²; for a
-    model without ReLUs, the last stage sets v to the squared distance left per coordinate. A smoothed model's gradient
-    has another length, so these stages minimise the angle to the reading instead of the distance, unless noise is
-    described. For a model without ReLUs and a single example without described noise, odd starts minimise the distance
-    and even starts first the angle: a confidently predicted example has a faint gradient, and its distance misleads.
-    For a single example's undefended gradient at a chain of convolutions with ReLUs, the first start has the values
-    inside the net that the gradient shows (`search/layerwise.py`); smoothed stages follow only if the reading stays
-    unexplained.
-    """
+    - The first stages replace ReLUs by smooth functions, ever sharper. The last stage keeps ReLUs. A smoothed model's
+      gradient has another length, so these stages minimise the angle to the reading, unless noise is described.
+    - Without described noise, each stage sets v to a small share of ‖g‖². For a model without ReLUs, the last stage
+      sets v to the squared distance left per coordinate.
+    - For a single example at a model without ReLUs and without described noise, odd starts minimise the distance, and
+      even starts first the angle. The reason: a confidently predicted example has a faint gradient, and its distance
+      misleads.
+    - For a single example's undefended gradient at a chain of convolutions with ReLUs, the first start has the values
+      inside the net that the gradient shows (`search/layerwise.py`). Smoothed stages follow only if the reading stays
+      unexplained."""
 
     reference = "ours; as an estimator: maximum a posteriori"
     knowledge = ("plain", "adaptive")

@@ -28,20 +28,20 @@ _NOTES = ("a Jacobian counts as one evaluation, residuals alone as another",)
 
 @dataclass(frozen=True, kw_only=True)
 class Subspace(Attack):
-    """Minimise ‖∇L(A R) - g‖² over the mixing A, where R is the row space of the first layer's gradient [dW | db].
+    """Minimise ‖∇L(A R) - g‖² over the mixing A, where R is the row space of the first layer's gradient [dW | db]. Rows
+    of A R are candidates, ∇L(A R) is their gradient, and g the reading. SPEAR (Dimitrov et al. 2024, §3) finds A from
+    the zeros of a ReLU. This attack finds A from the gradients of the layers above, under any activation, by
+    Levenberg–Marquardt.
 
-    Rows of A R are candidates, ∇L(A R) is their gradient, and g the reading; the solver is Levenberg–Marquardt. SPEAR
-    (Dimitrov et al. 2024, §3) finds A from the zeros of a ReLU; this attack finds A from the gradients of the layers
-    above, under any activation. The bias column fixes each example's scale, so B examples have B(r - 1) variables at
-    rank r. Residuals of a layer's gradient are divided by the gradient's singular values. The first start is the
-    independent components (`cpa`) with labels from δ (∂loss/∂z at the first layer's output z). Further starts are
-    public examples projected on the row space, with labels from the last layer's gradient or from δ. The search ends
-    when every example has a certificate (`first_layer/certificate.py`).
+    The bias column fixes each example's scale: at rank r, B examples have B(r - 1) variables. Residuals of a layer's
+    gradient are divided by the gradient's singular values. The first start is the independent components (`cpa`), with
+    labels from δ (∂loss/∂z at the first layer's output z). Further starts are public examples projected on the row
+    space, with labels from the last layer's gradient or from δ. The search ends when every example has a certificate
+    (`first_layer/certificate.py`).
 
-    With a description of the defense, an unknown factor on each example's gradient is a further variable, which undoes
-    clipping. After several local steps, or above 1000 variables, the result is the independent components, without
-    matching.
-    """
+    With a description of the defense, each example's gradient gets an unknown factor as a further variable, which
+    undoes clipping. After several local steps, or above 1000 variables, the result is the independent components,
+    without matching."""
 
     reference = "Dimitrov et al. 2024; Kariyappa et al. 2023"
     knowledge = ("plain", "adaptive")
@@ -187,8 +187,8 @@ def _judged(reading: Reading, witness: Witness, space: RowSpace, mixing: Tensor,
 
 
 class _Problem:
-    """Least-squares problem for a reading. Each example has rank - 1 variables, its coordinates among vectors of the
-    row space with bias entry 1, then, with `factors`, the log of a factor on its gradient."""
+    """Least-squares problem for a reading. An example has rank - 1 variables, its coordinates among vectors of the row
+    space with bias entry 1. With `factors`, the log of the factor on its gradient follows."""
 
     def __init__(
         self, space: RowSpace, upper: Upper, observed: dict[str, Tensor], examples: int, factors: bool
@@ -240,8 +240,8 @@ class _Problem:
         return blocks
 
     def _contribution(self, x: Tensor, target: Tensor) -> Tensor:
-        """Return the share of an example (variables `x`, label probabilities `target`) in every layer's gradient,
-        divided by the gradient's singular values: (residual,)."""
+        """Return an example's part in every layer's gradient, divided by the gradient's singular values: (residual,).
+        `x` are the example's variables, `target` its label probabilities."""
         rank = self.space.rank
         mixing = self._origin + x[: rank - 1] @ self._axes
         weight = (x[-1].exp() if self.factors else 1.0) / self.examples

@@ -16,19 +16,18 @@ _TINY = 1e-30
 class Basis:
     """Candidates' gradients, with a Cholesky factor of their Gram matrix."""
 
-    gradients: Tensor  # (candidate, value)
-    norms: Tensor  # (candidate,)
+    gradients: Tensor
+    """Gradients of the candidates (candidate, value); hidden values are 0."""
+    norms: Tensor
+    """Norm of each candidate's gradient (candidate,)."""
     root: Tensor
     """Lower Cholesky factor (candidate, candidate) of the Gram matrix of normalised gradients."""
 
     @classmethod
     def of(cls, gradients: Tensor, shown: Tensor | None = None) -> "Basis":
-        """Build the basis of `gradients` (candidate, value) on the values in the mask `shown` (value,); None keeps
-        all values.
-
-        If the values are hardly more than the candidates, the Gram matrix is nearly singular; products are then taken
-        in float64, because rounding in single precision would exceed the ridge.
-        """
+        """Build the basis of `gradients` (candidate, value), restricted to the mask `shown` (value,); None keeps all
+        values. With hardly more values than candidates the Gram matrix is nearly singular. Products are then taken in
+        float64, because the rounding of single precision would exceed the ridge."""
         few = shown is not None and int(shown.sum()) < _FEW * len(gradients)
         gradients = gradients if shown is None else gradients * shown
         norms = torch.linalg.vector_norm(gradients, dim=1).double().clamp_min(_TINY)
@@ -50,14 +49,14 @@ def _root(gram: Tensor) -> Tensor:
 
 
 def scores(basis: Basis, observed: Tensor, examples: int) -> Tensor:
-    """Score each candidate as a member of the set with mean gradient `observed` (value,): (candidate,).
+    """Score each candidate as a member of the set behind a reading: (candidate,). `observed` (value,) is the mean
+    gradient of the set, and `examples` is the set's size B. Members score above 1, all other candidates in [0, 1). The
+    algorithm adds members one by one:
 
-    The set takes B (`examples`) members, one by one. Members score above 1, other candidates in [0, 1): the more a
-    candidate's gradient would lower the remainder, `observed` minus the members' gradients divided by B, the higher.
-    Candidates with least-squares coefficients near 1/B become members first, since every gradient has the coefficient
-    1/B in a mean; a faint gradient may get any coefficient, because it explains noise. Then the candidate that lowers
-    the remainder most becomes a member, repeatedly.
-    """
+    - Every true member has the coefficient 1/B in the mean. So candidates with a least-squares coefficient near 1/B
+      become members first. A candidate with a faint gradient may get any coefficient, because it fits noise.
+    - Then the candidate that lowers the remainder most becomes a member, repeatedly. The remainder is `observed` minus
+      the members' gradients divided by B."""
     gradients, norms, root = basis.gradients, basis.norms, basis.root
     products = (gradients @ observed).double() / norms
     target = torch.linalg.solve_triangular(root, products[:, None], upper=False)[:, 0]

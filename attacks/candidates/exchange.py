@@ -33,15 +33,18 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """The pool: candidates considered for the set behind a reading. A *member* is a candidate in the pool."""
+    """Candidates that the search considers for the set behind a reading. A *member* is a candidate in this pool."""
 
     mismatch: Mismatch
+    """Distance between simulated readings and the reading."""
     observed: Sequence[Tensors]
     """Observations of the reading, each name → (1, *shape)."""
     members: Tensor
     """Each member's position in the gallery (member,)."""
     inputs: Tensor
+    """Members' inputs (member, *shape)."""
     targets: Tensor
+    """Members' label probabilities (member, class)."""
     gradients: Tensors
     """Members' gradients, name → (member, *shape)."""
     messages: Sequence[Tensors]
@@ -61,9 +64,9 @@ class Pool:
         return description is None or (description.senders == 1 and not description.inside_steps)
 
     def losses(self, chosen: Tensor, place: int, others: Tensor) -> Tensor:
-        """Return minus the log likelihood (other,), up to a constant, of each set that has a member from `others`
-        (other,) at position `place` of `chosen` (example,). Both hold members' positions in the pool. Without a
-        description, a squared distance replaces minus the log likelihood."""
+        """Return the loss of each set that differs from `chosen` in a single example: (other,). `chosen` (example,)
+        holds a set's positions in the pool. Each compared set has a member of `others` (other,) at position `place` of
+        `chosen`. The loss is minus the log likelihood, up to a constant; without a description, a squared distance."""
         distance = _apart if self.mismatch.reading.description is None else self.mismatch.of_shown
         numbers = self.size * (1 if self.separable or self._together else len(chosen))
         parts = others.split(max(1, _AT_ONCE // numbers))
@@ -89,8 +92,7 @@ class Pool:
         return self.shown(observed, sets)
 
     def adds_up(self, chosen: Tensor) -> bool:
-        """Return whether the simulated reading of `chosen` (example,) is the mean of its members' messages, up to
-        rounding."""
+        """Return whether the simulated reading of the set `chosen` (example,) is the mean of its members' messages."""
         for observed, messages in zip(self.observed, self.messages, strict=True):
             whole, means = self.shown(observed, chosen[None]), _means(messages, chosen[1:], chosen[:1])
             if any(
@@ -212,9 +214,9 @@ def _kicked(members: Tensor, options: Sequence[Tensor], generator: np.random.Gen
 
 
 def _descend(pool: Pool, start: Tensor, options: Sequence[Tensor]) -> tuple[float, Tensor]:
-    """Exchange members of `start` while the set's loss falls; return the loss and the set. The loss is first the
-    distance to the mean over the defense's random draws, then the exact -log likelihood, which may rate a set with a
-    single wrong member no better than a set with only wrong members."""
+    """Exchange members of `start` while the set's loss falls; return the loss and the set. The first descent uses the
+    distance to the mean over the defense's random draws. The second uses the exact minus log likelihood: alone, it may
+    rate a set with a single wrong member no better than a set with only wrong members."""
     smooth = replace(pool, mismatch=replace(pool.mismatch, exact=False))
     if not torch.equal(pool.losses(start, 0, start[:1]), smooth.losses(start, 0, start[:1])):
         _, start = _exchange(smooth, start, options)
@@ -244,8 +246,9 @@ def _means(each: Tensors, rest: Tensor, others: Tensor) -> Tensors:
 
 
 def _apart(simulated: Tensors, observed: Tensors) -> Tensor:
-    """Return the squared distance (row,) between the observation and the nearest multiple of the simulated reading, on
-    nonzero coordinates, because clipping and dropping are unknown. Both are name → (row, *shape)."""
+    """Return the squared distance (row,) between the observation and the nearest multiple of the simulated reading.
+    Both are name → (row, *shape). Only nonzero coordinates of the observation count, since a defense may drop
+    coordinates."""
     seen = torch.cat([value.flatten(1) for value in observed.values()], 1)
     made = torch.cat([simulated[name].flatten(1) for name in observed], 1) * (seen != 0)
     factor = (made * seen).sum(1) / made.square().sum(1).clamp_min(_TINY)

@@ -23,13 +23,15 @@ def candidates(reading: Reading, members: Tensor | None = None) -> tuple[Tensor,
 
 
 def alone(inputs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield candidates in chunks, with each candidate as a batch: (candidate, 1, *shape) and (candidate, 1, class)."""
+    """Yield chunks of `inputs` (candidate, *shape) and `targets` (candidate, class), with a new second axis of length
+    1."""
     yield from zip(inputs[:, None].split(_CHUNK), targets[:, None].split(_CHUNK), strict=True)
 
 
 def by_label(reading: Reading, scores: Tensor, labels: Tensor | None) -> tuple[list[Tensor], list[int]]:
-    """Return, for each label, its candidates' positions in the gallery, best score first, and its number of examples.
-    If `labels` (example,) is None, all candidates form a single group."""
+    """Return, for each label, its candidates' positions in the gallery (best of `scores` first), and its count.
+    `scores` (candidate,). The count is the number of examples with the label in `labels` (example,). None for `labels`
+    puts all candidates in a single group."""
     assert reading.gallery_labels is not None
     if labels is None:
         return [scores.argsort(descending=True)], [reading.examples]

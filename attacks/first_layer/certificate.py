@@ -37,8 +37,11 @@ class Upper:
     """The model above its first layer, in float64 on the CPU."""
 
     model: nn.Module
+    """The reading's model, with the first layer replaced by `output`."""
     output: _Output
+    """Module that returns the first layer's output set by `logits`."""
     shape: tuple[int, ...]
+    """Shape of an input."""
     weight: Tensor
     """First layer's weight (neuron, input), with the normalisation of inputs included."""
     bias: Tensor
@@ -48,8 +51,8 @@ class Upper:
 
     @classmethod
     def of(cls, reading: Reading, layer: FirstLayer, *, observed: bool = True) -> "Upper":
-        """Build the layers above `layer` at the first observation's weights. False for `observed` removes forward
-        pre-hooks."""
+        """Build the layers above `layer` at the first observation's weights. `observed` False removes the model's
+        forward pre-hooks."""
         weights = {name: value[0].detach().double().cpu() for name, value in reading.weights.items()}
         model = copy.deepcopy(reading.model).double().cpu()
         if not observed:
@@ -68,14 +71,14 @@ class Upper:
         )
 
     def logits(self, z: Tensor, rest: dict[str, Tensor]) -> Tensor:
-        """Return outputs (example, class) for first-layer outputs `z` (example, neuron) and upper weights `rest`."""
+        """Return the model's outputs (example, class) for `z` (example, neuron), outputs of the first layer. `rest` are
+        the weights of the layers above."""
         self.output.value = z
         outputs: Tensor = functional_call(self.model, rest, (z.new_zeros(len(z), *self.shape),))
         return outputs
 
     def deltas(self, inputs: Tensor) -> Tensor:
-        """Return ∂loss/∂z (example, class, neuron) at first-layer outputs z of `inputs` (example, input), under each
-        label."""
+        """Return δ = ∂loss/∂z for `inputs` (example, input) under each possible label: (example, class, neuron)."""
         with torch.enable_grad():
             z = (inputs @ self.weight.T + self.bias).requires_grad_()
             loss = -self.logits(z, self.rest).log_softmax(-1)
@@ -103,9 +106,10 @@ class Witness:
     """Simulator of δ (∂loss/∂z at the first layer), with the usual variation of δ among public examples."""
 
     upper: Upper
+    """Layers above the first layer; they simulate δ."""
     directions: Tensor
-    """Principal directions (neuron, direction) of public examples' δ, scaled to length 1 and centred per label; each
-    direction is divided by its standard deviation."""
+    """Principal directions (neuron, direction) of public examples' δ, each divided by its standard deviation. Each δ is
+    first scaled to length 1, and centred over examples per label."""
 
     @classmethod
     def of(cls, reading: Reading, layer: FirstLayer) -> "Witness":
@@ -117,9 +121,9 @@ class Witness:
         return cls(upper=Upper.of(reading, layer), directions=axes[:, shown] / variance[shown].sqrt())
 
     def agreement(self, inputs: Tensor, deltas: Tensor) -> Agreement:
-        """Compare `deltas` (example, neuron), δ computed from the gradient up to a factor, with δ simulated for
-        `inputs` (example, input) under the best label. The agreement is 1 minus the mean squared difference along
-        `directions`, with both δ scaled to length 1."""
+        """Compare `deltas` with the δ that the model simulates for `inputs` (example, input). `deltas` (example,
+        neuron) come from the gradient, up to a factor. Both δ are scaled to length 1. The agreement is 1 minus the mean
+        squared difference along `directions`, under the label with the least difference."""
         gaps = self.upper.deltas(inputs)
         gaps = _unit(gaps) - _unit(deltas)[:, None]
         labels = gaps.square().sum(-1).nan_to_num(torch.inf).argmin(1)

@@ -30,8 +30,9 @@ _Density = Callable[[Floats], tuple[Floats, Floats]]
 
 
 def independent(space: RowSpace, reading: Reading, draw: np.random.Generator, *, refine: bool) -> Tensor | None:
-    """Return a matrix (rank, rank) whose rows combine the space's rows into independent examples, each with bias
-    entry 1; None if too few pixels (columns) vary. `refine` adds maximum likelihood after FastICA."""
+    """Separate the rows of `space` into independent examples. Return a matrix (rank, rank) that combines the rows into
+    examples, each with bias entry 1; None if too few pixels (columns) vary. `draw` gives FastICA's random start.
+    `refine` adds the maximum likelihood fit."""
     observed = _sources(space, reading)
     size = space.rank
     if size == 1:
@@ -51,9 +52,9 @@ def independent(space: RowSpace, reading: Reading, draw: np.random.Generator, *,
 
 
 def _sources(space: RowSpace, reading: Reading) -> Floats:
-    """Return the values to separate (rank, place), computed linearly from the space's rows and independent between
-    examples. A place is a difference of neighbouring pixels with decorrelated colours, or a centred column of a table.
-    Each place is divided by its standard deviation among public examples."""
+    """Return the values to separate, (rank, place), computed linearly from the space's rows. A place of an image is a
+    difference of neighbouring pixels with decorrelated colours. A place of a table is a centred column. Each place is
+    divided by its standard deviation among public examples."""
     public = reading.public_inputs[:PUBLIC].double().cpu()
     if not reading.kind.spatial:
         mean = public.mean(0).flatten()
@@ -78,8 +79,9 @@ def _differences(x: Tensor) -> Tensor:
 
 
 def _likeliest(unmixing: Floats, observed: Floats, density: _Density) -> Floats:
-    """Return the matrix W near `unmixing` with the greatest likelihood: log|det W| + mean over places Σ log
-    density(W · observed). Rows of unmixing · observed are first scaled to deviation 1."""
+    """Return the matrix W near `unmixing` (rank, rank) with the greatest likelihood of `observed` (rank, place). The
+    log likelihood is log|det W| + mean over places Σ log density(W · observed). `density` returns minus the log and its
+    slope. The rows of unmixing · observed are first scaled to deviation 1."""
     sources = unmixing @ observed
     scale = np.sqrt((sources**2).mean(1, keepdims=True))
     sources = sources / scale

@@ -19,12 +19,14 @@ _ROUNDING = 3e-8  # of the largest singular value: rounding of float32 sums beyo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstLayer:
-    """First layer of a model, which sees an example x as factor · x + offset."""
+    """First layer of a model. The layer's input is factor · x + offset for an example x."""
 
     prefix: str
     """Prefix of the layer's parameter names, such as "fc1."."""
-    factor: Tensor  # (input,)
-    offset: Tensor  # (input,)
+    factor: Tensor
+    """Factor of each input value (input,)."""
+    offset: Tensor
+    """Offset of each input value (input,)."""
 
     def apply(self, x: Tensor) -> Tensor:
         return self.factor * x + self.offset
@@ -35,7 +37,7 @@ class FirstLayer:
 
 def first_layer(reading: Reading) -> FirstLayer | None:
     """Find the first layer with parameters in the forward pass. Return None unless the layer is linear with bias and
-    used once, on the flattened input; each input value may be normalised by a factor and an offset."""
+    used once, on the flattened input. A factor and an offset may normalise each input value before the layer."""
     weights = {name: value[0] for name, value in reading.weights.items()}
     like = next(iter(weights.values()))
     size = prod(reading.shape)
@@ -82,7 +84,8 @@ def refusal(reading: Reading) -> str | None:
 
 def table(layer: FirstLayer, observed: list[dict[str, Tensor]], row: int) -> Tensor:
     """Return the first layer's gradient in the reading at position `row`: (observation · neuron, input + 1), biases
-    last. It is Σ_n δ_n (h_n, 1)ᵀ over examples n, with the layer's input h_n and δ_n = ∂loss/∂z at its output z."""
+    last. `observed` are the observations, each name → (reading, *shape). The gradient is Σ_n δ_n (h_n, 1)ᵀ over
+    examples n, with the layer's input h_n and δ_n = ∂loss/∂z at its output z."""
     weight, bias = (
         torch.cat([gradient[f"{layer.prefix}{name}"][row] for gradient in observed]).double().cpu()
         for name in ("weight", "bias")
@@ -95,29 +98,34 @@ class RowSpace:
     """Singular value decomposition of the first layer's gradient [dW | db], in float64. With a suitable matrix
     `mixing` (example, rank), the rows of mixing @ [right | bias] are the examples, each followed by 1."""
 
-    left: Tensor  # (neuron, rank)
-    singular: Tensor  # (rank,)
-    right: Tensor  # (rank, input)
-    bias: Tensor  # (rank,)
+    left: Tensor
+    """Left singular vectors (neuron, rank)."""
+    singular: Tensor
+    """Singular values (rank,), the largest first."""
+    right: Tensor
+    """Right singular vectors at the input columns (rank, input)."""
+    bias: Tensor
+    """Right singular vectors at the bias column (rank,)."""
 
     @property
     def rank(self) -> int:
         return len(self.singular)
 
     def scaled(self, mixing: Tensor) -> Tensor:
-        """Scale each row of `mixing` (example, rank) so that the example's bias entry is 1."""
+        """Scale each row of `mixing` (example, rank) so that the last entry of the example's row is 1."""
         return mixing / (mixing @ self.bias)[:, None]
 
     def deltas(self, mixing: Tensor) -> Tensor:
-        """Return δ (example, neuron), ∂loss/∂z at the first layer's output z, given the examples' `mixing` (rank,
-        rank)."""
+        """Return δ = ∂loss/∂z (example, neuron) at the first layer's output z. `mixing` (rank, rank) combines the rows
+        into examples."""
         deltas: Tensor = torch.linalg.solve(mixing.T, (self.left * self.singular).T)
         return deltas
 
 
 def row_space(layer: FirstLayer, gradient: Tensor, examples: int) -> RowSpace:
     """Compute the row space of `gradient` (neuron, input + 1), with the layer's normalisation of inputs undone. The
-    rank is at most `examples`, and lower if the last singular values are only rounding, as for repeated examples."""
+    rank is at most `examples`. The rank is lower if the last singular values are only rounding, as for repeated
+    examples."""
     bias = gradient[:, -1]
     inputs = (gradient[:, :-1] - bias[:, None] * layer.offset) / layer.factor
     left, singular, right = torch.linalg.svd(torch.cat([inputs, bias[:, None]], 1), full_matrices=False)

@@ -18,10 +18,11 @@ class Kernel:
     """Linear kernel zᵀz' if `width` is 0, otherwise Gaussian kernel exp(-width · ‖z - z'‖² / median ‖z - z'‖²)."""
 
     width: float = 0.0
+    """Width of the Gaussian kernel, without unit; 0 gives the linear kernel."""
 
     def __call__(self, products: Tensor, left: Tensor, right: Tensor, median: float) -> Tensor:
-        """Return kernel values (left, right) from products zᵀz' (left, right), squared norms `left` (left,) and `right`
-        (right,), and the median squared distance."""
+        """Return kernel values (left, right). `products` (left, right) are the scalar products zᵀz', `left` (left,) and
+        `right` (right,) the squared norms, and `median` is the median squared distance."""
         if self.width == 0:
             return products
         distances = (left[:, None] + right[None] - 2 * products).clamp_min_(0)
@@ -32,7 +33,8 @@ class Kernel:
 
 
 def median_distance(products: Tensor) -> float:
-    """Return the median ‖z - z'‖² over pairs among some hundred rows, from products zᵀz' (row, row); never 0."""
+    """Return the median ‖z - z'‖² over pairs from about 300 rows; never 0. `products` (row, row) are all scalar
+    products zᵀz'."""
     every = max(1, len(products) // 300)
     few = products[::every, ::every]
     norms = few.diagonal()
@@ -42,8 +44,8 @@ def median_distance(products: Tensor) -> float:
 
 
 def factorise(kernel: Tensor, ridge: float) -> tuple[Tensor, float]:
-    """Return the Cholesky factor of K + λ m I, and λ. `kernel` (row, row) is K, and m the mean of its diagonal. λ is
-    `ridge`, multiplied by 10 until the matrix is positive definite."""
+    """Return the Cholesky factor of K + λ m I, and λ. `kernel` (row, row) is K, and m is the mean of its diagonal. λ
+    starts at `ridge`, and grows by factors of 10 until the matrix is positive definite."""
     mean = kernel.diagonal().mean().clamp_min(torch.finfo(kernel.dtype).tiny)
     while True:
         shifted = kernel.clone()
@@ -59,28 +61,35 @@ class Ridge:
     """A fitted kernel ridge regression."""
 
     kernel: Kernel
+    """Kernel of the regression."""
     ridge: float
-    features: Tensor  # (row, feature), of the fitted rows
-    norms: Tensor  # (row,), squared norms of these features
+    """λ, the regularisation."""
+    features: Tensor
+    """Features of the fitted rows (row, feature)."""
+    norms: Tensor
+    """Squared norms of `features` (row,)."""
     median: float
-    coefficients: Tensor  # (row, target)
-    offset: Tensor  # (target,)
+    """Median squared distance between `features`; the Gaussian kernel's unit."""
+    coefficients: Tensor
+    """Matrix A (row, target)."""
+    offset: Tensor
+    """Mean b of the targets (target,)."""
 
     def __call__(self, features: Tensor) -> Tensor:
         """Predict targets (row, target) for `features` (row, feature)."""
         return self.from_products(features @ self.features.T, features.square().sum(1))
 
     def from_products(self, products: Tensor, norms: Tensor) -> Tensor:
-        """Predict targets (row, target). `products` (row, fitted row) are scalar products of the new features with the
-        fitted features; `norms` (row,) are the new features' squared norms."""
+        """Predict targets (row, target) from scalar products. `products` (row, fitted row) are products of the new
+        features with the fitted features, and `norms` (row,) the new features' squared norms."""
         return self.offset + self.kernel(products, norms, self.norms, self.median) @ self.coefficients
 
 
 def path(
     features: Tensor, targets: Tensor, kernel: Kernel, ridges: Iterable[float], products: Tensor | None = None
 ) -> Iterator[Ridge]:
-    """Yield a regression of `targets` (row, target) on `features` (row, feature), fitted for each λ in `ridges`.
-    `products` (row, row) are the features' scalar products; None computes them."""
+    """Yield a regression of `targets` (row, target) on `features` (row, feature) for each λ in `ridges`. `kernel` is
+    the kernel of every regression. `products` (row, row) are the features' scalar products; None computes them."""
     if products is None:
         products = features @ features.T
     norms, median, offset = products.diagonal().clone(), median_distance(products), targets.mean(0)

@@ -19,10 +19,13 @@ class Scaling:
     """Map from gradient vectors (row, value) to features (row, feature)."""
 
     slices: tuple[slice, ...]
+    """Position of each tensor in a gradient vector."""
     direction: bool
     """True: each tensor's values in a gradient vector are first normalised to length 1."""
-    mean: Tensor  # Subtracted (value,)
-    factor: Tensor  # Multiplied (value,)
+    mean: Tensor
+    """Mean, subtracted from each vector (value,)."""
+    factor: Tensor
+    """Factor, multiplied after the mean is subtracted (value,)."""
     basis: Tensor | None = None
     """Principal components (value, feature), or None to keep all values as features."""
 
@@ -33,9 +36,12 @@ class Scaling:
 
 
 def learn(vectors: Tensor, slices: tuple[slice, ...], units: Units, balance: Balance) -> Scaling:
-    """Learn a scaling of `vectors` (row, value) to unit deviation. `units` takes deviations per "tensor", per
-    "coordinate", or per tensor after normalising each tensor in a row to length 1 ("direction"). `balance` gives
-    equal weight to every value or to every tensor. `slices` locates the tensors."""
+    """Learn a scaling of `vectors` (row, value) to unit deviation.
+
+    - `slices`: position of each tensor in a vector.
+    - `units`: "tensor" takes a deviation per tensor, "coordinate" a deviation per coordinate. "direction" first
+      normalises each tensor in a row to length 1, then takes a deviation per tensor.
+    - `balance`: equal weight for every value ("values"), or for every tensor ("tensors")."""
     shown = _directions(vectors, slices) if units == "direction" else vectors
     mean = shown.mean(0)
     deviation = (shown - mean).square().mean(0).sqrt()
@@ -51,8 +57,9 @@ def learn(vectors: Tensor, slices: tuple[slice, ...], units: Units, balance: Bal
 
 
 def principal(scaled: Tensor, count: int, key: Key) -> Tensor:
-    """Return the first principal directions (feature, direction) of centred features `scaled` (row, feature), at most
-    `count`. The method is a randomised decomposition (Halko et al. 2011, algorithm 4.4) with a power step."""
+    """Return the first principal directions of `scaled` (row, feature): (feature, direction), at most `count`. `scaled`
+    must be centred. The method is a randomised decomposition with a power step (Halko et al. 2011, algorithm 4.4);
+    `key` draws its start."""
     rank = min(count, *scaled.shape)
     start = key.generator("principal", rank).standard_normal((scaled.shape[1], min(rank + 10, len(scaled))))
     span = torch.linalg.qr(scaled @ torch.from_numpy(start).to(scaled)).Q

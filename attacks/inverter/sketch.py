@@ -14,15 +14,18 @@ MOST = 16384  # values kept of a gradient; longer gradients are hashed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """Map from a gradient to a vector. In a gradient with more values than the limit, each tensor's coordinates are
-    hashed into buckets with random signs, which keeps scalar products on average (Charikar et al. 2002)."""
+    """Map from a gradient to a vector. If a gradient has more values than the limit, each tensor's coordinates are
+    hashed into buckets with random signs. The hash keeps scalar products on average (Charikar et al. 2002)."""
 
     sizes: tuple[int, ...]
+    """Number of vector entries for each tensor."""
     buckets: tuple[tuple[Tensor, Tensor] | None, ...]
+    """(bucket, sign) of each coordinate for each tensor; None if the tensor's coordinates are kept."""
 
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]], key: Key, most: int = MOST) -> "Sketch":
-        """Build a sketch for gradients with these parameter shapes; longer gradients shrink to about `most` values."""
+        """Build a sketch for gradients with the parameter shapes `shapes`; longer gradients shrink to about `most`
+        values. `key` draws the buckets and the signs."""
         counts = [torch.Size(shape).numel() for shape in shapes.values()]
         share = min(1.0, most / sum(counts))
         sizes, buckets = [], list[tuple[Tensor, Tensor] | None]()
@@ -42,7 +45,7 @@ class Sketch:
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """Slice of the vector for each tensor."""
+        """Position of each tensor in the vector."""
         ends = torch.tensor((0, *self.sizes)).cumsum(0).tolist()
         return tuple(slice(*pair) for pair in pairwise(ends))
 

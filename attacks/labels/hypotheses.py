@@ -32,15 +32,12 @@ def label_hypotheses(reading: Reading, observed: Tensors, count: int, key: Key |
     """Return the `count` most plausible labels of each reading, (reading, hypothesis, example) int64, best first.
 
     - `observed` name → (reading, *shape): mean gradient over all local steps.
-    - Examples are in the order of local steps, with labels ascending within a step.
-    - Granted labels are kept; hypotheses then differ in the order of labels over several steps.
-    - If fewer than `count` hypotheses exist, the list continues from the best again.
-    - All labels are -1 if the model has no last linear layer with an output per class.
-    - `key` draws the starts of a search if the hypotheses are too many to try all; None takes seed 0.
+    - `key`: draws the starts of a search if there are too many hypotheses to try all; None takes seed 0.
 
-    The label is certain for a single example whose update was sent with all coordinates and without noise (Zhao et al.
-    2020). If a client repeats its examples, `tied_examples` gives the positions with the same example.
-    """
+    Examples are in the order of local steps, with labels ascending within a step. Granted labels are kept: hypotheses
+    then differ only in the order of labels over steps. If fewer than `count` hypotheses exist, the list starts again.
+    All labels are -1 if the model has no last linear layer with an output per class. If a client repeats its examples,
+    `tied_examples` gives the positions with the same example."""
     described = described_classes(reading, observed)
     counted = labels_from(reading, observed, described)
     layers = last_layers(reading, observed) if reading.examples <= _MOST else None
@@ -86,9 +83,7 @@ def _of_layer(layer: LastLayer, reading: Reading, row: int, counted: Tensor, key
 
 
 def _scores(layer: LastLayer, sequences: Tensor) -> Tensor:
-    """Score label sequences (sequence, example); lower is more plausible. `marginal_scores` serves several steps
-    without dropped coordinates; `mean_residuals` the rest, after one step with a free factor if that halves the least
-    residual."""
+    """Score label sequences (sequence, example) by the fit to `layer`; lower is more plausible."""
     if layer.steps > 1 and layer.whole:
         return marginal_scores(layer, sequences)
     scores = mean_residuals(layer, sequences)

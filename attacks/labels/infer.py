@@ -19,16 +19,14 @@ _STEP = 64  # classes and batches in parallel
 
 
 def infer_labels(reading: Reading, gradients: Tensors) -> Tensor:
-    """Infer the labels behind each reading, (reading, example), ascending within a reading.
-
-    `gradients` name → (reading, *shape): mean gradient over local steps. Granted labels are returned unchanged. All
-    labels are -1 if the model has no last linear layer with an output per class.
-    """
+    """Infer the labels behind each reading, (reading, example), ascending within a reading. `gradients` name →
+    (reading, *shape): mean gradient over local steps. Granted labels are returned unchanged. All labels are -1 if the
+    model has no last linear layer with an output per class."""
     return labels_from(reading, gradients, described_classes(reading, gradients))
 
 
 def labels_from(reading: Reading, gradients: Tensors, described: Tensors | None) -> Tensor:
-    """Infer labels as `infer_labels` does, with the result of `described_classes` as `described`."""
+    """Infer labels from `gradients` as `infer_labels` does, with the result of `described_classes` as `described`."""
     if reading.labels is not None:
         return reading.labels
     if described is None:
@@ -43,12 +41,13 @@ def labels_from(reading: Reading, gradients: Tensors, described: Tensors | None)
 
 
 def described_classes(reading: Reading, gradients: Tensors) -> dict[str, Tensor] | None:
-    """Simulate readings of public batches with a single label each: name → (class · batch, *shape), or None.
+    """Simulate the reading of a public batch for each class: name → (class · batch, *shape), or None. Each public batch
+    has a single label. The simulations show labels even through a defense with publicly known changes, for example sign
+    flips in the last layer. `gradients` name → (reading, *shape) are the readings. The result is None if
 
-    The simulations recover labels even from a defense with publicly known changes, for example sign flips in the last
-    layer. The result is None if labels are granted, if the label rule reads the simulations correctly, or if simulation
-    is not possible (no description, several steps or senders, random draws that depend on this reading).
-    """
+    - labels are granted,
+    - the label rule reads the simulations correctly,
+    - simulation is impossible: no description, several steps or senders, or random draws that depend on the reading."""
     description = reading.description
     if reading.labels is not None or last_layer(reading.model, reading.classes) is None:
         return None

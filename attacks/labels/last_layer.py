@@ -24,8 +24,10 @@ PUBLIC = 512  # public examples for the features
 class LastLayer:
     """Last layer of a reading with its observed gradient and public features, in float64 on the CPU."""
 
-    weight: Tensor  # (class, feature), at the start of the round
-    bias: Tensor  # (class,), at the start of the round
+    weight: Tensor
+    """Weight at the start of the round (class, feature)."""
+    bias: Tensor
+    """Bias at the start of the round (class,)."""
     d_weight: Tensor
     """Gradient by the weight (class, feature): the sum of the local steps' mean gradients."""
     d_bias: Tensor
@@ -39,9 +41,11 @@ class LastLayer:
     batches: tuple[int, ...]
     """Number of examples in each local step (step,)."""
     rate: float
+    """η, the local learning rate."""
     client_examples: int | None = None
     """Number of distinct examples, all visited before any repeats; None if all are distinct."""
     momentum: float = 0.0
+    """Momentum of the client's SGD."""
 
     @property
     def distinct(self) -> int:
@@ -72,8 +76,9 @@ class LastLayer:
 
     @property
     def noise(self) -> float:
-        """Noise variance on a coordinate of `d_weight`, from its column sums; 0 if no column was sent whole.
-        Probabilities minus one-hot labels sum to 0 over classes, so without noise each column sums to 0."""
+        """Noise variance on a coordinate of `d_weight`; 0 if no column was sent whole. Probabilities minus one-hot
+        labels sum to 0 over classes. So each column sums to 0 without noise, and the squared sums estimate the
+        variance."""
         columns = self.d_weight[:, self.kept[:, :-1].all(0)]
         if self.classes < 2 or not columns.numel():
             return 0.0
@@ -81,18 +86,15 @@ class LastLayer:
 
     @property
     def bias_unit(self) -> float:
-        """Weight of squared bias residuals, against weight residuals: the mean squared norm of class-mean features."""
+        """Weight of squared bias residuals in a loss, the mean squared norm of class-mean features."""
         return float(self.means[0].square().sum(-1).mean())
 
 
 def last_layers(reading: Reading, observed: Tensors) -> list[LastLayer] | None:
-    """Build the last layer of each reading; None unless the model ends in a linear layer on vectors, with `classes`
-    outputs.
-
+    """Build the last layer of each reading; None unless the model ends in a linear layer with `classes` outputs.
     `observed` name → (reading, *shape): mean gradient over all local steps. Features at local step s are computed at
-    the weights w_0 - s η · observed, with start w_0 and rate η: on the straight line between the weights before and
-    after. Several senders count as one step.
-    """
+    the weights w_0 - s η · observed, with start w_0 and rate η: a straight line approximates local training. An
+    aggregate of several senders counts as one step."""
     path = last_layer(reading.model, reading.classes)
     if path is None:
         return None
@@ -118,8 +120,9 @@ def last_layers(reading: Reading, observed: Tensors) -> list[LastLayer] | None:
 
 
 def features(model: nn.Module, weights: Tensors, path: str, inputs: Tensor) -> Tensor | None:
-    """Return the inputs of the layer at `path`, (example, feature) in float64, when the model sees `inputs`. Return
-    None if they are not a vector per example, or if the layer's outputs are not the model's."""
+    """Return the inputs of the layer at `path`, (example, feature) in float64, when the model sees `inputs`. `weights`
+    are the model's weights. Return None if the layer's inputs are not a vector per example, or if the layer's outputs
+    are not the model's."""
     taken: list[tuple[Tensor, Tensor]] = []
     handle = model.get_submodule(path).register_forward_hook(
         lambda _, arguments, out: taken.append((arguments[0].detach(), out.detach()))

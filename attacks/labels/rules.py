@@ -44,7 +44,8 @@ def listed(counts: Tensor) -> Tensor:
 
 
 def last_layer(model: nn.Module, classes: int) -> str | None:
-    """Return the last linear layer's path ("" for the model itself), or None if its outputs are not the classes."""
+    """Return the path of the last linear layer, or None if it has other than `classes` outputs. The path is "" if
+    `model` itself is the layer."""
     linear = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, nn.Linear)]
     if not linear:
         return None
@@ -70,9 +71,9 @@ def whole_counts(estimate: Tensor, total: int) -> Tensor:
 
 
 def _counts_from_weights(reading: Reading, sums: Tensor) -> Tensor:
-    """Count labels from row sums of the last layer's weight gradient, `sums` (reading, class), by LLG (Wainakh et al.
-    2021): each class with a negative sum counts once, then repeatedly the class with the lowest sum. Each count
-    subtracts an example's mean impact from its class's sum."""
+    """Count labels from row sums of the last layer's weight gradient, `sums` (reading, class). The rule is LLG (Wainakh
+    et al. 2021). Each class with a negative sum counts once. Then the class with the lowest sum counts, repeatedly.
+    Each count subtracts an example's mean impact from its class's sum."""
     counts = torch.zeros((len(sums), reading.classes), dtype=torch.long)
     for row, values in enumerate(sums.cpu().clone()):
         # Wainakh et al. 2021, §4.1: m = Σ negative sums · (1 + 1/classes) / B

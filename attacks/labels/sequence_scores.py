@@ -21,13 +21,10 @@ _TINY = 1e-300
 
 
 def mean_residuals(layer: LastLayer, sequences: Tensor, *, rescaled: bool = False) -> Tensor:
-    """Return the squared difference (sequence,) between the last layer's gradient [dW|db] and its simulation with
-    class-mean features h, for label sequences (sequence, example).
-
-    Examples are in the order of local steps; the bias residual is weighted by the mean ‖h‖². `rescaled` minimises over
-    a positive factor on dW and another on db. The factors undo clipping, and the other length of a gradient whose
-    example is predicted better or worse than mean features suggest.
-    """
+    """Return the squared difference (sequence,) between the last layer's gradient [dW|db] and its simulation. The
+    simulation takes class-mean features h and the label sequences `sequences` (sequence, example), in the order of
+    local steps. The mean ‖h‖² weights the bias residual. `rescaled` fits a positive factor on dW and another on db: the
+    factors undo clipping, and adjust for an example that is predicted better or worse than mean features suggest."""
     steps = layer.step_of
     flat = layer.means.flatten(0, 1)
     gram, logits = flat @ flat.mT, flat @ layer.weight.mT + layer.bias
@@ -67,13 +64,11 @@ def _residual(energy: Tensor, product: Tensor, square: Tensor, rescaled: bool) -
 
 
 def marginal_scores(layer: LastLayer, sequences: Tensor) -> Tensor:
-    """Return -2 log density of the update (sequence,), up to a constant, for label sequences (sequence, example).
-
-    Features are random with variance `spread` around their class means; p - y, probabilities minus one-hot labels, is
-    computed on the means. The residual in each column of the weight gradient then has covariance Σ spread · (p - y)(p -
-    y)ᵀ over examples: residuals along an example's p - y are expected, other residuals are not. A floor covers noise
-    and the deviation of p - y from the means. The bias is a further column, weighted by the mean squared norm of
-    features. Every coordinate must have been sent.
+    """Return -2 log density of the update (sequence,), up to a constant, for each label sequence. `sequences`
+    (sequence, example). Features are random around their class means, with variance `spread`. p - y is computed on the
+    means (p: probabilities, y: one-hot labels). Then the residual in each column of the weight gradient has the
+    covariance Σ spread · (p - y)(p - y)ᵀ over examples. A floor on the covariance covers noise and the error of p - y.
+    The bias is a further column, weighted by the mean squared norm of features. Every coordinate must have been sent.
     """
     steps = layer.step_of
     flat, sent = layer.means.flatten(0, 1), layer.d_weight
@@ -101,10 +96,12 @@ def simulate(layer: LastLayer, gram: Tensor, logits: Tensor, labels: Tensor) -> 
     """Simulate the last layer's training; return (p - y)/B of each example at its local step: (sequence, example,
     class).
 
-    p are probabilities, y one-hot labels, B the step's batch size. `gram` (sequence, example, example): products of
-    features; `logits` (sequence, example, class) under the first weights; `labels` (sequence, example). With momentum,
-    each value is multiplied by its step's share in the update.
-    """
+    - p: probabilities; y: one-hot labels; B: the step's batch size.
+    - `gram` (sequence, example, example): products of features.
+    - `logits` (sequence, example, class): under the first weights.
+    - `labels` (sequence, example): class numbers.
+
+    With momentum, each value is multiplied by its step's share in the update."""
     targets = torch.nn.functional.one_hot(labels, logits.shape[-1]).to(logits)
     step_of, parts, first = layer.step_of, list[Tensor](), 0
     for step, batch in enumerate(layer.batches):
@@ -130,14 +127,12 @@ def _reach(momentum: float, steps: Tensor) -> Tensor:
 
 
 def fitted_scores(layer: LastLayer, sequences: Tensor, *, evaluations: int = 40) -> Tensor:
-    """Return -2 log density of the update (sequence,), up to a constant, for label sequences (sequence, example).
-
-    Features are the most probable: each example's features vary around their class mean with the public variance. The
-    noise variance is estimated from the update's column sums, but at least 1/1000 of the update's squared norm per
-    example and feature, because a fit down to rounding would not separate sequences. If all coordinates were sent, the
-    best features differ from their means only within the span of means, rows of dW (the weight's gradient) and rows of
-    W (the weight); the search in this span is exact.
-    """
+    """Return -2 log density of the update (sequence,), up to a constant, with the most probable features. `sequences`
+    (sequence, example) are label sequences; `evaluations` limits the fit of features. An example's features vary around
+    their class mean with the public variance. The update's column sums give the noise variance. The variance is at
+    least 1/1000 of the update's squared norm per example and feature: a fit down to rounding would not separate
+    sequences. If all coordinates were sent, the search is limited to the span of the means, the rows of dW and the rows
+    of W; the best features lie in this span."""
     steps = layer.step_of
     kept = layer.kept[:, :-1].to(layer.weight)
     sent, means, weights = layer.d_weight * kept, layer.means, layer.weight

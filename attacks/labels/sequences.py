@@ -18,7 +18,8 @@ Score = Callable[[Tensor], Tensor]  # sequences (sequence, example) → (sequenc
 
 
 def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
-    """Return an upper bound on the number of sequences: orders of `labels` (example,), or, if None, any labels."""
+    """Return an upper bound on the number of label sequences. The sequences are orders of `labels` (example,); None for
+    `labels` allows any labels."""
     count: int
     if layer.distinct < layer.examples:
         lengths = [min(layer.distinct, layer.examples - at) for at in range(0, layer.examples, layer.distinct)]
@@ -34,7 +35,8 @@ def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
 
 
 def all_sequences(layer: LastLayer, labels: Tensor | None) -> Tensor:
-    """Return every label sequence (sequence, example): orders of `labels` (example,), or, if None, any labels."""
+    """Return every label sequence (sequence, example). The sequences are orders of `labels` (example,); None for
+    `labels` allows any labels."""
     sequences: Tensor
     if layer.distinct < layer.examples:
         return _all_passes(layer, labels)
@@ -73,8 +75,8 @@ def _orders(labels: list[int]) -> Iterator[tuple[int, ...]]:
 
 
 def descend(layer: LastLayer, score: Score, starts: Tensor, labels_known: bool) -> tuple[Tensor, Tensor]:
-    """Lower `score` by coordinate descent from `starts` (start, example); return visited sequences (sequence, example)
-    and their scores. A move changes a label (unless known), or swaps two labels between steps within a pass."""
+    """Lower `score` by coordinate descent from `starts` (start, example). Return visited sequences (sequence, example)
+    and their scores. A move swaps two labels between steps within a pass, or changes a label unless `labels_known`."""
     pool: dict[tuple[int, ...], float] = {}
     for start in starts:
         now = canonical(start[None], layer)[0]
@@ -90,8 +92,8 @@ def descend(layer: LastLayer, score: Score, starts: Tensor, labels_known: bool) 
 
 
 def neighbours(layer: LastLayer, now: Tensor, labels_known: bool) -> Tensor:
-    """Return the sequences (sequence, example) made from `now` (example,) by changing a label or swapping two
-    labels."""
+    """Return the sequences (sequence, example) that differ from `now` (example,) by a swap of two labels. Unless
+    `labels_known`, sequences with a single changed label are added."""
     rows = []
     count, ties, step_of = len(now), tied_examples(now, layer.distinct), layer.step_of
     if not labels_known:
@@ -109,7 +111,8 @@ def neighbours(layer: LastLayer, now: Tensor, labels_known: bool) -> Tensor:
 
 
 def any_sequence(layer: LastLayer, labels: Tensor | None, draw: np.random.Generator) -> Tensor:
-    """Draw a random sequence (example,): `labels` (example,) in random order, or, if None, random labels."""
+    """Draw a random sequence (example,) with the generator `draw`. The sequence is a random order of `labels`
+    (example,); None for `labels` draws the labels too."""
     distinct, examples = layer.distinct, layer.examples
     if labels is None:
         first = torch.from_numpy(draw.integers(0, layer.classes, distinct))
@@ -129,8 +132,8 @@ def any_sequence(layer: LastLayer, labels: Tensor | None, draw: np.random.Genera
 
 
 def _first_pass(labels: Tensor, distinct: int) -> Tensor:
-    """Choose the labels (example,) of a single pass, given the labels over all passes. Each label's count is at
-    least its total over the number of passes, and at most its total over the number of full passes."""
+    """Choose the labels (example,) of a client's first pass, given the labels over all passes. Each label's count is at
+    least its total divided by the number of passes, and at most its total divided by the number of full passes."""
     full = len(labels) // distinct
     counts = torch.bincount(labels)
     of_pass, most = -(-counts // (full + 1 if len(labels) % distinct else full)), counts // full

@@ -24,8 +24,8 @@ class Distance:
     exclude: tuple[str, ...] = ()
     """Name prefixes of the tensors left out, as by the "muted" attacker of the paper Risk-balanced."""
     unknown_scale: bool = False
-    """True minimises over factors s ≥ 1 on the observed gradient, for a reading shortened by an unknown factor; with s
-    below 1 a zero gradient would explain everything."""
+    """True minimises over factors s ≥ 1 on the observed gradient, for a reading shortened by an unknown factor. With s
+    below 1, a zero gradient would explain every reading."""
     variances: Tensors | None = None
     """Noise variance per coordinate, name → broadcastable to (*shape), or None for equal variances. Coordinates are
     divided by their deviation and multiplied by the mean deviation."""
@@ -33,8 +33,8 @@ class Distance:
     """Mean of `variances` over all coordinates."""
 
     def __call__(self, candidate: Tensors, observed: Tensors) -> Tensor:
-        """Return the distance (reading,) between gradients, both name → (reading, *shape). Raises `ValueError` if
-        `exclude` leaves no tensor."""
+        """Return the distance (reading,) between `candidate` and `observed`, both name → (reading, *shape). Raises
+        `ValueError` if `exclude` leaves no tensor."""
         names = self._names(observed)
         c, o = self._weighed(candidate, names), self._weighed(observed, names)
         if self.kind == "cosine":

@@ -38,16 +38,12 @@ def unrolled_update(
     - `between`: defense inside local steps (`Description.local_steps`), from example gradients (reading, example,
       *shape) to ḡ; None takes the mean.
 
-    Each step is w ← w - η ḡ with ḡ the mean gradient at the current weights (local SGD, McMahan et al. 2017, algorithm
-    1). The result is the update w_0 - w_L divided by η·steps.
-
-    With `momentum` m and `weight_decay` λ each step is w ← w - η v, v ← m v + ḡ + λ w, as in `torch.optim.SGD`. The
-    result is (w_0 - w_L) / (η · steps · `momentum_gain`) - λ w_0, which equals the gradient if the gradient is
-    constant.
-
-    The result is differentiable to inputs and targets through all steps if they require it; otherwise no graph is kept.
-    Raises `BenchError` if the examples do not form `steps` equal batches, `NotApplicable` as `group_gradients` does.
-    """
+    Each step is w ← w - η ḡ with the mean gradient ḡ at the current weights (local SGD, McMahan et al. 2017, algorithm
+    1). The result is (w_0 - w_L) / (η · steps). With `momentum` m and `weight_decay` λ each step is w ← w - η v, v ← m
+    v + ḡ + λ w, as in `torch.optim.SGD`. The result is then (w_0 - w_L) / (η · steps · `momentum_gain`) - λ w_0, which
+    equals the gradient if the gradient is constant. The result is differentiable through all steps if `inputs` or
+    `targets` require a gradient. Raises `BenchError` if the examples do not form `steps` equal batches, and
+    `NotApplicable` as `group_gradients` does."""
     count, examples = inputs.shape[:2]
     if batches is None:
         if examples % steps:
@@ -82,7 +78,8 @@ def unrolled_update(
 
 
 def momentum_gain(momentum: float, steps: int) -> float:
-    """Return the mean of (1 - mˢ)/(1 - m) over s = 1 … `steps`: the factor by which momentum m lengthens the update."""
+    """Return the factor by which momentum lengthens an update: the mean of (1 - mˢ)/(1 - m) over s = 1 … `steps`. m is
+    `momentum`."""
     return sum((1 - momentum**s) / (1 - momentum) for s in range(1, steps + 1)) / steps
 
 

@@ -15,12 +15,10 @@ Tensors = Mapping[str, Tensor]
 
 
 def observations(reading: Reading) -> list[dict[str, Tensor]]:
-    """Return the readings' observations as gradients, each name → (reading, *shape).
-
-    An update over L steps, w_0 - w_L = η Σ g, counts as the mean gradient, which is exact at L = 1. Observations under
-    the same weights are averaged, because their mean is a sufficient statistic, unless the description has other
-    randomness than added noise.
-    """
+    """Return the readings' observations as gradients, each name → (reading, *shape). An update over L steps, w_0 - w_L
+    = η Σ g, counts as the mean gradient, which is exact at L = 1. Observations under the same weights are averaged,
+    because their mean is a sufficient statistic. If the description has other randomness than added noise, all
+    observations are kept."""
     scale = 1 / (reading.unit * reading.steps)
     values = {name: value * scale for name, value in reading.values.items()}
     if same_weights(reading) and (reading.description is None or reading.description.additive):
@@ -29,14 +27,14 @@ def observations(reading: Reading) -> list[dict[str, Tensor]]:
 
 
 def mean_observation(observed: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the mean over observations, name → (reading, *shape)."""
+    """Return the mean over the observations in `observed`, name → (reading, *shape)."""
     return {name: torch.stack([each[name] for each in observed]).mean(0) for name in observed[0]}
 
 
 def by_likelihood(distance: Distance, reading: Reading) -> Distance:
-    """Adapt a distance to the described noise; without a description, return it unchanged. L2 becomes L1 (the log
-    likelihood under Laplace noise) for a single observation with only Laplace noise. Coordinates are scaled by their
-    noise deviation if deviations differ."""
+    """Adapt `distance` to the described noise; without a description, return the distance unchanged. L2 becomes L1, the
+    log likelihood of Laplace noise, for a single observation with only Laplace noise. If noise deviations differ, each
+    coordinate is divided by its deviation."""
     if reading.description is None:
         return distance
     noise = reading.description.noise
@@ -50,11 +48,13 @@ class Mismatch:
     """Mean distance between a reading's observations and the simulated observations of candidate examples."""
 
     reading: Reading
+    """The attacked readings."""
     distance: Distance
+    """Distance between a simulated and an actual observation."""
     unrolled: bool = False
     """True simulates each local step; False takes a single gradient in place of the mean over steps."""
     exact: bool = False
-    """True takes minus the described log density, possibly negative, as distance, if the description has a density."""
+    """True takes minus the described log density as distance if the description has a density; it may be negative."""
 
     def __call__(
         self, observed: list[dict[str, Tensor]], inputs: Tensor, targets: Tensor, *, differentiable: bool
@@ -74,17 +74,16 @@ class Mismatch:
         return total / len(observed)
 
     def simulated(self, observed: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Simulate the first observation for candidates `inputs` and `targets`: name → (reading, *shape)."""
+        """Simulate the first observation for candidates `inputs` and `targets`: name → (reading, *shape). `observed` is
+        the actual observation; a defense's random draws may be read from it."""
         weights = {name: value[0] for name, value in self.reading.weights.items()}
         gradients = self._gradients(weights, observed, inputs, targets, False)
         return self._as_shown(gradients, observed, Candidates(inputs=inputs, targets=targets, weights=weights))
 
     def shown(self, observed: Tensors, gradients: Tensors, candidates: Candidates | None = None) -> dict[str, Tensor]:
-        """Simulate an observation from known gradients after a single local step: name → (reading, *shape).
-
-        `gradients` are under the first weights, name → (reading, example, *shape). Only a defense inside the step needs
-        `candidates`.
-        """
+        """Simulate an observation from known gradients after a single local step: name → (reading, *shape). `gradients`
+        are under the first weights, name → (reading, example, *shape). `observed` is the actual observation. Only a
+        defense inside the step needs `candidates`."""
         description = self.reading.description
         if description is not None and description.inside_steps:
             return self._as_shown(dict(gradients), observed, candidates)
@@ -107,9 +106,11 @@ class Mismatch:
     def _gradients(
         self, weights: Tensors, observed: Tensors, inputs: Tensor, targets: Tensor, differentiable: bool
     ) -> dict[str, Tensor]:
-        """Return candidates' gradients in the description's format. Without a description, this is the mean, name →
-        (reading, *shape); with a description, each client's message, (reading, client, *shape); with a defense inside
-        local steps, each example's gradient, (reading, example, *shape)."""
+        """Return candidates' gradients in the format that the description takes, name → the axes below.
+
+        - without a description: the mean, (reading, *shape)
+        - with a description: each client's update, (reading, client, *shape)
+        - with a defense inside local steps: each example's gradient, (reading, example, *shape)"""
         reading, description = self.reading, self.reading.description
         model = reading.model
         if self.unrolled:
@@ -135,8 +136,8 @@ class Mismatch:
         return {name: value.unflatten(0, (len(inputs), rows)) for name, value in flat.items()}
 
     def of_shown(self, simulated: Tensors, observed: Tensors) -> Tensor:
-        """Return the distance (reading,) between a simulated and an actual observation. If the defense's draws have a
-        likelihood p, return -2v log p with noise variance v instead."""
+        """Return the distance (reading,) between the `simulated` and the `observed` observation. If the defense's
+        random draws have a likelihood p, the distance is -2v log p with the noise variance v."""
         description = self.reading.description
         if description is not None and self.exact and len(self.reading.rounds) == 1:
             density = description.log_density(simulated, observed)

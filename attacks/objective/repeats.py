@@ -23,12 +23,10 @@ def distinct_examples(reading: Reading) -> int:
 
 
 def tied_examples(labels: Tensor, distinct: int) -> Tensor:
-    """Return the example's number (below `distinct`) at each position of `labels` (..., position): the same shape.
-
-    Position p in the first pass is example p. Later passes are matched by label, equal labels by ascending position,
-    because labels tell no more. The number is -1 if a later pass has a label more often than the first. Indexing inputs
-    (reading, example, *shape) with the result on the second axis gives inputs at all positions.
-    """
+    """Return the number of the example at each position of `labels` (..., position), in the same shape. The first
+    `distinct` positions are the first pass: position p holds example p. Later passes are matched by label; equal labels
+    are matched by ascending position, because labels tell no more. The number is -1 if a later pass has a label more
+    often than the first. Indexing inputs (reading, example, *shape) with the result gives inputs at all positions."""
     flat = labels.flatten(0, -2) if labels.dim() > 1 else labels[None]
     first = flat[:, :distinct]
     ties = [torch.arange(first.shape[1]).expand_as(first)]
@@ -44,8 +42,9 @@ def _rank(labels: Tensor) -> Tensor:
 
 
 def segments(batches: Sequence[int], distinct: int) -> list[int]:
-    """Split positions into segments, each within a step (`batches`: examples per step) and a pass (`distinct`
-    examples); return the segments' lengths. The order of examples in a segment does not change the update."""
+    """Split positions into segments, each within a step and a pass; return the segments' lengths. `batches` are the
+    examples per step, and `distinct` the examples per pass. The order of examples in a segment does not change the
+    update."""
     examples = sum(batches)
     ends = sorted({*accumulate(batches), *range(distinct, examples, distinct)})
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]

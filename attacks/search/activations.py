@@ -42,8 +42,8 @@ def start_by_layers(
     reading: Reading, observed: list[dict[str, Tensor]], space: Gaussian, evaluations: int
 ) -> Start | None:
     """Search each reading's first candidate in `space`, with at most `evaluations` evaluations. `observed`: the
-    observations, each name → (reading, *shape). Return None if the evaluations are too few, the model has another
-    structure than `chain` describes, or a reading is not the undefended gradient of a single example."""
+    observations, each name → (reading, *shape). Return None if the evaluations are too few, if the model has another
+    structure than `chain` describes, or if a reading is not the undefended gradient of a single example."""
     layers = chain(reading.model)
     alone = len(observed) == 1 and reading.examples == 1 and reading.steps == 1 and reading.senders == 1
     if layers is None or not alone or reading.description is not None or evaluations < _LEAST:

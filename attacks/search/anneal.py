@@ -32,8 +32,10 @@ _SETS = 8  # sets of public examples which measure a gap
 def annealed(
     reading: Reading, mismatch: Mismatch, first: Space, later: Space, evaluations: int, key: Key
 ) -> tuple[Stage, ...] | None:
-    """Return the stages of a start with `evaluations`, the last with hard decisions; None if the decisions change
-    almost nothing. After a large gap, stages from the second search in the space `later`, other stages in `first`."""
+    """Return the stages of a start with `evaluations`, the last with hard decisions. Return None if the hard decisions
+    change almost nothing in public examples' readings. After a large change, the first stage searches in the space
+    `first` and the next stages in `later`. After a small change, all stages search in `first`. `key` draws the public
+    examples."""
     share = _energy(_gap(reading, mismatch, _TRIAL, key), reading) / _energy(_squares(reading), reading)
     if share < _NO_GAP:
         return None
@@ -69,13 +71,14 @@ def _squares(reading: Reading) -> dict[str, Tensor]:
 
 
 def _energy(squares: Mapping[str, Tensor], reading: Reading) -> float:
-    """Return the sum over coordinates of mean squares, each name → ()."""
+    """Return the sum over all coordinates of their mean squares; `squares` has a mean per tensor, name → ()."""
     return sum(float(squares[name]) * value[0, 0].numel() for name, value in reading.values.items())
 
 
 def _gap(reading: Reading, mismatch: Mismatch, width: float, key: Key) -> dict[str, Tensor]:
-    """Return each tensor's mean squared difference between hard and gradual readings of public examples, plus the
-    variance of described noise: name → ()."""
+    """Return the gap of each tensor, name → (): the mean squared difference between hard and gradual readings. The
+    readings are of public examples, and `width` is the width of the gradual transitions. The variance of described
+    noise is added."""
     assert reading.description is not None
     like = next(iter(reading.values.values()))
     random = key.generator("gap")

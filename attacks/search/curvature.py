@@ -30,6 +30,7 @@ class EqualCurvature:
     the matching distance's curvature in u, after damping."""
 
     space: Gaussian
+    """The Gaussian space of the variables u."""
     to_prior: Tensor
     """Matrix T, upper triangular (value, value)."""
 
@@ -54,14 +55,12 @@ class EqualCurvature:
 
 
 def equal_curvature(space: Gaussian, reading: Reading, key: Key) -> EqualCurvature:
-    """Change the variables of `space`, so that the distance Σ (∇L(x, y) - g)² to a reading g has about equal
-    curvature in every direction.
-
-    The curvature E[JᵀJ], with J = ∂∇L/∂x, is the mean of (Jᵀz)(Jᵀz)ᵀ over random signs z and public examples. A single
-    matrix serves all readings at the same weights. The mean is over 2048 products Jᵀz. Images up to 1024 values take
-    the mean over 256 products, shrunk by half towards its block-diagonal part over tiles (`tiles.py`). For larger
-    images, a space from this part alone lost 1 to 9 dB (CIFAR-10, 8 examples).
-    """
+    """Return `space` in new variables, in which the matching distance has about equal curvature in every direction. The
+    matching distance is Σ (∇L(x, y) - g)² to a reading g. Its curvature is E[JᵀJ] with J = ∂∇L/∂x: the mean of
+    (Jᵀz)(Jᵀz)ᵀ over random signs z and public examples. A single matrix serves all readings at the same weights. `key`
+    draws the signs. The mean is over 2048 products Jᵀz. Images up to 1024 values take 256 products, shrunk by half
+    towards the block-diagonal part over tiles (`tiles.py`). For larger images this part alone lost 1 to 9 dB (CIFAR-10,
+    8 examples)."""
     like = next(iter(reading.values.values()))
     size = reading.public_mean.numel()
     tiles = tiles_of(reading.shape) if reading.kind.spatial and size <= _SMALL else None

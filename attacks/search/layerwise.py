@@ -1,12 +1,14 @@
-"""Values inside a ReLU net behind a single example's gradient, from the last layer to the first.
+"""Values inside a ReLU net behind a single example's gradient, from the last layer to the first (R-GAP, Zhu & Blaschko
+2021).
 
-R-GAP (Zhu & Blaschko 2021). Layers l = 1, …, n are convolutions z_l = W_l ∗ a_(l-1) + b_l with values a_l = ReLU(z_l),
-and a_0 is the example; the last layer is linear. The last layer's gradients are (p - y) a_nᵀ for the weight and p - y
-for the bias, with probabilities p and the one-hot label y. They show a_n and δ_n = ∂loss/∂z_n exactly. Layer l's weight
-gradient is linear in a_(l-1), with coefficients from δ_l. The positive outputs z_l are linear in a_(l-1), too, and
-hidden values are not negative. If these conditions fix a_(l-1), the descent goes on with δ_(l-1). Otherwise the descent
-ends at layer l: a_l is known, but a_(l-1) only along some directions.
-"""
+Layers l = 1, …, n are convolutions z_l = W_l ∗ a_(l-1) + b_l with values a_l = ReLU(z_l). a_0 is the example, and the
+last layer is linear. The last layer's gradients are (p - y) a_nᵀ for the weight and p - y for the bias, with
+probabilities p and the one-hot label y. They show a_n and δ_n = ∂loss/∂z_n exactly.
+
+Each step of the descent searches a_(l-1), given a_l and δ_l. Three conditions are known: layer l's weight gradient is
+linear in a_(l-1), with coefficients from δ_l; the positive outputs z_l are linear in a_(l-1); hidden values are not
+negative. If these conditions fix a_(l-1), the descent goes on. Otherwise it ends at layer l: a_(l-1) is known only
+along some directions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +34,7 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """Known values of a reading at the lowest layer l that the descent reaches, in float64."""
+    """Values of a reading that are known at the lowest layer l reached by the descent, in float64."""
 
     layer: int
     """Position of the convolution l in the sequence of modules."""
@@ -75,10 +77,9 @@ def _plain(layer: nn.Module) -> bool:
 
 def known_values(layers: list[nn.Conv2d], weights: Tensors, gradients: Tensors, inputs: list[Tensor]) -> Known | None:
     """Descend from the last layer of a model with the convolutions `layers` (from `chain`). `weights` and `gradients`
-    are name → (*shape), in float64. `inputs` are the mean values at each convolution's input, over public examples
-    (channel, height, width), then at the linear layer's input: the start of a search for hidden values. Return None if
-    the gradient is not finite or not exactly a single example's, a layer has no positive value, or an input is too
-    large."""
+    are name → (*shape), in float64. `inputs` start the search for hidden values: mean values over public examples
+    (channel, height, width), at each convolution's input and at the linear layer's input. Return None if the gradient
+    is not finite or not exactly a single example's, if a layer has no positive value, or if an input is too large."""
     last = f"{2 * len(layers) + 1}."
     errors, of_weight = gradients[f"{last}bias"], gradients[f"{last}weight"]
     energy = errors @ errors
@@ -109,8 +110,9 @@ def known_values(layers: list[nn.Conv2d], weights: Tensors, gradients: Tensors, 
 
 
 def _directions(delta: Tensor, layer: nn.Conv2d, gradient: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """Return the known directions (direction, place) of the layer's input, and the input along them (channel,
-    direction)."""
+    """Return the directions in which the weight `gradient` shows the layer's input. The directions are (direction,
+    place), equal for all channels. The input along them is (channel, direction). `delta` is δ at the layer's output,
+    and `shape` the input's shape."""
     places = shape[1] * shape[2]
     basis = torch.eye(places, dtype=delta.dtype).reshape(places, 1, shape[1], shape[2])
     patches = F.unfold(basis, _pair(layer.kernel_size), padding=_pair(layer.padding), stride=_pair(layer.stride))
@@ -130,8 +132,9 @@ def _directions(delta: Tensor, layer: nn.Conv2d, gradient: Tensor, shape: torch.
 def _solved(
     known: Known, layer: nn.Conv2d, weight: Tensor, bias: Tensor, typical: Tensor
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the layer's nonnegative input (channel, height, width), and the value below which a value counts as zero.
-    Return None if several inputs fit, or the linear conditions need too much memory."""
+    """Return the layer's nonnegative input (channel, height, width), and the limit below which a value counts as zero.
+    `typical` is the mean input over public examples, the start of the search. Return None if several inputs fit, or if
+    the linear conditions need too much memory."""
     channels = typical.shape[0]
     active = (known.outputs > 0).flatten()
 
@@ -165,8 +168,8 @@ def _solved(
 
 
 def _not_negative(values: Tensor, free: Tensor, shown: Tensor, start: Tensor) -> Tensor:
-    """Return nonnegative values (channel, place) that meet the same linear conditions as `values`, found from `start`
-    by the Douglas-Rachford iteration."""
+    """Return nonnegative values (channel, place) that meet the same linear conditions as `values`. The Douglas-Rachford
+    iteration starts from `start`."""
 
     def met(x: Tensor) -> Tensor:
         step = ((x - values) @ free.T).flatten()

@@ -38,8 +38,11 @@ class Parts:
     """Components of a matching attack, with their parameters."""
 
     distance: Kind
+    """Distance between a candidate's gradient and the reading."""
     solver: Solver[Any]
+    """Method that minimises the objective."""
     start: Start
+    """Distribution of the first candidates."""
     labels: Literal["joint", "inferred"]
     """"joint": optimised with the inputs, as softmax(logits) (Zhu et al. 2019). "inferred": read from the gradient."""
     limits: RowLimits
@@ -47,9 +50,10 @@ class Parts:
     departures: tuple[str, ...] = ()
     """Differences from the authors' code, in words for the record."""
     prior: Prior = Prior()
+    """Weights of the priors on inputs."""
     preconditioned: bool = False
     """True gives the solver normalised losses and preconditioned inputs. With a description of the defense, both are
-    always on; with the cosine distance, inputs are never preconditioned."""
+    always on. With the cosine distance, inputs are never preconditioned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +135,8 @@ class MatchingAttack(Attack):
 def reconstruction(
     problem: MatchingProblem, solution: Solution, solver: Solver[Any], cost: int, notes: tuple[str, ...]
 ) -> Reconstruction:
-    """Turn a solver's solution into a reconstruction; each solver evaluation counts `cost` times."""
+    """Turn a solver's solution into a reconstruction. Each solver evaluation counts `cost` times. `notes` are the
+    attack's departures from its paper."""
     rows = torch.arange(len(solution.loss))
     inputs, logits = problem.split(solution.x)
     labels = problem.ordered_labels(rows, solution.runs) if logits is None else logits.argmax(-1)

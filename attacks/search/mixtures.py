@@ -17,11 +17,14 @@ _SPREAD = 3.0  # of the logits over their variables
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Search space for originals and their mixing matrix: an original's variables in `inner`, then the `examples`
-    logits of a matrix row. Variables and inputs both have the shape (..., example, value + examples)."""
+    """Search space for original examples and their mixing matrix. An original's variables are its variables in `inner`,
+    then the `examples` logits of its matrix row. Variables and inputs both have the shape (..., example, value +
+    examples)."""
 
     inner: Space
+    """Search space for an original's inputs."""
     examples: int
+    """Number of originals."""
 
     def inputs(self, u: Tensor) -> Tensor:
         return self.with_energy(u)[0]

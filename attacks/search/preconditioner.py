@@ -18,15 +18,13 @@ _ROOM = 1 << 22  # coordinates of gradients in memory at once
 
 
 def preconditioner(reading: Reading, key: Key) -> Tensor:
-    """Return a length per input value, (value,): the factor from the solver's variable to the input.
-
-    The length is the inverse root of the distance's mean curvature in this value, divided by its mean over values; the
-    distance to a reading g is Σ (∇L(x, y) - g)². A strided convolution sees some pixels through more windows than
-    others, so curvatures differ tenfold by place; in the solver's variables they are alike. The diagonal of JᵀJ, J =
-    ∂∇L/∂x, is the mean of (Jᵀz)² over random signs z (Hutchinson's estimator; Bekas, Kokiopoulou & Saad 2007), here
-    over public examples at the reading's weights; with 64 draws its error is 18 %, and the length's error 9 %. Lengths
-    have the reading's dtype and device. All are 1 without public examples, or if no value moves the gradient.
-    """
+    """Return a length per input value, (value,): the factor from the solver's variable to the input. Curvatures of the
+    distance Σ (∇L(x, y) - g)² to a reading g differ tenfold between pixels: a strided convolution sees some pixels
+    through more windows than others. The length is the inverse root of the mean curvature in this value, divided by its
+    mean over values; so the solver's variables have similar curvatures. The curvature is the mean of (Jᵀz)² with J =
+    ∂∇L/∂x, over random signs z (Hutchinson's estimator; Bekas, Kokiopoulou & Saad 2007) and public examples; `key`
+    draws both. With 64 draws the length's error is 9 %. Lengths are 1 without public examples, or if no value changes
+    the gradient."""
     count, like = min(PUBLIC, len(reading.public_inputs)), next(iter(reading.values.values()))
     ones = like.new_ones(reading.public_mean.numel())
     if not count:
@@ -60,9 +58,9 @@ def _samples(reading: Reading, like: Tensor, key: Key, examples: range, draws: i
 def signed_derivative(
     reading: Reading, like: Tensor, examples: Sequence[int], bits: Callable[[tuple[int, ...]], NDArray[np.int8]]
 ) -> Tensor:
-    """Return Jᵀz (example, value) for the public examples numbered `examples`, with J = ∂∇L/∂x at the reading's
-    weights. `bits` draws 0 or 1 per value in a shape; signs are z = 2·bits - 1. An example's label is its number
-    modulo the classes."""
+    """Return Jᵀz (example, value) for the public examples with numbers `examples`; J = ∂∇L/∂x. `bits` draws 0 or 1 for
+    each value of a shape, and z = 2·bits - 1. `like` gives dtype and device. An example's label is its number modulo
+    the number of classes."""
     weights = {name: value[0] for name, value in reading.weights.items()}
     labels = torch.tensor(examples, device=like.device) % reading.classes
     targets = one_hot(labels, reading.classes, like.dtype)[:, None]

@@ -22,7 +22,9 @@ class Prior:
     total_variation: float = 0.0
     """Weight of the total variation; images only."""
     squared: float = 0.0
+    """Weight of the mean square of inputs."""
     absolute: float = 0.0
+    """Weight of the mean magnitude of inputs."""
 
     def __call__(self, x: Tensor) -> Tensor | float:
         """Return the weighted prior of inputs `x` (reading, example, *shape): (reading,), or 0 if all weights are 0."""
@@ -35,12 +37,10 @@ class Prior:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseModel:
-    """Prior weight under described noise, chosen so that the objective's minimum is the most probable candidate.
-
-    With noise variance v per coordinate of the mean observation, the objective is the squared distance plus 2v times
-    the prior's -log p; for Laplace noise, the absolute distance plus √(v/2) times -log p. The prior density p expects
-    neighbouring pixels to differ as in public images, and values to lie in the data's range.
-    """
+    """Weight of the prior under described noise: the objective's minimum is then the most probable candidate. v is the
+    noise variance per coordinate of the mean observation, and p the prior's density. The objective is the squared
+    distance plus 2v·(-log p); for Laplace noise, the absolute distance plus √(v/2)·(-log p). p expects neighbouring
+    pixels to differ as in public images, and values in the data's range."""
 
     variance: float
     """Mean noise variance over coordinates, in squared gradient units; 0 (without a prior) if no noise is described."""
@@ -51,11 +51,11 @@ class NoiseModel:
     bound: bool = False
     """True if `variance` is an upper bound; `of_rows` then estimates each reading's variance."""
     last: str | None = None
-    """Name of the last layer's weight, which `of_rows` uses for the variance, or None if the weight is not sent."""
+    """Name of the last layer's weight, used by `of_rows`; None if this weight is not sent."""
 
     @classmethod
     def of(cls, reading: Reading, observations: int) -> "NoiseModel":
-        """Build the noise model for readings averaged to `observations` gradients each; weight 0 if public images are
+        """Build the noise model of a reading averaged to `observations` gradients; weight 0 if public images are
         missing."""
         noise = Noise() if reading.description is None else reading.description.noise
         variance = noise.variance / (len(reading.rounds) / observations)
@@ -73,14 +73,11 @@ class NoiseModel:
         )
 
     def of_rows(self, observed: Mapping[str, Tensor]) -> Tensor:
-        """Return the noise variance (reading,) of each reading in `observed`, name → (reading, *shape).
-
-        If `variance` is a bound, the estimate is the median squared coordinate divided by a squared standard normal's
-        median, at most the bound. Most gradient coordinates are near zero, so the median shows the noise, and too much
-        if the noise is weak. The last layer then corrects: its gradient is Σ (p - y) hᵀ (probabilities p, labels y,
-        features h), and p - y sums to 0 over classes, so each column sums to noise. Exact zeros are dropped
-        coordinates, without noise.
-        """
+        """Return the noise variance (reading,) of each reading in `observed`, name → (reading, *shape). If `variance`
+        is a bound, the variance is estimated: most gradient coordinates are near zero, so the median squared coordinate
+        shows the noise. This estimate is too high for weak noise. The last layer then corrects it: its gradient is Σ (p
+        - y) hᵀ (probabilities p, labels y, features h), so without noise each column sums to 0 over classes. Exact
+        zeros are dropped coordinates, without noise."""
         whole = torch.cat([value.detach().flatten(1) for value in observed.values()], 1)
         if not self.bound or self.variance == 0:
             return whole.new_full((len(whole),), self.variance)
@@ -96,7 +93,8 @@ class NoiseModel:
 
     def prior(self, x: Tensor, value_range: tuple[float, float], share: Tensor | float = 1.0) -> Tensor | float:
         """Return the weighted -log p of inputs `x` (reading, example, *shape), up to a constant: (reading,), or 0.
-        `share` (reading,) multiplies the weight: for a variance below `variance`, or a distance in other units."""
+        `value_range` are the smallest and largest possible values. `share` (reading,) multiplies the weight: for a
+        variance below `variance`, or for a distance in other units."""
         if self.weight == 0:
             return 0.0
         return self.weight * share * (edges(x, self.edge_scale) + outside(x, *value_range) / (2 * _RANGE_DEVIATION**2))
@@ -117,8 +115,8 @@ def prior_weight(variance: Variance, *, absolute: bool) -> Variance:
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """Return the mean absolute difference between neighbouring pixels, summed over both directions: (reading, example,
-    channel, h, w) → (reading,). The form is anisotropic, with a mean over pixels (Geiping et al. 2020, §4)."""
+    """Return the mean absolute difference between neighbouring pixels, summed over both directions: (reading,). `x` is
+    (reading, example, channel, h, w). The form is anisotropic, with a mean over pixels (Geiping et al. 2020, §4)."""
     across, down = (d.abs().flatten(1).mean(1) for d in _differences(x))
     return across + down
 
@@ -134,7 +132,7 @@ def absolute(x: Tensor) -> Tensor:
 
 
 def outside(x: Tensor, low: float, high: float) -> Tensor:
-    """Return the sum of squared excess over the data's range [low, high], per reading (reading,)."""
+    """Return the sum of squared excess of `x` over the data's range [`low`, `high`], per reading (reading,)."""
     return ((low - x).clamp_min(0) ** 2 + (x - high).clamp_min(0) ** 2).flatten(1).sum(1)
 
 

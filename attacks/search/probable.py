@@ -49,8 +49,7 @@ def unfit(reading: Reading) -> str | None:
 
 
 def objective_of(reading: Reading) -> Objective:
-    """Return a function from candidates' inputs and label probabilities to distances, a number per reading; no
-    prior."""
+    """Return a function from candidates' inputs and label probabilities to distances (reading,), without a prior."""
     reading = rescaled(reading)
     return partial(mismatch_of(reading), observations(reading), differentiable=False)
 
@@ -65,9 +64,12 @@ def most_probable(
     distinct: int | None = None,
     mixed: bool = False,
 ) -> Reconstruction:
-    """Search for the most probable examples behind a batch of readings (from `rescaled`), with several starts. A
-    reading is finished if its loss is below `tolerance` times a zero gradient's loss. `distinct` is the number of
-    distinct examples, None if all are distinct. `mixed` searches the originals behind mixtures (mixup)."""
+    """Search for the most probable examples behind a batch of readings (from `rescaled`), with several starts.
+
+    - `starts`: number of starts.
+    - `tolerance`: a reading is finished if its loss is below this share of a zero gradient's loss.
+    - `distinct`: number of distinct examples; None if all are distinct.
+    - `mixed`: True searches the originals behind mixtures (mixup)."""
     observed, mismatch, space = observations(reading), mismatch_of(reading), public_space(reading)
     hypotheses = label_hypotheses(reading, mean_observation(observed), starts, key)
     cost = reading.steps if mismatch.unrolled else 1

@@ -21,16 +21,23 @@ from bench.trip import Reading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchingProblem:
-    """Problem for a solver: a batch of readings, a row each. A row's variables are its inputs, or with `space` the
-    inputs' variables in this space; label logits follow if `labels` is None."""
+    """Gradient matching as a problem for a solver; each row is a reading of the batch. A row's variables are its
+    inputs, or with `space` the inputs' variables in this space. Label logits follow if `labels` is None."""
 
     mismatch: Mismatch
+    """Distance between candidates and the readings."""
     observed: list[dict[str, Tensor]]
-    labels: Tensor | None  # (reading, example), or None for label logits as variables
+    """Observations, each name → (reading, *shape)."""
+    labels: Tensor | None
+    """Labels (reading, example), or None for label logits as variables."""
     start_kind: Start
+    """Distribution of the first candidates."""
     prior: Prior
+    """Weights of the published priors."""
     noise: NoiseModel
+    """Weight of the prior under described noise."""
     key: Key
+    """Key for the random starts."""
     shuffled: bool = False
     """True if restarts try the labels in other orders."""
     space: Space | None = None
@@ -40,8 +47,8 @@ class MatchingProblem:
     energy_weight: Tensor | None = None
     """Weight (reading,) in the loss of the prior -log p given by `space`; None leaves this prior out."""
     tolerance: float | None = None
-    """Share of the zero-gradient loss; the solver, whose tolerances are absolute, sees the loss divided by this share.
-    None leaves the choice to `loss_scale`."""
+    """Share of the zero-gradient loss; the solver sees the loss divided by this share, because its tolerances are
+    absolute. None takes the factor of `loss_scale`."""
     distinct: int | None = None
     """Number of distinct examples; repeated examples share variables (`tied_examples`). None: all are distinct."""
     mixed: bool = False
@@ -53,7 +60,7 @@ class MatchingProblem:
 
     @property
     def examples(self) -> int:
-        """Number of examples with variables; these are the first examples in the reading."""
+        """Number of examples that the solver searches: the distinct examples, if a client repeats examples."""
         return self.reading.examples if self.distinct is None else self.distinct
 
     @property
@@ -110,8 +117,9 @@ class MatchingProblem:
         return torch.stack(losses).mean(0)
 
     def noise_floor(self, rows: Tensor) -> Tensor:
-        """Return the loss (row,) that noise causes for the true examples: noise variance (L1: mean magnitude) times
-        the number of nonzero coordinates; 0 for the cosine distance."""
+        """Return the loss (row,) that noise causes for the true examples. The loss is the noise variance times the
+        number of nonzero coordinates (for L1: the mean magnitude in place of the variance), and 0 for the cosine
+        distance."""
         kind = self.mismatch.distance.kind
         if self.noise.variance == 0 or kind == "cosine":
             return torch.zeros_like(self.zero_gradient_loss(rows))
@@ -127,9 +135,9 @@ class MatchingProblem:
         return torch.stack([self.noise.of_rows(_rows(target, rows)) for target in self.observed]).mean(0)
 
     def _share(self, rows: Tensor) -> Tensor | float:
-        """Return the factor on the prior's weight: (row,), or 1 or 0. For bounded noise, it is the estimated variance
-        divided by the bound. For the cosine distance, it is divided by 2‖o‖²: near the truth 1 - cos(c, o) is the
-        squared distance divided by 2‖o‖², for gradients c of the candidate and o of the reading."""
+        """Return the factor on the prior's weight: (row,), or 1 or 0. For bounded noise, the factor is the estimated
+        variance divided by the bound. For the cosine distance, the factor is divided by 2‖o‖² with the reading's
+        gradient o: near the truth, the cosine distance is the squared distance divided by 2‖o‖²."""
         share: Tensor | float = 1.0
         # in our test (digits, Gaussian 1e-4, GradInv, 24 victims), total variation gave .79, the prior or both .71
         if self.mismatch.distance.kind == "cosine" and self.prior.total_variation > 0:
@@ -149,11 +157,11 @@ class MatchingProblem:
     def loss_scale(self, rows: Tensor) -> Tensor:
         """Return the factor (row,) from the loss to the normalised loss that the solver sees.
 
-        With the field `tolerance`, the factor maps this share of a zero gradient's loss to 1. Without a space or public
-        labels, the factor is 1. Otherwise the factor is the squared norm of undefended public gradients divided by the
-        reading's, at least 1: a faint reading (clipped, or of an example predicted with confidence) would otherwise
-        meet the solver's absolute tolerances immediately.
-        """
+        - With `tolerance`: this share of a zero gradient's loss becomes 1.
+        - Without `space` or public labels: 1.
+        - Otherwise: the squared norm of public gradients divided by the reading's squared norm, at least 1. A faint
+          reading (clipped, or of an example predicted with confidence) would otherwise meet the solver's absolute
+          tolerances immediately."""
         zero_loss, reading, like = self.zero_gradient_loss(rows), self.reading, self.like
         if self.tolerance is not None:
             return 1 / (self.tolerance * zero_loss).clamp_min(torch.finfo(zero_loss.dtype).tiny)
@@ -169,8 +177,9 @@ class MatchingProblem:
         return (usual / zero_loss.clamp_min(torch.finfo(zero_loss.dtype).tiny)).clamp_min(1)
 
     def ordered_labels(self, rows: Tensor, restarts: Tensor) -> Tensor | None:
-        """Return labels (row, example) for these restarts, or None if labels are variables. With the field `shuffled`,
-        restart 0 takes ascending labels, others a random order, since an update hides the order over local steps."""
+        """Return labels (row, example) for `rows` at their `restarts`, or None if labels are variables. With
+        `shuffled`, restart 0 takes ascending labels, other restarts a random order: an update hides the order over
+        local steps."""
         if self.labels is None or not self.shuffled:
             return None if self.labels is None else self.labels[rows.cpu()]
         orders = []
@@ -187,8 +196,8 @@ class MatchingProblem:
         return inputs, logits
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Split as `split` does, with two more results. The second is -log p of the inputs in `space` (row,). The last
-        is the mixing matrix (row, mixture, original) of mixup, or None without `mixed`."""
+        """Split variables as `split` does, with two more results. The second is -log p of the inputs in `space` (row,).
+        The last is mixup's mixing matrix (row, mixture, original), or None without `mixed`."""
         reading, examples, size = self.reading, self.examples, self.values
         variables = x[:, : examples * size].reshape(len(x), examples, size)
         inputs, energy = variables, x.new_zeros(len(x), examples)

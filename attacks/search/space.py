@@ -27,14 +27,15 @@ class Space(Protocol):
     def inputs(self, u: Tensor) -> Tensor: ...
     def variables(self, x: Tensor) -> Tensor: ...
     def with_energy(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Return inputs (..., value) and -log p(u) up to a constant (...), which is 0 in a space without prior."""
+        """Return inputs (..., value) and -log p(u), (...), up to a constant; -log p is 0 in a space without prior."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagonal:
-    """Search space x = `lengths`·u with a length per value (value,), without prior."""
+    """Search space x = `lengths`·u without prior."""
 
     lengths: Tensor
+    """Length of each value (value,)."""
 
     def inputs(self, u: Tensor) -> Tensor:
         return u * self.lengths.to(u)
@@ -50,7 +51,8 @@ class Diagonal:
 class Spectrum:
     """Gaussian search space for stationary images: a variance per cosine frequency, and a covariance of channels."""
 
-    mean: Tensor  # (channel, height, width)
+    mean: Tensor
+    """Mean of public images (channel, height, width)."""
     channels: Tensor
     """Principal colours as rows (channel, channel)."""
     deviation: Tensor
@@ -71,8 +73,7 @@ class Spectrum:
         return self.inputs(u), 0.5 * (u * u).sum(-1)
 
     def transposed(self, gradient: Tensor) -> Tensor:
-        """Turn a gradient by inputs x = mean + A u (..., value) into the gradient by variables u, by a product with
-        Aᵀ."""
+        """Turn a gradient by inputs x (..., value) into the gradient by variables u, by a product with Aᵀ."""
         across, down = cosines(self.mean.shape[-1]).to(gradient), cosines(self.mean.shape[-2]).to(gradient)
         colours = self._colours(gradient.unflatten(-1, self.mean.shape), self.channels)
         return (down @ colours @ across.T * self.deviation.to(gradient)).flatten(-3)
@@ -86,7 +87,8 @@ class Spectrum:
 class Dense:
     """Gaussian search space x = `mean` + `factor` u with a full covariance."""
 
-    mean: Tensor  # (value,)
+    mean: Tensor
+    """Mean of public examples (value,)."""
     factor: Tensor
     """Cholesky factor of the covariance (value, value)."""
 
@@ -118,11 +120,9 @@ def cosines(size: int) -> Tensor:
 
 
 def public_space(reading: Reading) -> Gaussian:
-    """Fit a search space to the reading's public examples, in the reading's dtype and on its device.
-
-    Images above 1024 values get a `Spectrum`. Other images get a `Spectrum`, or a full covariance shrunk towards it if
-    held-out public examples are then likelier. Tables get a full covariance shrunk towards its diagonal.
-    """
+    """Fit a search space to the reading's public examples, in the reading's dtype and on its device. Images above 1024
+    values get a `Spectrum`. Smaller images get a full covariance shrunk towards the `Spectrum`, or the `Spectrum` alone
+    if held-out public examples are then likelier. Tables get a full covariance shrunk towards its diagonal."""
     like = next(iter(reading.values.values()))
     public, images = reading.public_inputs.double(), reading.kind.spatial
     if images and public[0].numel() > _DENSE:
@@ -156,7 +156,7 @@ def spectrum(public: Tensor) -> Spectrum:
 
 def dense(public: Tensor, share: float, images: bool) -> Dense:
     """Fit a `Dense` space to public examples, with the covariance (1 - share) · C + share · T. C is the examples'
-    covariance; T is the covariance of their `Spectrum`, or C's diagonal for tables."""
+    covariance. T is the covariance of their `Spectrum` for `images`, and C's diagonal for tables."""
     return _shrunk(_moments(public, images), share)
 
 
@@ -173,7 +173,7 @@ def _moments(public: Tensor, images: bool) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def linear_part(space: Gaussian) -> Tensor:
-    """Return the change of inputs per unit of each variable of a space, (variable, value)."""
+    """Return the change of inputs per unit of each variable of `space`, (variable, value)."""
     eye = torch.eye(space.mean.numel()).to(space.mean)
     return space.inputs(eye) - space.mean.flatten()
 

@@ -36,11 +36,13 @@ class Stage:
     """A minimisation within a staged search."""
 
     model: nn.Module
+    """Model of this stage, for example with softened ReLUs."""
     space: Space
+    """Search space of this stage."""
     weight: float | None = None
-    """Weight of the prior's -log p, divided by a zero gradient's loss. None: twice the least loss so far, per
-    coordinate. Described noise sets the weight instead; if the noise is only a bound, the last stage's residual caps
-    the weight."""
+    """Weight of the prior's -log p, as a share of a zero gradient's loss. None: twice the least loss so far, per
+    coordinate. Described noise sets the weight instead; if the noise is only a bound, the last residual caps the
+    weight."""
     until: float = 1.0
     """Share of a start's evaluations after which the stage ends."""
     cosine: bool = False
@@ -48,7 +50,7 @@ class Stage:
     width: float = 0.0
     """Relative width of transitions in place of the defense's hard decisions (`Description.softened`); 0: hard."""
     variances: Mapping[str, Tensor] | None = None
-    """Noise variance of each tensor, for the distance (`Distance.variances`). None: as described."""
+    """Noise variance of each tensor, for the distance (`Distance.variances`). None: the described variance."""
     variance: float = 0.0
     """Mean of `variances` over coordinates; sets the weight of -log p in a stage with a `width`."""
 
@@ -90,13 +92,16 @@ def staged(
 ) -> Solution:
     """Minimise in stages over several `starts`; return each reading's point with the least loss, in `problem.space`.
 
-    Start n takes the labels `hypotheses[:, n]` of (reading, start, example), best first, and the stages `ways[n]`,
-    cyclically. Starts share the evaluations equally; only readings not yet explained begin another start. The remaining
-    evaluations continue the last stage, which is the same in all `ways`. A reading is finished if its loss is below
-    `stop` times a zero gradient's loss, or no longer falls. The loss is the distance under the model itself, without
-    softened ReLUs; under described noise, the prior's weighted -log p is added. Before all starts, the last stage
-    minimises from the candidates in `known`; the evaluations already spent on them count.
-    """
+    - `hypotheses` (reading, start, example): labels of each start, best first.
+    - `solver`: method of every stage.
+    - `ways`: stages of each start, taken cyclically; the last stage is the same in all.
+    - `stop`: a reading is finished if its loss is below this share of a zero gradient's loss, or no longer falls.
+    - `budget`: starts share its evaluations equally. Only unfinished readings begin another start. Remaining
+      evaluations continue the last stage.
+    - `known`: candidates from which the last stage minimises before all starts; their evaluations count.
+
+    The loss is the distance under the model itself, without softened ReLUs. Under described noise, the prior's weighted
+    -log p is added."""
     search, evaluations = _begin(problem, hypotheses, solver, stop, budget), budget.evaluations
     longest = max(map(len, ways))
     if evaluations < _LEAST * longest:
@@ -194,7 +199,8 @@ def _run(
     search: _Search, stage: Stage, rows: Tensor, runs: Tensor, x: Tensor, limit: int, last: bool = False
 ) -> Tensor:
     """Run a stage from `x` (row, example, value), up to `limit` evaluations per reading; return the inputs reached.
-    `runs` (row,) holds start numbers. Stages without softened ReLUs store the best inputs. `last`: the final stage."""
+    `runs` (row,) holds start numbers, and `last` marks the final stage. Stages without softened ReLUs store the best
+    inputs."""
     problem = _labelled(search, rows, runs)
     distance = problem.mismatch.distance
     if stage.variances is not None:

@@ -13,12 +13,12 @@ Start = Literal["gaussian", "uniform", "grey", "black", "tile-2", "tile-4", "til
 
 
 def start(kind: Start, reading: Reading, position: int, restart: int, key: Key) -> Tensor:
-    """Draw the first candidates for the reading at `position` in the batch: (example, *shape) float32.
+    """Draw the first candidates for the reading at `position` in the batch: (example, *shape) float32. `restart`
+    numbers the draws. Kinds:
 
     - `gaussian`: N(0, 1) (Zhu et al. 2019); `uniform`: U(0, 1); `grey`, `black`: constants.
     - `tile-n`: a U(0, 1) tile with 1/n of height and width, repeated (Wei et al. 2020, §4.3); images only.
-    - `public`: a random public example.
-    """
+    - `public`: a random public example."""
     index = reading.indices[position]
     return torch.stack([_example(kind, reading, index, n, restart, key) for n in range(reading.examples)])
 

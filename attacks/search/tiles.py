@@ -22,6 +22,7 @@ class Tiles:
     """Orthonormal map between images of `shape` (channel, height, width) and their spectra over tiles."""
 
     shape: tuple[int, int, int]
+    """Shape of an image (channel, height, width)."""
     side: int
     """Height and width of a tile, in pixels; divides height and width of the image."""
 
@@ -59,15 +60,15 @@ def tiles_of(shape: tuple[int, ...]) -> Tiles | None:
 
 
 def block_covariance(tiles: Tiles, x: Tensor) -> Tensor:
-    """Return the covariance of images `x` (image, value) with mean 0, as far as it is block-diagonal over frequencies:
-    (frequency, phase, phase) in float64."""
+    """Return the covariance of images `x` (image, value) with mean 0, within each frequency. The result is (frequency,
+    phase, phase) in float64; covariances between frequencies are left out."""
     spectra = tiles.spectra(x).double()
     return spectra.mT @ spectra / len(x)
 
 
 def in_variables(space: Gaussian, blocks: Tensor, tiles: Tiles, like: Tensor) -> Tensor:
-    """Turn a block-diagonal curvature in inputs (frequency, phase, phase) into a full matrix in the variables of
-    `space` (value, value)."""
+    """Turn the curvature `blocks` in inputs (frequency, phase, phase) into a matrix in the variables of `space`. The
+    matrix is (value, value). `like` gives its dtype and device."""
     values, vectors = torch.linalg.eigh(blocks)
     root = ((vectors * values.clamp_min(0).sqrt()[:, None]) @ vectors.mT).to(like)
     rows: Tensor = (tiles.spectra(linear_part(space).to(like)) @ root).transpose(1, 2).flatten(0, 1)

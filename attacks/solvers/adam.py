@@ -10,9 +10,12 @@ from bench.attacks.solvers.base import Solver, State
 
 @dataclass
 class AdamState(State):
-    first: Tensor  # (row, variable), first moments
-    second: Tensor  # (row, variable), second moments
-    count: Tensor  # (row,), iterations so far
+    first: Tensor
+    """Running mean of the gradient (row, variable)."""
+    second: Tensor
+    """Running mean of the squared gradient (row, variable)."""
+    count: Tensor
+    """Iterations so far (row,)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,15 +23,19 @@ class Adam(Solver[AdamState]):
     """Adam, optionally on the gradient's sign, with step decay and a range for the variables."""
 
     rate: float
+    """Step size."""
     signed: bool = False
     """True replaces the gradient by its sign."""
     milestones: tuple[int, ...] = ()
     """Iteration counts after which the rate is multiplied by `decay`."""
     decay: float = 0.1
+    """Factor on the rate at each milestone."""
     box: tuple[float, float] | None = None
     """Range (low, high) enforced on the variables after each step, or None."""
     betas: tuple[float, float] = (0.9, 0.999)
+    """Decay factors of the running means of the gradient and of its square."""
     eps: float = 1e-8
+    """Constant added to the denominator."""
 
     def init(self, x: Tensor) -> AdamState:
         zeros = torch.zeros_like(x)

@@ -40,7 +40,7 @@ class Solver(ABC, Generic[S]):
 
     @abstractmethod
     def outer(self, evaluations: Tensor) -> Tensor:
-        """Convert evaluations (row,) to iterations (row,) of the published attack loops; an L-BFGS iteration has 20
+        """Convert evaluations (row,) to iterations (row,) as the attack's paper counts them. An L-BFGS iteration has 20
         evaluations."""
 
 
@@ -82,16 +82,16 @@ class Problem(Protocol):
     """Independent minimisations, a row each; row and restart numbers are on the host."""
 
     def start(self, row: int, restart: int) -> Tensor:
-        """Return the start of a row for this restart: (variable,)."""
+        """Return the first point of the row numbered `row` at this `restart`: (variable,)."""
 
     def subset(self, rows: Tensor, restarts: Tensor) -> Evaluate:
-        """Return the objective (points → losses and gradients) for the rows numbered `rows`, each at its restart."""
+        """Return the objective (points → losses and gradients) for the rows numbered `rows`, at their `restarts`."""
 
     def zero_gradient_loss(self, rows: Tensor) -> Tensor:
         """Return the loss (row,) of a candidate with a zero gradient, which explains nothing."""
 
     def noise_floor(self, rows: Tensor) -> Tensor:
-        """Return the loss (row,) that noise causes for the true examples; a lower loss carries no information."""
+        """Return the loss (row,) that noise causes for the true examples; a lower loss means no better candidate."""
 
     def in_range(self, x: Tensor) -> Tensor:
         """Return the inputs (row, value) of points (row, variable), in units of the data's range."""
@@ -102,9 +102,7 @@ class Problem(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLimits:
-    """Limits for the minimisation of a row. A run is a minimisation from one start; restarts share the row's
-    evaluations.
-
+    """Limits for the minimisation of a row; a run is a minimisation from a start. Restarts share the row's evaluations.
     A run ends
 
     - if its solver has converged, or a value is not finite;
@@ -113,11 +111,12 @@ class RowLimits:
     - if its least loss is below `explained` and its inputs are exact to `precision`;
     - if restarts remain, its equal share of the budget is spent, and its least loss is above `abandon_above`.
 
-    The loop raises `abandon_above` and `keep_below` to at least twice the noise floor.
-    """
+    The loop raises `abandon_above` and `keep_below` to at least twice the noise floor."""
 
     evaluations: int
+    """Evaluations allowed per row, restarts included."""
     restarts: int = 0
+    """Restarts allowed per row."""
     stop_loss: float | None = None
     """Normalised loss below which a row is finished; None never stops by the loss."""
     look_every: int = 1
@@ -129,9 +128,9 @@ class RowLimits:
     explained: float = 1e-3
     """Share of the zero-gradient loss below which a reading counts as explained."""
     precision: float | None = None
-    """Root mean square error of inputs, as a share of the data's range, at which an explained run ends; None never ends
-    a run by precision. Estimate: inputs moved by m over the last `precise_after` evaluations and by m / r over those
-    before; at this rate they will move by m r / (1 - r) more."""
+    """Root mean square error of inputs, as a share of the data's range, at which an explained run ends. None never ends
+    a run by precision. Estimate of the error: inputs moved by m over the last `precise_after` evaluations and by m / r
+    over those before; at this rate they will move by m r / (1 - r) more."""
     precise_after: int = 20
     """Evaluations between estimates of the error."""
     abandon_above: float = 1e-2
@@ -150,9 +149,12 @@ class Solution:
 
     x: Tensor
     """Point with the least loss over all runs (row, variable)."""
-    loss: Tensor  # (row,), least loss
-    evaluations: Tensor  # (row,)
-    restarts: Tensor  # (row,), number of restarts used
+    loss: Tensor
+    """Least loss (row,)."""
+    evaluations: Tensor
+    """Evaluations used (row,)."""
+    restarts: Tensor
+    """Number of restarts used (row,)."""
     runs: Tensor
     """Restart, counted from 0, that found the least loss (row,)."""
     marks: tuple[int, ...]

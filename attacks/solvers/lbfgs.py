@@ -25,19 +25,33 @@ class LbfgsState(State):
     """State of L-BFGS; `x`, `loss` and `gradient` belong to the accepted point."""
 
     x: Tensor
-    loss: Tensor  # +inf before the first evaluation
+    """Accepted point (row, variable)."""
+    loss: Tensor
+    """Loss at `x` (row,); +inf before the first evaluation."""
     gradient: Tensor
-    d: Tensor  # (row, variable), search direction
-    t: Tensor  # (row,), step size along the direction
-    slope: Tensor  # g·d
+    """Gradient at `x` (row, variable)."""
+    d: Tensor
+    """Search direction (row, variable)."""
+    t: Tensor
+    """Step size along the direction (row,)."""
+    slope: Tensor
+    """Derivative of the loss along the direction, gradient·d (row,)."""
     shrinks: Tensor
-    scale: Tensor  # γ, the initial inverse Hessian
-    s: Tensor  # (row, slot, variable)
+    """Number of shrunk steps since the last accepted point (row,)."""
+    scale: Tensor
+    """γ (row,): the initial inverse Hessian is γ times identity."""
+    s: Tensor
+    """Stored steps (row, slot, variable)."""
     y: Tensor
-    sy: Tensor  # (row, slot, slot): s_i·y_j, float64
+    """Gradient changes over these steps (row, slot, variable)."""
+    sy: Tensor
+    """Scalar products s_i·y_j (row, slot, slot), in float64."""
     yy: Tensor
-    filled: Tensor  # (row, slot): whether the slot holds a pair
-    clock: Tensor  # (row,), on the host: steps of the oldest row; all rows write the slot clock mod m
+    """Scalar products y_i·y_j (row, slot, slot), in float64."""
+    filled: Tensor
+    """Mask of the slots that hold a step (row, slot)."""
+    clock: Tensor
+    """Step count of the oldest row (row,), on the host; all rows write to the slot clock mod `history`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +59,15 @@ class Lbfgs(Solver[LbfgsState]):
     """L-BFGS, with `rate`, `history` and tolerances as in `torch.optim.LBFGS`."""
 
     rate: float = 1.0
+    """Factor on the step."""
     history: int = 100
+    """Number of steps in the history."""
     line_search: Literal["none", "backtracking"] = "none"
+    """"none" takes full steps; "backtracking" shrinks a step until the loss falls sufficiently."""
     tolerance_gradient: float = 1e-7
+    """A row is finished if no gradient entry exceeds this value."""
     tolerance_change: float = 1e-9
+    """A row is finished if its slope, or with backtracking its change of variables or loss, is not larger."""
     inner: int = 20
     """Evaluations in an outer step of the published loops."""
 
@@ -153,16 +172,16 @@ class Lbfgs(Solver[LbfgsState]):
         return loss <= state.loss + _ARMIJO * state.t * state.slope
 
     def _shrink(self, state: LbfgsState, loss: Tensor) -> Tensor:
-        """Return the factor (row,) to the minimum of the parabola through losses f(0), f(t) and slope f'(0), within
-        [.1, .5]."""
+        """Return the factor (row,) on the step size for the next trial, within [.1, .5]. The factor leads to the
+        minimum of the parabola through the losses f(0), f(t) and the slope f'(0)."""
         rise = loss - state.loss - state.t * state.slope
         factor = -0.5 * state.t * state.slope / rise
         return torch.where(torch.isfinite(factor), factor, 0.1).clamp(0.1, 0.5)
 
     def _direction(self, state: LbfgsState, columns: Tensor, ys: Tensor, push: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the direction d = -H g and γ; H approximates the inverse Hessian, from the initial γ times identity.
-        `columns` (row, 3, variable) hold the gradient g, the newest step s and the gradient's change y; (s, y) is zero
-        outside `push`. Rows in `push` first store (s, y) in their history, in place, all in the same slot."""
+        """Return the direction d = -H g and γ; H approximates the inverse Hessian. `columns` (row, 3, variable) hold
+        the gradient g, the newest step s and the gradient's change y. `ys` (row,) is y·s. Rows in the mask `push` first
+        store (s, y) in their history, in place, all in the same slot; (s, y) is zero in other rows."""
         g, s, y = columns.unbind(1)
         scale = torch.where(push, ys / torch.linalg.vecdot(y, y).clamp_min(1e-30), state.scale)
         if not may_hold(push) and not may_hold(state.filled):
@@ -191,9 +210,9 @@ class Lbfgs(Solver[LbfgsState]):
 def _compact(
     columns: Tensor, s: Tensor, y: Tensor, sy: Tensor, yy: Tensor, filled: Tensor, scale: Tensor, slot: int
 ) -> Tensor:
-    """Return the direction -H g for a block of rows, small enough that its history (row, slot, variable) stays in
-    cache for both passes. `columns` (row, 3, variable): the gradient g, and the newest step and gradient change,
-    stored in `slot`. Updates the products `sy` and `yy` in place."""
+    """Return the direction -H g for a block of rows. `columns` (row, 3, variable): the gradient g, and the newest step
+    and gradient change, stored in `slot`. The products `sy` and `yy` are updated in place. The block is small enough
+    that its history stays in cache for both passes."""
     with_s, with_y = (columns @ s.mT).double(), (columns @ y.mT).double()
     sy[:, slot] = with_y[:, 1]  # s_new·y_j
     sy[:, :, slot] = with_s[:, 2]  # s_i·y_new

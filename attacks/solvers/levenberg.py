@@ -21,17 +21,18 @@ Residuals = Callable[[Tensor, Tensor], Tensor]
 class Fit:
     """Result of `least_squares`, per start."""
 
-    x: Tensor  # (start, variable)
-    loss: Tensor  # (start,), sum of squared residuals
-    evaluations: Tensor  # (start,)
+    x: Tensor
+    """Best variables (start, variable)."""
+    loss: Tensor
+    """Sum of squared residuals (start,)."""
+    evaluations: Tensor
+    """Evaluations used (start,)."""
 
 
 def least_squares(residuals: Residuals, jacobian: Residuals, x: Tensor, *, evaluations: int, stop: float) -> Fit:
-    """Minimise Σ residuals² from each start `x` (start, variable), until the sum of a start is below `stop`.
-
-    `residuals` and `jacobian` take variables and the numbers of their starts. Each call counts as an evaluation for
-    these starts; `evaluations` is the limit per start.
-    """
+    """Minimise Σ residuals² from each start in `x` (start, variable), until the sum is below `stop`. `residuals` and
+    `jacobian` take variables and the numbers of their starts. Each call counts as an evaluation for these starts;
+    `evaluations` is the limit per start."""
     everyone = torch.arange(len(x))
     f = residuals(x, everyone)
     loss = f.square().sum(1).nan_to_num(torch.inf)

@@ -59,11 +59,13 @@ def minimise(
     spent: Tensor | None = None,
     traced: int = TRACED,
 ) -> Solution:
-    """Minimise the rows numbered `rows`, at most `chunk` at a time (None: all), each as if by itself.
+    """Minimise the objective of `problem` for the rows numbered `rows`, each independently of the others.
 
-    A finished row makes room for the next. `rows` (row,) and `spent` (row,), the evaluations already used (None: 0),
-    are on the host. Trajectories are kept for the first `traced` rows.
-    """
+    - `solver`: descent method; `limits`: when a row is restarted or finished.
+    - `rows` (row,): row numbers in the problem, on the host.
+    - `chunk`: number of rows in work at once, None for all; a finished row makes room for the next.
+    - `spent` (row,): evaluations that each row has already used, on the host; None for 0.
+    - `traced`: number of rows, from the first, whose trajectory is kept."""
     now = _begin(problem, solver, limits, rows, min(len(rows), chunk or len(rows)), spent, traced)
     while len(now.slots):
         loss, finite = _advance(now)
@@ -178,7 +180,7 @@ def _judge(now: _Progress, loss: Tensor, finite: Tensor) -> tuple[Tensor, Tensor
 
 
 def _precise(now: _Progress, due: Tensor, precision: float) -> Tensor:
-    """Whether the estimated error of each slot's inputs is below `precision` (slot,), for slots in the mask `due`."""
+    """Return a mask (slot,): the estimated error of inputs is below `precision`. Slots outside `due` are false."""
     active = now.active
     inputs = now.problem.in_range(now.x[active])
     if now.earlier_inputs is None:

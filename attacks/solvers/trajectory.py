@@ -5,7 +5,8 @@ from torch import Tensor
 
 
 class Trajectory:
-    """Least `losses` (mark, row) at each mark (evaluation count), and their `points` for the first `traced` rows."""
+    """Least losses of a minimisation so far, at each mark (evaluation count), with their points. `losses` (mark, row)
+    cover all rows, `points` the first `traced` rows."""
 
     def __init__(self, evaluations: int, x: Tensor, traced: int) -> None:
         powers = [1 << n for n in range(evaluations.bit_length()) if 1 << n < evaluations]
@@ -16,8 +17,8 @@ class Trajectory:
         self._counts = torch.tensor(self.marks)
 
     def note(self, rows: Tensor, evaluations: Tensor, loss: Tensor, x: Tensor) -> None:
-        """Store the loss and point of `rows` that just reached a mark, at `evaluations` (row,). `loss` and `x` cover
-        all rows; `rows` and `evaluations` are on the host."""
+        """Store the loss and point of the rows that just reached a mark. `evaluations` (row,) are the counts of `rows`,
+        both on the host. `loss` and `x` cover all rows."""
         reached = evaluations >= self._counts[self._next[rows].clamp_max(len(self.marks) - 1)]
         if not reached.any():
             return
@@ -26,7 +27,7 @@ class Trajectory:
             self._next[row] += 1
 
     def close(self, rows: Tensor, loss: Tensor, x: Tensor) -> None:
-        """Store the last loss and point of finished rows at all marks not yet reached."""
+        """Store the last `loss` and point `x` of the finished `rows` at all marks not yet reached."""
         for row in rows.tolist():
             for mark in range(int(self._next[row]), len(self.marks)):
                 self._fill(row, mark, loss, x)
