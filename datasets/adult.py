@@ -62,11 +62,10 @@ _PLACES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Adult(Dataset):
-    """36631 training and 12211 test examples with 105 features: 6 numbers in [0, 1], 99 columns for 8 one-hot groups.
-
-    Counts follow the paper Fed-αCDP: all 48842 examples, divided 75/25, with zeros in a group for a missing value
-    ("?"). Without the examples that hold "?", 45222 would remain; "?" as a category would give 108 features.
-    """
+    """UCI Adult: 36631 training and 12211 test examples with 105 features, 6 numbers in [0, 1] and 99 one-hot columns.
+    The one-hot columns are 8 groups. Counts follow the paper Fed-αCDP: all 48842 examples, divided 75/25, with zeros in
+    a group for a missing value ("?"). Without the examples that hold "?", 45222 would remain; "?" as a category would
+    give 108 features."""
 
     reference = "Becker and Kohavi 1996, UCI Adult; Fed-αCDP Table II"
     kind = "table"

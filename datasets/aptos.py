@@ -31,14 +31,14 @@ Values = NDArray[np.uint8] | NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class Aptos(Dataset):
-    """Retina pictures, or their features; the first 500 pictures are the test part.
+    """Retina images, or their features; the first 500 images are the test part. Each later image gives `copies`
+    training examples: the middle square, then random crops, mirrored or not, drawn by key (Triastcyn & Faltings 2019,
+    §VI).
 
-    Each later picture gives `copies` training examples: itself, then random crops, mirrored or not, drawn by key
-    (Triastcyn & Faltings 2019, §VI).  With `features` = "resnet50" an example is the 2048 inputs to the last layer of
-    torchvision's ResNet-50, divided by their largest training value (a table, for a last layer: model `mlp` with no
-    hidden units); the weights are read from `resnet50*.pth` in the folder of `train.csv`.  With "pixels" an example is
-    the picture, `side` pixels square.
-    """
+    - `features` = "pixels": an example is the image, `side` pixels square.
+    - `features` = "resnet50": an example is the 2048 inputs of the last layer of torchvision's ResNet-50, divided by
+      their largest training value. This is a table for a last layer (model `mlp` with no hidden units). The weights are
+      read from `resnet50*.pth` in the folder of `train.csv`."""
 
     reference = "APTOS 2019 Blindness Detection; Bayesian DP table III"
     kind = "table"  # kind for features; pixels are images
@@ -136,10 +136,9 @@ def _weights(folder: Path) -> Path:
 
 
 def _features(weights: Path, parts: Iterable[Iterable[Images]]) -> list[NDArray[np.float32]]:
-    """Return the inputs of the network's last layer for each part, an iterator of chunks: (image, 2048), at least 0.
-
-    A single thread is used: the number of threads changes the last bits, and these change the data's hash.
-    """
+    """Return the inputs of the network's last layer for each part: (image, 2048), at least 0. A part is an iterator of
+    chunks of images. A single thread is used: the number of threads changes the last bits, and these change the data's
+    hash."""
     import torch
     from torchvision.models import resnet50
 

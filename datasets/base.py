@@ -24,11 +24,14 @@ SPLITS = (("training", 5 / 6), ("public", 1 / 12), ("tuning", 1 / 30), ("gallery
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A split's examples as stored: `inputs` (example, *shape), `labels` (example,)."""
+    """A split's examples as stored."""
 
     inputs: Pixels | Rows
+    """Inputs (example, *shape)."""
     labels: NDArray[np.int64]
+    """Labels (example,)."""
     kind: Kind
+    """Kind of data."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -43,8 +46,11 @@ class Group:
     """Columns of a table's feature: a numeric column, or the one-hot columns for its categories."""
 
     name: str
+    """Name of the feature."""
     columns: tuple[int, ...]
+    """Positions of the columns in a row."""
     categorical: bool
+    """True for one-hot columns."""
     mean: float = 0.0
     """Mean of a numeric column over the training part."""
     deviation: float = 1.0
@@ -53,17 +59,21 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
-    """Data from a loader: training and test parts in the source's order.
-
-    Images (example, channel, height, width) are uint8 or floats in [0, 1]; tables (example, feature) floats in [0, 1].
-    """
+    """Data from a loader: training and test parts in the source's order. Images are uint8 or floats in [0, 1], tables
+    floats in [0, 1]."""
 
     train_inputs: Pixels | Rows
+    """Training inputs: images (example, channel, height, width) or rows (example, feature)."""
     train_labels: NDArray[np.int64]
+    """Training labels (example,)."""
     test_inputs: Pixels | Rows
+    """Test inputs, with the same axes."""
     test_labels: NDArray[np.int64]
+    """Test labels (example,)."""
     class_names: tuple[str, ...]
+    """Name of each class."""
     groups: tuple[Group, ...] = ()
+    """Columns of each feature of a table; empty for images."""
     subset: str | None = None
     """Description of an incomplete data set; None if complete."""
     sources: tuple[Path, ...] = ()
@@ -76,26 +86,36 @@ class Raw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """A loaded data set: five splits drawn by a key, and public facts such as the names of classes.
-
-    Victims come from `training`, accuracy from `test`; `public` serves priors and attack starts, `tuning` the choice of
-    budgets, `gallery` identification.
-    """
+    """A loaded data set: five splits drawn by a key, and public facts."""
 
     name: str
+    """Name in the registry."""
     kind: Kind
+    """Kind of data."""
     shape: tuple[int, ...]
+    """Shape of an example."""
     classes: int
+    """Number of classes."""
     class_names: tuple[str, ...]
+    """Name of each class."""
     groups: tuple[Group, ...]
+    """Columns of each feature of a table; empty for images."""
     subset: str | None
+    """Description of an incomplete data set; None if complete."""
     private: bool
+    """True if examples must not leave this machine."""
     sha256: str
+    """Hash over the data arrays."""
     training: Split
+    """Examples of the clients; victims come from this split."""
     test: Split
+    """Examples that measure accuracy."""
     public: Split
+    """Public examples, for priors and attack starts."""
     tuning: Split
+    """Examples for the choice of budgets."""
     gallery: Split
+    """Strangers for identification."""
 
     @property
     def nbytes(self) -> int:
@@ -109,6 +129,7 @@ class Dataset(ABC):
     constants."""
 
     reference: ClassVar[str]
+    """Paper or page that describes the data set."""
     kind: ClassVar[str]
     """Default kind of data (`Raw.kind` may differ); `bench run` picks a default model by it."""
     private: ClassVar[bool] = True
@@ -118,18 +139,14 @@ class Dataset(ABC):
 
     @abstractmethod
     def load(self, folders: tuple[Path, ...]) -> Raw:
-        """Read the source files below the first folder that holds them all.
-
-        Raises `DataError`, which names the missing (`MissingDataError`), truncated or altered file.
-        """
+        """Read the source files below the first folder that holds them all. Raises `DataError` with the name of a
+        missing (`MissingDataError`), truncated or altered file."""
 
 
 def hold_out(count: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return training and test positions in a random order by a key from `name`; ⌈count/4⌉ are test positions.
-
-    This is for sources without a test part.  Share and rounding are scikit-learn's defaults, as in Fed-αCDP, Table II:
-    Cancer 426/143, LFW 2267/756, Adult 36631/12211.
-    """
+    """Return training and test positions in a random order by a key from `name`, for a source without a test part.
+    ⌈count/4⌉ positions are for the test. Share and rounding are scikit-learn's defaults, as in Fed-αCDP, Table II:
+    Cancer 426/143, LFW 2267/756, Adult 36631/12211."""
     order = rng.generator(0, "hold-out", name, count).permutation(count)
     test = -(-count // 4)
     return order[test:], order[:test]
@@ -138,7 +155,8 @@ def hold_out(count: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64
 def held_out(
     name: str, inputs: Pixels | Rows, labels: NDArray[np.int64], class_names: Sequence[str], **rest: Any
 ) -> Raw:
-    """Divide a source without a test part by `hold_out`; `rest` is passed to `Raw`."""
+    """Divide a source without a test part by `hold_out`. `name` keys the order; `inputs`, `labels`, `class_names` and
+    `rest` become fields of `Raw`."""
     train, test = hold_out(len(labels), name)
     return Raw(
         train_inputs=inputs[train],
@@ -161,10 +179,8 @@ def content_hash(raw: Raw) -> str:
 
 
 def split(raw: Raw, *, name: str, private: bool) -> Data:
-    """Check the values, and split with the content hash as key, so that the same data always have the same splits.
-
-    Raises `DataError` for values, labels or axes that are not of the declared kind.
-    """
+    """Check the values, and split with the content hash as key: the same data always have the same splits. `name` and
+    `private` are fields of `Data`. Raises `DataError` for values, labels or axes that are not of the declared kind."""
     if raw.kind is None:
         raise DataError(f"{name}: no kind of data is declared")
     kind = named(raw.kind)

@@ -70,7 +70,7 @@ class _Cifar(Dataset):
 
 
 def _read_binary(path: Path, label_bytes: int) -> _Part:
-    """Read pictures: for each, label bytes, then 3072 bytes for the red, green and blue planes."""
+    """Read images from CIFAR's binary format: `label_bytes`, then 3072 bytes for the red, green and blue planes."""
     record = label_bytes + _PICTURE
     content = read(path, limit=_WHOLE[0] * record)
     if not content or len(content) % record:
@@ -105,7 +105,7 @@ _BATCHES_100 = {"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae6
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar10(_Cifar):
-    """50000 training and 10000 test colour pictures, 3×32×32, in ten classes."""
+    """CIFAR-10: 50000 training and 10000 test colour images, 3×32×32, in ten classes."""
 
     reference = "Krizhevsky 2009, CIFAR-10"
     kind = "image"
@@ -120,10 +120,8 @@ class Cifar10(_Cifar):
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar10First(Cifar10):
-    """CIFAR-10's first 10000 training and 1000 test pictures, the same from any copy that holds them.
-
-    The benchmark's published results use this data set.
-    """
+    """The first 10000 training and 1000 test images of CIFAR-10, equal for every copy of the data set. The benchmark's
+    published results use this data set."""
 
     def load(self, folders: tuple[Path, ...]) -> Raw:
         raw = Cifar10.load(self, folders)
@@ -140,7 +138,7 @@ class Cifar10First(Cifar10):
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar100(_Cifar):
-    """50000 training and 10000 test colour pictures, 3×32×32, with CIFAR-100's 100 fine labels."""
+    """CIFAR-100: 50000 training and 10000 test colour images, 3×32×32, with the 100 fine labels."""
 
     reference = "Krizhevsky 2009, CIFAR-100 (fine labels)"
     kind = "image"

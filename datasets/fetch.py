@@ -21,7 +21,7 @@ Progress = Callable[[int, int], None]  # bytes so far, bytes in all (0 where the
 
 
 class _Bar:
-    """Progress bar for pooch: it passes byte counts to the caller's bar, and stops a download beyond the size limit."""
+    """Progress bar in the form that pooch needs; passes byte counts on, and stops a download beyond the size limit."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -35,19 +35,18 @@ class _Bar:
         self._progress(self._done, self.total)
 
     def reset(self) -> None:
-        """Pooch calls this at the end, before it adds the whole size again."""
+        """Set the byte count to 0; pooch calls this method at the end, before it adds the whole size again."""
         self._done = 0
 
     def close(self) -> None:
-        """Required by pooch; the caller closes its bar."""
+        """Do nothing: pooch calls this method, but the progress bar belongs to the caller."""
 
 
 def fetch(remote: Remote, root: Path, *, mirror: str | None, progress: Progress, timeout: float = 30) -> Path:
-    """Download the file below `root` unless an intact copy exists, and return its path or the unpacked folder's.
-
-    `mirror` replaces the published addresses (the file name is appended); None keeps them.  A download has a temporary
-    name until its checksum agrees.  Raises `DataError` with each mirror's failure and manual instructions.
-    """
+    """Download the file below `root` unless an intact copy exists; return its path, or the folder of the unpacked
+    archive. `mirror` replaces the published addresses (the file name is appended); None keeps them. `timeout` is in
+    seconds. `progress` receives the bytes so far and the total. A download has a temporary name until its checksum
+    agrees. Raises `DataError` with each mirror's failure and manual instructions."""
     urls = (f"{mirror.rstrip('/')}/{remote.name}",) if mirror else remote.urls
     for url in urls:
         if urlsplit(url).scheme not in ("http", "https"):

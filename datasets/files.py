@@ -22,6 +22,7 @@ class Remote:
     """A file that `bench data fetch` downloads."""
 
     name: str
+    """Name of the file."""
     hash: str
     """Published checksum, `md5:…` or `sha256:…`."""
     urls: tuple[str, ...]
@@ -34,18 +35,19 @@ class Remote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A possible arrangement of files: all `names` in the folder `place`, plain or as `.gz`."""
+    """A possible arrangement of a data set's files; a file is plain or ends in `.gz`."""
 
     place: str
+    """Folder below the data folder."""
     names: tuple[str, ...]
+    """Names of all files."""
     format: str = ""
+    """Format of the files, for a loader with several formats."""
 
 
 def locate(folders: Sequence[Path], layouts: Sequence[Layout]) -> tuple[Layout, tuple[Path, ...]]:
-    """Return the first complete layout in the first folder that has any, with its files.
-
-    Raises `MissingDataError`, which names the files missing from an incomplete layout, or all searched places.
-    """
+    """Return the first complete layout in the first of the `folders` that has any, with its files. Raises
+    `MissingDataError` with the missing files of an incomplete layout, or with all searched places."""
     incomplete: list[str] = []
     for folder in folders:
         for layout in layouts:
@@ -92,7 +94,7 @@ def check_md5(path: Path, content: bytes, expected: str) -> None:
 
 
 def check_balance(path: Path, labels: NDArray[np.int64], classes: int) -> None:
-    """Raise `DataError` unless all classes have equally many examples."""
+    """Raise `DataError` unless all `classes` classes have equally many examples in `labels`."""
     counts = np.bincount(labels, minlength=classes)
     if len(counts) != classes or len(set(counts.tolist())) != 1:
         raise DataError(
@@ -102,10 +104,8 @@ def check_balance(path: Path, labels: NDArray[np.int64], classes: int) -> None:
 
 
 def subset(there: tuple[int, int], whole: tuple[int, int], unit: str = "pictures") -> str | None:
-    """Describe an incomplete data set by (training, test) counts, `there` of `whole`; None if complete.
-
-    Raises `DataError` for counts larger than the complete data set's.
-    """
+    """Describe an incomplete data set by (training, test) counts, `there` of `whole`; None if complete. `unit` names
+    the counted items. Raises `DataError` for counts larger than the complete data set's."""
     if any(a > b for a, b in zip(there, whole, strict=True)):
         raise DataError(f"altered: {there[0]} training and {there[1]} test {unit}, the whole has {whole}")
     if there == whole:

@@ -20,10 +20,8 @@ def folders(data_dir: Path | None) -> tuple[Path, ...]:
 
 
 def read(dataset: Dataset, name: str, data_dir: Path | None) -> Raw:
-    """Return the data in the source's order, with their kind; errors name the data set and the remedy.
-
-    Raises `MissingDataError` for missing and `DataError` for damaged files.
-    """
+    """Return the data of the data set `name` in the source's order, with their kind; `data_dir` as in `folders`. Errors
+    name the data set and the remedy. Raises `MissingDataError` for missing and `DataError` for damaged files."""
     try:
         raw = dataset.load(folders(data_dir))
         return replace(raw, kind=raw.kind or dataset.kind)
@@ -36,5 +34,5 @@ def read(dataset: Dataset, name: str, data_dir: Path | None) -> Raw:
 
 
 def load(dataset: Dataset, name: str, data_dir: Path | None = None) -> Data:
-    """Read, check and split a data set; `data_dir` as in `folders`."""
+    """Read, check and split the data set `name`; `data_dir` as in `folders`."""
     return split(read(dataset, name, data_dir), name=name, private=dataset.private)

@@ -33,12 +33,10 @@ def _locate(path: str, folders: tuple[Path, ...], what: str) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class NpzPack(Dataset):
-    """An `.npz` file with `x_train`, `y_train` and optionally `x_test`, `y_test`, `class_names`; no pickle.
-
-    At most 8 GiB.  `x` are pictures N×H×W or N×H×W×C (N×C×H×W with layout CHW), uint8 or floats in [0, 1]; or rows N×F,
-    floats in [0, 1], which make the data a table with numeric columns.  `y` are integers from 0.  Without a test part,
-    a quarter is set aside, drawn by key.
-    """
+    """An `.npz` file with `x_train`, `y_train` and optionally `x_test`, `y_test`, `class_names`, at most 8 GiB, without
+    pickle. `x` are images N×H×W or N×H×W×C (N×C×H×W with layout CHW), uint8 or floats in [0, 1]; or rows N×F, floats in
+    [0, 1], for a table with numeric columns. `y` are integers from 0. Without a test part, a quarter is set aside,
+    drawn by key."""
 
     reference = "one's own data"
     kind = "image"
@@ -96,10 +94,8 @@ class NpzPack(Dataset):
 
 @dataclass(frozen=True, kw_only=True)
 class PictureFolder(Dataset):
-    """PNG and JPEG files in a folder for each class, cropped to the middle and reduced to the same size.
-
-    Classes and files are sorted by name; a quarter is set aside as the test part, drawn by key.
-    """
+    """PNG and JPEG files in a folder for each class, cropped to the middle and reduced to the same size. Classes and
+    files are sorted by name. A quarter is set aside as the test part, drawn by key."""
 
     reference = "one's own data"
     kind = "image"
@@ -138,7 +134,8 @@ class PictureFolder(Dataset):
 
 
 def _files(place: Path, root: Path) -> list[Path]:
-    """A class's pictures, sorted by name; a link that leads out of the folder is refused."""
+    """Return the image files in the class folder `place`, sorted by name. Raises `DataError` for a link that leads out
+    of `root`, the folder of the data set."""
     paths = sorted(path for path in place.iterdir() if path.suffix.lower() in _SUFFIXES)
     for path in paths:
         if not path.resolve().is_relative_to(root):

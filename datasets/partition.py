@@ -12,10 +12,9 @@ Indices = NDArray[np.int64]
 
 
 def client_size(kind: str, examples: int, *, clients: int, client_examples: int | None) -> int:
-    """Return how many of the split's `examples` each client holds; an equal share if `client_examples` is None.
-
-    `kind` names the partition. An equal share is rounded down, for "two-shard" and "two-class" to an even number.
-    """
+    """Return the number of examples per client: `client_examples`, or (None) an equal share of `examples`. `kind` names
+    the partition, and `clients` is the number of clients. An equal share is rounded down, for "two-shard" and
+    "two-class" to an even number."""
     if client_examples is not None:
         return client_examples
     size = examples // clients
@@ -23,10 +22,9 @@ def client_size(kind: str, examples: int, *, clients: int, client_examples: int 
 
 
 def refusal(kind: str, examples: int, classes: int, *, clients: int, client_examples: int | None) -> str | None:
-    """Return the reason why the examples cannot be partitioned like this, or None.
-
-    The size of the smallest class is not checked here, because it needs the labels: `client_indices` checks it.
-    """
+    """Return the reason why the partition `kind` of `examples` examples is impossible, or None if it is possible.
+    `clients` and `client_examples` are as in `client_size`; `classes` is the number of classes. `client_indices` checks
+    the size of the smallest class, which needs the labels."""
     if kind not in _KINDS:
         return f"unknown partition {kind!r}; there are {', '.join(_KINDS)}"
     size = client_size(kind, examples, clients=clients, client_examples=client_examples)
@@ -44,17 +42,18 @@ def refusal(kind: str, examples: int, classes: int, *, clients: int, client_exam
 def client_indices(
     labels: NDArray[np.int64], *, kind: str, clients: int, client_examples: int | None, seed: int
 ) -> Indices:
-    """Return each client's positions in the training split, (client, example), in a random order by key.
+    """Return each client's positions in the training split, (client, example), in a random order by key. `labels`
+    (example,) are the split's; `clients` and `client_examples` are as in `client_size`. No client holds an example
+    twice. Values of `kind`:
 
-    `labels` (example,) are the split's; `client_examples` is as in `client_size`.  No client holds an example twice.
+    - `iid` cuts a random order of the split into blocks.
+    - `two-shard` (McMahan et al. 2017; Fed-αCDP's authors) sorts the split by label, cuts it into shards, and gives
+      each client two.
+    - `two-class` (Risk-balanced) draws two random classes for each client, and half of its examples from each.
 
-    `iid` cuts a permutation into blocks.  `two-shard` (McMahan et al. 2017; Fed-αCDP's authors) sorts the split by
-    label, cuts it into shards, and gives each client two.  Both hand out the whole split before they start again with
-    another permutation: if clients together hold ten times the split's size, ten clients hold each example, and clients
-    are *not* disjoint. `two-class` (Risk-balanced) draws two random classes for each client separately, and half of its
-    examples from each: clients may share examples.  Raises `BenchError` if `refusal` gives a reason, or a class is too
-    small.
-    """
+    `iid` and `two-shard` hand out the whole split before they start again with another order: if all clients together
+    hold ten times the split's size, ten clients hold each example. With `two-class` clients may share examples, too.
+    Raises `BenchError` if `refusal` gives a reason, or if a class is too small."""
     reason = refusal(kind, len(labels), len(np.unique(labels)), clients=clients, client_examples=client_examples)
     if reason is not None:
         raise BenchError(f"{reason}; set partition, clients or client_examples")

@@ -9,10 +9,8 @@ from bench.datasets.base import Group
 
 
 def scale(train: NDArray[np.float64], test: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Scale both parts (example, feature) by each column's smallest and largest training value, to [0, 1].
-
-    Test values are clipped to the training range; a constant column becomes 0.
-    """
+    """Scale the parts `train` and `test` (example, feature) to [0, 1], by each column's smallest and largest training
+    value. Test values are clipped to the training range; a constant column becomes 0."""
     low, high = train.min(0), train.max(0)
     width = np.where(high > low, high - low, 1.0)
     scaled = [np.clip((part - low) / width, 0, 1).astype(np.float32) for part in (train, test)]
@@ -20,7 +18,8 @@ def scale(train: NDArray[np.float64], test: NDArray[np.float64]) -> tuple[NDArra
 
 
 def numeric_groups(names: Sequence[str], columns: Sequence[int], train: NDArray[np.float32]) -> tuple[Group, ...]:
-    """Return a group for each numeric column, with mean and deviation (1 if constant) from the scaled training part."""
+    """Return a group for each numeric column, with its mean and deviation (1 if constant). `names` are the features,
+    and `columns` their positions in a row. Mean and deviation come from `train`, the scaled training part."""
     means, deviations = train.mean(0, dtype=np.float64), train.std(0, dtype=np.float64)
     return tuple(
         Group(

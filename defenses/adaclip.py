@@ -15,12 +15,10 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaClip(Defense):
-    """Normalise each coordinate by a learned mean and scale, clip to norm 1, add noise, and invert.
-
-    Means and scales come only from noised gradients, so they cost no ε.  Rows are a round's K updates, or a batch's B
-    examples.  With n rows, `share` gives each row noise with multiplier σ/√n (the sum carries σ); `each` gives each row
-    σ. `as-cited` follows the repository which Fed-αCDP cites, including its errors.
-    """
+    """Normalise each coordinate by a learned mean and scale, clip to norm 1, add noise, and undo the normalisation.
+    Means and scales come only from noised gradients, so they cost no ε. Rows are a round's K updates, or a batch's B
+    examples. With n rows, `share` gives each row noise with multiplier σ/√n: the sum carries σ. `each` gives each row
+    σ. `as-cited` follows the repository cited by Fed-αCDP, including its errors."""
 
     reference = "Pichapati et al. 2019; Fed-αCDP §7.6"
     stages = ("example", "client", "server")
@@ -62,7 +60,8 @@ def of_rows(
     at: Literal["server", "client", "example"],
     noise: Literal["share", "each"],
 ) -> Mechanism:
-    """Return noise and sensitivity for computing ε; noise σ_t·C is on the rows' sum (`share`) or each row (`each`)."""
+    """Return the mechanism (noise and sensitivity) that computes ε, for noise multipliers `sigmas` σ_t. Noise σ_t·C is
+    on the sum of rows (`noise` "share") or on each row ("each"). `at` is the place of clipping."""
     if at != "example":
         return of_updates(sigmas, setting, at=at, noise=noise)
     if noise == "each":

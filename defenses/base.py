@@ -31,10 +31,8 @@ Shown = Literal["zeros", "directions", "values"]
 
 
 class Draws(Protocol):
-    """Random numbers in the shape of `like`: standard normals, and uniforms in [0, 1).
-
-    A key for each row (a client's or an example's tensors) determines the numbers; or a device's generator draws them.
-    """
+    """Random numbers in the shape of `like`: standard normals, and uniforms in [0, 1). A key for each row (the tensors
+    of a client or an example) determines the numbers, or a device's generator draws them."""
 
     def normal(self, name: str, like: Tensor) -> Tensor: ...
     def uniform(self, name: str, like: Tensor) -> Tensor: ...
@@ -42,12 +40,11 @@ class Draws(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Public:
-    """Knowledge which all clients, the server and the attacker share before a training or an attack begins.
-
-    Two objects are equal only if they are the same object: tensors have no single truth value.
-    """
+    """Knowledge that clients, server and attacker share before a training or an attack begins. Two objects are equal
+    only if they are the same object, because tensors cannot be compared by a single truth value."""
 
     model: nn.Module
+    """Model in eval mode."""
     weights: Tensors
     """Initial weights, name → (*shape)."""
     inputs: Tensor
@@ -55,6 +52,7 @@ class Public:
     labels: Tensor
     """Labels of the public examples, (example,)."""
     classes: int
+    """Number of classes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +76,17 @@ class Setting:
     weight_step: float = 1.0
     """Weight change per unit of a client's update: 1 if clients send weight differences, η for gradients."""
     colluders: float = 0.0
-    """Share of a client's neighbours which collude with the attacker, in [0, 1]; ε depends on this share."""
+    """Share of a client's neighbours that collude with the attacker, in [0, 1]; ε depends on this share."""
     public: Public | None = field(default=None, repr=False, compare=False)
+    """Public knowledge; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Local:
-    """The data and the weights which give clients' gradients in a local step."""
+    """The data and the weights from which clients' gradients come in a local step."""
 
     model: nn.Module
+    """Model in eval mode."""
     weights: Tensors
     """Each client's weights, name → (client, *shape)."""
     inputs: Tensor
@@ -105,12 +105,15 @@ class Context:
     lead: int
     """Number of leading axes."""
     stage: Stage
+    """Stage of the transform."""
     round: int
     """t, the round number, counted from 0."""
     step: int
     """Number of the local step, counted from 0."""
     setting: Setting
+    """Federated setting."""
     draws: Draws
+    """Source of the transform's random numbers."""
     weights: Tensors | None = None
     """Weights at the start of the round, name → (*shape)."""
     norms: Tensors | None = None
@@ -120,7 +123,7 @@ class Context:
     local: Local | None = None
     """Data and weights behind the gradients; only at stage `example`."""
     colluders: float = 0.0
-    """Share of a client's neighbours which reveal secrets to the attacker; transforms then omit the removable noise."""
+    """Share of a client's neighbours that reveal secrets to the attacker; transforms omit the noise so removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +141,9 @@ class AddedNoise:
     """Independent noise with mean 0; variances are in squared units of the tensors."""
 
     law: Law = "gaussian"
+    """Distribution of each coordinate."""
     variance: float | Tensors
-    """Variance per coordinate: a number, or name → a tensor which broadcasts to (*shape)."""
+    """Variance per coordinate: a number, or name → a tensor that broadcasts to (*shape)."""
     bound: bool = False
     """True if `variance` is only an upper bound and the true variance is secret."""
     of_mean: float | None = None
@@ -147,21 +151,27 @@ class AddedNoise:
 
 
 class Transform:
-    """An operation of a defense on tensors.  Concrete transforms are frozen dataclasses, checked in `__post_init__`.
-
-    The harness calls `update`.  A transform without memory defines `apply`; a transform with memory defines `initial`
-    and `update`.  Adaptive attackers know the transform's code, but not its draws; for them, `expected`, `simulate`,
-    `noise` and `log_likelihood` describe the transform in more detail.
-    """
+    """An operation of a defense on tensors; concrete transforms are frozen dataclasses, checked in `__post_init__`. The
+    harness calls `update`. A transform without memory defines `apply`. A transform with memory defines `initial` and
+    `update`. Adaptive attackers know the transform's code, but not its draws. For them, `expected`, `simulate`, `noise`
+    and `log_likelihood` describe the transform in more detail."""
 
     random: ClassVar[bool] = False
-    batchwise: ClassVar[bool] = False  # an example's result depends on other examples in the batch
-    mixes_examples: ClassVar[bool] = False  # at `input`: convex mixtures of a batch's examples, and labels
-    mixes_clients: ClassVar[bool] = False  # a client's result depends on other clients in the round
-    needs_examples: ClassVar[bool] = False  # at stage `step`: the transform reads each example's gradient
-    unlinks: ClassVar[bool] = False  # the server cannot link a client's coordinates afterwards
-    owner: Literal["server", "client"] = "server"  # holder of the state: the server, or each client
-    reads: ClassVar[Shown] = "values"  # the property that `simulate` takes from the reading
+    """True if the output depends on random draws."""
+    batchwise: ClassVar[bool] = False
+    """True if an example's result depends on other examples in the batch."""
+    mixes_examples: ClassVar[bool] = False
+    """True at stage `input` if the output holds convex mixtures of a batch's examples and labels."""
+    mixes_clients: ClassVar[bool] = False
+    """True if a client's result depends on other clients in the round."""
+    needs_examples: ClassVar[bool] = False
+    """True at stage `step` if the transform reads each example's gradient."""
+    unlinks: ClassVar[bool] = False
+    """True if the server cannot link a client's coordinates afterwards."""
+    owner: Literal["server", "client"] = "server"
+    """Holder of the state: the server, or each client."""
+    reads: ClassVar[Shown] = "values"
+    """Property of the reading that `simulate` uses."""
 
     def __init_subclass__(cls) -> None:
         if cls.apply is Transform.apply and cls.update is Transform.update:
@@ -188,15 +198,15 @@ class Transform:
 
     @property
     def keeps(self) -> tuple[Shown, ...]:
-        """Properties of the input which the output still shows: a clip keeps zeros and directions, noise keeps none."""
+        """Properties of the input that the output still shows: a clip keeps zeros and directions, noise keeps none."""
         return ()
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State] | None:
-        """Return the transformed candidate gradients, averaged over the transform's draws, and the next state.  The
-        result must be differentiable in `tensors`.  `context.draws` returns 0 for every normal and 1/2 for every
-        uniform. If this method returns None, the harness averages `update` over a few fixed draws
-        (`bench.federated.straight_through`), with the identity's derivative if the code's is useless, such as 0.
-        """
+        """Return the transformed candidate gradients, averaged over the transform's draws, and the next state. The
+        result must be differentiable in `tensors`. `context.draws` returns 0 for every normal and 1/2 for every
+        uniform. If the method returns None, the harness averages `update` over a few fixed draws
+        (`bench.federated.straight_through`). If the code has no useful derivative, the harness takes the derivative of
+        the identity."""
         del tensors, state, context
         return None
 
@@ -213,14 +223,11 @@ class Transform:
         return None
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """Return the output for candidate gradients under the draws that the reading `observed` reveals, averaged
-        over other draws.
-
-        If the candidate is the truth, the result equals the output of `apply` for every draw.  The result must be
-        differentiable in `tensors`.  The harness calls this method only if neither a mean over rows nor a later
-        transform hides the properties in `reads`.  None means: the reading reveals no draws, and the harness uses
-        `expected`.
-        """
+        """Return the output for candidate gradients under the draws that the reading `observed` reveals. The output is
+        averaged over all other draws. For the true gradient, the result equals the output of `apply` for every draw.
+        The result must be differentiable in `tensors`. The harness calls the method only if neither a mean over rows
+        nor a later transform hides the properties in `reads`. None means: the reading reveals no draws, and the harness
+        uses `expected`."""
         del tensors, observed, context
         return None
 
@@ -232,16 +239,14 @@ class Transform:
         return None
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
-        """Return log p(`observed`) for each row, (row,), with any sign and up to a constant which no candidate changes.
-        `tensors` come from `expected`.  The density ranks candidates, while `log_likelihood` guides a search by its
-        derivative. None means: `noise` gives the exact density, unless its variance is only a bound.
-        """
+        """Return log p(`observed`) for each row, (row,), with any sign and up to a constant for all candidates.
+        `tensors` come from `expected`. The density ranks candidates, while `log_likelihood` guides a search by its
+        derivative. None means: `noise` gives the exact density, unless its variance is only a bound."""
         return self.log_likelihood(tensors, observed, context)
 
     def by_norms(self, norms: Tensors, context: Context) -> Scaling | None:
-        """Return the effect of `apply` on rows with these norms, name → (row axes); a training then computes no
-        single example's gradient.  None means: norms do not determine the effect.
-        """
+        """Return the effect of `apply` on rows with these `norms`, name → (row axes); None: norms do not determine it.
+        A training then computes no example's gradient."""
         del norms, context
         return None
 
@@ -251,10 +256,9 @@ class Transform:
         return None if scaling is None else (scaling, state)
 
     def noise(self, context: Context, state: State) -> AddedNoise | None:
-        """Return the noise which lies around `expected` on every coordinate, or None if the transform adds no noise.
-        `state` is the state before the transform.  Draws recovered by `simulate`, and other randomness, do not count as
-        noise.
-        """
+        """Return the noise that lies around `expected` on every coordinate, or None if the transform adds no noise.
+        `state` is the state before the transform. Draws recovered by `simulate`, and other randomness, do not count as
+        noise."""
         del context, state
         return None
 
@@ -267,7 +271,8 @@ class Transform:
         return None
 
     def initial_of(self, shapes: Shapes, clients: int) -> State:
-        """Return the state before round 0: the server's state, or `clients` copies of a client's on a first axis."""
+        """Return the state before round 0: the server's state, or a client's state for each of `clients` clients.
+        `shapes` are the shapes of the parameters. Client states have the client axis first."""
         state = self.initial(shapes)
         if self.owner == "server":
             return state
@@ -278,21 +283,21 @@ StageTransforms = Mapping[Stage, Sequence[Transform]]
 
 
 class Defense(ABC):
-    """A choice of transforms and their parameters.  Concrete defenses are frozen dataclasses.
-
-    `stages` lists all stages at which the defense may act (shown by `bench list`); the contract tests check this list.
-    `strength` names the parameter for the amount of protection, with its range; None: a single strength.
-    """
+    """A choice of transforms and their parameters; concrete defenses are frozen dataclasses. The contract tests check
+    the class attributes."""
 
     reference: ClassVar[str]
+    """Paper that describes the defense."""
     stages: ClassVar[tuple[Stage, ...]]
+    """Stages at which the defense may act."""
     strength: ClassVar[Strength | None] = None
+    """Parameter for the amount of protection, with its range; None: a single strength."""
 
     @abstractmethod
     def transforms(self, setting: Setting) -> StageTransforms:
-        """Return the transforms for each stage, in order; raise ValueError for an unsupported setting."""
+        """Return the transforms for each stage, in order; raises ValueError for an unsupported setting."""
 
     def mechanism(self, setting: Setting) -> Mechanism | Reports | None:
-        """Return the noise and sensitivity, or the locally private reports, for computing ε; None: no ε exists."""
+        """Return the noise and sensitivity, or the locally private reports, from which ε follows; None: no ε exists."""
         del setting
         return None

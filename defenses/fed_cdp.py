@@ -14,13 +14,15 @@ from bench.points import UPDATE_STAGES, Stage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedCdp(Defense):
-    """Clip each example gradient to C, and add Gaussian noise with multiplier σ in every local step.
+    """Clip each example gradient to C, and add Gaussian noise with multiplier σ in every local step. Noise has three
+    placements, for batch size B:
 
-    Noise has three placements, for batch size B: `per-example`, N(0, σ²C²) on each example; `batch`, N(0, σ²C²) on
-    their mean; `code`, N(0, σ²C²/B²) on the mean, which equals DP-SGD and has the accountants' ε for σ.  With `batch`
-    and `code` a single example's gradient, at type-2, is only clipped.  The sensitivity is √M·C if each of M tensors is
-    clipped separately, and C with flat clipping.
-    """
+    - `per-example`: N(0, σ²C²) on each example.
+    - `batch`: N(0, σ²C²) on the mean of the examples.
+    - `code`: N(0, σ²C²/B²) on the mean, which equals DP-SGD and has the accountants' ε for σ.
+
+    With `batch` and `code` a single example's gradient, at type-2, is only clipped. The sensitivity is √M·C if each of
+    M tensors is clipped separately, and C with flat clipping."""
 
     reference = "Wei et al. 2021 (Fed-CDP); Fed-αCDP §4.2, §5.2 and algorithm 1"
     stages = ("example", "step")
@@ -61,10 +63,10 @@ def of_examples(
     caveats: tuple[str, ...] = (),
     unproved: str | None = None,
 ) -> Mechanism:
-    """Return the mechanism (noise and sensitivity, for computing ε) for multipliers σ_t in local steps and a
-    placement `noise` as in `FedCdp`.  The sum of B clipped gradients has noise deviation σC·√B, σC·B or σC;
-    replacing an example moves the sum by 2C.  At `aggregate` the noise of all K clients protects an example.
-    """
+    """Return the mechanism (noise and sensitivity, from which ε follows) for noise multipliers `sigmas` σ_t in local
+    steps. `noise` is a placement as in `FedCdp`. `per_tensor`, `by_step`, `caveats` and `unproved` are fields of
+    `Mechanism`. The sum of B clipped gradients has noise deviation σC·√B, σC·B or σC; replacing an example moves the
+    sum by 2C. At `aggregate` the noise of all K clients protects an example."""
     batch = setting.batch
     on_sum = {"per-example": batch**0.5, "batch": float(batch), "code": 1.0}[noise]
     alone: dict[Stage, float] = {"example": 0.5} if noise == "per-example" else {}

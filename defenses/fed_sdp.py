@@ -15,13 +15,16 @@ from bench.points import UPDATE_STAGES, Stage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedSdp(Defense):
-    """Clip each client's update (all tensors together) to C, and add Gaussian noise with multiplier σ.
+    """Clip each client's update (all tensors together) to C, and add Gaussian noise with multiplier σ. Noise has three
+    placements, for K clients in a round:
 
-    With K clients in a round, `share` adds N(0, σ²C²/K) to each update, so the sum carries N(0, σ²C²) both at the
-    server and at clients (Fed-αCDP: equal accuracy and ε); `each` adds N(0, σ²C²) to each update; `mean` adds N(0,
-    σ²C²/K²) to the mean of clipped updates (McMahan et al. 2018), and a single update, at type-1 or type-0, is only
-    clipped.  With `at` = "server" (Geyer et al. 2017) clients trust the server until it has clipped the update and
-    added noise.
+    - `share`: N(0, σ²C²/K) on each update. The sum carries N(0, σ²C²), both at the server and at clients (Fed-αCDP:
+      equal accuracy and ε).
+    - `each`: N(0, σ²C²) on each update.
+    - `mean`: N(0, σ²C²/K²) on the mean of clipped updates (McMahan et al. 2018). A single update, at type-1 or type-0,
+      is only clipped.
+
+    With `at` = "server" (Geyer et al. 2017) clients trust the server until it has clipped the update and added noise.
     """
 
     reference = "Fed-αCDP §4.2 (after Geyer et al. 2017; McMahan et al. 2018)"
@@ -53,10 +56,9 @@ def of_updates(
     at: Literal["server", "client"],
     noise: Literal["share", "each", "mean"],
 ) -> Mechanism:
-    """Return the mechanism (noise and sensitivity, for computing ε) for multipliers σ_t, updates clipped to C, and a
-    placement `noise` as in `FedSdp`.  The sum of K clipped updates has noise deviation σC (`each`: √K·σC);
-    replacing an update moves the sum by 2C.
-    """
+    """Return the mechanism (noise and sensitivity, from which ε follows) for noise multipliers `sigmas` σ_t. Updates
+    are clipped to C at the place `at`, and `noise` is a placement as in `FedSdp`. The sum of K clipped updates has
+    noise deviation σC (`each`: √K·σC); replacing an update moves the sum by 2C."""
     many = setting.per_round**0.5
     on_sum, alone = {"share": (1.0, 1 / many), "each": (many, 1.0), "mean": (1.0, 0.0)}[noise]
     after: tuple[Stage, ...] = UPDATE_STAGES if at == "client" else ("server",)

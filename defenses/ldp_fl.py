@@ -15,11 +15,12 @@ from bench.parameters import parameter
 class LdpFl(Defense):
     """Replace each weight in c ± r by a random report c ± r(e^ε + 1)/(e^ε - 1); the server averages the reports.
 
-    `range` = "adaptive" takes (c, r) for each tensor from the server's weights; "fixed" uses the same (c, r) for all
-    tensors and clips weights outside.  `sending` = "split" sends each parameter separately, so at type-0 nobody can
-    assemble a client's vector; "whole" sends anonymous vectors, which hide the sender but not the vector; "named" hides
-    neither.  At type-1 the attacker always sees a client's whole vector of reports.
-    """
+    - `range` = "adaptive" takes (c, r) for each tensor from the server's weights; "fixed" uses the same (c, r) for all
+      tensors, and clips weights outside.
+    - `sending` = "split" sends each parameter separately: at type-0 nobody can assemble a client's vector. "whole"
+      sends anonymous vectors, which hide the sender but not the vector. "named" hides neither.
+
+    At type-1 the attacker always sees a client's whole vector of reports."""
 
     reference = "Sun, Qian, Chen 2021 (LDP-FL), §3, eq. 2, algorithms 1 to 3"
     stages = ("client", "exchange")

@@ -23,6 +23,7 @@ class MixNext(Transform):
     mixes_examples = True
 
     alpha: float
+    """α, the parameter of the Beta distribution of λ."""
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         inputs = tensors["inputs"]
@@ -39,17 +40,15 @@ def _mixed(value: Tensor, share: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixUp(Defense):
-    """Train on λx + (1 - λ)x′ with label λy + (1 - λ)y′, λ ~ Beta(α, α), x′ another example in the batch.
+    """Train on λx + (1 - λ)x′ with label λy + (1 - λ)y′, λ ~ Beta(α, α); x′ is another example in the batch. A batch
+    with a single example is not mixed: its readings equal the undefended readings bit for bit. Clients send the exact
+    gradient of the mixtures. Gradient matching returns mixtures; an attacker who knows of the mixing may separate them
+    (`demix`). A mixture counts as leaked if either original leaks.
 
-    A batch with a single example is not mixed: its readings equal the undefended readings bit for bit.  Clients send
-    the mixtures' exact gradient: gradient matching returns mixtures, and an attacker who knows of the mixing may
-    separate a batch's mixtures (`demix`).  A mixture counts as leaked if either original leaks.
-
-    The paper mixes a batch with a random permutation.  Here the permutation is a shift by a single place: each round
-    draws a new batch order, so the partner is random and never the example itself.  λ is drawn per pair, as in the
-    paper's formula; the paper's listing draws a single λ per batch.  Huang et al. 2021 (GradAttack) attack mixup as a
-    defense.
-    """
+    Departures: the paper mixes a batch with a random permutation. Here an example is mixed with the next: each round
+    draws a new batch order, so the partner is random and never the example itself. λ is drawn per pair, as in the
+    paper's formula; the paper's listing draws a single λ per batch. Huang et al. 2021 (GradAttack) attack mixup as a
+    defense."""
 
     reference = "Zhang et al. 2018 (mixup)"
     stages = ("input",)

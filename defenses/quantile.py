@@ -17,13 +17,14 @@ _SOURCE = "Andrew et al. 2021"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantile(Defense):
-    """Clip rows to norm C and add noise with multiplier σ; C moves towards the median norm, by a private count.
+    """Clip rows to norm C and add noise with multiplier z; C moves towards the median norm, by a private count. Rows
+    are a round's K updates, or a batch's B examples; n is their number. The count of rows with a norm within C gets
+    noise with deviation σ_b = n/20. `share` gives each row N(0, z²C²/n): the sum carries N(0, z²C²). `each` gives each
+    row N(0, z²C²).
 
-    Rows are a round's K updates, or a batch's B examples.  The number of rows (of n) within C gets noise σ_b = n/20.
-    To keep the ε for σ, the main noise has multiplier (σ⁻² - (2σ_b)⁻²)^(-1/2), which exists only for σ < n/10; with
-    `correction` = "none" the main noise has multiplier σ, and ε covers both noises.  `share` gives each row N(0,
-    σ²C²/n), so the sum carries N(0, σ²C²); `each` gives each row N(0, σ²C²).
-    """
+    - `correction` = "exact": z = (σ⁻² - (2σ_b)⁻²)^(-1/2) is larger than σ, so that both noises together have the ε of
+      σ. z exists only for σ < n/10.
+    - `correction` = "none": z = σ, and ε covers both noises."""
 
     reference = "Andrew et al. 2021; Fed-αCDP §7.6, per example as its table III suggests"
     stages = ("example", "client", "server")
@@ -32,7 +33,11 @@ class Quantile(Defense):
     at: Literal["server", "client", "example"] = parameter("client", "place of clipping", source=_SOURCE)
     sigma: float = parameter(6.0, "σ, noise multiplier", source="Fed-αCDP §7.6", above=0)
     clip: float = parameter(
-        4.0, "C_0, initial bound; .1 in Andrew et al.", unit="of the norm", source="Fed-αCDP §7.6", above=0
+        4.0,
+        "C_0, initial bound; .1 in Andrew et al.",
+        unit="of the update or gradient",
+        source="Fed-αCDP §7.6",
+        above=0,
     )
     quantile: float = parameter(0.5, "γ, target share of norms within the bound", source=_SOURCE, low=0, high=1)
     rate: float = parameter(0.2, "η_C, step of the bound's logarithm", source=_SOURCE, above=0)
@@ -71,9 +76,8 @@ class Quantile(Defense):
         )
 
     def main_multiplier(self, rows: int) -> float:
-        """Return the noise multiplier for the sum of n = `rows` rows, given the private count (Andrew et al. 2021,
-        theorem 1).  Raises ValueError if no multiplier exists.
-        """
+        """Return z, the noise multiplier for the sum of n = `rows` rows (Andrew et al. 2021, theorem 1). Raises
+        ValueError if no multiplier exists."""
         if self.correction == "none":
             return self.sigma
         remaining = self.sigma**-2 - (rows / 10) ** -2

@@ -30,11 +30,10 @@ def layers(tensors: Tensors) -> dict[str, list[str]]:
 
 
 def layer_risks(public: Public, *, directions: int) -> dict[str, float]:
-    """Return each layer's risk: the mean ‖J‖_F over public examples, J = ∂(layer gradient)/∂(example).  This is
-    Risk-balanced eq. 2 with p = 2.  ‖J‖_F² is estimated as the mean of ‖Ju‖² over `directions` random sign vectors u
-    (Hutchinson), each with a single pass for all layers.  With at least as many directions as input values, u runs over
-    the axes and the norm is exact.
-    """
+    """Return each layer's risk: the mean ‖J‖_F over public examples, J = ∂(layer gradient)/∂(example). This is
+    Risk-balanced eq. 2 with p = 2. ‖J‖_F² is estimated as the mean of ‖Ju‖² over `directions` random sign vectors u
+    (Hutchinson), each with a single pass for all layers. With at least as many directions as input values, u runs over
+    the axes, and the norm is exact."""
     size = public.inputs[0].numel()
     exact = directions >= size
     squares: dict[str, list[Tensor]] = {}
@@ -53,10 +52,9 @@ def layer_risks(public: Public, *, directions: int) -> dict[str, float]:
 
 
 def equal_risk(tensors: Tensors, risks: Mapping[str, float], slices: int) -> tuple[int, ...]:
-    """Return slice ends, in coordinates of the concatenated tensors; each slice carries about 1/s of the risk, in
-    whole blocks. s = `slices`; `risks` maps layers to risks.  A block's size is the layer sizes' greatest common
-    divisor, and the blocks in a layer share its risk equally.  Raises ValueError for more slices than blocks.
-    """
+    """Return the ends of `slices` slices, in coordinates of the concatenated tensors; slices have about equal risk.
+    `risks` maps layers to risks. Slices consist of whole blocks. The size of a block is the greatest common divisor of
+    the layer sizes, and the blocks of a layer share its risk equally. Raises ValueError for more slices than blocks."""
     size = block_size(tensors)
     each = [
         risks[layer] * size / _numel(tensors, names)
@@ -67,7 +65,8 @@ def equal_risk(tensors: Tensors, risks: Mapping[str, float], slices: int) -> tup
 
 
 def equal_size(tensors: Tensors, slices: int) -> tuple[int, ...]:
-    """Return slice ends for slices with nearly equal lengths, in blocks of `block_size` (Risk-balanced Table III)."""
+    """Return the ends of `slices` slices with nearly equal lengths, in coordinates of the concatenated `tensors`.
+    Slices consist of whole blocks (`block_size`), as in Risk-balanced Table III."""
     size = block_size(tensors)
     return _ends(torch.ones(_numel(tensors, list(tensors)) // size, dtype=torch.float64), size, slices)
 
@@ -78,9 +77,8 @@ def block_size(tensors: Tensors) -> int:
 
 
 def root_set(public: Public, *, examples: int, bias: float) -> Public:
-    """Return `examples` public examples, a share `bias` from the first example's class and the rest from other
-    classes; fewer if a class has too few.  Bias 0 selects the first examples.
-    """
+    """Return `examples` public examples: a share `bias` from the first example's class, the rest from other classes.
+    The set is smaller if a class has too few examples. Bias 0 selects the first examples."""
     if bias == 0:
         rows = torch.arange(min(examples, len(public.inputs)))
     else:

@@ -24,6 +24,7 @@ class Constant:
     """The same value in all rounds."""
 
     value: float
+    """The value."""
 
     def __post_init__(self) -> None:
         at_least("value", self.value)
@@ -38,7 +39,9 @@ class Linear:
     """Linear decay σ_0·(1 - γ·t), with σ_0 = `initial` and γ = `slope`; 0 for t ≥ 1/γ."""
 
     initial: float
+    """σ_0, the value in round 0."""
     slope: float
+    """γ, the share of σ_0 lost per round."""
 
     def __post_init__(self) -> None:
         at_least("initial", self.initial)
@@ -53,8 +56,11 @@ class Staircase:
     """Stepwise decay σ_0·(1 - γ·⌊t/Γ⌋), with γ = `drop` and Γ = `every` rounds between drops."""
 
     initial: float
+    """σ_0, the value in round 0."""
     drop: float
+    """γ, the share of σ_0 lost at each drop."""
     every: int
+    """Γ, the number of rounds between drops."""
 
     def __post_init__(self) -> None:
         at_least("initial", self.initial)
@@ -70,7 +76,9 @@ class Exponential:
     """Exponential decay σ_0·exp(-γ·t), with γ = `decay`."""
 
     initial: float
+    """σ_0, the value in round 0."""
     decay: float
+    """γ, the rate of decay per round."""
 
     def __post_init__(self) -> None:
         at_least("initial", self.initial)
@@ -82,14 +90,15 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cyclic:
-    """Cosine decay in c = `cycles` cycles; each falls from `initial` nearly to 0.
-
-    The value is (σ_0/2)·(cos(π·mod(t - 1, P)/P) + 1), with t = round + 1 (the paper's t), P = ⌈T/c⌉ and T = `rounds`.
-    """
+    """Cosine decay in c cycles; each falls from σ_0 nearly to 0. The value is (σ_0/2)·(cos(π·mod(t - 1, P)/P) + 1),
+    with t = round + 1 (the paper's t) and P = ⌈T/c⌉."""
 
     initial: float
+    """σ_0, the value at the start of a cycle."""
     rounds: int
+    """T, the number of rounds."""
     cycles: int
+    """c, the number of cycles."""
 
     def __post_init__(self) -> None:
         at_least("initial", self.initial)
@@ -103,10 +112,8 @@ class Cyclic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsPublished:
-    """σ as in the accounting script by Fed-αCDP's authors, from 15.78 to 2.99 over t = 1 to 10 000 local steps.
-
-    σ_t = √(2 ln(1.25/δ))/ε_t, ε_t = exp(1.664 t/10001 - 1.1809), δ = 1e-5.
-    """
+    """σ as in the accounting script of Fed-αCDP's authors: 15.78 to 2.99 over t = 1 to 10 000 local steps. σ_t = √(2
+    ln(1.25/δ))/ε_t, ε_t = exp(1.664 t/10001 - 1.1809), δ = 1e-5."""
 
     steps: int
     """Length of the training in rounds or local steps; t/10001 is stretched to this length."""

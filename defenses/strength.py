@@ -8,11 +8,9 @@ from typing import Any, Literal, get_args, get_type_hints
 
 @dataclass(frozen=True, slots=True)
 class Strength:
-    """A numeric parameter of a defense, with a weak and a strong end.
-
-    A position in [0, 1] says how strong a value is: 0 at `weak`, 1 at `strong`. `weak` may be larger than `strong`, as
-    for the share of coordinates that a client keeps.
-    """
+    """A numeric parameter for a defense's amount of protection, with a weak and a strong end. A position in [0, 1] says
+    how strong a value is: 0 at `weak`, 1 at `strong`. `weak` may be larger than `strong`, as for the share of
+    coordinates that a client keeps."""
 
     parameter: str
     """Name of the parameter."""

@@ -1,1 +1,1 @@
-"""Privacy accounting: pure functions which compute ε from noise, sampling rates, step counts and δ; no torch."""
+"""Privacy accounting: pure functions that compute ε from noise, sampling rates, step counts and δ; no torch."""

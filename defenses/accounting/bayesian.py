@@ -24,23 +24,21 @@ LEAST_SAMPLES = 3
 
 
 def log_moments(x: Sequence[float] | Floats, *, q: float, formula: Formula = "code") -> Floats:
-    """Return ln E_k exp(k(k - 1)x/2), k ~ Bin(λ + 1, q), for each row and order, (row, λ): the c^L of theorem 3.
-    `code` uses only this value, since c^R equals c^L in the author's code.  `paper` uses the larger of c^L and the
-    printed c^R, ln E exp(k(k + 1)x/2), k ~ Bin(λ, q), a loose bound without amplification by sampling.
-    """
+    """Return ln E_k exp(k(k - 1)x/2), k ~ Bin(λ + 1, q), for each row and order, (row, λ): c^L of theorem 3. `x` (row,)
+    and `q` are as in the module. With `formula` "code" only this value is used: c^R equals c^L in the author's code.
+    "paper" takes the larger of c^L and the printed c^R, ln E exp(k(k + 1)x/2), k ~ Bin(λ, q), a loose bound without
+    amplification by sampling."""
     x = np.asarray(x, np.float64)
     moments = _log_mean(x, q, shift=1, sign=-1)
     return moments if formula == "code" else np.maximum(moments, _log_mean(x, q, shift=0, sign=1))
 
 
 def cost(moments: Floats, *, estimator: float, rounds: int = 1) -> Floats:
-    """Return a round's cost c(λ), (λ,), from the log moments of its rows, (row, λ).
-
-    The cost is the log of an upper bound on the mean of exp(moment) over rows, by Student's t at confidence 1 - δ' (eq.
-    5), `estimator` being δ'.  The bound assumes nearly normal values: with a few dominant rows the estimate is too low
-    more often than δ' (figures in tests/test_bayesian.py).  For T = `rounds` > 1, Hölder's inequality corrects for
-    dependent rounds: (1/T)·ln E exp(T·).  Raises `ValueError` for fewer than three rows, whose deviation is unreliable.
-    """
+    """Return a round's cost c(λ), (λ,), from the log moments of its rows, (row, λ). The cost is the log of an upper
+    bound on the mean of exp(moment) over rows, by Student's t at confidence 1 - δ' (eq. 5); `estimator` is δ'. The
+    bound assumes nearly normal values: with a few dominant rows the estimate is too low more often than δ' (figures in
+    tests/test_bayesian.py). For T = `rounds` > 1, Hölder's inequality corrects for dependent rounds: (1/T)·ln E
+    exp(T·). Raises `ValueError` for fewer than three rows, whose deviation is unreliable."""
     count = len(moments)
     if count < LEAST_SAMPLES:
         raise ValueError(f"a cost needs {LEAST_SAMPLES} sampled rows, got {count}")
@@ -53,10 +51,9 @@ def cost(moments: Floats, *, estimator: float, rounds: int = 1) -> Floats:
 
 
 def epsilon(total: Floats, delta: float, *, estimator: float, estimates: int) -> float | None:
-    """Return ε at δ for summed costs (λ,): min over λ of (Σc - ln(δ - estimates·δ'))/λ (corollary 1).  δ includes the
-    failure of each of the `estimates` estimates, `estimator` being δ'.  Return None if these failures use up δ, or if
-    no order is finite.
-    """
+    """Return ε at δ = `delta` for the summed costs `total` (λ,): min over λ of (Σc - ln(δ - estimates·δ'))/λ (corollary
+    1). δ includes the failure of each of the `estimates` estimates; `estimator` is δ'. Return None if these failures
+    use up δ, or if no order is finite."""
     remaining = delta - estimates * estimator
     if remaining <= 0:
         return None
@@ -66,7 +63,7 @@ def epsilon(total: Floats, delta: float, *, estimator: float, estimates: int) ->
 
 
 def guess(epsilon_: float) -> float:
-    """Return 1/(1 + e^-ε), the best accuracy for guessing a row's participation, given a flat prior."""
+    """Return 1/(1 + e^-ε), the best accuracy of a guess about a row's participation, given a flat prior."""
     return 1 / (1 + math.exp(-epsilon_))
 
 

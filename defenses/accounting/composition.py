@@ -11,12 +11,13 @@ SERIES_ROUNDING = 3  # Fed-αCDP rounds a step's ε to this many digits before c
 
 
 def classic(sigma: float, delta: float) -> float:
-    """Return ε = √(2 ln(1.25/δ))/σ for a Gaussian step (Dwork & Roth 2014, theorem A.1), proved only for ε < 1."""
+    """Return ε = √(2 ln(1.25/δ))/σ for a Gaussian step with noise multiplier σ = `sigma`, at δ = `delta`. Source: Dwork
+    & Roth 2014, theorem A.1, proved only for ε < 1."""
     return math.sqrt(2 * math.log(1.25 / delta)) / sigma
 
 
 def amplified(epsilon: float, q: float) -> float:
-    """Return ln(1 + q(e^ε - 1)), the ε for a step on a sample with rate q if the step has ε."""
+    """Return ln(1 + q(e^ε - 1)): the ε of a step on a sample with rate `q`, if the step itself has ε = `epsilon`."""
     if epsilon > _LARGE:
         return epsilon + math.log(q)
     return math.log1p(q * math.expm1(epsilon))
@@ -28,11 +29,13 @@ def _gain(epsilon: float) -> float:
 
 
 def of_paper(counts: Mapping[float, float], q: float, delta: float) -> dict[str, float]:
-    """Return ε by the compositions in Fed-αCDP's Table XI, name → ε, for `counts` steps at each multiplier σ.  `base`
-    is Σ ε.  `advanced` is √(2 ln(1/δ) Σ ε²) + Σ ε(e^ε - 1) (Dwork & Roth 2014, theorem 3.20), with another δ besides
-    the steps' δ.  `zCDP` is ρ + 2√(ρ ln(1/δ)), ρ = Σ q²/σ²: twice the Gaussian's ρ, and amplification by q² is no
-    theorem.
-    """
+    """Return ε by the compositions in Fed-αCDP's Table XI, name → ε, at δ = `delta`. `counts` maps each noise
+    multiplier σ to its number of steps; `q` is the sampling rate. ρ is Σ q²/σ² over the steps.
+
+    - `base`: Σ ε.
+    - `advanced`: √(2 ln(1/δ) Σ ε²) + Σ ε(e^ε - 1) (Dwork & Roth 2014, theorem 3.20), with another δ besides the steps'
+      δ.
+    - `zCDP`: ρ + 2√(ρ ln(1/δ)). ρ is twice the Gaussian's, and amplification by q² is no theorem."""
     each = [
         (amplified(round(classic(sigma, delta), SERIES_ROUNDING), q), sigma, count) for sigma, count in counts.items()
     ]
@@ -47,9 +50,9 @@ def of_paper(counts: Mapping[float, float], q: float, delta: float) -> dict[str,
 
 
 def gaussian(multiplier: float, delta: float) -> float:
-    """Return the least ε for a Gaussian mechanism with noise deviation `multiplier` times the sensitivity.  Exact: δ(ε)
-    = Φ(1/2m - εm) - e^ε Φ(-1/2m - εm), m = `multiplier` (Balle & Wang 2018, theorem 8).
-    """
+    """Return the least ε at δ = `delta` for a Gaussian mechanism with noise deviation `multiplier` times the
+    sensitivity. The formula is exact: δ(ε) = Φ(1/2m - εm) - e^ε Φ(-1/2m - εm) with m = `multiplier` (Balle & Wang 2018,
+    theorem 8)."""
     if multiplier <= 0:
         return math.inf
 

@@ -1,7 +1,6 @@
 """Accounting for the actual sampling: examples follow their client's draws, in shuffled batches, not Poisson draws.
 
-μ is sensitivity over noise for a single Gaussian release.
-"""
+μ is the sensitivity divided by the noise deviation, for a single Gaussian release."""
 
 import math
 from collections.abc import Sequence
@@ -16,11 +15,10 @@ Floats = NDArray[np.float64]
 
 
 def of_examples(releases: Sequence[float], delta: float, *, rate: float) -> float:
-    """Return ε at δ for an example which each round uses with probability `rate`; `releases` holds Σμ² per round, given
-    use.  The use is independent of the data and known to the attacker, so rounds are Gaussian releases, which compose
-    to a single release with μ² = Σμ² (Dong, Roth & Su 2022, corollary 3.3).  δ(ε) is the mean over the draws (joint
-    convexity).
-    """
+    """Return ε at δ = `delta` for an example that each round uses with probability `rate`. `releases` holds each
+    round's Σμ² if the round uses the example. The use is independent of the data, and is assumed to be known to the
+    attacker. So rounds are Gaussian releases, which compose to a single release with μ² = Σμ² (Dong, Roth & Su 2022,
+    corollary 3.3). δ(ε) is the mean over the draws (joint convexity)."""
     squares = np.asarray(releases, np.float64)
     if not np.isfinite(squares).all():
         return math.inf
@@ -43,7 +41,7 @@ def of_examples(releases: Sequence[float], delta: float, *, rate: float) -> floa
 
 
 def _totals(squares: Floats, rate: float) -> tuple[Floats, Floats]:
-    """Return the distribution of Σμ² over the rounds with the example: weights and values, rounded up to a grid."""
+    """Return the distribution of Σμ² over the rounds that use the example: weights and values, rounded up to a grid."""
     largest = float(squares.sum())
     if largest == 0:
         return np.ones(1), np.zeros(1)

@@ -9,11 +9,13 @@ _UNLINKED = "that the server cannot link reports is no theorem of composition"
 
 
 def released(reports: Reports, *, rounds: int, coordinates: int) -> tuple[Epsilon, ...]:
-    """Return ε for `rounds` rounds with d = `coordinates` reports each: the paper's figure, a single round, all rounds.
-    The paper counts ε for a single weight in a single round.  By composition a round costs d·ε if the coordinates can
-    be linked, and all rounds cost rounds·d·ε if rounds can be linked too; the last figure is valid without shuffling.
-    Amplification by shuffling is omitted, because its theorems need a small d·ε.
-    """
+    """Return ε of locally private reports after `rounds` rounds with d = `coordinates` reports each.
+
+    - The paper's figure is ε for a single weight in a single round.
+    - A single round costs d·ε if the coordinates can be linked.
+    - All rounds cost rounds·d·ε if rounds can be linked, too. This figure is valid without shuffling.
+
+    Amplification by shuffling is omitted: its theorems need a small d·ε."""
     whole = coordinates * reports.epsilon
     figures = [
         _report("paper", f"ε of one weight's one report ({_UNLINKED})", reports.epsilon, 1),
@@ -23,7 +25,8 @@ def released(reports: Reports, *, rounds: int, coordinates: int) -> tuple[Epsilo
 
 
 def at_tap(reports: Reports, *, coordinates: int, observations: int) -> Epsilon:
-    """Return ε for a client's reports in a round, seen together: d·ε per observation, with d = `coordinates`."""
+    """Return ε for an attacker who sees a client's reports of a round together, `observations` times. ε is d·ε per
+    observation, with d = `coordinates` reports."""
     return _report(
         "tap",
         "a client's reports of one round: d·ε, pure",

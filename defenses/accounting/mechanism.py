@@ -11,49 +11,56 @@ Unit = Literal["example", "client"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanism:
-    """Gaussian noise on clipped rows; a row is an example gradient or a client update."""
+    """Gaussian noise on clipped rows, in the form that accountants need; a row is an example gradient or a client
+    update."""
 
     unit: Unit
+    """Protected unit: an example or a client."""
     sigmas: tuple[float, ...]
     """Noise multipliers σ_t in the paper's convention, per round, or per local step if `by_step`."""
     released: float
-    """Noise over sensitivity in the sum that a step releases, in units of σ, if a row is added or removed."""
+    """Noise deviation over sensitivity in the sum that a step releases, if a row is added or removed; in units of σ."""
     rows: Mapping[Stage, float]
-    """Noise over sensitivity after each stage which protects a row, in units of σ, if a row is replaced."""
+    """Stage → noise deviation over sensitivity after this stage, if a row is replaced; in units of σ. Stages without
+    protection are left out."""
     removed: Mapping[Stage, float] = field(default_factory=dict)
-    """The same if a row becomes zero, for stages where this is less than twice the value in `rows`."""
+    """The same if a row becomes zero, for stages where this value is less than twice the value in `rows`."""
     by_step: bool = False
+    """True if `sigmas` has an entry per local step; else per round."""
     per_tensor: bool = False
     """True if each of M tensors is clipped separately: a row's sensitivity is then √M times the bound."""
     paper: bool = True
     """True if Fed-αCDP's accounting, for noise σC on a sum, applies."""
     unproved: str | None = None
-    """The reason why no ε is proved; None: ε is proved."""
+    """Reason why no ε is proved; None: ε is proved."""
     caveats: tuple[str, ...] = ()
-    """Limits of ε, in words: effects which no accountant covers."""
+    """Limits of ε, in words: effects that no accountant covers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reports:
-    """Separate reports, each ε-locally private: every sent coordinate in every round is a report."""
+    """Locally private reports: each sent coordinate is a report."""
 
     epsilon: float
+    """ε of a report."""
     sending: Literal["split", "whole", "named"]
     """`split`: unlinkable coordinates; `whole`: a client's anonymous vector; `named`: a vector with its sender."""
     unit: Unit = "client"
+    """Protected unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How often training uses a row (an example or a client)."""
+    """Frequency with which a training uses a row (an example or a client)."""
 
     q: float
     """Sampling rate of a row in each step."""
     per_round: int
     """Number of steps per round."""
     rounds: int
+    """Number of rounds."""
     stated: float | None = None
-    """Another rate which the paper states for the same sampling; None: no other."""
+    """Another rate stated by the paper for the same sampling; None: no other."""
     clients: tuple[int, int] | None = None
     """(K, N): a round draws K of N clients without replacement; None: unknown."""
     used: float = 1.0
@@ -73,9 +80,13 @@ def sampling_of(
     client_examples: int,
     examples: int,
 ) -> Sampling:
-    """Return the sampling in Fed-αCDP's convention for a protected unit.  An example has rate B/|D_i| in every local
-    step (the paper also states B·K/|D|, |D| = `examples`); a client has rate K/N in every round.
-    """
+    """Return the sampling of a protected unit, in Fed-αCDP's convention.
+
+    - A client has the rate K/N in every round: K = `per_round` of N = `clients`.
+    - An example has the rate B/|D_i| in every local step: B = `batch`, |D_i| = `client_examples`. The paper also states
+      B·K/|D|, |D| = `examples`.
+
+    `rounds` and `steps` are the numbers of rounds, and of local steps in a round."""
     if unit == "client":
         return Sampling(q=per_round / clients, per_round=1, rounds=rounds, clients=(per_round, clients))
     return Sampling(
@@ -90,8 +101,8 @@ def sampling_of(
 
 
 def uses_of_example(*, steps: int, batch: int, client_examples: int) -> int:
-    """Return the largest Σ n² over a client's L local steps, for an example with n copies in a step's batch.  Every
-    pass over the data uses each example once, but a batch across two passes may hold an example twice.
-    """
+    """Return the largest Σ n² over the L = `steps` local steps of a client, for an example with n copies in a batch.
+    Every pass over the `client_examples` examples uses each example once, but a batch across two passes may hold an
+    example twice."""
     passes = max(1, -(-steps * batch // client_examples))
     return 2 * passes if passes > 1 and client_examples % batch else passes

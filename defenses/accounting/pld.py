@@ -16,10 +16,9 @@ def available() -> bool:
 
 
 def epsilon(counts: Mapping[float, float], delta: float, *, q: float) -> float:
-    """Return ε at δ for `counts` Gaussian steps (integers) at each multiplier σ, with Poisson sampling at rate `q`.
-    Neighbouring data sets differ by an added or removed row.  The result is an upper bound: losses are rounded up to a
-    grid, and if more than 200 multipliers exist, each group of neighbours counts as its smallest.
-    """
+    """Return ε at δ = `delta` for Gaussian steps with Poisson sampling at rate `q`, as an upper bound. `counts` maps
+    each noise multiplier σ to its number of steps. Neighbouring data sets differ by an added or removed row. Losses are
+    rounded up to a grid. Above 200 multipliers, each group of neighbours counts as its smallest."""
     import dp_accounting
     from dp_accounting import pld
 
@@ -32,9 +31,9 @@ def epsilon(counts: Mapping[float, float], delta: float, *, q: float) -> float:
 
 
 def without_replacement(counts: Mapping[float, float], delta: float, *, per_round: int, clients: int) -> float:
-    """Return ε at δ for `counts` rounds at each noise multiplier, if a round draws K of N clients without replacement.
-    Neighbouring data sets differ by a replaced client.  Uses the Rényi bound by Wang, Balle & Kasiviswanathan 2019
-    (theorem 9; for the Gaussian, as in dp-accounting).
+    """Return ε at δ = `delta` if each round draws K = `per_round` of N = `clients` clients without replacement.
+    `counts` maps each noise multiplier to its number of rounds. Neighbouring data sets differ by a replaced client. The
+    bound is the Rényi bound by Wang, Balle & Kasiviswanathan 2019 (theorem 9; for the Gaussian, as in dp-accounting).
     """
     import dp_accounting
     from dp_accounting import rdp

@@ -31,10 +31,10 @@ _LARGE = 600.0  # exponents up to which double precision holds the exponential
 
 
 def epsilon(counts: Mapping[float, float], delta: float, *, q: float, old: bool) -> float:
-    """Return ε at δ for `counts` steps of the subsampled Gaussian at each multiplier σ, with sampling rate `q`.  `old`
-    takes min over orders α of RDP + ln(1/δ)/(α - 1), as in the moments accountant; otherwise the conversion is Canonne,
-    Kamath & Steinke 2020, proposition 12, which is never larger.
-    """
+    """Return ε at δ = `delta` for steps of the subsampled Gaussian with sampling rate `q`. `counts` maps each noise
+    multiplier σ to its number of steps. `old` takes the minimum over orders α of RDP + ln(1/δ)/(α - 1), as in the
+    moments accountant. Otherwise the conversion is Canonne, Kamath & Steinke 2020, proposition 12, which is never
+    larger."""
     if len(counts) > _MANY and min(counts) > 0:
         return converted(_interpolated(counts, q), delta, old=old)
     total = sum((count * rdp(q, sigma) for sigma, count in counts.items()), np.zeros(len(ORDERS)))
@@ -54,7 +54,7 @@ def _interpolated(counts: Mapping[float, float], q: float) -> NDArray[np.float64
 
 
 def converted(total: NDArray[np.float64], delta: float, *, old: bool) -> float:
-    """Return ε at `delta` for an RDP curve over `ORDERS`; `old` as in `epsilon`."""
+    """Return ε at `delta` for an RDP curve `total` over `ORDERS`; `old` as in `epsilon`."""
     orders = np.array(ORDERS)
     of_order = total + math.log(1 / delta) / (orders - 1)
     if not old:
@@ -68,9 +68,8 @@ def _rdp(q: float, sigma: float) -> tuple[float, ...]:
 
 
 def rdp(q: float, sigma: float) -> NDArray[np.float64]:
-    """Return a step's RDP over `ORDERS`, if a row is added or removed (Mironov, Talwar & Zhang 2019).  q = 1 gives the
-    plain Gaussian's α/2σ², and σ = 0 gives infinity.
-    """
+    """Return a step's RDP over `ORDERS` at sampling rate `q` and noise multiplier `sigma`, if a row is added or
+    removed. Source: Mironov, Talwar & Zhang 2019. q = 1 gives the plain Gaussian's α/2σ², and σ = 0 gives infinity."""
     return np.array(_rdp(q, sigma))
 
 
@@ -86,7 +85,8 @@ def _at_order(q: float, sigma: float, order: float) -> float:
 
 
 def _whole(q: float, sigma: float, order: int) -> float:
-    """Return ln Σ_k C(α, k) (1 - q)^(α - k) q^k exp((k² - k)/2σ²) (section 3.3)."""
+    """Return the log moment for an integer order α (section 3.3): ln Σ_k C(α, k) (1 - q)^(α - k) q^k exp((k² - k)/2σ²).
+    C(α, k) is the binomial coefficient."""
     k = np.arange(order + 1)
     logs = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
     logs = logs + k * math.log(q) + (order - k) * math.log1p(-q) + (k * k - k) / (2 * sigma**2)
@@ -94,10 +94,9 @@ def _whole(q: float, sigma: float, order: int) -> float:
 
 
 def _fractional(q: float, sigma: float, order: float) -> float:
-    """Return ln E_{x ~ N(0, σ²)} (1 - q + q·exp((2x - 1)/2σ²))^α by the trapezoid rule, which converges geometrically
-    here.  The rule sums the expectation minus 1, to keep digits of small values, or the expectation's logarithm if it
-    overflows.
-    """
+    """Return the log moment for any order α: ln E_{x ~ N(0, σ²)} (1 - q + q·exp((2x - 1)/2σ²))^α. The trapezoid rule
+    converges geometrically here. The rule sums the expectation minus 1, to keep digits of small values, or the
+    expectation's logarithm if it overflows."""
     x = np.linspace(-14 * sigma, order + 14 * sigma, 40_001)
     log_ratio = np.logaddexp(math.log1p(-q), math.log(q) + (2 * x - 1) / (2 * sigma**2))
     log_density = -(x**2) / (2 * sigma**2) - math.log(sigma * math.sqrt(2 * math.pi))

@@ -22,10 +22,9 @@ _ADDED, _REMOVED, _REPLACED = "one added or removed", "one removed: its gradient
 
 
 def released(mechanism: Mechanism, sampling: Sampling, *, tensors: int, delta: float = DELTA) -> tuple[Epsilon, ...]:
-    """Return ε for the released models by each convention, for M = `tensors` tensors.  Conventions: the actual
-    sampling, idealised Poisson sampling, and the paper's accounting at the actual and at the stated rate.  The number
-    of rounds comes from `sampling` and may be below the mechanism's plan.
-    """
+    """Return ε for the released models by each convention, at δ = `delta`, for a model with M = `tensors` tensors.
+    Conventions: the actual sampling, idealised Poisson sampling, and the paper's accounting at the actual and at the
+    stated rate. `sampling` gives the number of rounds, which may be below the mechanism's plan."""
     ours = (*_valid(mechanism, sampling, tensors, delta), _idealised(mechanism, sampling, tensors, delta))
     if not mechanism.paper:
         return ours
@@ -38,10 +37,9 @@ def released(mechanism: Mechanism, sampling: Sampling, *, tensors: int, delta: f
 def figures(
     sigma: float, *, q: float, steps: int, tensors: int = 1, uses: int = 1, delta: float = DELTA
 ) -> tuple[Epsilon, ...]:
-    """Return ε by every convention, for noise σC on the sum of clipped examples, over `steps` steps at sampling rate
-    `q`.  If `tensors` exceeds 1, each tensor is clipped separately.  `uses` is the number of times that the tap shows
-    an example.
-    """
+    """Return ε by every convention at δ = `delta`, for noise σC on the sum of clipped examples, σ = `sigma`. The
+    training has `steps` steps at sampling rate `q`. If `tensors` exceeds 1, each tensor is clipped separately. `uses`
+    is the number of times that an attacker at the tap sees an example."""
     mechanism = Mechanism(unit="example", sigmas=(sigma,), released=1.0, rows={"step": 0.5}, per_tensor=tensors > 1)
     sampling = Sampling(q=q, per_round=steps, rounds=1)
     tap = at_tap(mechanism, "step", tensors=tensors, uses=uses, delta=delta)
@@ -50,7 +48,8 @@ def figures(
 
 
 def paper_epsilon(mechanism: Mechanism, sampling: Sampling, delta: float = DELTA) -> float:
-    """Return Fed-αCDP's ε, by the moments accountant for the stated σ; for clients with a step more than rounds."""
+    """Return Fed-αCDP's ε at δ = `delta`, by the moments accountant for the stated σ. For clients, a step more than the
+    number of rounds is counted, as in the paper."""
     counts = _steps(mechanism, sampling, 1.0)
     if mechanism.unit == "client":
         last = list(counts)[-1]
@@ -61,9 +60,9 @@ def paper_epsilon(mechanism: Mechanism, sampling: Sampling, delta: float = DELTA
 def at_tap(
     mechanism: Mechanism, stage: Stage, *, tensors: int, uses: int = 1, at: int = 0, delta: float = DELTA
 ) -> Epsilon | None:
-    """Return ε for an attacker who reads the tensors after `stage`, knows the participants and sees a row `uses` times.
-    `at` is the index of the multiplier.  Return None for a stage without protection.
-    """
+    """Return ε at δ = `delta` for an attacker who reads the tensors after `stage` and knows the participants. `uses` is
+    the number of times that the attacker sees a row, and `at` the index of the multiplier. M = `tensors` is the number
+    of the model's tensors. Return None for a stage without protection."""
     if stage not in mechanism.rows or mechanism.unproved:
         return None
     noise = mechanism.sigmas[min(at, len(mechanism.sigmas) - 1)] / _root(mechanism, tensors)
@@ -160,7 +159,8 @@ def _idealised(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: fl
 
 
 def _valid(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float) -> tuple[Epsilon, ...]:
-    """Return ε for the actual sampling; for examples: first with a removed, then with a replaced example."""
+    """Return ε for the actual sampling; for examples a first ε with a removed example, a second with a replaced
+    example."""
     if sampling.clients is None:
         return ()
     drawn, clients = sampling.clients
@@ -213,7 +213,7 @@ def _valid(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float)
 
 
 def _by_round(mechanism: Mechanism, sampling: Sampling, factor: float) -> list[float]:
-    """Return a multiplier per round; if local steps have different σ, the least."""
+    """Return a noise multiplier per round; if local steps have different σ, the least."""
     count = sampling.per_round if mechanism.by_step else 1
     sigmas = mechanism.sigmas[: sampling.rounds * count]
     return [factor * min(sigmas[first : first + count]) for first in range(0, len(sigmas), count)]
@@ -251,7 +251,7 @@ def _caveats(mechanism: Mechanism, tensors: int) -> tuple[str, ...]:
 
 
 def _finite(epsilon: float) -> Mapping[str, Any]:
-    """Return an ε's fields; an infinite ε is absent, with the reason."""
+    """Return the fields `epsilon` and `absent` of an `Epsilon`; an infinite ε is absent, with the reason."""
     if math.isfinite(epsilon):
         return {"epsilon": epsilon}
     return {"epsilon": None, "absent": "no noise at some step, or too little to count: no ε holds"}

@@ -10,9 +10,8 @@ import numpy as np
 
 
 def upload_variance(rho: float, q: float = 0.0) -> float:
-    """Return the noise variance on a single upload for a server with colluders, (1 - q)(2 + ρ) + qρ.  The formula is
-    derived from NISS §V-B; at q = 0 it is the noise in NISS's algorithm.
-    """
+    """Return the noise variance on a single upload for a server with colluders: (1 - q)(2 + ρ) + qρ, ρ = `rho`. The
+    formula is derived from NISS §V-B; at q = 0 it is the noise in NISS's algorithm."""
     return (1 - q) * (2 + rho) + q * rho
 
 
@@ -27,11 +26,11 @@ def least_factor_variance(q: float) -> float:
 
 
 def conditional_variance(rho: float, *, clients: int, shares: int, q: float = 0.0) -> float:
-    """Return the noise variance on an upload if all other clients' parameters, hence their noise, are known.  This is
-    the adversary in differential privacy; the variance is the rest after the best linear estimate.  Honest clients form
-    a ring with (1 - q)·K members and (1 - q)·v neighbours on each side; neighbouring uploads correlate by -1/v.  The
-    matrix is circulant, with variance 1/mean(1/λ) over its eigenvalues λ.  At ρ = 0 the result is 0.
-    """
+    """Return the noise variance on an upload if the noise of all other clients is known. This attacker is the adversary
+    in differential privacy. The variance is the rest after the best linear estimate. ρ is `rho`, K `clients`, v
+    `shares`. Honest clients form a ring with (1 - q)·K members and (1 - q)·v neighbours on each side; neighbouring
+    uploads correlate by -1/v. The matrix is circulant, with variance 1/mean(1/λ) over its eigenvalues λ. At ρ = 0 the
+    result is 0."""
     honest, near = round((1 - q) * clients), round((1 - q) * shares)
     if honest < 1:
         return upload_variance(rho, q)

@@ -16,25 +16,26 @@ _MEAN, _SPREAD = "mean/", "variance/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveClip(Transform):
-    """Normalise each coordinate, w = (g - a)/b, clip w to norm 1, add noise with deviation `multiplier`, and undo:
-    b·w + a.
+    """Normalise each coordinate, w = (g - a)/b, clip w to norm 1 over all coordinates, add noise, and undo: b·w + a.
+    The noise has the deviation `multiplier`. The noised results g̃ update a and s, and b follows from s:
 
-    The norm is taken over all coordinates.  The results g̃ update a and s, and b follows: v = (g̃ - a)² -
-    b²·multiplier²/n, clamped to [h1, h2]; a ← .99a + .01g̃; s² ← .9s² + .1v; b_i = √s_i·√Σs.  If n rows share a state,
-    g̃ in these formulas is the mean of the rows.  The state depends only on noised gradients.
-    """
+    - v = (g̃ - a)² - b²·multiplier²/n, limited to [h1, h2]; n is the number of rows that share a state.
+    - a ← .99a + .01g̃; s² ← .9s² + .1v; b_i = √s_i·√Σs.
+
+    If rows share a state, g̃ in these formulas is the mean of the rows. The state depends only on noised gradients."""
 
     random: ClassVar[bool] = True
 
     owner: Literal["server", "client"]
     """The state's owner: `server` for a common state, `client` for a state per client."""
     multiplier: float
+    """Noise deviation on the normalised gradient, whose norm is at most 1."""
     low: float
     """h1, lower limit for v."""
     high: float
     """h2, upper limit for v."""
     as_cited: bool = False
-    """True for s ← .9s + .1v and noise with deviation multiplier², as in the repository which Fed-αCDP cites."""
+    """True for s ← .9s + .1v and noise with deviation multiplier², as in the repository cited by Fed-αCDP."""
 
     def initial(self, shapes: Shapes) -> State:
         """Return a = 0 and s = √(h1·h2); the state stores s², or s if `as_cited`."""

@@ -14,13 +14,13 @@ from bench.defenses.transforms.rows import joint_norm, norms, rescaled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip(Transform):
-    """Clip each row to norm `bound`: each tensor by its norm (`tensor`), or all tensors by their joint norm (`flat`).
-    With `tensor`, as in Fed-αCDP and its code, a row with M tensors may reach norm √M·C; accountants assume `flat`
-    (Abadi et al. 2016, algorithm 1).  A row within the bound stays equal bit for bit.
-    """
+    """Clip each row to norm C. With `per` = "tensor", as in Fed-αCDP and its code, a row with M tensors may reach norm
+    √M·C; accountants assume "flat" (Abadi et al. 2016, algorithm 1). A row within the bound stays equal bit for bit."""
 
     bound: float | Schedule
+    """C, a number or a schedule over rounds."""
     per: Literal["tensor", "flat"] = "flat"
+    """"tensor" clips each tensor by its norm, "flat" all tensors by their joint norm."""
 
     def __post_init__(self) -> None:
         if not callable(self.bound):
@@ -42,7 +42,8 @@ class Clip(Transform):
 
 
 def clip_factors(norms: Tensors, bound: float | Tensor, per: Literal["tensor", "flat"]) -> dict[str, Tensor]:
-    """Return min(1, C/‖g‖) for each tensor and row, name → (row axes); `bound` C is a number or (row axes)."""
+    """Return min(1, C/‖g‖) for each tensor and row, name → (row axes). `norms` has the same form; `bound` C is a number
+    or (row axes); `per` is as in `Clip`."""
     if per == "flat":
         return dict.fromkeys(norms, _factor(joint_norm(norms), bound))
     return {name: _factor(norm, bound) for name, norm in norms.items()}

@@ -45,9 +45,8 @@ class Compensate(Transform):
         return unflattened(kept, tensors, context.lead)
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the candidate C·P·Pᵀ, with P from the reading, whose rows lie in the span of P.  The matrix's last row
-        is left out for P, since it was cut off with the padding.
-        """
+        """Return the candidate C·P·Pᵀ, with P from the reading: the reading's rows lie in the span of P. The last row
+        is left out for P, because it was cut off with the padding."""
         width, height = self._size(flattened(tensors, context.lead).shape[-1])
         c, seen = (self._matrix(flattened(each, context.lead), width, height) for each in (tensors, observed))
         shown = seen[..., :-1, :].detach()

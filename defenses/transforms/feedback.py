@@ -12,11 +12,11 @@ from bench.defenses.transforms.mask import KeepLargest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RememberUnsent(Transform):
-    """Send the largest coordinates of p = m + g and keep the rest as memory, m ← p - top_k(p); m starts at 0.  The rule
-    is Stich et al. 2018, algorithm 1, with η∇f as g.  All sent values plus m equal the sum of all g.
-    """
+    """Send the largest coordinates of p = m + g, and keep the rest as memory: m ← p - top_k(p), from m = 0. The rule is
+    Stich et al. 2018, algorithm 1, with η∇f as g. All sent values plus m equal the sum of all g."""
 
     owner: Literal["server", "client"] = "client"
+    """Each client holds its memory."""
     reads: ClassVar[Shown] = KeepLargest.reads
 
     share: float

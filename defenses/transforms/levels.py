@@ -24,22 +24,20 @@ _SENT = 1e-4  # relative precision of the step in a reading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StochasticLevels(Transform):
-    """Round each coordinate g to τ·⌊g/τ⌋ or τ·(⌊g/τ⌋ + 1); the upper value has probability p = g/τ - ⌊g/τ⌋.
-
-    Results are unbiased and independent per coordinate, with variance τ²·p(1 - p).  The step τ of each tensor in each
-    row is ‖g‖₂/s (`l2`) or max|g|/s (`max`).  Rounding signed numbers gives the same distribution as the papers'
-    sign(g)·ξ, with ξ a rounding of |g|/τ.
-    """
+    """Round each coordinate g at random to τ·⌊g/τ⌋ or τ·(⌊g/τ⌋ + 1), without bias. The upper value has probability p =
+    g/τ - ⌊g/τ⌋; coordinates are independent, with variance τ²·p(1 - p). The step τ of each tensor in each row is ‖g‖₂/s
+    (`l2`) or max|g|/s (`max`). Rounding signed numbers gives the same distribution as the papers' sign(g)·ξ, with ξ a
+    rounding of |g|/τ."""
 
     random: ClassVar[bool] = True
 
     levels: int | None
     """s, the number of levels; None: √n for a tensor with n coordinates."""
     norm: Literal["l2", "max"]
+    """Norm that sets the step τ."""
     clip: float | None = None
-    """c: coordinates are first limited to ±c standard deviations of their tensor (no limit for deviation 0); None:
-    no limit.
-    """
+    """c: coordinates are first limited to ±c standard deviations of their tensor (no limit for deviation 0). None: no
+    limit."""
 
     def __post_init__(self) -> None:
         if self.levels is not None:
@@ -61,11 +59,9 @@ class StochasticLevels(Transform):
         return self._limited(tensors, context.lead), state
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return log(1 - |g/τ - m|), summed over the levels m in the reading, with the reading's τ, for each row.
-        Above |g/τ - m| = .9 the function continues along its tangent: a gradient search then has a derivative also for
-        a candidate which cannot have sent m.  Only `log_density` uses the information which τ gives on the candidate's
-        norm.
-        """
+        """Return log(1 - |g/τ - m|), summed over the levels m in the reading, with the reading's τ, per row. Above |g/τ
+        - m| = .9 the function continues along its tangent: a gradient search then has a derivative also for a candidate
+        that cannot have sent m. Only `log_density` uses the information that τ gives on the candidate's norm."""
         total = None
         for name, tensor in tensors.items():
             apart, _ = self._apart(tensor, observed[name].detach(), context.lead)
@@ -97,10 +93,9 @@ class StochasticLevels(Transform):
         return variances
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the upper bound τ²/4 on the variance, for an attacker without a reading.  τ is then unknown: the bound
-        uses twice the largest τ among public examples' gradients, or 1 without public data; a larger update exceeds the
-        bound.  `log_likelihood` and `log_density` take τ from the reading instead.
-        """
+        """Return the upper bound τ²/4 on the variance, for an attacker without a reading. τ is then unknown: the bound
+        takes twice the largest τ among public examples' gradients, or 1 without public data. A larger update exceeds
+        the bound. `log_likelihood` and `log_density` take τ from the reading instead."""
         del state
         steps = self._public_steps(context)
         if steps is None:
@@ -137,10 +132,9 @@ class StochasticLevels(Transform):
         return apart, own / unit - (~nothing).to(own)
 
     def _shown_step(self, seen: Tensor, levels: int) -> Tensor:
-        """Return the step τ that a reading shows, (*lead,): the largest τ which divides all magnitudes, or 0 for a zero
-        row.  Levels are integers, so τ is the least magnitude divided by 1, 2, …  If a small tensor holds only
-        multiples of 2 or 3, the result overestimates τ.
-        """
+        """Return the step τ that a reading shows, (*lead,): the largest τ that divides all magnitudes. A zero row has τ
+        = 0. Levels are integers, so τ is the least magnitude divided by 1, 2, … If a small tensor holds only multiples
+        of 2 or 3, the result overestimates τ."""
         magnitudes = seen.abs()
         least = magnitudes.where(magnitudes > 0, torch.inf).amin(-1)
         present = least.isfinite()
@@ -158,7 +152,7 @@ class StochasticLevels(Transform):
         return (least / found).where(present, 0.0)
 
     def _public_steps(self, context: Context) -> dict[str, Tensor] | None:
-        """Return `_MARGIN` times the largest τ among public examples' gradients, in stage units; None without data."""
+        """Return `_MARGIN` times the largest τ among public examples' gradients; None without public data."""
         gradients = public_gradients(context)
         if gradients is None:
             return None
@@ -170,7 +164,8 @@ class StochasticLevels(Transform):
 
 
 def public_gradients(context: Context) -> Mapping[str, Tensor] | None:
-    """Return a few public examples' gradients at the round's weights, name → (example, *shape); None without data."""
+    """Return a few public examples' gradients at the round's weights, name → (example, *shape). None without public
+    data."""
     public = context.setting.public
     if public is None or not len(public.inputs):
         return None

@@ -11,15 +11,16 @@ from bench.defenses.base import Context, Shown, State, Tensors, Transform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopDirections(Transform):
-    """Replace each matrix by the nearest matrix with rank `rank`; None: rank `share`·min(out, rest), at least 1.
-    Parameters with fewer than two axes (biases) stay unchanged.  Non-finite matrices also stay unchanged: a diverged
-    row remains visible and does not affect other rows.
+    """Replace each matrix by the nearest matrix with rank `rank`. Parameters with fewer than two axes (biases) stay
+    unchanged. Non-finite matrices also stay unchanged: a diverged row remains visible and does not affect other rows.
     """
 
     reads: ClassVar[Shown] = "directions"
 
     share: float = 0.1
+    """Rank as a share of min(out, rest), at least 1; used if `rank` is None."""
     rank: int | None = None
+    """Rank; None: given by `share`."""
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
@@ -37,10 +38,9 @@ class TopDirections(Transform):
         return {n: self._projected(tensor, tensor, context.lead) for n, tensor in tensors.items()}, state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return UUᵀG + GVVᵀ - UUᵀGVVᵀ for the candidate G, with the column and row spaces U, V of the reading R.  The
-        truth satisfies UUᵀG = R and GVVᵀ = R, hence yields R.  The result drops only the part of G outside both spaces;
-        UUᵀGVVᵀ would also drop a candidate's other directions which reach into these spaces.
-        """
+        """Return UUᵀG + GVVᵀ - UUᵀGVVᵀ for the candidate G, with the column and row spaces U, V of the reading R. The
+        truth satisfies UUᵀG = R and GVVᵀ = R, hence yields R. The result drops only the part of G outside both spaces;
+        UUᵀGVVᵀ would also drop a candidate's other directions that reach into these spaces."""
         return {name: self._projected(tensor, observed[name], context.lead) for name, tensor in tensors.items()}
 
     def _kept(self, matrix: Tensor) -> int:

@@ -1,4 +1,4 @@
-"""Masks: transforms which keep some coordinates of each row and set the others to zero."""
+"""Masks: transforms that keep some coordinates of each row and set the others to zero."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,6 +22,7 @@ class KeepLargest(Transform):
     reads: ClassVar[Shown] = "directions"  # magnitudes up to a factor, so a clip may follow
 
     share: float
+    """Share of the coordinates that become zero."""
 
     def __post_init__(self) -> None:
         share(_SHARE, self.share)
@@ -40,9 +41,8 @@ class KeepLargest(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State]:
-        """Return κ·g·sigmoid((|g|/t - 1)/`width`) for each coordinate g, with the row's least kept magnitude t.  The
-        factor κ of the row makes the squared distance to the masked row least.
-        """
+        """Return κ·g·sigmoid((|g|/t - 1)/`width`) for each coordinate g, and `state`; t is the least kept magnitude.
+        Each row has a factor κ, which makes the squared distance to the masked row least."""
         vectors = flattened(tensors, context.lead)
         kept = max(1, vectors.shape[-1] - round(self.share * vectors.shape[-1]))
         least = vectors.abs().topk(kept, dim=-1).values[..., -1:]
@@ -52,9 +52,8 @@ class KeepLargest(Transform):
         return unflattened((hard * soft).sum(-1, keepdim=True) / energy * soft, tensors, context.lead), state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the candidate at the reading's nonzero coordinates, which are the kept coordinates.  At the other
-        coordinates, return the candidate's excess over the least kept magnitude: zeroed values cannot exceed it.
-        """
+        """Return the candidate at the coordinates that the reading keeps: its nonzero coordinates. At other
+        coordinates, return the candidate's excess over the least kept magnitude: a zeroed value cannot exceed it."""
         kept = {name: observed[name] != 0 for name in tensors}
         least = _least_kept(_masked(tensors, kept), observed, context.lead)
         return {
@@ -65,7 +64,7 @@ class KeepLargest(Transform):
 
 
 def _least_kept(masked: Tensors, observed: Tensors, lead: int) -> Tensor:
-    """Return the least kept magnitude in each row's reading, (*lead,), after undoing the shrinkage by a later clip."""
+    """Return the least kept magnitude in each row's reading, (*lead,), with the shrinkage by a later clip undone."""
     bounds = []
     for name, tensor in masked.items():
         seen, candidate = rows(observed[name], lead), rows(tensor, lead)
@@ -78,16 +77,17 @@ def _least_kept(masked: Tensors, observed: Tensors, lead: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepRandom(Transform):
-    """Keep a random subset of the coordinates with magnitude above `threshold`, and set all others to zero.  A fixed
-    share 1 - `share` of all coordinates is drawn without replacement from the coordinates above the threshold, or all
-    of these if fewer exceed the threshold (DSSGD, Shokri & Shmatikov 2015).
-    """
+    """Keep a random subset of the coordinates with magnitude above `threshold`, and set all others to zero. A fixed
+    share 1 - `share` of all coordinates is drawn without replacement from the coordinates above the threshold. If fewer
+    coordinates exceed the threshold, all of these are kept (DSSGD, Shokri & Shmatikov 2015)."""
 
     random: ClassVar[bool] = True
     reads: ClassVar[Shown] = "zeros"
 
     share: float
+    """Share of the coordinates that become zero."""
     threshold: float = 0.0
+    """Magnitude that a kept coordinate exceeds."""
 
     def __post_init__(self) -> None:
         share(_SHARE, self.share)
@@ -114,7 +114,8 @@ class KeepRandom(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State] | None:
-        """Return `expected` with sigmoid((|g|/`threshold` - 1)/`width`) in place of |g| > `threshold`."""
+        """Return `expected` with sigmoid((|g|/`threshold` - 1)/`width`) in place of |g| > `threshold`; None for
+        threshold 0."""
         if not self.threshold:
             return None
         above = {name: gradual(tensor, tensor.new_tensor(self.threshold), width) for name, tensor in tensors.items()}
@@ -142,7 +143,7 @@ def _first(scores: Tensors, share: float, lead: int) -> dict[str, Tensor]:
 
 
 def gradual(tensor: Tensor, threshold: Tensor, width: float) -> Tensor:
-    """Return sigmoid((|g|/t - 1)/`width`) for each g in `tensor`: a gradual version of |g| > t, the `threshold`."""
+    """Return sigmoid((|g|/t - 1)/`width`) for each g in `tensor`: a gradual version of |g| > t, t = `threshold`."""
     return torch.sigmoid((tensor.abs() / threshold.clamp_min(torch.finfo(tensor.dtype).tiny) - 1) / width)
 
 

@@ -14,7 +14,7 @@ from bench.defenses.schedules import Schedule, value_at
 
 
 class Additive(Transform, ABC):
-    """Base class for transforms which only add random noise; `expected` returns the candidate unchanged."""
+    """Base class for transforms that only add random noise; `expected` returns the candidate unchanged."""
 
     random: ClassVar[bool] = True
 
@@ -49,6 +49,7 @@ class GaussianNoise(Noise):
     deviation: float | Schedule
     """A number, or a schedule over rounds; `scale` multiplies the value."""
     scale: float = 1.0
+    """Factor on the deviation."""
     on: Literal["all", "nonzero"] = "all"
     """"nonzero" leaves exact zeros unchanged, so an earlier mask stays visible."""
 
@@ -86,6 +87,7 @@ class LaplaceNoise(Noise):
     law: ClassVar[Law] = "laplace"
 
     scale: float
+    """b, the scale."""
 
     def __post_init__(self) -> None:
         at_least("noise scale", self.scale)
@@ -103,9 +105,8 @@ class LaplaceNoise(Noise):
 
 
 def _exponential(name: str, like: Tensor, context: Context) -> Tensor:
-    """Draw exponential numbers with mean 1; the difference of two is Laplace, and finite for every uniform draw.  The
-    inverse Laplace distribution would be infinite at u = 0, a value with probability 2⁻²⁴ in single precision.  A
-    uniform draw rounded up to 1 counts as the largest number below 1.
-    """
+    """Draw exponential numbers with mean 1; the difference of two is Laplace, and finite for every uniform draw. The
+    inverse Laplace distribution function would be infinite at u = 0, which has probability 2⁻²⁴ in single precision. A
+    uniform draw rounded up to 1 counts as the largest number below 1."""
     below_one = 1 - torch.finfo(like.dtype).eps / 2
     return -torch.log1p(-context.draws.uniform(name, like).clamp(max=below_one))

@@ -13,19 +13,22 @@ from bench.defenses.transforms.rows import joint_norm, norms, rescaled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantileClip(Transform):
-    """Clip rows by joint norm to C, add N(0, (multiplier·C)²), and move C towards the `quantile` γ of the norms.  C ←
-    C·exp(-η_C(b̃ - γ)), b̃ = (Σ 1[norm ≤ C] + N(0, σ_b²))/n; each row adds a share of the count noise.  Rows are a
-    round's updates for `owner` "server", or a batch's examples for "client".
-    """
+    """Clip rows by joint norm to C, add N(0, (multiplier·C)²), and move C towards the quantile γ of the norms. C ←
+    C·exp(-η_C(b̃ - γ)) with b̃ = (Σ 1[norm ≤ C] + N(0, σ_b²))/n for n rows; each row adds a share of the count noise.
+    Rows are a round's updates for `owner` "server", or a batch's examples for "client"."""
 
     random: ClassVar[bool] = True
 
     owner: Literal["server", "client"]
+    """Owner of the bound C: the server, or each client."""
     initial_bound: float
+    """C before round 0."""
     multiplier: float
+    """Noise multiplier of each row."""
     count_noise: float
     """σ_b, the deviation of the noise on the count of rows within C."""
     quantile: float = 0.5
+    """γ, the target share of rows within C."""
     rate: float = 0.2
     """η_C, the step size for the logarithm of C."""
 

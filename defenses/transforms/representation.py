@@ -14,14 +14,14 @@ from bench.defenses.transforms.features import feature_sensitivity, linear, sens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneRepresentation(Transform):
-    """Zero the columns of a linear layer's weight gradient which belong to the most revealing input features.  For each
-    example x, these are the `share` of features r_i with least ‖∂r_i/∂x‖/|r_i| (Soteria, Sun et al. 2021, §4). A zero
-    feature has no gradient and ranks last.
-    """
+    """Zero the columns of a linear layer's weight gradient for the most revealing input features. For each example x,
+    these are the features r_i with least ‖∂r_i/∂x‖/|r_i| (Soteria, Sun et al. 2021, §4). A zero feature has no gradient
+    and ranks last."""
 
     reads: ClassVar[Shown] = "zeros"
 
     share: float
+    """Share of the features whose columns become zero."""
     layer: str = ""
     """Module name; the empty name selects the model's last linear layer."""
 
@@ -55,7 +55,7 @@ class PruneRepresentation(Transform):
         return self._pruned(tensors, context, searching=searching), state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the candidate without the columns which are zero in the reading."""
+        """Return the candidate without the columns that are zero in the reading."""
         name = self._defended(tensors, context.lead)
         shown = (observed[name] != 0).any(-2, keepdim=True)
         return {**tensors, name: torch.where(shown, tensors[name], 0.0)}

@@ -1,4 +1,4 @@
-"""Masks in a ring of integers: clients round and mask their updates, and the server can read only a round's sum."""
+"""Masks among integers modulo R (a ring): clients round and mask updates; the server can read only a round's sum."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -53,21 +53,18 @@ class Ring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskInRing(Transform):
-    """Round each update x_k, limited to [-c, c], to an integer at random, add a mask m_k, and reduce modulo R.
-
-    Client k sends (⌊x_k/step + u_k⌋ + m_k) mod R, times the step; u_k uniform in [0, 1) makes the rounding unbiased.
-    m_k = s_k - s_(k+1), with s_k uniform in the ring and s_(K+1) = s_1: the masks have the uniform distribution with
-    sum 0, like masks from pairwise seeds (Bonawitz et al. 2017, §4).  A single upload is uniform in the ring for every
-    update; any K - 1 uploads are independent.
-
-    If the harness passes a row count other than K (only if no point shows the result), row k has the mask s_k: nobody
-    can read the sum, but every row is masked.
-    """
+    """Round each update x_k, limited to [-c, c], to an integer at random, add a mask m_k, and reduce modulo R. Client k
+    sends (⌊x_k/step + u_k⌋ + m_k) mod R, times the step; u_k uniform in [0, 1) makes the rounding unbiased. m_k = s_k -
+    s_(k+1), with s_k uniform in the ring and s_(K+1) = s_1. So the masks have the uniform distribution with sum 0, like
+    masks from pairwise seeds (Bonawitz et al. 2017, §4): a single upload is uniform in the ring for every update, and
+    any K - 1 uploads are independent. If the harness passes a row count other than K (only if no point shows the
+    result), row k has the mask s_k: nobody can read the sum, but every row is masked."""
 
     random: ClassVar[bool] = True
     mixes_clients: ClassVar[bool] = True
 
     ring: Ring
+    """The ring."""
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         ring, masked = self.ring, {}
@@ -83,9 +80,8 @@ class MaskInRing(Transform):
         return masked
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the candidate limited to [-c, c], which is the centre of a round's mean.  For a single upload the
-        result is meaningless, since the upload has no information on the candidate.
-        """
+        """Return the candidate limited to [-c, c], the centre of a round's mean. For a single upload the result has no
+        meaning, since the upload has no information on the candidate."""
         del context
         ring = self.ring
         return {name: tensor.clamp(-ring.clip, ring.clip) for name, tensor in tensors.items()}, state
@@ -105,7 +101,7 @@ class MaskInRing(Transform):
         return 0 * first.flatten(context.lead).sum(-1).reshape(first.shape[: context.lead])
 
     def _seeds(self, name: str, like: Tensor, context: Context) -> Tensor:
-        """Return s_k, uniform in [0, R), in float64, from two draws each, because a single draw has too few bits."""
+        """Return s_k, uniform in [0, R), in float64, from two draws each: a single draw has too few bits."""
         high = torch.floor(context.draws.uniform(f"{name}/mask high", like).double() * 2.0 ** (self.ring.width - _LOW))
         low = torch.floor(context.draws.uniform(f"{name}/mask low", like).double() * 2.0**_LOW)
         return high * 2.0**_LOW + low
@@ -113,14 +109,13 @@ class MaskInRing(Transform):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSum(Transform):
-    """Remove the masks from the mean upload: K times the mean is an integer number of steps, reduced modulo R.
-
-    Masks and multiples of R cancel, so the result is the mean update.  Exact in double precision.  In single precision
-    an upload has 24 bits, fewer than a ring for many clients: the mean has a root mean square error of about √K/5
-    steps, 2·10⁻⁶ for ten clients and default steps.
-    """
+    """Remove the masks from the mean upload: K times the mean is an integer number of steps, reduced modulo R. Masks
+    and multiples of R cancel, so the result is the mean update, exact in double precision. In single precision an
+    upload has 24 bits, fewer than a ring for many clients: the mean has a root mean square error of about √K/5 steps,
+    2·10⁻⁶ for ten clients and default steps."""
 
     ring: Ring
+    """The ring."""
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         del context

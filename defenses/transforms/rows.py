@@ -7,7 +7,8 @@ from bench.defenses.base import Context, Scaling, Tensors
 
 
 def rows(tensor: Tensor, lead: int) -> Tensor:
-    """Flatten each row: (*lead, *shape) → (*lead, coordinate); a scalar parameter becomes a single coordinate."""
+    """Flatten each row of `tensor`, with `lead` leading axes: (*lead, *shape) → (*lead, coordinate). A scalar parameter
+    becomes a single coordinate."""
     return tensor.reshape(*tensor.shape[:lead], -1)
 
 
@@ -24,24 +25,26 @@ def unflattened(vectors: Tensor, tensors: Tensors, lead: int) -> dict[str, Tenso
 
 
 def broadcast(factor: Tensor, tensor: Tensor) -> Tensor:
-    """Reshape a number per row, (*lead), to multiply `tensor` (*lead, *shape), and convert it to the tensor's dtype."""
+    """Reshape `factor`, a number per row (*lead), to multiply `tensor` (*lead, *shape), and convert it to the tensor's
+    dtype."""
     ones = (1,) * (tensor.dim() - factor.dim())
     return factor.reshape((*factor.shape, *ones)).to(tensor.dtype)
 
 
 def norms(tensors: Tensors, lead: int) -> dict[str, Tensor]:
-    """Return the norm of each tensor in each row, name → (*lead)."""
+    """Return the norm of each tensor in each row, name → (*lead); `tensors` have `lead` leading axes."""
     return {name: torch.linalg.vector_norm(rows(tensor, lead), dim=-1) for name, tensor in tensors.items()}
 
 
 def joint_norm(norms: Tensors) -> Tensor:
-    """Return the norm over all tensors in a row, (*lead), as a norm of norms: its derivative at zero is finite."""
+    """Return the norm over all tensors in a row, (*lead), as a norm of `norms`: its derivative at zero is finite."""
     whole: Tensor = torch.linalg.vector_norm(torch.stack(tuple(norms.values())), dim=0)
     return whole
 
 
 def rescaled(tensors: Tensors, scaling: Scaling, context: Context) -> dict[str, Tensor]:
-    """Multiply each tensor by its factor and add the scaling's noise; draw normals only for a nonzero deviation."""
+    """Multiply each of the `tensors` by its factor and add the scaling's noise; normals are drawn only for a nonzero
+    deviation."""
     result = {
         name: tensor * broadcast(scaling.factors[name], tensor) if name in scaling.factors else tensor
         for name, tensor in tensors.items()

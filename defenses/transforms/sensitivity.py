@@ -1,4 +1,4 @@
-"""Noise with a deviation which follows the gradient norms instead of their bound (Fed-αCDP's l2-max sensitivity)."""
+"""Noise with a deviation that follows the gradient norms instead of their bound (Fed-αCDP's l2-max sensitivity)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -28,12 +28,14 @@ class SensitivityNoise(Additive):
     batchwise: ClassVar[bool] = True
 
     multiplier: float | Schedule
+    """σ, a number or a schedule."""
     bound: float
+    """C, the largest possible S."""
     measure: Measure = "max"
-    """`max`: S is the largest tensor norm in the batch.  `mean-of-largest`: S is the mean over examples of each
-    example's largest tensor norm, limited to [.1, 32] (the authors' code).
-    """
+    """`max`: S is the largest tensor norm in the batch. `mean-of-largest`: S is the mean over examples of each
+    example's largest tensor norm, limited to [.1, 32] (the authors' code)."""
     share: float = 1.0
+    """Factor on the deviation."""
     by: Literal["round", "step"] = "round"
     """Unit of time for a schedule of σ: rounds or local steps."""
 

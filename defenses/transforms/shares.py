@@ -16,18 +16,19 @@ from bench.defenses.transforms.noise import Additive
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseShares(Additive):
     """Add v noise shares to each client's update, and subtract shares received from neighbours (NISS algorithm 2).
-
-    Client i adds n_ij ~ N(0, s²) for each neighbour j, with v·s² = `deviation`², and adds -r·n_ji for each received
-    share n_ji, with a factor r ~ N(1, σ_r²) per coordinate.  A client's neighbours are the next v clients in a ring in
-    round order, at most K - 1.  The nearest neighbours, a share `context.colluders` of all, reveal their sent and
-    received shares to the attacker, who subtracts the revealed n_ij and the mean of -r·n_ji.
-    """
+    Client i adds n_ij ~ N(0, s²) for each neighbour j, with v·s² = `deviation`². Client i also adds -r·n_ji for each
+    received share n_ji, with a factor r ~ N(1, σ_r²) per coordinate. A client's neighbours are the next v clients in a
+    ring in round order, at most K - 1. The nearest neighbours, a share `context.colluders` of all, reveal their sent
+    and received shares to the attacker, who subtracts the revealed n_ij and the mean of -r·n_ji."""
 
     mixes_clients: ClassVar[bool] = True
 
     deviation: float
+    """Deviation of a client's own noise."""
     shares: int
+    """v, the number of shares and neighbours."""
     factor_variance: float
+    """σ_r², the variance of the factor on a received share."""
 
     def __post_init__(self) -> None:
         at_least("deviation", self.deviation)
@@ -39,7 +40,7 @@ class NoiseShares(Additive):
         return {name: tensor + self._noise(name, tensor, context, known) for name, tensor in tensors.items()}
 
     def _noise(self, name: str, like: Tensor, context: Context, known: int) -> Tensor:
-        """Return the noise which the attacker cannot subtract from each upload, (client, *shape)."""
+        """Return the noise that the attacker cannot subtract from each upload, (client, *shape)."""
         unit, deviation = self.deviation / math.sqrt(self.shares), math.sqrt(self.factor_variance)
         total = torch.zeros_like(like)
         for number in range(self.shares):

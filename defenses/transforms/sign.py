@@ -28,9 +28,9 @@ class ScaledSign(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State]:
-        """Return κ·s·tanh(g/(`width`·s)) for each coordinate g, with the tensor's scale s = ‖g‖₁/n.  The factor κ makes
-        the squared distance to s·sign(g) least: for large widths, the result is the best linear approximation.
-        """
+        """Return κ·s·tanh(g/(`width`·s)) for each coordinate g, with the tensor's scale s = ‖g‖₁/n, and `state`. The
+        factor κ makes the squared distance to s·sign(g) least: for large widths, the result is the best linear
+        approximation."""
         soft = {}
         for name, tensor in tensors.items():
             scale = _scale(tensor, context.lead)
@@ -43,9 +43,8 @@ class ScaledSign(Transform):
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """Return the candidate's scale times the reading's signs, plus the candidate at coordinates with a wrong sign.
-        The truth has no wrong sign.  The derivative is the required change in the candidate, whereas the code's
-        derivative is zero except for the scale.
-        """
+        The truth has no wrong sign. The derivative is the required change in the candidate; the derivative of the
+        transform's code is zero except for the scale."""
         simulated = {}
         for name, tensor in tensors.items():
             sign = observed[name].detach().sign()

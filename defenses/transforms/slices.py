@@ -20,7 +20,9 @@ class SliceNoise(Transform):
     ends: tuple[int, ...]
     """End position of each slice in the concatenated tensors; the last end is the total number of coordinates."""
     count: int
+    """Number of slices with noise."""
     deviation: float
+    """Noise deviation."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= len(self.ends):
@@ -46,10 +48,9 @@ class SliceNoise(Transform):
         return AddedNoise(variance=self.deviation**2 * self.count / len(self.ends))
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the candidate, with the reading's values in the `count` slices which fit worst, as if these had the
-        noise.  A squared distance then counts only the other slices and is the least over all choices (least trimmed
-        squares). For the truth, the remaining slices are those without noise.
-        """
+        """Return the candidate, with the reading's values in the `count` slices that fit worst. A squared distance then
+        counts only the other slices: the least over all choices of noised slices (least trimmed squares). For the
+        truth, the remaining slices are those without noise."""
         seen, candidate = flattened(observed, context.lead), flattened(tensors, context.lead)
         squares = torch.split((candidate.detach() - seen).square(), self._sizes(), dim=-1)
         farthest = torch.stack([part.sum(-1) for part in squares], dim=-1).topk(self.count, dim=-1).indices
@@ -68,9 +69,9 @@ class SliceNoise(Transform):
 
 
 def reservoir(uniforms: Tensor, count: int) -> Tensor:
-    """Return which of s items a random reservoir with `count` places holds, boolean (…, s), from s uniforms in [0, 1).
-    Each item i after the first `count` draws a random place among i + 1, and enters if that place is in the reservoir.
-    """
+    """Return a mask (…, s) of the items that a random reservoir with `count` places holds, from `uniforms` (…, s) in
+    [0, 1). Each item i after the first `count` draws a random place among i + 1, and enters if that place is in the
+    reservoir."""
     reservoir = torch.arange(count, device=uniforms.device).expand(*uniforms.shape[:-1], count).clone()
     for item in range(count, uniforms.shape[-1]):
         place = (uniforms[..., item : item + 1] * (item + 1)).long()

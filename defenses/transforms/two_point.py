@@ -16,14 +16,14 @@ _LEAST = 1e-6  # twice the probability assumed for a report which an out-of-rang
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoPoint(Transform):
-    """Report each weight w as c + rκ with probability 1/2 + (w - c)/(2rκ), otherwise as c - rκ, κ = (e^ε + 1)/(e^ε -
-    1).  First w is clipped to [c - r, c + r].  A report is unbiased, with variance r²κ² - (w - c)² (LDP-FL eq. 2,
-    lemmas 1, 2). The transformed tensors are clients' updates u, with weights w = w_0 - u·`weight_step`.
-    """
+    """Report each weight w as c + rκ with probability 1/2 + (w - c)/(2rκ), otherwise as c - rκ. κ = (e^ε + 1)/(e^ε -
+    1). First w is clipped to [c - r, c + r]. A report is unbiased, with variance r²κ² - (w - c)² (LDP-FL eq. 2, lemmas
+    1, 2). The transformed tensors are clients' updates u, with weights w = w_0 - u·`weight_step`."""
 
     random: ClassVar[bool] = True
 
     epsilon: float
+    """ε of a report."""
     centre: float = 0.0
     """c, used if `radius` is given."""
     radius: float | None = None
@@ -79,7 +79,8 @@ class TwoPoint(Transform):
         return total
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the bound (rκ/`weight_step`)² on each tensor's noise variance; at most a share 1/κ² of it is slack."""
+        """Return the upper bound (rκ/`weight_step`)² on each tensor's noise variance; it exceeds the variance by at
+        most a share 1/κ²."""
         del state
         scale = (self.stretch / context.setting.weight_step) ** 2
         return AddedNoise(

@@ -14,17 +14,16 @@ _HELD, _SPREAD = "held/", "spread/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendUnambiguous(Transform):
-    """Send a coordinate's sum r of held gradients once r² > α·v, until then zero (Tsuzuku et al. 2018, algorithm 1).
-
-    In a local step over examples z, each client updates r ← r + Σ_z g_z/B and v ← v + Σ_z (g_z/B)² for each coordinate.
-    After sending, r = v = 0; without sending, v ← ζ·v.  Both start at 0.  Raises ValueError outside stage `step`, the
-    only stage with the batch mean and each example's gradient.
-    """
+    """Send a coordinate's sum r of held gradients once r² > α·v, until then zero (Tsuzuku et al. 2018, algorithm 1). In
+    a local step over examples z, each client updates r ← r + Σ_z g_z/B and v ← v + Σ_z (g_z/B)² for each coordinate.
+    After sending, r = v = 0; without sending, v ← ζ·v. Both start at 0. Raises ValueError outside stage `step`, the
+    only stage with the batch mean and each example's gradient."""
 
     needs_examples: ClassVar[bool] = True
     reads: ClassVar[Shown] = "zeros"
 
     owner: Literal["server", "client"] = "client"
+    """Each client holds its sums."""
     threshold: float
     """α, the least ratio r²/v for sending."""
     decay: float
