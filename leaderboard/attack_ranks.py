@@ -19,11 +19,15 @@ class AttackRank:
     """An attack's rank in a condition. Figures are pooled over defenses and points, without cells with a gallery."""
 
     title: str
+    """The condition in words."""
     attack: str
+    """The attack with its parameters and knowledge."""
     examples: int
+    """Number of examples on which the attack ran."""
     rate: float
     """Success rate over the examples on which the attack ran."""
     interval: tuple[float, float]
+    """95 % interval for `rate`."""
     of_all: float
     """Successes divided by all examples in the condition; a later attack in a cascade ran only on earlier failures."""
     psnr_db: float | None
@@ -31,7 +35,9 @@ class AttackRank:
     seconds: float | None
     """The attack's CPU seconds divided by its successes; None without a success."""
     cpu_seconds: float
+    """The attack's CPU time in seconds."""
     rank: int = 0
+    """Rank in the condition, from 1."""
 
     def json(self) -> dict[str, Any]:
         return asdict(self)

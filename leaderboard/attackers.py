@@ -29,10 +29,11 @@ class Outcome:
     """An attack's result in a condition, over all weight seeds."""
 
     hits: dict[ExampleKey, bool] = field(default_factory=dict)
-    """Map from example to whether the attack reconstructed the example; not applicable or crashed: False."""
+    """Map from example to True if the attack reconstructed the example; not applicable or crashed: False."""
     psnr_db: list[float] = field(default_factory=list)
     """PSNR in dB for each reconstructed example."""
     cpu_seconds: float = 0.0
+    """CPU time in seconds."""
     absent: str | None = None
     """Reason for status n/a, for the first such record; None if every record has another status."""
     crashed: str | None = None
@@ -79,7 +80,7 @@ class Contest:
         return " · ".join((*self.parts, self.defense) if self.defense else self.parts)
 
     def examples(self) -> frozenset[ExampleKey]:
-        """Return all examples that at least one attack was given."""
+        """Return all examples that at least one attack ran on."""
         return frozenset().union(*(outcome.hits for outcome in self.outcomes.values()))
 
     def union(self, attacks: Collection[str]) -> frozenset[ExampleKey]:
@@ -93,8 +94,9 @@ class Attacker:
     """An attack's table row: figures over all conditions."""
 
     attack: str
+    """The attack with its parameters and knowledge."""
     own: bool
-    """Whether the attack comes from the user's run, not from the reference."""
+    """True if the attack comes from the user's run, not from the reference."""
     rates: tuple[float | None, ...]
     """Success rate in each condition; None: not applicable, or not run."""
     rate: float
@@ -106,10 +108,12 @@ class Attacker:
     seconds: float | None
     """CPU seconds for each reconstructed example; None without one."""
     cpu_seconds: float
+    """CPU time in seconds."""
     only: tuple[int, ...]
     """For each condition, the number of examples that only this attack reconstructed."""
     adds: float
-    """Union rate over all attacks, minus the union rate without this attack; both are means over conditions."""
+    """Union rate over all attacks, minus the union rate without this attack. Both are means over conditions; an example
+    is in the union if an attack reconstructed it."""
     absent: Mapping[int, str]
     """Map from condition number (from 0) to the reason for status n/a."""
     crashed: Mapping[int, str]
@@ -127,10 +131,12 @@ class Attacker:
 
 @dataclass(frozen=True, kw_only=True)
 class Cross:
-    """A full cross: conditions with outcomes, and the ranked attacks."""
+    """Table of all attacks by all conditions (a full cross), with the attacks ranked."""
 
     contests: tuple[Contest, ...]
+    """Conditions with the outcomes of the attacks."""
     attackers: tuple[Attacker, ...]
+    """Attacks, ranked."""
 
     @cached_property
     def unions(self) -> tuple[float, ...]:
@@ -144,7 +150,7 @@ class Cross:
         return fmean(self.unions)
 
     def at(self, attack: str) -> Attacker:
-        """Return an attack's table row; raise `KeyError` for an attack without a record."""
+        """Return an attack's table row; raises `KeyError` for an attack without a record."""
         for each in self.attackers:
             if each.attack == attack:
                 return each
@@ -155,7 +161,8 @@ class Cross:
         return sum(len(each.examples()) for each in self.contests)
 
     def best(self, number: int, but: str) -> tuple[str, float]:
-        """Return (attack, rate) with the highest rate in condition `number`, except `but`; ("", 0) without a rate."""
+        """Return the attack with the highest rate in condition `number`, except the attack `but`, and its rate; ("", 0)
+        without."""
         others = [each for each in self.attackers if each.attack != but and each.rates[number] is not None]
         first = max(others, key=lambda each: each.rates[number] or 0.0, default=None)
         return ("", 0.0) if first is None else (first.attack, first.rates[number] or 0.0)
@@ -170,12 +177,10 @@ class Cross:
 
 
 def crossed(records: Iterable[Record], own: Collection[str] = (), victims: str | None = None) -> Cross | None:
-    """Return the cross of the attack records on a draw of victims; None without such records.
-
-    `own`: names of the user's attacks. `victims`: the draw (`AttackCell.victims`). Attacks with a granted gallery name
-    examples and reconstruct none, so they are left out. Conditions are sorted by defense (undefended first), by point,
-    and by the number of parts that are not `common`.
-    """
+    """Return the cross of the attack records on a draw of victims; None without such records. `own` names the user's
+    attacks, and `victims` is the draw (`AttackCell.victims`). Attacks with a granted gallery name examples and
+    reconstruct none: they are left out. Conditions are sorted by defense (undefended first), by point, and by the
+    number of parts that are not `common`."""
     contests: dict[str, Contest] = {}
     order: dict[str, tuple[Any, ...]] = {}
     for record in of_one_series(records):
@@ -211,11 +216,9 @@ def common(contests: Collection[Contest]) -> list[str]:
 
 
 def difference(cross: Cross, attack: str, other: str) -> tuple[float, float, float]:
-    """Return an attack's mean rate minus another's, on the same victims: (difference, low, high).
-
+    """Return the mean rate of `attack` minus the mean rate of `other`, on the same victims: (difference, low, high).
     The 95 % interval pairs the victims, and resamples weight seeds (`stratified_difference`). Raises `ValueError` if no
-    condition has both attacks.
-    """
+    condition has both attacks."""
     mine, its, seeds = list[list[bool]](), list[list[bool]](), list[list[int]]()
     for contest in cross.contests:
         if attack in contest.outcomes and other in contest.outcomes:
@@ -240,10 +243,8 @@ def drop(published: Cross, second: Cross, attack: str) -> tuple[float, float, fl
 
 
 def neighbours(cross: Cross, attack: str) -> tuple[Attacker | None, Attacker | None]:
-    """Return the other attacks directly above and below an attack; None at either end, or for an unranked one.
-
-    In a cross with reference attacks, the user's other attacks are skipped.
-    """
+    """Return the other attacks directly above and below `attack` in rank. The result is None at either end, and for an
+    attack without a rank. In a cross with reference attacks, the user's other attacks are skipped."""
     at = next(n for n, each in enumerate(cross.attackers) if each.attack == attack)
     published = any(not each.own for each in cross.attackers)
     others = [
@@ -255,10 +256,9 @@ def neighbours(cross: Cross, attack: str) -> tuple[Attacker | None, Attacker | N
 
 
 def fails(cross: Cross, attack: str) -> list[tuple[int, str, float]]:
-    """Return (condition number, other attack, its rate) where `attack` reaches at most `LOW`, the other ≥ `HIGH`.
-
-    Conditions in which the attack is not applicable or not run are left out.
-    """
+    """Return (condition number, other attack, its rate) for each condition with a rate of at most `LOW` for `attack`.
+    The other attack has a rate of at least `HIGH`. Conditions in which `attack` is not applicable or not run are left
+    out."""
     rates = cross.at(attack).rates
     low = [number for number, rate in enumerate(rates) if rate is not None and rate <= LOW]
     return [(number, *best) for number in low if (best := cross.best(number, attack))[1] >= HIGH]

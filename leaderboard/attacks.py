@@ -19,23 +19,30 @@ from bench.scoring.summary import median
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackRow:
-    """An attack's figures on a data set, against a defense at an interception point. None marks an unknown figure."""
+    """Figures of an attack on a data set, against a defense at an interception point; None marks an unknown figure."""
 
     title: str
     """The shared configuration in words: model, weights, setting, grants (not data set, attack, defense, point)."""
     dataset: str
+    """Data set."""
     attack: str
+    """The attack with its parameters and knowledge."""
     defense: str
+    """The defense with its parameters."""
     point: str
+    """Interception point."""
     examples: int
+    """Number of attacked examples."""
     asr: float | None
     """Attack success rate; in a cascade, over the examples that earlier attacks did not reconstruct."""
     interval: tuple[float, float] | None
+    """95 % interval for `asr`; None if `asr` is unknown."""
     medians: dict[str, float | None]
     """Map from metric name to the examples' median (failed attacks: worst value); None in a cascade (see `asr`)."""
     rmse_of_successes: float | None
     """Median RMSE over the reconstructed examples."""
     prior_psnr_db: float | None
+    """Median PSNR in dB of the best prior-only baseline; None without a baseline."""
     evaluations: float | None
     """Median number of gradient evaluations over the readings."""
     outer: float | None
@@ -43,9 +50,11 @@ class AttackRow:
     diverged: float | None
     """Share of examples on which the attack diverged."""
     crashed: int
+    """Number of crashed cells."""
     cells: tuple[str, ...]
     """Ids of the records pooled in this row."""
     published: PublishedFigures | None
+    """Figures from a paper for these cells; None without such figures."""
 
     def json(self) -> dict[str, Any]:
         return row_json(self)

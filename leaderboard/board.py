@@ -42,7 +42,9 @@ class Best:
     """The most successful single attack at an interception point."""
 
     attack: str
+    """The attack with its parameters and knowledge."""
     asr: float
+    """Attack success rate."""
     medians: dict[str, float | None]
     """Map from metric name to its median over examples; a failed attack counts as the worst value."""
 
@@ -52,29 +54,37 @@ class AtPoint:
     """A defense's figures at an interception point."""
 
     point: str
+    """Interception point."""
     asr: float | None
     """Attack success rate: share of examples that any attack reconstructed; None if no attack on the gradient ran."""
     interval: tuple[float, float] | None
+    """95 % interval for `asr`; None if `asr` is unknown."""
     lower_bound: bool
+    """True if more may leak: attacks failed, or no attack knew the defense."""
     at_least_once: float | None
     """Share of examples reconstructed on at least one noise draw; None if only a single draw was attacked."""
     examples: int
+    """Number of attacked examples."""
     identified: Rate | None
     """Share of examples identified: nearer to an attack's reconstruction than every stranger in the gallery."""
     named: Rate | None
     """Share of examples named: an attacker picks the true example from the gallery's candidates."""
     best: Best | None
+    """The most successful single attack; None without an attack."""
     by_attack: dict[str, float]
     """Map from attack name to success rate."""
     reached: tuple[float, ...]
     """Share of examples brought to a PSNR of at least 10, 12, …, 60 dB by any attack; () if attacks stop early."""
     prior_asr: float | None
+    """Success rate of the best prior-only baseline; None without a baseline."""
     prior_psnr_db: float | None
+    """Median PSNR in dB of the best prior-only baseline; None without a baseline."""
     reference_db: float | None = None
     """Median PSNR in dB of the best estimate if the gradient were linear around the truth; None if not computed."""
     epsilon: float | None
     """Differential-privacy ε of a reading at this point, valid against any attacker; None without a guarantee."""
     epsilon_absent: str | None
+    """Reason why ε is absent; None if ε exists."""
     absent: dict[str, str]
     """Map from attack name to the reason why the attack does not apply (status n/a)."""
     crashed: dict[str, str]
@@ -82,6 +92,7 @@ class AtPoint:
     missing: tuple[str, ...]
     """Attacks run on another defense in this condition, but not on this defense."""
     flags: tuple[Flag, ...]
+    """Reasons to doubt the figures."""
     by_seed: dict[int, OfSeed] = field(default_factory=dict)
     """Map from the weights' seed to the numbers of leaked examples, examples and readings."""
 
@@ -95,16 +106,25 @@ class Row:
     key: str
     """The condition as canonical JSON."""
     dataset: str
+    """Data set."""
     model: str
+    """Model."""
     protocol: int | None
+    """Version of the evaluation's rules; None for records older than versions."""
     defense: str
+    """The defense with its parameters."""
     points: dict[str, AtPoint]
+    """Interception point → figures."""
     cost: DefenseCost | None
+    """Cost in training; None without a training."""
     complete: bool
+    """True if no evidence is missing."""
     private: bool
+    """True if the data are private."""
     cells: tuple[str, ...]
     """Ids of this row's finished cells; first the best attack's cells at the point with the highest success rate."""
     short: str = ""
+    """Short title of the condition."""
     rank: int = 0
     """Rank among rows with the same title (1: best); ties share a rank.
 
@@ -112,11 +132,12 @@ class Row:
     highest success rate over points, the highest identified rate, and lost accuracy; smaller is better.
     """
     pareto: bool = False
-    """Whether no other row has both as little leakage and as little lost accuracy (see `on_front`)."""
+    """True if no other row has both as little leakage and as little lost accuracy (see `on_front`)."""
 
     @property
     def worst(self) -> AtPoint | None:
-        """Figures at the point with the highest success rate (in a tie: nearest to type-2); None without a rate."""
+        """Figures at the point with the highest success rate; None without a rate. A tie gives the point nearest to
+        type-2."""
         scored = [at for at in self.points.values() if at.asr is not None]
         return max(scored, key=lambda at: at.asr or 0.0, default=None)
 
@@ -130,7 +151,7 @@ class Row:
 
     @property
     def broken(self) -> bool:
-        """Whether a flag is a fault: a broken contract, or measurements that refute the defense's description or ε."""
+        """True if a flag is a fault: a broken contract, or measurements that refute the defense's description or ε."""
         return any(flag.code in flags.FAULTS for flag in self.flags)
 
     @property
@@ -153,7 +174,8 @@ def _most(rates: Iterable[Rate | None]) -> Rate | None:
 
 
 def board(records: Iterable[Record]) -> list[Row]:
-    """Return the rows by condition and rank; first the conditions with a complete row, then those with more figures."""
+    """Return the rows by condition and rank; conditions with a complete row come first, then conditions with more
+    figures."""
     listed = of_one_series(records)
     trained, spotted, averaged = costs(listed), trained_with(listed), _averaged(listed)
     broken = frozenset(record.id for record, _ in torn(listed))
@@ -270,7 +292,7 @@ def _reached(worst: WorstCase) -> tuple[float, ...]:
 
 
 def _attacks_run(condition: Condition, point: str) -> _Attacks:
-    """Map each attack that ran at `point`, on any of the condition's defenses, to the weights' seeds."""
+    """Map each attack that ran at `point`, on any of the condition's defenses, to its weight seeds."""
     rows = [row[point] for row in condition.rows.values() if point in row]
     names = sorted({name for worst in rows for name in worst.records})
     return {name: set().union(*(worst.seeds.get(name, set()) for worst in rows)) for name in names}
@@ -296,11 +318,9 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
 
 
 def on_front(row: Row, rows: Iterable[Row], point: str | None = None) -> bool:
-    """Return whether no other row has both as little leakage and as little lost accuracy (Pareto front).
-
-    Leakage is the success rate, in a tie the identified rate: at `point`, or (None) the highest over points. False for
-    an incomplete row, a row without accuracy, and flags for faults, failed attacks or a weaker defense in training.
-    """
+    """Return whether no other row has both as little leakage and as little lost accuracy (Pareto front). Leakage is the
+    success rate at `point`, or (None) the highest over points; a tie is decided by the identified rate. False for an
+    incomplete row, a row without accuracy, and flags for faults, failed attacks or a weaker defense in training."""
 
     def order(row: Row) -> tuple[tuple[float, float], float] | None:
         at = row.worst if point is None else row.points.get(point)

@@ -11,7 +11,7 @@ from bench.record.schema import Record
 
 
 def torn(records: Iterable[Record]) -> Iterator[tuple[Record, str]]:
-    """Yield (record, reason) for each cascade cell with readings that the records of its earlier cells do not imply."""
+    """Yield (record, reason) for each cascade cell whose readings contradict the records of its earlier cells."""
     by_id = {record.cell.id: record for record in records}
     for record in by_id.values():
         cell = record.cell

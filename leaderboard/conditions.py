@@ -35,11 +35,13 @@ class Condition:
     """Records shown in the same table, with a row for each defense and a column for each interception point."""
 
     title: str
+    """The condition in words."""
     key: str = ""
     """The full shared configuration as canonical JSON."""
     short: str = ""
     """A short title, such as `mnist · dlg-lenet (sigmoid) · untrained · B = 4`."""
     rows: dict[str, dict[str, WorstCase]] = field(default_factory=dict)
+    """Defense → interception point → worst case over attacks."""
 
     @property
     def points(self) -> tuple[str, ...]:
@@ -89,10 +91,8 @@ def condition_text(cell: AttackCell) -> str:
 
 
 def of_one_series(records: Iterable[Record]) -> list[Record]:
-    """Return the records, with cells changed: a weights series that has two files for the same seed loses its name.
-
-    Such a file was replaced between runs. Without the name, tables tell the two weights apart by their hash.
-    """
+    """Return the records; a weights series with two files for the same seed loses its name in the cells. Such a file
+    was replaced between runs. Without the name, tables tell the two weights apart by their hash."""
     listed = list(records)
     contents: dict[tuple[Any, ...], set[str]] = {}
     for record in listed:
@@ -109,7 +109,7 @@ def of_one_series(records: Iterable[Record]) -> list[Record]:
 
 
 def without_evidence(condition: Condition) -> tuple[str, ...]:
-    """Return the points at which no attack succeeds undefended; low success rates there are no proof of protection."""
+    """Return the points at which no attack succeeds without a defense; a low rate there proves no protection."""
     each = [(point, worst) for row in condition.rows.values() for point, worst in row.items()]
     return ordered(point for point, worst in each if worst.unchanged and worst.asr == 0)
 
@@ -131,9 +131,8 @@ def _from_inside(point: str) -> tuple[int, str]:
 
 def condition_key(record: Record) -> str:
     """Return the configuration shared within the record's condition, with the protocol's version, as canonical JSON.
-
-    Excluded: defense, attack, knowledge, point, budget, `chunk` (readings held in memory at once), draw, seed, gallery.
-    """
+    Left out are defense, attack, knowledge, point, budget, `chunk` (readings held in memory at once), draw, seed and
+    gallery."""
     cell = record.cell
     assert isinstance(cell, AttackCell)
     shared = cell.model_dump(mode="json", exclude=_VARIED | _WRITTEN_APART)

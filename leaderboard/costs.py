@@ -20,7 +20,9 @@ class DefenseCost:
     """A defense's training figures, pooled over seeds. None marks an unknown figure."""
 
     setting: str
+    """Federated setting of the trainings, in words."""
     seeds: int
+    """Number of trainings, each with its seed."""
     accuracy: float | None
     """Median final test accuracy over seeds; a diverged training counts as 0."""
     loss: float | None
@@ -28,13 +30,17 @@ class DefenseCost:
     epsilon: float | None
     """ε guaranteed for the released model, from the training with the most rounds; None without a guarantee."""
     delta: float | None
+    """δ of the guarantee."""
     epsilon_unit: str | None
+    """Protected unit of ε: `example` or `client`."""
     epsilon_adjacency: str | None
+    """Relation between adjacent data sets for ε, in words."""
     epsilon_absent: str | None
     """Reason for a missing ε."""
     overhead: float | None
     """Median over seeds: a client step's time divided by an undefended step's time, measured in the same process."""
     diverged: int
+    """Number of diverged trainings."""
     curve: tuple[tuple[int, float], ...]
     """Pairs (round, test accuracy averaged over seeds)."""
     epsilon_caveats: tuple[str, ...] = ()
@@ -42,11 +48,9 @@ class DefenseCost:
 
 
 def costs(records: Iterable[Record]) -> dict[tuple[str, str], DefenseCost]:
-    """Map (data and model as JSON, defense) to the figures of the defense's trainings in a single federated setting.
-
-    If a defense was trained in several settings, a setting with an undefended training is preferred, then the setting
-    with the most local steps over all rounds.
-    """
+    """Map (data and model as JSON, defense) to the figures of the defense's trainings in a single federated setting. If
+    a defense was trained in several settings, a setting with an undefended training is preferred, then the setting with
+    the most local steps over all rounds."""
     trained: dict[tuple[str, str], dict[str, list[_Done]]] = {}
     for record in records:
         cell, result = record.cell, record.training

@@ -94,17 +94,16 @@ def _all_zeros(worst: WorstCase) -> tuple[int, int]:
 
 
 def _is_zero(reading: ReadingScore) -> bool:
-    """Detect an all-zero reading: compared with the undefended reading, its SNR is 0 dB and its cosine is undefined."""
+    """Return whether a reading is all zeros: its SNR is then 0 dB, and its cosine undefined."""
     return reading.snr_db == 0 and reading.cosine is None
 
 
 def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) -> list[Flag]:
     """Return flags for causes of a low success rate other than a strong defense, such as a failed attack.
 
-    `averaged`: whether an attack with several readings of the same examples ran on this defense at this point.
-    `evidence`: whether attacks succeeded on undefended readings; `baseline`: whether any undefended reading was
-    attacked.
-    """
+    - `averaged`: True if an attack with several readings of the same examples ran on this defense at this point.
+    - `evidence`: True if attacks succeeded on undefended readings.
+    - `baseline`: True if any undefended reading was attacked."""
     if not worst.records:
         return []
     done = {name: [r.attack for r in records if r.attack] for name, records in worst.records.items()}
@@ -140,12 +139,10 @@ def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) 
 
 
 def unexplained(record: Record) -> bool:
-    """Return whether the reading does not fit the true examples, so that a correct reconstruction scores as wrong.
-
-    True if the gradient of the true examples, changed as the defense describes, is farther from the reading than the
-    described noise, or (without noise) clearly differs. False if undecided: with several local steps, because an attack
-    may assume a single step, and for all-zero readings.
-    """
+    """Return whether the reading does not fit the true examples, so that a correct reconstruction scores as wrong. The
+    gradient of the true examples is changed as the defense describes, and compared with the reading. True if the
+    difference is larger than the described noise, or (without noise) is clear. False if undecided: with several local
+    steps, because an attack may assume a single step, and for all-zero readings."""
     cell, result = record.cell, record.attack
     if not isinstance(cell, AttackCell) or result is None:
         return False

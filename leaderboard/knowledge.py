@@ -1,9 +1,8 @@
-"""Measure how much attackers gain from knowing the defense: plain against adaptive attackers on the same examples.
+"""Measure the attackers' gain from knowledge of the defense: plain against adaptive attackers on the same examples.
 
 Only attacks with a plain and an adaptive cell are compared, so the change is due to knowledge. Black-box attackers are
 different attacks and have a separate column. If a black-box attacker succeeds more often than the adaptive attackers,
-the defense's description or an attack's solver may be faulty.
-"""
+the defense's description or an attack's solver may be faulty."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,12 +22,17 @@ class KnowledgeRow:
     """A defense at an interception point: the worst case over the attacks that were run both plain and adaptive."""
 
     condition: str
+    """The condition in words."""
     defense: str
+    """The defense with its parameters."""
     point: str
+    """Interception point."""
     plain: WorstCase
+    """Worst case over the attacks without knowledge of the defense."""
     adaptive: WorstCase
+    """Worst case over the same attacks with the defense's description."""
     undescribed: bool
-    """Whether the defense has no description, so that the adaptive attack equals the plain attack."""
+    """True if the defense has no description, so that the adaptive attack equals the plain attack."""
     black_box: WorstCase | None = None
     """Worst case over black-box attacks; None without such an attack."""
 

@@ -13,20 +13,21 @@ from bench.scoring.intervals import effective_trials
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """The share of examples that attackers recognise (identify or name), with its 95 % interval."""
+    """Share of examples that attackers recognise (identify or name)."""
 
     value: float
+    """Measured share."""
     interval: tuple[float, float]
+    """95 % interval."""
     chance: float
     """Share expected if every attack guessed blindly: a blind guess's success probability, summed over the attacks."""
     ceiling: float | None = None
     """Upper bound on this share for any attacker, derived from ε at this point; None without a guarantee."""
     violated: bool = False
-    """Whether the measured share is significantly above the ceiling, which refutes the stated ε."""
+    """True if the measured share is significantly above the ceiling, which refutes the stated ε."""
     here: float | None = None
-    """Upper bound for any attacker on these weights and data, measured, not proved: the upper end of the interval
-    for an attack that ranks candidates by the reading's exact likelihood; None without such an attack.
-    """
+    """Upper bound for any attacker on these weights and data, measured and not proved. The bound is the upper end of
+    the interval for an attack that ranks candidates by the reading's exact likelihood; None without such an attack."""
 
 
 def most_over_chance(*rates: Rate | None) -> Rate | None:
@@ -52,10 +53,9 @@ def _recognised(
     spent: Epsilon | None,
     here: float | None,
 ) -> Rate | None:
-    """Return the share of true `hits`, with chance level and the ceiling for ε (`spent`); None without examples.
-
-    The ceiling is concave in chance: by Jensen's inequality, its value at the mean chance bounds the examples' mean.
-    """
+    """Return the share of examples in `hits` that are recognised, with chance level and ceiling; None without examples.
+    `spent` is the ε of the ceiling, and `here` the field of `Rate`. The ceiling is concave in chance: by Jensen's
+    inequality, its value at the mean chance bounds the examples' mean."""
     interval = share_interval(hits)
     if interval is None:
         return None

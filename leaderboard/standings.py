@@ -40,11 +40,13 @@ class Place:
     recognised: float | None
     """Mean over conditions of the named or the identified rate, whichever exceeds chance by more."""
     chance: float | None
+    """Recognition by blind guesses; None without a recognition rate."""
     ceiling: float | None
     """Mean over conditions of the bound that ε sets on recognition by any attacker; None if a condition has no ε."""
     lower_bound: bool
-    """Whether more may leak: a rate is a lower bound, or attackers with knowledge fail even without a defense."""
+    """True if more may leak: a rate is a lower bound, or attackers with knowledge fail even without a defense."""
     conditions: int
+    """Number of conditions that count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +69,17 @@ class Standing:
     """A defense, with its parameters, on a suite."""
 
     defense: str
+    """The defense with its parameters."""
     points: dict[str, Place]
+    """Interception point → figures."""
     costs: tuple[tuple[str, DefenseCost], ...]
     """Pairs (model, this defense's training cost)."""
     base: tuple[tuple[str, DefenseCost], ...]
     """Pairs (model, the undefended training's cost)."""
     faults: tuple[str, ...]
+    """Flags for faults, such as a broken contract."""
     absent: tuple[Absent, ...] = ()
+    """Figures that are missing."""
     rank: int = 0
     """Rank by mean leakage over the points, then recognition, then lost accuracy, each rounded to a percent; ties
     share a rank.
@@ -81,6 +87,7 @@ class Standing:
     Defenses with a fault flag or a missing figure (`absent`) rank last.
     """
     own: bool = False
+    """True for the user's defense."""
 
     @property
     def missing(self) -> int:
@@ -96,7 +103,7 @@ class Standing:
 
     @property
     def diverged(self) -> tuple[str, ...]:
-        """The models with diverged trainings and a median accuracy of 0."""
+        """Models with diverged trainings and a median accuracy of 0."""
         return tuple(model for model, cost in self.costs if cost.diverged and not cost.accuracy)
 
     @property
@@ -126,7 +133,7 @@ class Standing:
 
     @property
     def epsilon_of(self) -> str | None:
-        """The change between neighbouring data sets for `epsilon`, such as "one client replaced"; None without ε."""
+        """Difference between neighbouring data sets for `epsilon`, such as "one client replaced"; None without ε."""
         if (released := self._released) is None or released.epsilon_adjacency is None:
             return None
         changed = released.epsilon_adjacency.partition(":")[0].removeprefix("one ")
@@ -152,9 +159,13 @@ class Beside:
     defense: str
     """The other defense, whose leakage is subtracted."""
     point: str
+    """Interception point."""
     difference: float
+    """Success rate of the defense minus that of the other."""
     interval: tuple[float, float]
+    """95 % interval of the difference."""
     examples: int
+    """Number of common examples."""
 
 
 def standings(rows: Sequence[Row], own: Iterable[str] = ()) -> list[Standing]:
@@ -234,7 +245,8 @@ def _standing(
 
 
 def _lacks(row: Row | None, undefended: Row, point: str) -> str | None:
-    """Return why a row's figure at `point` cannot be averaged, such as "not run" or few examples; None if it can."""
+    """Return the reason why a row's figure at `point` cannot be averaged, such as "not run"; None if it can.
+    `undefended` is the row without a defense under the same condition."""
     at, whole = None if row is None else row.points.get(point), undefended.points[point]
     if at is None or (at.asr is None and not at.flags):
         return "not run"
@@ -272,11 +284,9 @@ def _place(there: Sequence[tuple[Row, AtPoint]], shown: Collection[tuple[str, st
 
 
 def _interval(there: Sequence[AtPoint]) -> tuple[float, float]:
-    """Return the 95 % interval for the mean success rate over conditions, which share victims and seeds.
-
-    Each seed's mean over the conditions is repeated for each example in the smallest condition. These examples are
-    spread over as many readings as the condition with the most readings has.
-    """
+    """Return the 95 % interval for the mean success rate over conditions, which share victims and seeds. Each seed's
+    mean over the conditions is repeated for each example in the smallest condition. These examples are spread over as
+    many readings as the condition with the most readings has."""
     seeds = sorted({seed for at in there for seed in at.by_seed})
     values, readings, clusters = list[float](), list[tuple[int, int]](), list[int]()
     for seed in seeds:

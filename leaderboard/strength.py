@@ -31,11 +31,10 @@ def trained_with(records: Iterable[Record]) -> dict[tuple[str, str], list[Traine
 
 
 def strength(point: str, worst: WorstCase, trained: Sequence[Trained]) -> list[Flag]:
-    """Return flags if a defense acts more weakly in its trainings than in the attacked readings at `point`.
-
-    Points inside the client are not compared. Random noise must not be clearly weaker in training. Masks, clips and
-    mixtures depend on gradients and examples: a flag is raised only if these change nothing in training.
-    """
+    """Return flags if a defense acts more weakly in its trainings than in the attacked readings at `point`. `trained`
+    are the trainings of the defense. Points inside the client are not compared. Random noise must not be clearly weaker
+    in training. Masks, clips and mixtures depend on gradients and examples: a flag is raised only if these change
+    nothing in training."""
     if not worst.attacked or POINTS[point].scope not in (Scope.UPDATE, Scope.AGGREGATE):
         return []
     answered = [r for each in worst.records.values() for r in each if r.attack is not None]
@@ -51,7 +50,8 @@ def strength(point: str, worst: WorstCase, trained: Sequence[Trained]) -> list[F
 
 
 def _later(result: TrainingResult, point: str, *, random: bool) -> str | None:
-    """Return a flag's text if a later training round changes updates less than the first, beyond noise decay in ε."""
+    """Return a flag's text if a later training round changes updates less than the first; None otherwise. A decay of
+    the noise that ε accounts for is allowed."""
     first = result.spots[0]
     before, least = _share(first, point), WEAKER * _decay(result)
     for spot in result.spots[1:]:
@@ -66,11 +66,9 @@ def _later(result: TrainingResult, point: str, *, random: bool) -> str | None:
 
 
 def _elsewhere(cell: TrainingCell, first: Spot, point: str, worst: WorstCase, *, random: bool) -> str | None:
-    """Return a flag's text if the first training round changes updates less than the attacked round.
-
+    """Return a flag's text if the first training round changes updates less than the attacked round; None otherwise.
     The change must be smaller by three measures: in gradient units, in the sent update's units, and as a share of the
-    squared norm. An update averaged over more examples and steps may have proportionally less noise.
-    """
+    squared norm. An update averaged over more examples and steps may have proportionally less noise."""
     if POINTS[point].scope is not Scope.UPDATE:
         return None
     now, unit, rows = _share(first, point), cell.federated.unit, _rows(cell.federated)

@@ -18,15 +18,20 @@ _OF_TRAININGS = {"accuracy", "epsilon", "rounds", "milliseconds", "overhead"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRow:
-    """A training configuration's figures, pooled over its seeds. None marks an unknown figure."""
+    """Figures of a training configuration, pooled over its seeds; None marks an unknown figure."""
 
     dataset: str
+    """Data set."""
     model: str
+    """Model."""
     defense: str
+    """The defense with its parameters."""
     setting: str
+    """Federated setting in words."""
     length: str
     """Rounds, stop condition and Bayesian accounting in words, such as `T=100 until accuracy 0.9`."""
     seeds: int
+    """Number of trainings, each with its seed."""
     accuracy: float | None
     """Median final test accuracy over seeds; a diverged training counts as 0."""
     least: float | None
@@ -34,6 +39,7 @@ class TrainingRow:
     most: float | None
     """Highest final accuracy over the seeds."""
     diverged: int
+    """Number of diverged trainings."""
     rounds: int | None
     """Median number of executed rounds."""
     epsilon: float | None
@@ -41,16 +47,21 @@ class TrainingRow:
     epsilon_paper: float | None
     """ε computed as in the Fed-αCDP paper, for comparison; `epsilon` is the valid value."""
     epsilon_absent: str | None
+    """Reason why ε is absent; None if ε exists."""
     caveats: tuple[str, ...]
     """Limits to the validity of both ε values, as text."""
     milliseconds: float | None
+    """Median milliseconds per client and local step."""
     overhead: float | None
     """A client step's time divided by an undefended step's time; the two are measured alternately."""
     crashed: int
+    """Number of crashed trainings."""
     cells: tuple[str, ...]
     """Ids of the records pooled in this row."""
     bayesian: BayesianResult | None
+    """Bayesian accounting; None if not requested."""
     published: PublishedFigures | None
+    """Figures from a paper for these cells; None without such figures."""
 
     def json(self) -> dict[str, Any]:
         return {**row_json(self), "bayesian": self.bayesian and asdict(self.bayesian)}

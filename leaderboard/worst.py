@@ -20,21 +20,20 @@ ExampleKey = tuple[int, int, int, int]  # seed, draw, reading, example
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfSeed:
-    """Numbers of leaked examples, examples and readings for the weights with a given seed."""
+    """Counts for the weights of one seed."""
 
     leaked: int
     """Number of leaked examples."""
     examples: int
+    """Number of examples."""
     readings: int
     """Number of readings of these examples."""
 
 
 @dataclass(slots=True)
 class WorstCase:
-    """Results of all attacks on a defense at an interception point.
-
-    An attack with a granted gallery saw the true example, so its results enter `named` and `places`, but not `leaked`.
-    """
+    """Results of all attacks on a defense at an interception point. An attack with a granted gallery saw the true
+    example: its results enter `named` and `places`, but not `leaked`."""
 
     leaked: dict[ExampleKey, bool] = field(default_factory=dict)
     """Map from example to whether any attack reconstructed the example."""
@@ -61,13 +60,13 @@ class WorstCase:
     named: dict[ExampleKey, bool] = field(default_factory=dict)
     """Map from example to whether any attack named the example."""
     named_chance: dict[str, dict[ExampleKey, float]] = field(default_factory=dict)
+    """Map from attack name to a map from example to a blind guess's chance to name the example."""
     places: dict[ExampleKey, int] = field(default_factory=dict)
-    """Map from example to its rank (0: first) in the candidates' list sorted by an exact attack.
-
-    An exact attack uses the reading's true likelihood; for a batch, the attack then knows the other examples.
-    """
+    """Map from example to its rank (0: first) in the candidates' list of an exact attack, which sorts by the reading's
+    true likelihood. For a batch, this attack knows the other examples."""
     guesses: dict[ExampleKey, int] = field(default_factory=dict)
-    """Map from example to an attacker's guesses: the examples in its reading; with labels granted, only its class."""
+    """Map from example to the number of an attacker's guesses: the examples in its reading; with granted labels, the
+    examples of its class."""
     candidates: int = 0
     """Number of candidates in the gallery, for `places`."""
     strangers: int = 0
@@ -210,12 +209,10 @@ class WorstCase:
 
     @property
     def best(self) -> tuple[str, float] | None:
-        """(Name, success rate) of the attack with the highest rate; ties are broken by median PSNR.
-
-        A gradient-free baseline is returned only if no attack ran; None without scores. With several noise draws, the
-        first draw selects the attack and the other draws give its rate, because the best attack on a draw is partly
-        lucky. In a cascade: the attack with the most successes, with its share of all examples.
-        """
+        """Name and success rate of the attack with the highest rate; None without scores. Ties are broken by the median
+        PSNR. A gradient-free baseline is returned only if no attack ran. With several noise draws, the first draw
+        selects the attack and the other draws give its rate, because the best attack on a draw is partly lucky. In a
+        cascade: the attack with the most successes, with its share of all examples."""
         attacks = [name for name in self.scores if not name.startswith(GRADIENT_FREE)] or list(self.scores)
         first = {name: examples for name in attacks if (examples := self._on_draws(name, first=True))}
         if not first:
@@ -232,10 +229,9 @@ class WorstCase:
         return None if best is None else self.median_on_report_draws(best[0], metric)
 
     def median_on_report_draws(self, attack: str, metric: Metric) -> float | None:
-        """Return a metric's median for an attack on all noise draws except the first, which selects the best attack.
-
-        With a single draw, the median on this draw. None if `cascade`, because each attack saw different readings.
-        """
+        """Return the median of `metric` for `attack` on all noise draws except the first, which selects the best
+        attack. A single draw gives the median on this draw. None in a cascade, because each attack saw different
+        readings."""
         if self.cascade:
             return None
         return median_of(self._on_draws(attack, first=False), metric)
@@ -288,21 +284,20 @@ def example_scores(record: Record) -> Iterator[tuple[ExampleKey, ExampleScore]]:
 
 
 def clusters(keys: Sequence[ExampleKey]) -> list[int] | None:
-    """Return each example's cluster number: by weight seed if there are several seeds, or else by reading.
-
-    None if every cluster has a single example, or if only a single cluster exists.
-    """
+    """Return each example's cluster number: by weight seed if there are several seeds, otherwise by reading. None if
+    every cluster has a single example, or if only a single cluster exists."""
     numbers = _numbers([(key[0],) for key in keys]) if len({key[0] for key in keys}) > 1 else readings(keys)
     return None if len(set(numbers)) in (1, len(keys)) else numbers
 
 
 def readings(keys: Sequence[ExampleKey]) -> list[int]:
-    """Return a number for each example's reading; a reading's noise draws share the number."""
+    """Return a number for each example's reading; all noise draws of a reading have the same number."""
     return _numbers([(key[0], key[2]) for key in keys])
 
 
 def share_interval(hits: Mapping[ExampleKey, bool], level: float = LEVEL) -> tuple[float, float] | None:
-    """Return the interval for the share of true `hits`, clustered by reading and weights' seed; None without `hits`."""
+    """Return the interval at confidence `level` for the share of true `hits`, clustered by reading and weight seed.
+    None without `hits`."""
     if not hits:
         return None
     keys = list(hits)

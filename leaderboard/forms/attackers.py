@@ -24,10 +24,8 @@ LEGEND = (
 
 
 def labels(contests: Sequence[Contest], *, full: bool = False) -> list[str]:
-    """Return a short name for each condition: its number, and its parts that are not `common`.
-
-    `full`: with the defense's parameters.
-    """
+    """Return a short name for each condition: its number, and its parts that are not `common`. `full` True keeps the
+    defense's parameters."""
     shared, short = common(contests), distinct(contest.defense for contest in contests)
     texts = []
     for number, contest in enumerate(contests, 1):
@@ -48,7 +46,8 @@ def names(cross: Cross) -> dict[str, str]:
 
 
 def terminal(cross: Cross, title: str) -> RenderableType:
-    """Return attack rows with a column for each condition, then the conditions; 12 conditions fit into 80 columns."""
+    """Return attack rows with a column for each condition, then the conditions, below `title`. 12 conditions fit into
+    80 columns."""
     shown, table = names(cross), Table(box=SIMPLE_HEAD, padding=0)
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("attack", overflow="fold", min_width=8)
@@ -103,17 +102,25 @@ class PageRow:
     """An attack's figures as text for a page."""
 
     rank: str
+    """Rank."""
     name: str
+    """The attack's short name."""
     title: str
     """The attack's full name."""
     own: bool
+    """True for the user's attack."""
     mean: str
+    """Mean success rate over conditions."""
     interval: str
+    """95 % interval for the mean."""
     rates: tuple[tuple[str, float | None], ...]
     """For each condition, the rate as text, and the rate."""
     only: str
+    """Number of examples that only this attack reconstructs."""
     psnr_db: str
+    """Median PSNR in dB."""
     seconds: str
+    """CPU seconds for each reconstructed example."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,16 +128,21 @@ class PageTable:
     """A cross as text for a page."""
 
     heading: str
+    """Heading of the table."""
     conditions: tuple[str, ...]
     """Full title for each condition."""
     labels: tuple[str, ...]
+    """Short name for each condition."""
     rows: tuple[PageRow, ...]
+    """A row per attack."""
     together: str
+    """Mean share of examples that at least one attack reconstructs."""
     unions: tuple[tuple[str, float], ...]
+    """The same share for each condition, as text and as a number."""
 
 
 def page_table(heading: str, cross: Cross) -> PageTable:
-    """Return a cross as text for a page."""
+    """Return a cross as text for a page, with this `heading`."""
     shown = names(cross)
     rows = tuple(
         PageRow(

@@ -28,8 +28,11 @@ class Chart:
     """A chart on the HTML page."""
 
     id: str
+    """Identifier in HTML."""
     heading: str
+    """Heading."""
     caption: str
+    """Text below the chart."""
     needs: tuple[str, ...]
     """Names of the data fields that a board row needs to be shown."""
     nothing: str
@@ -37,6 +40,7 @@ class Chart:
     most: int
     """Maximum number of rows; the rows with the best ranks are shown."""
     spec: Mapping[str, Any]
+    """Vega-Lite specification without data."""
 
 
 @cache
@@ -53,7 +57,7 @@ def svg_to_pdf(svg: str) -> bytes:
 
 
 def svg_to_png(svg: str, *, scale: float) -> bytes:
-    """Convert an SVG to a PNG, enlarged by `scale`."""
+    """Convert the SVG text `svg` to a PNG, enlarged by `scale`."""
     made: bytes = vl_convert.svg_to_png(svg, scale=scale)
     return made
 

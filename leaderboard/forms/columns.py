@@ -31,6 +31,7 @@ class Line:
     """A board row with its display names."""
 
     row: Row
+    """The board row."""
     name: str
     """The defense's short name, distinct within the condition."""
     attacks: Mapping[str, str]
@@ -44,6 +45,7 @@ class Column:
     name: str
     """The column's name in CSV."""
     heading: str
+    """Heading for readers."""
     value: Callable[[Row], Any]
     """Computes the value from a board row; CSV holds this value, and the page sorts by this value."""
     show: Callable[[Any], str] = str
@@ -51,14 +53,17 @@ class Column:
     words: Callable[[Line], str] | None = None
     """Formats the value from a `Line`, in place of `show`."""
     forms: tuple[Literal["csv", "markdown", "page"], ...] = ("csv", "markdown", "page")
+    """Forms with this column."""
     terminal: tuple[str, str] | None = None
     """(heading of the terminal column that shows this value, prefix before the value); None: not in the terminal."""
     group: str = ""
+    """Heading above several columns; empty for none."""
     kind: Literal["num", "text", "unsortable"] = "num"
     """How the page sorts the column."""
     cell: str = "figure"
     """Name of the template macro that draws the column's table cells on the page."""
     point: str = ""
+    """Interception point of the values; empty for none."""
     note: Callable[[Row], str | None] = lambda row: None
     """Returns the small text below the value on the page."""
 
@@ -117,7 +122,7 @@ def codes(row: Row) -> list[str]:
 
 
 def unscored(at: AtPoint | None) -> str:
-    """Return why an interception point has no success rate: crashed, n/a, or a dash if unknown."""
+    """Return the reason why an interception point has no success rate: crashed, n/a, or a dash if unknown."""
     return "crashed" if at and at.crashed else "n/a" if at and at.absent else NONE
 
 

@@ -28,10 +28,13 @@ class Strip:
     """A line in the figure: examples with a name and a caption."""
 
     name: str
+    """Name of the defense."""
     words: str
+    """Caption."""
     examples: Floats
     """Array (example, *shape) with values in [0, 1]."""
     kind: Kind
+    """Kind of data."""
 
 
 def strips(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False) -> list[Strip]:

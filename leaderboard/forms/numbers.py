@@ -9,7 +9,8 @@ ALL = 0.995  # a ceiling at or above this share bounds no attacker
 
 
 def share(value: float | None, places: int = 0) -> str:
-    """Format a share in percent, such as 68 %; a decimal below 1 % and above 99 % avoids rounding to 0 or 100."""
+    """Format the share `value` in percent with `places` decimals, such as 68 %; None becomes a dash. Below 1 % and
+    above 99 %, a decimal avoids rounding to 0 or 100."""
     if value is None or not isfinite(value):
         return NONE
     percent = 100 * value
@@ -31,7 +32,7 @@ def interval(ends: tuple[float, float] | None) -> str:
 
 
 def rate(asr: float | None, *, lower_bound: bool) -> str:
-    """Format an attack success rate; ≥ 68 % if the true rate may be higher."""
+    """Format the attack success rate `asr`; ≥ 68 % if it is a `lower_bound`."""
     return ("≥ " if lower_bound and asr is not None else "") + share(asr)
 
 
@@ -53,5 +54,5 @@ def epsilon(value: float | None) -> str:
 
 
 def formatted(value: float | None, form: str = "g") -> str:
-    """Format any other figure by a Python format specification, such as `.3g`."""
+    """Format any other figure `value` by the Python format specification `form`, such as `.3g`."""
     return NONE if value is None or not isfinite(value) else format(value, form)

@@ -49,9 +49,9 @@ def render(
 ) -> str:
     """Return the HTML page for rows in the order given by `board`; a reader can sort them.
 
-    `thumbnails` is keyed by (condition key, defense), as from `reconstructions.thumbnails`. `context` lines, such as
-    runs, protocol and commit, stand below `title`. A suite's `standings` come first, with `strips`: defense → WebP.
-    """
+    - `thumbnails`: images by (condition key, defense), as from `reconstructions.thumbnails`.
+    - `title`: heading of the page; `context`: lines below, such as runs, protocol and commit.
+    - `standings`: a suite's standings, which come first; `strips`: defense → WebP image for these."""
     shown = [column for column in columns(rows) if "page" in column.forms]
     named = lines(rows)
     source = _file("page.js") if rows else None
@@ -153,7 +153,8 @@ def _packed(source: str) -> str:
 
 
 def _policy(scripts: Iterable[str]) -> str:
-    """Return the content security policy: only these scripts, the page's style and inline images are allowed."""
+    """Return the page's content security policy, which browsers enforce. Allowed are the given `scripts` (by hash), the
+    page's style and inline images; no file is loaded."""
     hashes = [f"'sha256-{b64encode(hashlib.sha256(own.encode()).digest()).decode()}'" for own in scripts]
     allowed = " ".join([*hashes, "blob:"]) if hashes else "'none'"
     return (
@@ -172,7 +173,7 @@ def _rates(row: Row) -> dict[str, str]:
 
 
 def _tap(row: Row, point: str) -> str:
-    """Return a row's figures at a point as text: number of examples, recognition rates, and ε."""
+    """Return the figures at an interception point as text: number of examples, recognition rates, and ε."""
     at = row.points[point]
     once = "" if at.at_least_once is None else f", {share(at.at_least_once)} on some draw of the noise"
     why = f" ({_cut(at.epsilon_absent)})" if at.epsilon is None and at.epsilon_absent else ""

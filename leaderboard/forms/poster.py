@@ -28,7 +28,8 @@ _FOOT = (
 
 
 def svg(standings: Sequence[Standing], strips: Mapping[str, bytes], title: str) -> bytes:
-    """Draw a line for each standing: leakage at each point, recognition, accuracy, ε, and its image from `strips`."""
+    """Draw the standings as SVG, below `title`, with a line for each defense. A line has leakage at each point,
+    recognition, accuracy, ε, and the defense's image in `strips`."""
     points = columns(standings)
     heads = [(point, POINTS[point].heading if point in POINTS else "") for point in points]
     heads += [("recognised", "at the server"), ("accuracy", "change"), ("ε", "neighbours")]

@@ -19,10 +19,9 @@ Runs = Mapping[str, Path]  # cell id → the run folder of its record
 
 
 def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats, Kind] | None:
-    """Return (truth, reconstruction, data kind) for a row's best attack at a point.
-
-    Both arrays are (reading, example, *shape). None for missing or damaged records or arrays; the page omits the image.
-    """
+    """Return (truth, reconstruction, data kind) for the best attack of a row at `point`; `runs` maps cell id to run
+    folder. Both arrays are (reading, example, *shape). None for missing or damaged records or arrays; the page omits
+    the image."""
     at = row.points.get(point)
     best = at.best.attack if at and at.best else None
     for cell_id in row.cells if best is not None else ():

@@ -35,19 +35,29 @@ class Figures:
     """A standing's figures as text."""
 
     rank: str
+    """Rank."""
     name: str
+    """The defense's short name."""
     points: tuple[str, ...]
     """Leakage at each point."""
     intervals: tuple[str, ...]
     """95 % interval at each point."""
     recognised: str
+    """Recognition at the server."""
     chance: str
+    """Recognition by blind guesses."""
     ceiling: str
+    """Upper bound on recognition, from ε."""
     accuracy: str
+    """Mean accuracy."""
     change: str
+    """Change of the accuracy in percentage points."""
     epsilon: str
+    """ε of the released models."""
     epsilon_of: str
+    """Difference between neighbouring data sets for this ε."""
     overhead: str
+    """Time with the defense divided by time without."""
 
 
 def figures(standings: Sequence[Standing]) -> list[Figures]:
@@ -78,7 +88,7 @@ def columns(standings: Sequence[Standing]) -> tuple[str, ...]:
 
 
 def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
-    """Return the standings as a terminal table with at most 80 columns."""
+    """Return the standings as a terminal table with at most 80 columns, below `title`."""
     points = columns(standings)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("#", justify="right", no_wrap=True)
@@ -181,7 +191,7 @@ def _chance(place: Place | None) -> str:
 
 
 def _ceiling(place: Place | None) -> str:
-    """Format the upper bound on recognition; empty if it excludes nothing, as for an ε in the hundreds."""
+    """Format the upper bound on recognition; empty if the bound excludes no share, as for an ε in the hundreds."""
     trivial = place is None or place.ceiling is None or place.ceiling >= ALL
     return "" if trivial or place is None else f"≤ {fine(place.ceiling)}"
 
