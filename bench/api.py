@@ -105,13 +105,17 @@ def attack(
     device: Literal["auto", "cpu", "cuda"] = "cpu",
     params: Mapping[str, Any] | None = None,
 ) -> Claim:
-    """Attack all readings with `evaluations` objective evaluations each, restarts included, and return the
-    reconstruction.
+    """Attack all readings, and return the reconstruction. Raises `BenchError` for an unknown attack or an unsupported
+    reading.
 
-    `chunk` readings are attacked at once.  `params` are parameters for an attack given by name.  Attacks with a
-    parameter `local` simulate several local steps one by one (`local="unrolled"`), unless `params` sets it.  An example
-    used in several epochs is returned once.  Raises `BenchError` for an unknown attack or an unsupported reading.
-    """
+    - `attack`: name of a registered attack, or an instance.
+    - `evaluations`: objective evaluations per reading, restarts included.
+    - `chunk`: number of readings attacked at once.
+    - `seed`: seed of the attack's random numbers.
+    - `params`: parameters of an attack given by name.
+
+    An attack with a parameter `local` simulates several local steps one by one (`local="unrolled"`), unless `params`
+    sets it. An example used in several epochs is returned once."""
     if evaluations < 1 or chunk < 1:
         raise BenchError(f"evaluations and chunk must be at least 1, got {evaluations} and {chunk}")
     chosen = _chosen(attack, params or {}, several_steps=reading.steps > 1) if isinstance(attack, str) else attack
@@ -150,17 +154,19 @@ def score(
 ) -> Scores:
     """Return PSNR, SSIM and other metrics for each example (`readings`), and their `summary`, as in a record.
 
-    `truth` (reading, example, *shape) and `labels` (reading, example) are the true examples; fewer axes are accepted.
-    `public` (example, *shape) gives the prior-only baselines and the gallery for identification; without it there is no
-    identification, and `priors_from` names the baseline.  `labels_known` says that the attacker had the true labels, so
-    a blind guess has the right class; it requires `public_labels`.  `value_range` is mapped to [0, 1].  In a table
-    without `groups` every column is numeric.  `kind` names the kind of data; None takes the reading's, or infers it
-    from `truth`.
+    - `truth` (reading, example, *shape), `labels` (reading, example): the true examples; fewer axes are accepted.
+    - `public` (example, *shape): examples for the prior-only baselines and for the gallery of identification. Without
+      `public` there is no identification, and `priors_from` names the baseline.
+    - `public_labels` (example,): labels of `public`.
+    - `labels_known`: True if the attacker had the true labels; a blind guess then has the right class. Requires
+      `public_labels`.
+    - `value_range`: range of the values; it is mapped to [0, 1].
+    - `groups`: columns of a table; without them every column is numeric.
+    - `kind`: kind of data; None takes the reading's kind, or infers the kind from `truth`.
 
-    A result of `attack` is also checked against the truth (`check`).  If the truth does not explain the update, low
-    figures are meaningless: a warning is issued and `doubt` holds the reason.  Raises `BenchError` for mismatched
-    shapes, labels or values.
-    """
+    A result of `attack` is also checked against the truth (`check`). If the truth does not explain the update, low
+    figures are meaningless: a warning is issued, and `doubt` holds the reason. Raises `BenchError` for mismatched
+    shapes, labels or values."""
     claimed = replace(reconstruction, inputs=_scaled(reconstruction, value_range))
     true = coerce.scaled(coerce.like_reading(truth, tuple(claimed.inputs.shape)), value_range, "truth")
     true_labels = coerce.labels(labels, true.shape[0] * true.shape[1]).reshape(true.shape[:2])
@@ -207,7 +213,8 @@ def score(
 
 
 def _doubt(claimed: Reconstruction, true: NDArray[np.float64], labels: Tensor) -> str | None:
-    """Return why scores against these examples (in [0, 1]) are meaningless; None otherwise."""
+    """Return the reason why scores against these examples are meaningless; None if there is no reason. `true` is in [0,
+    1]."""
     if not isinstance(claimed, Claim):
         return None
     low, high = claimed.reading.value_range
@@ -218,7 +225,8 @@ def _doubt(claimed: Reconstruction, true: NDArray[np.float64], labels: Tensor) -
 def save_pictures(
     path: str | PathLike[str], truth: Values | None, reconstruction: Reconstruction, *, value_range: Range = ZERO_TO_ONE
 ) -> Path:
-    """Write a PNG with up to eight truths above their reconstructions; if `truth` is None, only reconstructions."""
+    """Write a PNG with up to eight truths above their reconstructions; if `truth` is None, only reconstructions. Raises
+    `BenchError` if the data are no images."""
     guess = _scaled(reconstruction, value_range).numpy()
     kind = reconstruction.reading.kind if isinstance(reconstruction, Claim) else of_shape(guess.shape[2:])
     if truth is None:

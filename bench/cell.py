@@ -41,11 +41,9 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     def configuration(self, content: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the values which enter the cell id, as JSON; `content` is the value's whole JSON (None: computed).
-
-        A field with its default value is left out, so a field added later changes no existing id.  The mark `IN_ID`
-        always keeps a field, and `NOT_IN_ID` always drops a field.
-        """
+        """Return the values that enter the cell id, as JSON. `content` is the value's whole JSON; None computes it. A
+        field with its default value is left out, so a field added later changes no existing id. The mark `IN_ID` always
+        keeps a field, and `NOT_IN_ID` always drops a field."""
         content = self.model_dump(mode="json") if content is None else content
         kept = {}
         for name, default in _in_ids(type(self)):
@@ -137,24 +135,27 @@ class InitialWeights(Frozen):
     """Untrained weights, drawn with the model's initialisation from the cell's seed."""
 
     kind: Annotated[Literal["init"], IN_ID] = "init"
+    """Distinguishes the kinds of weights."""
 
 
 class FileWeights(Frozen):
     """Weights from a file, identified by the file's content."""
 
     kind: Annotated[Literal["file"], IN_ID] = "file"
+    """Distinguishes the kinds of weights."""
     sha256: Sha256
     """Hash over the file."""
     path: Annotated[str, NOT_IN_ID]
     """The file's location on the machine which made the cell."""
     series: Annotated[str, NOT_IN_ID] = ""
-    """A name shared by the weights files from several seeds, which tables count together; empty: no such name."""
+    """Name shared by the weights files from several seeds, which tables count together; empty without a series."""
 
 
 class CheckpointWeights(Frozen):
     """Weights saved after a round of a training cell."""
 
     kind: Annotated[Literal["checkpoint"], IN_ID] = "checkpoint"
+    """Distinguishes the kinds of weights."""
     training: Sha256
     """Id of the training cell."""
     round: Annotated[int, Field(ge=0)]
@@ -175,20 +176,20 @@ class Grants(Frozen):
     labels: Annotated[bool, Field(description="the true labels")] = False
     """Whether the attacker knows the true labels."""
     repeated_readings: int = Field(default=1, ge=1, description="{} draws of the defense's noise at frozen weights")
-    """How many readings the attacker gets at frozen weights, with the defense's noise redrawn for each."""
+    """Number of readings at frozen weights, with the defense's noise drawn anew for each."""
     colluders: float = Field(default=0.0, ge=0, le=1, description="what {:.0%} of a client's neighbours know")
     """Share of a client's neighbours in the exchange which collude with the attacker, 0 to 1."""
     public: PublicKnowledge = Field(default="distribution", description="public data: {}")
     """The attacker's public data: examples (`distribution`), only their `statistics`, or `none`."""
     gallery: int = Field(default=0, ge=0, description="{} candidates, of which the examples are some")
-    """How many candidate examples the attacker gets, including the true examples; 0: no gallery."""
+    """Number of candidate examples that the attacker gets, including the true examples; 0: no gallery."""
 
     def granted(self) -> dict[str, Any]:
         """Return the grants whose values differ from the defaults, as field name → value."""
         return self.model_dump(exclude_defaults=True)
 
     def words(self) -> list[str]:
-        """Return each grant in a few words, such as `the true labels`."""
+        """Return each granted permission in a few words, such as `the true labels`."""
         fields = type(self).model_fields
         return [(fields[name].description or name).format(value) for name, value in self.granted().items()]
 
@@ -234,6 +235,7 @@ class TrainingCell(_Cell):
     """The configuration of a training."""
 
     kind: Annotated[Literal["training"], IN_ID, NOT_AN_AXIS] = "training"
+    """Distinguishes the kinds of cells."""
     dataset: DataRef
     """Data set."""
     model: Entry
@@ -266,6 +268,7 @@ class AttackCell(_Cell):
     """The configuration of an attack."""
 
     kind: Annotated[Literal["attack"], IN_ID, NOT_AN_AXIS, VARIED] = "attack"
+    """Distinguishes the kinds of cells."""
     dataset: DataRef
     """Data set."""
     model: Entry
@@ -277,7 +280,7 @@ class AttackCell(_Cell):
     attack: Annotated[Entry, ATTACKER]
     """Attack."""
     knowledge: Annotated[Knowledge, IN_ID, ATTACKER] = "plain"
-    """What the attacker knows about the defense: `plain`, `adaptive` or `black-box`."""
+    """Knowledge about the defense: `plain`, `adaptive` or `black-box`."""
     grants: Annotated[Grants, IN_ID] = Grants()
     """The attacker's knowledge in addition to the reading."""
     point: Annotated[str, VARIED]
@@ -291,13 +294,11 @@ class AttackCell(_Cell):
     evaluations: Annotated[int, Field(ge=1, description="budget, restarts included"), IN_ID, ATTACKER] = 500
     """Budget: the largest number of gradient evaluations per reading, restarts included."""
     readings: Annotated[int, Field(ge=1), IN_ID] = 16
-    """How many readings are attacked."""
+    """Number of readings attacked."""
     chunk: Annotated[int, Field(ge=1, description="readings in memory at once"), IN_ID, ATTACKER] = 32
-    """How many readings the attack holds in memory at the same time."""
+    """Number of readings that the attack holds in memory at the same time."""
     reference: Annotated[bool, Field(description="compute the linear-Gaussian reference beside it"), ATTACKER] = False
-    """Whether to compute the PSNR which the best estimate reaches if gradients were linear (`reference_db` in the
-    record).
-    """
+    """Whether to compute the linear-Gaussian reference (`reference_db` in the record)."""
     after: Annotated[
         tuple[Sha256, ...],
         Field(description="cells before it in a cascade, by id: it attacks the readings that they left"),

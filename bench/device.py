@@ -43,9 +43,8 @@ def repeatable(device: torch.device | str) -> Iterator[None]:
 
 
 def name_of(device: torch.device | str) -> str:
-    """Return a GPU's name; for a CPU its name, family and model, and the vector instructions that torch uses.
-    Another CPU adds numbers in another order, so last digits differ.
-    """
+    """Return a GPU's name; for a CPU its name, family and model, and the vector instructions that torch uses. Another
+    CPU adds numbers in another order: the last digits of figures differ."""
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(torch.device(device))
     return _cpu_name()
@@ -64,7 +63,7 @@ def _cpu_name() -> str:
 
 
 def tf32(device: torch.device | str) -> bool | None:
-    """Whether the device multiplies in TF32 under `repeatable`; None on a CPU."""
+    """Return whether the device multiplies in TF32 under `repeatable`; None on a CPU."""
     if torch.device(device).type == "cpu":
         return None
     with repeatable(device):

@@ -22,8 +22,8 @@ def parameter(
     high: float | None = None,
     above: float | None = None,
 ) -> Any:
-    """Declare an entry's parameter as a dataclass field, with its meaning, unit, source and bounds.  `source` is the
-    paper behind the default value, or "ours".  `low` and `high` are inclusive, `above` is exclusive.
+    """Declare an entry's parameter as a dataclass field, with its meaning, unit, source and bounds. `source` is the
+    paper behind the default value, or "ours". `low` and `high` are inclusive, `above` is exclusive; None is no bound.
     """
     bounds = {"low": low, "high": high, "above": above}
     return dataclasses.field(default=default, metadata={"meaning": meaning, "unit": unit, "source": source, **bounds})
@@ -34,14 +34,23 @@ class Parameter:
     """A parameter as shown by `bench describe`."""
 
     name: str
+    """Name of the parameter."""
     type: str
+    """Type, in words."""
     default: Any
+    """Default value."""
     meaning: str = ""
+    """Meaning in words."""
     unit: str = ""
+    """Unit; empty without a unit."""
     source: str = ""
+    """Paper behind the default, or "ours"."""
     low: float | None = None
+    """Inclusive lower bound; None: no bound."""
     high: float | None = None
+    """Inclusive upper bound; None: no bound."""
     above: float | None = None
+    """Exclusive lower bound; None: no bound."""
 
 
 def parameters(entry: type) -> tuple[Parameter, ...]:
@@ -67,11 +76,9 @@ def _type_name(hint: Any) -> str:
 
 
 def build(entry: type[T], params: Mapping[str, Any], *, where: str) -> T:
-    """Build an instance of `entry` with the given parameters; `where` starts every error message.
-
-    Raises `BenchError` for an unknown name (with the nearest known name), a wrong type, a value out of bounds, and a
-    `ValueError` from the entry's `__post_init__`.
-    """
+    """Build an instance of `entry` with the parameters `params`; `where` starts every error message. Raises
+    `BenchError` for an unknown name (with the nearest known name), a wrong type, a value out of bounds, and a
+    `ValueError` from the entry's `__post_init__`."""
     from pydantic import TypeAdapter, ValidationError  # the import takes 0.1 s, which `bench list` saves
 
     declared = {item.name: item for item in parameters(entry)}

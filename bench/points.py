@@ -24,7 +24,7 @@ UPDATE_STAGES: tuple[Stage, ...] = ("client", "exchange", "server")
 
 
 class Scope(StrEnum):
-    """What a reading covers: an example, a local step, a client's update, or the mean over K updates."""
+    """Part of a round behind a reading: an example, a local step, a client's update, or the mean over K updates."""
 
     EXAMPLE = "example"
     STEP = "step"
@@ -37,10 +37,11 @@ class Point:
     """An interception point in the federated pipeline."""
 
     name: str
+    """Name of the point."""
     after: Stage
     """Last stage whose result the reading shows."""
     scope: Scope
-    """What a reading covers."""
+    """Part of a round behind a reading."""
     source: str
     """Paper and section, with the point's meaning in words."""
     heading: str
@@ -52,11 +53,11 @@ class Point:
 
     @property
     def after_training(self) -> bool:
-        """Whether a reading covers all of a client's local steps: an update, or the mean over K updates."""
+        """True if a reading covers all of a client's local steps: an update, or the mean over K updates."""
         return self.scope in (Scope.UPDATE, Scope.AGGREGATE)
 
     def sees(self, stage: Stage) -> bool:
-        """Whether a reading shows this stage's result."""
+        """Return whether a reading shows this stage's result."""
         return STAGES.index(stage) <= STAGES.index(self.after)
 
 

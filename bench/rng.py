@@ -24,15 +24,15 @@ def generator(seed: int, purpose: str, *fields: Field) -> np.random.Generator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """The attacker's key: a seed that reveals no draw of victims or noise; draws add fields, such as a reading's."""
+    """The attacker's key for random draws; a draw adds fields to the seed, such as a reading's number."""
 
     seed: int
+    """Seed that does not reveal draws of victims or noise."""
 
     @classmethod
     def of_attacker(cls, seed: int) -> "Key":
-        """Return the attacker's key, a hash of the cell's seed: with the seed itself an attack could repeat the
-        defense's noise.
-        """
+        """Return the attacker's key, a hash of the cell's seed. With the seed itself, an attack could repeat the
+        defense's noise."""
         digest = hashlib.sha256(f"attacker {seed}".encode()).digest()
         return cls(seed=int.from_bytes(digest[:8], "little"))
 

@@ -30,7 +30,7 @@ def sanitized_lines(error: BaseException) -> str:
 
 
 def first_error(error: "ValidationError") -> str:
-    """Return the first validation error, sanitized: the field and the reason."""
+    """Return the field and the reason of the first validation error, sanitized."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(sanitize(part, 80) for part in first["loc"])
     return f"{where or 'its text'}: {sanitize(first['msg'].lower())}"

@@ -122,10 +122,8 @@ StepDefense = Callable[[int, Mapping[str, Tensor], Candidates], dict[str, Tensor
 
 
 class Description(Protocol):
-    """A defense's public description: its effect on a candidate's gradient, all in gradient units.  An adaptive
-    attacker gets this description, never the defense.  Examples are ordered by client, local step, batch
-    position.
-    """
+    """Public description of a defense: its effect on a candidate's gradient, in gradient units. An adaptive attacker
+    gets this description, never the defense. Examples are ordered by client, local step, batch position."""
 
     @property
     def noise(self) -> Noise:
@@ -175,13 +173,16 @@ class Description(Protocol):
         """Return a function that applies the defense to a local step's gradients, client by client for each reading."""
 
     def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
-        """Return the expected reading (reading, *shape) for clients' updates (reading, client, *shape)."""
+        """Return the expected reading (reading, *shape) for clients' `updates` (reading, client, *shape). `observed`
+        (reading, *shape) is the attacked reading itself."""
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return log p(observed | simulated) ≤ 0, (reading,), up to a constant; None for Gaussian and Laplace noise."""
+        """Return log p(observed | simulated) ≤ 0, (reading,), up to a constant. None for Gaussian and Laplace noise,
+        whose likelihood follows from `noise`."""
 
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return exact log p(observed | simulated), (reading,), up to a common constant; None if `noise` gives it."""
+        """Return the exact log p(observed | simulated), (reading,), up to a common constant. None if `noise` gives the
+        density."""
 
 
 class Simulator(Protocol):
@@ -209,11 +210,9 @@ class Simulator(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading(ByReading):
-    """All that the attacker knows: a batch of readings taken at a point under the same weights.
-
-    Fields from `description` to `gallery_labels` keep their defaults unless the cell's knowledge or grants fill them.
-    Without a grant, no field holds a victim's example or label.  No field holds a batch statistic or a batch order.
-    """
+    """Everything that the attacker knows: a batch of readings taken at a point under the same weights. Fields from
+    `description` to `gallery_labels` keep their defaults unless the cell's knowledge or grants fill them. Without a
+    grant, no field holds a victim's example or label. No field holds a batch statistic or a batch order."""
 
     point: Point
     """Observation point in the pipeline."""
@@ -349,8 +348,7 @@ class Reconstruction(ByReading):
     certificate: Tensor | None = field(default=None, metadata=READING)
     """(reading,) in [0, 1]: share of examples that the attack proves right without the truth; None without a proof."""
     named: Tensor | None = field(default=None, metadata=READING)
-    """(reading, candidate): gallery numbers that the attack names, as many as examples; for a single example a
-    ranked list, best first.  None without names.
-    """
+    """(reading, candidate): gallery numbers that the attack names, as many as examples. A single example has a ranked
+    list, best first. None without names."""
     notes: tuple[str, ...] = field(default=(), metadata=SHARED)
     """The attack's departures from its paper, for the record."""

@@ -33,9 +33,9 @@ REFERENCES = 8  # readings per cell: seconds each
 def diagnose(
     cell: AttackCell, setup: Setup, truth: CellTruth, reading: Reading, batches: Sequence[Batches]
 ) -> Diagnosis:
-    """Check a cell's readings: distortion, objective at the true examples, conditions, and ε. Raises `NotApplicable`
-    if the attack refuses the readings.
-    """
+    """Check a cell's readings before the attack. `batches` are the observed clients' batches. The checks are the
+    distortion, the attack's objective at the true examples, the conditions and ε. Raises `NotApplicable` if the attack
+    refuses the readings."""
     attacker = attacker_of(cell, reading)
     examples = truth.examples
     trained = trained_at(cell, setup, truth.victims, truth.point)  # the truth after stage `input`
@@ -59,9 +59,8 @@ def diagnose(
 
 
 def reference(reading: Reading, truth: Truth) -> float | None:
-    """Return the median PSNR in dB of the best linear estimate under a Gaussian prior
-    (`bench.ceilings.linear_gaussian`), over the first `REFERENCES` readings; None if unsupported.
-    """
+    """Return the PSNR in dB of the best linear estimate under a Gaussian prior (`bench.ceilings.linear_gaussian`). The
+    figure is the median over the first `REFERENCES` readings; None if the estimate is not supported."""
     if not reading.kind.spatial:
         return None
     errors = mean_squared_errors(reading, truth.inputs[:REFERENCES, 0], truth.labels[:REFERENCES, 0])
@@ -69,7 +68,8 @@ def reference(reading: Reading, truth: Truth) -> float | None:
 
 
 def self_check(attacker: Attack, reading: Reading, truth: Truth, setup: Setup, seed: int) -> SelfCheck:
-    """Compare the attack's objective (None: no figures) at the true examples with its value at random public ones."""
+    """Compare the attack's objective at the true examples with its value at random public examples. `seed` draws the
+    public examples. The figures are None if the attack has no objective."""
     described = explained(reading, truth)
     objective = attacker.objective(reading)
     if objective is None:
@@ -97,7 +97,9 @@ def conditions(
     *,
     decoded: bool = False,
 ) -> AttackConditions:
-    """Return model, norms and the attacker's knowledge; `decoded`: candidates were ranked by likelihood."""
+    """Return the conditions of the attack for the record: the model, gradient norms and the attacker's knowledge.
+    `undefended` is the same observation without the defense, name → (reading, *shape); its norms are recorded.
+    `decoded` is True if the likelihood decoder ranked the gallery's candidates."""
     norms = torch.stack([value.flatten(1).square().sum(1) for value in undefended.values()]).sum(0).sqrt()
     weights_norm = float(sum(value.square().sum() for value in setup.weights.values()) ** 0.5)
     knows_all = reading.description is not None or untouched(setup.stages, point)
@@ -132,6 +134,7 @@ def privacy_at(cell: AttackCell, setup: Setup, point: Point, reading: Reading) -
 
 
 def privacy(figures: tuple[Epsilon, ...], headline: Epsilon | None, absent: str | None) -> Privacy:
-    """Return ε in a record's form: all values, the main value (`headline`), and the reason if it is absent."""
+    """Return ε in the form of a record: all values, the main value `headline`, and the reason `absent` if there is
+    none."""
     epsilon, absent = (headline.epsilon, headline.absent) if headline else (None, absent)
     return Privacy(epsilon=epsilon, absent=absent, figures=figures)

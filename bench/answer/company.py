@@ -36,11 +36,9 @@ class _Member:
 
 
 def attack_together(cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
-    """Attack `cell` in a batch with as many later cells from `company` as fit on the device; results wait in memory.
-
-    Cells with another objective are skipped.  If the batch fails, no result is kept, and each cell is attacked at its
-    turn.
-    """
+    """Attack `cell` in a batch with as many later cells from `company` as fit on the device. The results wait in
+    `memory`. Cells with another objective are skipped. If the batch fails, no result is kept, and each cell is attacked
+    at its turn."""
     if not company or not isinstance(cell, AttackCell) or cell.id in memory.attacked or not many_rows(context):
         return
     coming = {other.id for other in company}
@@ -78,7 +76,7 @@ def attack_together(cell: AnyCell, company: Sequence[AnyCell], context: RunConte
 
 
 def part_of(whole: Reconstruction, rows: Sequence[int]) -> Reconstruction:
-    """Return a batch's reconstruction for the readings with numbers `rows`, and their part of the loss history."""
+    """Return a batch's reconstruction for the readings numbered `rows`, with their part of the loss history."""
     part = whole.of(rows)
     last = int(part.evaluations.max())
     marks = [n for n, (mark, _) in enumerate(part.history) if mark < last]

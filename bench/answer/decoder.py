@@ -29,11 +29,9 @@ def has_likelihood(reading: Reading) -> bool:
 
 
 def decoder_places(reading: Reading, truth: Truth, gallery: Gallery) -> tuple[int, ...] | None:
-    """Return the likelihood rank, from 0, of each reading's first true example among the gallery's candidates.
-
-    With granted labels, only candidates with the same label are ranked.  Returns None for readings of a single example
-    (the attack's ranking is used), for more than `EXAMPLES` examples, and without a likelihood.
-    """
+    """Return the likelihood rank of each reading's first true example among the gallery's candidates, from 0. With
+    granted labels, only candidates with the same label are ranked. Return None for readings of a single example (the
+    attack's ranking is used), for more than `EXAMPLES` examples, and without a likelihood."""
     if not 1 < reading.examples <= EXAMPLES or not has_likelihood(reading):
         return None
     reading = rescaled(reading)

@@ -58,7 +58,8 @@ def granted_gallery(cell: AttackCell, data: Data, truth: Truth) -> Gallery | Non
 
 
 def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, labels: bool) -> Naming | None:
-    """Compare the candidates that the attack picked from the gallery with the true examples; None without picks."""
+    """Compare the candidates that the attack picked from the gallery with the true examples; None without picks.
+    `labels` is True if labels are granted; a blind guess then knows the class."""
     if reconstruction.named is None:
         return None
     named = reconstruction.named.cpu()
@@ -70,7 +71,8 @@ def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, la
 
 
 def naming_chance(gallery: Gallery, truth: Truth, *, labels: bool) -> float:
-    """Return the chance that a blind guess from the gallery is a true example; with granted `labels`, of its class."""
+    """Return the chance that a blind guess from the gallery is a true example. `labels` is True if labels are granted;
+    the guess is then among candidates of the example's class."""
     if not labels:
         return truth.labels.shape[1] / len(gallery.labels)
     of_label = torch.bincount(gallery.labels)

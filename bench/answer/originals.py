@@ -28,10 +28,9 @@ def other_originals(cell: AttackCell, truth: CellTruth) -> tuple[Truth, ...]:
 def against_originals(
     cell: AttackCell, truth: CellTruth, first: Truth, score: Callable[[Truth], Scores]
 ) -> tuple[Truth, Scores]:
-    """Score each reading against its first example and, for mixing, against the second example of the mixture;
-    return the example that leaked, or else the example with the higher PSNR, and its scores.  A blind guess has
-    two chances, so the identification chance doubles.
-    """
+    """Score each reading against the first example of its mixture, and against the second. Return the example that
+    leaked and its scores; if neither leaked, the example with the higher PSNR. A blind guess has two chances, so the
+    identification chance doubles. `first` is the first example, and `score` computes scores against a truth."""
     scores = score(first)
     used = first
     for other in other_originals(cell, truth):

@@ -12,7 +12,7 @@ from bench.record.schema import Provenance
 
 
 def provenance(cell: AttackCell | TrainingCell, run: Path) -> Provenance:
-    """Return the provenance that the cell's record would have if the cell ran now."""
+    """Return the provenance that the cell's record would have if the cell ran now in the run folder `run`."""
     code = fingerprint.of_cell(cell)
     if not isinstance(cell, AttackCell):
         return code

@@ -25,7 +25,8 @@ from bench.trip import Reading
 def take_reading(
     cell: AttackCell, setup: Setup, truth: CellTruth, batches: Sequence[Batches], simulations: Kept | None = None
 ) -> Reading:
-    """Return the readings at the cell's point with all that the attacker knows; `simulations` are reused."""
+    """Return the readings at the cell's point, with everything that the attacker knows. `batches` are the observed
+    clients' batches. `simulations` keeps results of the black box between cells."""
     point, gallery = truth.point, truth.gallery
     data, grants, federated = setup.data, cell.grants, cell.federated
     shown = [
@@ -83,7 +84,8 @@ def take_reading(
 def simulator(
     cell: AttackCell, setup: Setup, point: Point, reading: Reading, simulations: Kept | None = None
 ) -> RoundSimulator:
-    """Return a black box that runs the cell's defended round on an attacker's examples, with independent draws."""
+    """Return a black box that runs the cell's defended round on an attacker's examples, with independent draws.
+    `simulations` keeps results between cells."""
     granted = cell.grants.model_dump(exclude={"labels"})  # all grants with an effect on the round
     return RoundSimulator(
         name=simulator_name(
@@ -112,11 +114,9 @@ def simulator(
 def observe(
     cell: AttackCell, setup: Setup, point: Point, batches: Sequence[Batches], stages: Stages, *, observation: int = 0
 ) -> dict[str, Tensor]:
-    """Run the round under the given stages and return its values at the point, name → (reading, *shape).
-
-    Each `observation` number has new noise.  Raises `PluginError` for a defense that writes to the weights or sends NaN
-    or infinity.
-    """
+    """Run the round under `stages` and return its values at the point, name → (reading, *shape). `batches` are the
+    observed clients' batches. Each `observation` number has new noise. Raises `PluginError` for a defense that writes
+    to the weights or sends NaN or infinity."""
     draw_key = DrawKey(
         seed=cell.seed, draw=cell.draw, round=setup.round, observation=observation, colluders=cell.grants.colluders
     )

@@ -36,7 +36,7 @@ def reading_key(reading: Reading, cell: AttackCell) -> ReadingKey:
 
 
 def recalled(key: ReadingKey, memory: Memory) -> Attempt | None:
-    """Return the reconstruction in memory for this key, with its cost, or None."""
+    """Return the reconstruction that `memory` keeps for this key, with its cost; None if there is none."""
     if key not in memory.reconstructions:
         return None
     reconstruction, other = memory.reconstructions[key] = memory.reconstructions.pop(key)
@@ -90,9 +90,8 @@ def attack_reading(
 def attack_readings(
     attacker: Attack, reading: Reading, cell: AttackCell, context: RunContext, budget: Budget
 ) -> Reconstruction:
-    """Run the attack on the context's device, with at least `budget.chunk` readings at once.  Raises `PluginError`
-    for a reconstruction with a wrong shape.
-    """
+    """Run the attack on the context's device, with at least `budget.chunk` readings at once. Raises `PluginError` for a
+    reconstruction with a wrong shape."""
     chunk = max(budget.chunk, min(len(reading), rows_at_once(context, reading)))
     with repeatable(context.device):
         key, device = Key.of_attacker(cell.seed), torch.device(context.device)
@@ -102,7 +101,8 @@ def attack_readings(
 
 
 def rows_at_once(context: RunContext, reading: Reading) -> int:
-    """Return how many readings of several cells are attacked at once: `context.rows`, a GPU's capacity, 0 on a CPU."""
+    """Return the number of readings that an attack takes at once, over several cells. `context.rows` gives the number
+    if set. Otherwise a GPU's memory gives it; on a CPU it is 0, which leaves the attack's own chunk size."""
     if context.rows is not None:
         return context.rows
     values = next(iter(reading.values.values()))
@@ -114,10 +114,7 @@ def rows_at_once(context: RunContext, reading: Reading) -> int:
 def _within_memory(
     attacker: Attack, reading: Reading, budget: Budget, key: Key, device: torch.device
 ) -> Reconstruction:
-    """Attack on the device; if its memory is too small, halve the readings at once, and note the change.
-
-    The notes begin with the description's.
-    """
+    """Attack on the device; if its memory is too small, halve the number of readings at once, and add a note."""
     chunk, notes = budget.chunk, list[str](reading.description.notes if reading.description else ())
     while True:
         try:

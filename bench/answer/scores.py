@@ -30,7 +30,7 @@ class Scored:
 
 
 def score_truth(cell: AttackCell, truth: CellTruth, claim: Reconstruction, diagnosis: Diagnosis) -> Scored:
-    """Score the attack's reconstruction (`claim`); raises as `bench.scoring.score.score` does."""
+    """Score the reconstruction `claim` against the true examples; raises as `bench.scoring.score.score` does."""
     examples = scored_once(truth.examples.of(truth.rows), claim.inputs.shape[1])
     named = _naming(cell, truth, examples, claim, diagnosis)
     against = partial(_score, cell, truth.source.data, claim, named)
@@ -50,7 +50,8 @@ def _naming(
 
 
 def _score(cell: AttackCell, data: Data, claim: Reconstruction, named: Naming | None, truth: Truth) -> Scores:
-    """Score against `truth`; prior-only baselines always know the true labels, and so are equal for all attacks."""
+    """Score the reconstruction `claim` against `truth`. Prior-only baselines always know the true labels: they are
+    equal for all attacks."""
     lpips, absent = lpips_for(data.kind)
     scores = score(
         truth.inputs.numpy(),

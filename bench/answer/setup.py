@@ -85,15 +85,14 @@ class Setup:
 
 
 def source_of(cell: AttackCell, data: Data, run: Path) -> Source:
-    """Return the source of a cell's truth; raises `WeightsError` if the weights are missing."""
+    """Return the source of a cell's true examples; raises `WeightsError` if `run` lacks the cell's weights."""
     return Source(data=data, clients=clients_of(cell, data), round=locate(run, cell.weights).round)
 
 
 def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory) -> Setup:
-    """Prepare the cell's round; an attack on a checkpoint gets the defense's state at the checkpoint's round.
-    Raises `NotApplicable` for a cell that cannot run, `DataError` and `WeightsError` for missing or altered
-    files.
-    """
+    """Prepare the cell's round; an attack on a checkpoint gets the defense's state at the checkpoint's round. `memory`
+    keeps data sets between cells. Raises `NotApplicable` for a cell that cannot run, `DataError` and `WeightsError` for
+    missing or altered files."""
     data = load_data(cell, context, memory)
     architecture: Model = registry.of("models", cell.model)
     model = architecture.build(data.shape, data.classes).eval()
@@ -191,7 +190,7 @@ def load_data(cell: AttackCell | TrainingCell, context: RunContext, memory: Memo
 def _weights(
     cell: AttackCell, architecture: Model, model: nn.Module, run: Path
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return name → weights, and values for `Setup`'s fields `round`, `trained_rounds` and `accuracy`."""
+    """Return the weights, and values for the fields `round`, `trained_rounds` and `accuracy` of `Setup`."""
     located = locate(run, cell.weights)
     if located.path is None:
         return architecture.initial(model, cell.seed), {}
@@ -205,9 +204,8 @@ def _weights(
 
 
 def _whole_round(cell: AttackCell, defended: Stages, at: Point) -> bool:
-    """Return whether a client's reading at `at` depends on other clients in its round.  Raises `NotApplicable` if
-    colluding clients are granted, but know no values that help the attacker.
-    """
+    """Return whether a client's reading at `at` depends on other clients in its round. Raises `NotApplicable` if
+    colluding clients are granted but hold no values that help the attacker."""
     whole = defended.first_mixing_stage is not None and at.sees(defended.first_mixing_stage)
     if cell.grants.colluders and (not whole or at.scope is not Scope.UPDATE):
         raise NotApplicable(
@@ -220,7 +218,7 @@ def _whole_round(cell: AttackCell, defended: Stages, at: Point) -> bool:
 def _replayed(
     cell: AttackCell, training: TrainingCell, setup: Setup, architecture: Model, context: RunContext
 ) -> Stages:
-    """Return the defense's stages with their states at the checkpoint's round; the training runs again for this."""
+    """Run the training again; return the defense's stages with their states at the checkpoint's round."""
     replay.check_replayable(training, cell)
     clients = clients_of(training, setup.data)
     job = TrainingJob(

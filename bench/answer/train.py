@@ -28,7 +28,7 @@ OnProgress = Callable[[TrainingProgress], None]
 def train_cell(
     cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
 ) -> tuple[TrainingResult, TrainingCost]:
-    """Train, and return the training's result and cost; `on_progress` is called after every round."""
+    """Train a model, and return the training's result and cost; `on_progress` is called after every round."""
     with repeatable(context.device):
         return _trained(cell, context, memory, on_progress)
 
@@ -119,7 +119,7 @@ def _privacy(accounting: Account | None, end: Progress) -> Privacy:
 
 
 def _bayesian(cell: TrainingCell, job: TrainingJob, end: Progress, accounting: Account | None) -> BayesianResult | None:
-    """ε by the Bayesian and the moments accountant after each tested round; None if `cell.bayesian` is None."""
+    """Return ε by the Bayesian and the moments accountant after each tested round; None if `cell.bayesian` is None."""
     if cell.bayesian is None:
         return None
     accountant = bayesian.accountant(cell.bayesian, cell.federated, end.stages, examples=len(job.data.training))

@@ -34,7 +34,7 @@ class Diagnosis(ByReading):
 
     @property
     def distortion(self) -> Distortion:
-        """Medians of SNR and cosine over the readings, and the least SNR; None for a figure which a reading lacks."""
+        """Medians of SNR and cosine over the readings, and the least SNR; a figure is None if a reading lacks it."""
         snr, cosine = (np.array(each, np.float64) for each in (self.snr_db, self.cosine))
         return Distortion(
             snr_db_median=finite(float(np.median(snr))),
@@ -66,7 +66,7 @@ class Attempt:
     simulation_seconds: float | None = None
     """Wall-clock seconds in simulated rounds; None without a simulator."""
     reused_from: str | None = None
-    """Id of an earlier cell with an equal reading and attack, whose reconstruction this is; None for a new attack."""
+    """Id of an earlier cell with an equal reading and attack, whose reconstruction is reused; None for a new attack."""
     company: tuple[str, ...] = ()
     """Ids of the other cells attacked in the same batch."""
     earlier_wall: float = 0.0

@@ -17,10 +17,9 @@ from bench.trip import READING, ByReading, Victims
 
 
 def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
-    """Draw the victims of an attack cell, equal for all points, defenses and attacks.  Clients come in an order
-    drawn by a key, each with its batch for the round; a reading takes the next client (`aggregate`: the next K
-    clients).
-    """
+    """Draw the victims of an attack cell, equal for all points, defenses and attacks. A key draws the order of clients,
+    each with its batch for the round. A reading takes the next client; at point `aggregate`, the next K clients.
+    `source` holds the data set and the clients."""
     senders = cell.federated.per_round if point.scope is Scope.AGGREGATE else 1
     generator = rng.generator(cell.seed, "victims", data_key(cell, source.data))
     order = generator.permutation(cell.federated.clients)
@@ -36,11 +35,9 @@ def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
 
 
 def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> list[Batches]:
-    """Return the batches of each round to run.
-
-    At point `aggregate` each reading has its own round; else a single round has all victims.  If a reading depends on
-    other clients (`Setup.whole_round`), its round has K clients: the victim and K - 1 others.
-    """
+    """Return the batches of each round to run. At point `aggregate` each reading has its own round. At other points a
+    single round has all victims. If a reading depends on other clients (`Setup.whole_round`), its round has K clients:
+    the victim and K - 1 others."""
     if point.scope is Scope.AGGREGATE:
         return [
             Batches(clients=victims.clients[r], inputs=victims.inputs[r], labels=victims.labels[r])
@@ -67,7 +64,8 @@ class Truth(ByReading):
     """(reading, example, class): class probabilities if a defense at stage `input` changed the labels; else None."""
 
     def probabilities(self, classes: int, dtype: torch.dtype) -> Tensor:
-        """Return the class probabilities used as the loss's targets, (reading, example, class), in the given dtype."""
+        """Return the class probabilities used as the loss's targets, (reading, example, class), in `dtype`. `classes`
+        is the number of classes."""
         return one_hot(self.labels, classes, dtype) if self.targets is None else self.targets.to(dtype)
 
     def or_else(self, other: "Truth", rows: Tensor) -> "Truth":
@@ -112,11 +110,9 @@ def trained_at(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -
 
 
 def scored_once(truth: Truth, claimed: int) -> Truth:
-    """Return the true examples for scoring a reconstruction with `claimed` examples per reading.
-
-    A client may use an example several times.  If `claimed` is at most the number of distinct examples, each distinct
-    example is returned at its first position only; otherwise all positions are returned.
-    """
+    """Return the true examples for scoring a reconstruction with `claimed` examples per reading. A client may use an
+    example several times. If `claimed` is at most the number of distinct examples, each distinct example is returned
+    once, at its first position. Otherwise all positions are returned."""
     firsts = [np.sort(np.unique(row.numpy(), return_index=True)[1]) for row in truth.indices]
     if claimed > min(len(first) for first in firsts) or len({len(first) for first in firsts}) > 1:
         return truth

@@ -1,8 +1,6 @@
-"""Upper bound on the share of examples which any attacker recognises in a reading, given a proved ε.
+"""Upper bound on the share of examples that any attacker recognises in a reading, given a proved ε.
 
-Further knowledge of the attacker is allowed.  κ is the success rate of guesses without the reading; μ the reading's
-change if a row (an example's gradient or a client's update) becomes zero, over the noise deviation; u the row's uses.
-"""
+The attacker may have further knowledge."""
 
 from math import exp, sqrt
 
@@ -15,13 +13,16 @@ _LARGE = 700.0  # exponents up to which double precision holds the exponential
 
 
 def ceiling(figure: Epsilon | None, chance: float) -> float | None:
-    """Return the largest share of examples which any attacker can recognise, in [0, 1]; None if no bound is proved.
+    """Return the largest share of examples that any attacker can recognise, in [0, 1]; None if no bound is proved.
+    `figure` is the ε at the attacker's point. `chance` is κ, the success rate of a guess without the reading; for lists
+    of k guesses, k times the rate of a single guess.
 
-    `figure` is the ε at the attacker's point; `chance` is κ (for lists of k guesses, k times the rate of a single
-    guess). Gaussian noise gives the bound Φ(Φ⁻¹(κ) + μ√u), with Φ the standard normal distribution function; pure ε (δ
-    = 0) gives min(e^ε κ, 1 - e^-ε (1 - κ)) (Balle, Cherubin & Hayes 2022; Hayes, Mahloujifar & Balle 2023; Kaissis et
-    al. 2023).
-    """
+    - Gaussian noise: Φ(Φ⁻¹(κ) + μ√u). Φ is the standard normal distribution function, and u the number of releases that
+      use the row (an example's gradient or a client's update). μ is the reading's change if the row becomes zero, in
+      standard deviations of the noise.
+    - Pure ε (δ = 0): min(e^ε κ, 1 - e^-ε (1 - κ)).
+
+    Sources: Balle, Cherubin & Hayes 2022; Hayes, Mahloujifar & Balle 2023; Kaissis et al. 2023."""
     if figure is None or figure.epsilon is None:
         return None
     if chance >= 1:
@@ -37,9 +38,8 @@ def ceiling(figure: Epsilon | None, chance: float) -> float | None:
 
 
 def exceeded(share: float, trials: float, limit: float | None) -> bool:
-    """Return whether a measured share of `trials` independent trials refutes the ceiling `limit`.  The binomial test
-    rejects if P(at least as many successes | ceiling) < 0.001.  A limit of None is never refuted.
-    """
+    """Return whether a measured `share` among `trials` independent trials refutes the ceiling `limit`. The binomial
+    test rejects if P(at least as many successes | ceiling) < 0.001. A ceiling of None is never refuted."""
     if limit is None or limit >= 1 or not share:
         return False
     hits = share * trials

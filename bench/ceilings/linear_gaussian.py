@@ -24,10 +24,9 @@ _CHUNK = 128  # candidates in a single call
 
 
 def mean_squared_errors(reading: Reading, truth: Tensor, labels: Tensor) -> Tensor | None:
-    """Return the expected mean squared error by the module's formula, (reading,), in float64.  `truth` (reading,
-    *shape) in [0, 1] and `labels` (reading,) are the examples behind the first readings.  Return None for several
-    examples, local steps or rounds behind a reading, or without described noise of known variance.
-    """
+    """Return the expected mean squared error by the module's formula, (reading,), in float64. `truth` (reading, *shape)
+    in [0, 1] and `labels` (reading,) are the examples behind the first readings. Return None if several examples, local
+    steps or rounds are behind a reading, or if no noise of known variance is described."""
     description = reading.description
     if description is None or reading.examples > 1 or reading.steps > 1 or len(reading.rounds) > 1:
         return None
@@ -51,7 +50,8 @@ def mean_squared_errors(reading: Reading, truth: Tensor, labels: Tensor) -> Tens
 
 
 def _jacobian(reading: Reading, description: Description, row: int, truth: Tensor, label: Tensor) -> Tensor:
-    """Return the derivative of a simulated reading by the example, over the noise deviation, (coordinate, value)."""
+    """Return the derivative of a simulated reading with respect to the example, (coordinate, value). The derivative is
+    divided by the noise's standard deviation."""
     observed = {name: value[row, 0].double() / reading.unit for name, value in reading.values.items()}
     weights = {name: value[0].double() for name, value in reading.weights.items()}
     deviations = _deviations(description, observed)

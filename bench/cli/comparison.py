@@ -25,8 +25,11 @@ class Difference:
     """A setting with different values in cells A and B; a value missing from a cell is "absent"."""
 
     field: str
+    """Name of the setting."""
     a: Any
+    """Value in cell A."""
     b: Any
+    """Value in cell B."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +37,15 @@ class PairedDifference:
     """Figures for cell A minus figures for cell B, on the same examples."""
 
     examples: int
+    """Number of common examples."""
     difference: float
+    """Success rate in cell A minus success rate in cell B."""
     interval: tuple[float, float]
     """95 % interval for the difference in success rate."""
     p_value: float
     """p-value from McNemar's test."""
     different: bool
+    """True if the interval of the difference excludes 0."""
     rmse: float | None
     """Median over examples of the difference in RMSE."""
     psnr_db: float | None
@@ -55,10 +61,13 @@ class Comparison:
     """The result that `bench compare` prints."""
 
     configuration: tuple[Difference, ...]
+    """Settings that differ."""
     provenance: tuple[str, ...]
+    """Parts of code or weights that differ, in words."""
     unpaired: str | None
     """Reason why the two cells have no paired difference; None if `paired` is given."""
     paired: PairedDifference | None
+    """Difference on common examples; None if the cells cannot be paired."""
 
 
 def compare(a: Record, b: Record) -> Comparison:
@@ -80,7 +89,8 @@ def _of_same_entries(a: Record, b: Record) -> Provenance:
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
-    """Yield the settings with different values; entries with different names yield a single difference."""
+    """Yield the settings that differ between the configurations `a` and `b`. Entries with different names yield a
+    single difference, without their parameters."""
     for key in sorted({*a, *b}):
         first, second = a.get(key, "absent"), b.get(key, "absent")
         if first == second:
@@ -152,7 +162,8 @@ def _paired(a: AttackResult, b: AttackResult) -> PairedDifference:
 
 
 def _median(a: Sequence[ExampleScore], b: Sequence[ExampleScore], metric: Metric) -> float | None:
-    """Return the median of A minus B over examples; a failed example is worse than any number, two failed are equal."""
+    """Return the median over examples of the metric in A minus B; None without examples. A failed example is worse than
+    any number; two failed examples are equal."""
     columns = (np.array([example.value(metric) for example in examples], np.float64) for examples in (a, b))
     first, second = (np.where(np.isnan(column), metric.failed, column) for column in columns)
     with np.errstate(invalid="ignore"):

@@ -48,7 +48,8 @@ _BOLD = ("what leaks", "defense", "attack")  # headings of the first line of a s
 def announce(
     console: Console, title: str, schedule: RunSchedule, pool: PoolSpec, span: tuple[float, float] | None = None
 ) -> None:
-    """Print the cells to run, the workers and the estimated time; `span`: least and most expected CPU seconds."""
+    """Print the cells to run, the workers and the estimated time. `title` heads the text. `span` holds the least and
+    most expected CPU seconds; None leaves them out."""
     console.print(Text(sanitize(title), style="bold"))
     about = estimate(schedule.seconds, span, pool.jobs or 1) + ("" if pool.jobs else " of one core")
     others = f"{len(schedule.done)} done before, {len(schedule.impossible)} n/a"
@@ -66,8 +67,11 @@ class Ending:
     """A finished run: the data for its last lines."""
 
     records: Sequence[Record]
+    """Records of the run."""
     run: Path
+    """Run folder."""
     request: Request
+    """The command's request."""
     published: Sequence[PublishedFigures]
     """Figures from papers, printed next to the run's trainings."""
     mlflow: str
@@ -81,12 +85,10 @@ class Ending:
 
 
 def conclude(console: Console, ending: Ending) -> None:
-    """Print the tables for a run's records, its failures, and lines about leakage, evidence and next steps.
-
-    For a suite, standings replace the tables (unless `verbose`), and a summary of each unpublished defense replaces the
+    """Print the tables for a run's records, its failures, and lines about leakage, evidence and next steps. For a
+    suite, standings replace the tables (unless `verbose`), and a summary of each unpublished defense replaces the
     lines. If every defense is published, a line compares the repeated cells with the published records. For the suite
-    `attacks`, the same holds for attacks.
-    """
+    `attacks`, the same holds for attacks."""
     conditions = by_condition(ending.records)
     console.print()
     for shown in _tables(ending, conditions):
@@ -215,7 +217,8 @@ def _evidence(conditions: Sequence[Condition], records: Sequence[Record]) -> Ite
 
 
 def upload_line(run: Path, tracking_uri: str | None, uploaded: UploadResult | None, waiting: str | None) -> str:
-    """Describe the upload to MLflow in a line; `waiting` is the reason why records are not uploaded yet, or None."""
+    """Describe the upload to MLflow in a line. `tracking_uri` is the store's address, None or "" for the default store.
+    `uploaded` is None if no upload was requested. `waiting` is the reason why records are not uploaded yet, or None."""
     if uploaded is None:
         return f"not requested; `bench sync {run}` uploads"
     if waiting:

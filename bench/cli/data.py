@@ -30,15 +30,25 @@ class DataState:
     """A data set's state on this machine; example counts are taken before the split into five parts."""
 
     name: str
+    """Name of the data set."""
     state: Literal["there", "subset", "missing", "damaged", "yours"]
+    """Complete ("there"), a part ("subset"), "missing", "damaged", or missing private data ("yours")."""
     training: int | None = None
+    """Number of training examples; None if unreadable."""
     test: int | None = None
+    """Number of test examples; None if unreadable."""
     classes: int | None = None
+    """Number of classes; None if unreadable."""
     subset: str | None = None
+    """Name of the subset; None for the whole data set."""
     sha256: str | None = None
+    """Hash over the data arrays; None if unreadable."""
     where: tuple[str, ...] = ()
+    """Files of the data; empty if scikit-learn holds the data."""
     remedy: str = ""
+    """Command or step that brings the missing data; empty if none is needed."""
     message: str = ""
+    """Error message; empty without an error."""
 
 
 @click.group(name="data")

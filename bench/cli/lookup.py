@@ -22,10 +22,8 @@ def by_reference(text: str, run: Path | None) -> Record:
 
 
 def by_prefix(prefix: str, run: Path | None) -> tuple[Path, Record]:
-    """Return (run folder, record) for an id that begins with `prefix`, in `run` or (None) the newest matching run.
-
-    Raises `BenchError` if no record matches, or several in a run.
-    """
+    """Return the run folder and the record whose id begins with `prefix`, in `run` or (None) in the newest matching
+    run. Raises `BenchError` if no record matches, or several in a run."""
     if run is not None:
         return run, records.find(checked_run(run), prefix)
     searched = runs_by_age()
@@ -48,7 +46,8 @@ def shown_records(run: Path) -> list[Record]:
 
 
 def compact_records(run: Path, *, whole: bool = False) -> list[Record]:
-    """Return a run's records with the board's fields only; unreadable records are skipped, or (`whole`) raise."""
+    """Return a run's records with only the fields that a board needs. Unreadable records are skipped; with `whole` they
+    raise `RecordError`."""
     gc.disable()  # reading creates no garbage, and searching for garbage takes a quarter of the time
     try:
         return list(map(Interner(), records.records(run) if whole else shown_records(run)))

@@ -53,14 +53,21 @@ class PreparedRun:
     """A matrix ready to run, with the schedule of its remaining cells."""
 
     request: Request
+    """The command's request."""
     matrix: Matrix
+    """The matrix, with its axes."""
     cells: tuple[PlannedCell, ...]
+    """All cells of the matrix, with their groups."""
     schedule: RunSchedule
+    """Cells that remain to run, in order."""
     span: tuple[float, float] | None
     """Least and most CPU seconds of a published defense for the remaining cells; None if no defense ran them all."""
     folder: Path
+    """Run folder."""
     data_dir: Path | None
+    """Folder for data sets; None for the default folder."""
     jobs: int | None
+    """Number of worker processes; None chooses the number."""
 
 
 def prepare(
@@ -72,10 +79,15 @@ def prepare(
     jobs: int | None,
     shard: tuple[int, int] | None = None,
 ) -> PreparedRun:
-    """Expand a request's matrix to cells and schedule the cells without a record.
+    """Expand a request's matrix to cells, and schedule the cells without a record.
 
-    `matrix` None: read the requested matrix. `shard`: (number, count). Raises `BenchError` for a mistake in the matrix.
-    """
+    - `matrix`: None reads the requested matrix.
+    - `out`: run folder; None names the folder after the matrix.
+    - `data_dir`: folder for data sets; None for the default folder.
+    - `jobs`: number of worker processes; None chooses the number.
+    - `shard`: (number, count), to run a part of the matrix.
+
+    Raises `BenchError` for a mistake in the matrix."""
     for plugin in request.plugins:
         registry.add_plugin(plugin)
     if matrix is None:

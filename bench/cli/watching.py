@@ -20,10 +20,8 @@ from bench.sweep.observer import Observer
 
 
 class Screen(Observer):
-    """Context manager that shows a run's progress; `records` holds the records from before the run and new records.
-
-    On an output that is no terminal, a line is printed occasionally; with `quiet`, no output.
-    """
+    """Context manager that shows a run's progress. `records` holds the run's earlier records and its new records.
+    Without a terminal, a line is printed occasionally; with `quiet`, no output."""
 
     def __init__(
         self, console: Console, records: list[Record], *, cells: int, left: Callable[[], float | None], quiet: bool
@@ -99,5 +97,5 @@ def training_line(cell: AnyCell, progress: TrainingProgress) -> str:
 
 
 def say(console: Console, line: str, style: str = "") -> None:
-    """Print a line of untrusted text; markup in the line is not interpreted."""
+    """Print a line of untrusted text on `console` in the given `style`; markup in the line is not interpreted."""
     console.print(sanitize(line, LONGEST), markup=False, style=style)

@@ -23,16 +23,25 @@ class TypedAxes:
     """A matrix's axes, given as options; each text may hold several comma-separated values."""
 
     dataset: tuple[str, ...] = ()
+    """Data sets."""
     model: tuple[str, ...] = ()
+    """Models."""
     attack: tuple[str, ...] = ()
+    """Attacks."""
     knowledge: tuple[str, ...] = ()
+    """Levels of the attacker's knowledge about the defense."""
     point: tuple[str, ...] = ()
+    """Interception points."""
     grant: tuple[str, ...] = ()
+    """Grants to the attacker."""
     seed: tuple[str, ...] = ()
+    """Seeds."""
     batch: int | None = None
     """Examples in a client's local step; None: the default of the setting."""
     readings: int | None = None
+    """Number of readings per cell; None: the default of the cell."""
     evaluations: int | None = None
+    """Budget of evaluations per reading; None: the default of the cell."""
 
     def __bool__(self) -> bool:
         return any(getattr(self, field.name) for field in fields(self))
@@ -64,7 +73,8 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def document(given: TypedAxes, defenses: tuple[str, ...]) -> dict[str, Any]:
-    """Return the matrix as TOML content, with the baseline `none`; raises `BenchError` that names the wrong option."""
+    """Return the matrix as TOML content, with `defenses` and the baseline `none`. Raises `BenchError` with the name of
+    a wrong option."""
     datasets = _entries("dataset", given.dataset or ("digits",))
     attacks = _entries("attack", given.attack or ("cpl", "gradinv", "map"))
     values = {

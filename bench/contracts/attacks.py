@@ -46,7 +46,7 @@ def takes_or_refuses(attack: Attack) -> None:
 
 
 def alone_in_company(attack: Attack) -> None:
-    """Require equal results for a reading attacked alone and in a batch, to 1e-9 over the first 20 evaluations."""
+    """Require that a reading has equal results alone and in a batch, to 1e-9 over the first 20 evaluations."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         together = _run(attack, case, evaluations=SHORT)
         for row in (0, 2):
@@ -147,11 +147,10 @@ def reading_untouched(attack: Attack) -> None:
 
 
 def situated(attack: Attack, where: str = "type-2", **changes: Any) -> Situation:
-    """Return a reading taken at the point `where`, for the first knowledge that the attack lists, such as `plain`.
-
-    If an adaptive attack refuses this reading, a reading behind `mixup` is tried.  Labels are then granted: to infer
-    labels, an attack simulates public batches, which do not count as evaluations of its objective.
-    """
+    """Return a reading taken at the point `where`, for the attack's first level of knowledge, such as `plain`.
+    `changes` are further arguments of `situation`. If an adaptive attack refuses this reading, a reading behind `mixup`
+    is tried. Its labels are granted: an attack infers labels from simulated public batches, which are no evaluations of
+    its objective."""
     first: Any = attack.knowledge[0]
     changes = {"kind": named(attack.takes[0])} | changes
     case = situation(where, knowledge=first, **changes)

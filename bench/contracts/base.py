@@ -21,7 +21,9 @@ class Contract:
     """A promise that every entry of a kind must keep, with its test."""
 
     name: str
+    """Name of the contract."""
     promise: str
+    """The promise in words."""
     function: Callable[[Any], None]
     """Test: `function(subject)` returns if the promise is kept, else raises `ContractBroken` or `ContractSkipped`.
     The subject is an instance; for a data set, `datasets.LoadedDataset`.
@@ -33,7 +35,9 @@ class Outcome:
     """The result of a contract's test on an entry."""
 
     contract: Contract
+    """The tested contract."""
     status: Literal["ok", "broken", "skipped"]
+    """Result: kept, broken, or not testable on this entry."""
     reason: str = ""
     """Reason for a broken or skipped contract; empty if kept."""
 

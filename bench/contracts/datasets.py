@@ -24,6 +24,7 @@ class LoadedDataset:
     """A data set with its loaded examples."""
 
     dataset: Dataset
+    """The data set's entry."""
     raw: Raw
     """Data from the first load."""
     again: Callable[[], Raw]

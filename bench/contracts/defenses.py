@@ -167,9 +167,8 @@ def row_alone(defense: Defense) -> None:
 
 
 def originals(defense: Defense) -> None:
-    """Require that stage `input` computes an example only from this example and the batch's next example, because
-    scores at type-2 accept either.  Targets must stay probabilities.
-    """
+    """Require that stage `input` computes an example only from this example and the next example in its batch. The
+    reason: scores at type-2 accept either of the two. Targets must stay probabilities."""
     words, trial = first_trial(defense)
     if not trial.stages.has("input"):
         raise ContractSkipped("it leaves examples as they are")

@@ -45,6 +45,7 @@ class Quiet(Transform):
     """A transform without its noise: it returns the inner transform's `expected`."""
 
     inner: Transform
+    """The transform with noise."""
 
     @property
     def mixes_clients(self) -> bool:  # type: ignore[override]
@@ -63,21 +64,24 @@ class Quiet(Transform):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A trial's reading (reading, *shape) at a point, less the noise that its description `said` states."""
+    """A reading at a point without the noise that the description states, for a comparison with the description."""
 
     words: str
+    """The setting in words, for error messages."""
     point: Point
+    """Observation point."""
     trial: Trial
+    """The round."""
     said: Composition
+    """The defense's description at this point."""
     observed: dict[str, Tensor]
+    """The reading, name → (reading, *shape)."""
 
 
 def description(defense: Defense) -> None:
-    """Require at every point that the description, applied to the truth, gives the reading less the described noise.
-
-    The truth is the training data after stage `input`: examples and class probabilities.  Tested with batch sizes 1 and
-    3, and with 1 and 2 local steps.  The description must be differentiable and draw no numbers.
-    """
+    """Require at every point that the description, applied to the truth, gives the reading without the described noise.
+    The truth is the training data after stage `input`: examples and class probabilities. Batch sizes 1 and 3, and 1 and
+    2 local steps are tested. The description must be differentiable and draw no random numbers."""
     seen = list(seen_of(defense))
     if not seen:
         raise ContractSkipped("there is nothing to describe, or attackers stay plain, with a flag")
@@ -104,9 +108,8 @@ def unread(said: Composition) -> list[str]:
 
 
 def noise(defense: Defense) -> None:
-    """Require that noise around `Transform.expected` has mean 0 and each tensor's stated variance, within five
-    standard errors; a stated bound must not be exceeded.
-    """
+    """Require that noise around `Transform.expected` has mean 0 and each tensor's stated variance, to five standard
+    errors. A stated upper bound must not be exceeded."""
     words, trial = first_trial(defense)
     stated = 0
     for stage, transform, given, state in arriving_at(trial):
@@ -140,7 +143,7 @@ def _of_mean(said: AddedNoise, batch: int) -> AddedNoise:
 
 
 def _claims_a_mean(transform: Transform, given: Tensors, state: State, context: Context) -> bool:
-    """Whether a random transform defines `expected` without `simulate`."""
+    """Return whether a random transform defines `expected` without `simulate`."""
     if not transform.random or type(transform).simulate is not Transform.simulate:
         return False
     return transform.expected(given, state, context) is not None
@@ -281,7 +284,8 @@ def _described(one: Seen, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
 
 
 def _distance(one: Seen, *, at_truth: bool) -> float:
-    """Distance from described to real reading, relative to its norm; without `at_truth`, at 1 - x for examples x."""
+    """Return the distance between the described and the real reading, relative to the real reading's norm. Without
+    `at_truth`, the description is applied to the wrong examples 1 - x instead of the true examples x."""
     inputs, targets = one.trial.trained_on
     simulated = _described(one, inputs if at_truth else 1 - inputs, targets)
     for name, value in simulated.items():
@@ -308,7 +312,7 @@ def _differentiable(one: Seen) -> None:
 
 
 def arriving_at(trial: Trial) -> Iterator[tuple[Stage, Transform, dict[str, Tensor], State]]:
-    """Yield each stage and transform with the noiseless tensors that reach it, and its state before round 0."""
+    """Yield each stage and transform, with the noiseless tensors that reach it and its state before round 0."""
     for stage in STAGES:
         given = trial.at(stage)
         rows = len(next(iter(given.values()))) if lead_of(stage) else 1
@@ -319,14 +323,14 @@ def arriving_at(trial: Trial) -> Iterator[tuple[Stage, Transform, dict[str, Tens
 
 
 def of_one(transform: Transform, state: State) -> State:
-    """Return the first client's state (with a client axis of length 1), or the server's state."""
+    """Return `state` of the first client, with a client axis of length 1; a server's state is returned unchanged."""
     return state if transform.owner == "server" else {key: value[:1] for key, value in state.items()}
 
 
 def _of_tensor(what: str, apart: Tensor, like: Tensor, said: AddedNoise | None, name: str, lead: int) -> None:
-    """Test deviations `apart` from `expected`, (draw, *lead, *shape), against the stated variance.  Standard errors
-    come from the draws' means, since coordinates within a draw may be dependent.
-    """
+    """Test deviations `apart` from `expected`, (draw, *lead, *shape), against the stated variance. `said` is the stated
+    noise; None states no noise. Standard errors come from the draws' means, since coordinates within a draw may be
+    dependent."""
     stated = 0.0
     if said is not None:
         variance = said.variance[name] if isinstance(said.variance, Mapping) else said.variance

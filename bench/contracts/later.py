@@ -21,11 +21,10 @@ _HALF = 0.5  # least squared change in a later round, relative to the first roun
 
 def rounds(defense: Defense) -> None:
     """Require that each transform changes its tensors, in every later round, by at least half its change in round 0.
-
-    Attacks read a single round, and their figure must hold for all rounds.  The change is a squared norm, for equal
-    tensors and draws: once from the initial state, once from the state after the previous rounds.  A smaller change is
-    allowed if the defense's `mechanism`, or noise that depends on the state, states smaller noise for the round.
-    """
+    Attacks read a single round, and their figure must hold for all rounds. The change is a squared norm, for equal
+    tensors and draws. It is measured twice: from the initial state, and from the state after the previous rounds. A
+    smaller change is allowed if the defense states smaller noise for the round, by its `mechanism` or by noise that
+    depends on the state."""
     words, trial = first_trial(defense)
     try:
         trial = trial.of_rounds(defense, _ROUNDS)
@@ -49,7 +48,8 @@ def _keeps(
     *,
     moving: bool,
 ) -> None:
-    """Test `rounds` for a transform.  `moving`: from the state after the previous round, else the initial state."""
+    """Test `rounds` for a transform; `moving` starts from the state after the previous round, else from the initial
+    state."""
     start = context_of(trial, stage)
     after, now_state = transform.update(given, state, start)
     first, said = _change(after, given), _variance(transform, start, state)
@@ -90,10 +90,9 @@ def _change(after: Tensors, before: Tensors) -> float:
 
 
 def training_draws(defense: Defense) -> None:
-    """Require the same output distribution with a training's draws (a stream per client) as with an attack's keyed
-    draws.  Without randomness outputs must be equal, otherwise mean and mean square to within five standard
-    errors.
-    """
+    """Require that draws in a training give the same distribution of outputs as the keyed draws in an attack. A
+    training draws from a stream per client. Without randomness, outputs must be equal. Otherwise mean and mean square
+    must agree to five standard errors."""
     words, trial = first_trial(defense)
     for stage, transform, given, state in arriving_at(trial):
         if not lead_of(stage):

@@ -27,11 +27,9 @@ _GROWN = 2.0  # largest growth of the variance for gradients ten times larger
 
 
 def law(defense: Defense) -> None:
-    """Require the stated distribution for a transform's noise: on every row, with independent coordinates, distinct
-    rows, and equal variance for gradients ten times larger.
-
-    A transform with `log_density` or `log_likelihood` may have another law, and noise that scales with the gradient.
-    """
+    """Require the stated distribution of a transform's noise on every row. Coordinates must be independent, rows
+    distinct, and the variance equal for gradients ten times larger. A transform with `log_density` or `log_likelihood`
+    may have another distribution, and noise that scales with the gradient."""
     words, trial = first_trial(defense)
     stated = 0
     for stage, transform, given, state in arriving_at(trial):
@@ -46,9 +44,9 @@ def law(defense: Defense) -> None:
 
 
 def dependence(z: Tensor) -> float:
-    """Return the mean squared product of two standardised noise draws `z` (draw, coordinate), times the coordinate
-    count.  The result is 1 for independent coordinates, and n/r if noise in n coordinates has only r dimensions.
-    """
+    """Return a measure of dependence between the coordinates of standardised noise `z` (draw, coordinate). The measure
+    is the mean squared product of two draws times the number of coordinates: 1 for independent coordinates, and n/r if
+    noise in n coordinates has only r dimensions."""
     gram = z @ z.T / z.shape[1]
     apart = ~torch.eye(len(z), dtype=torch.bool)
     return float(gram[apart].square().mean() * z.shape[1])
@@ -119,7 +117,8 @@ def _some(value: Tensor, lead: int) -> Tensor:
 def _standardised(
     apart: Tensor, said: AddedNoise, name: str, given: Tensors, lead: int, exact: Tensors | None
 ) -> Tensor:
-    """Return `apart` over its deviation: from `exact`; else, if `said` is a bound, each row's own; else from `said`."""
+    """Return the noise `apart` divided by its standard deviation. The deviation comes from the variance `exact` if
+    given, from each row's values if `said` is a bound, and else from `said`."""
     if exact is not None:
         return apart / _some(exact[name], lead).clamp_min(1e-300).sqrt()
     if said.bound:

@@ -37,7 +37,7 @@ def builds(model: Model) -> None:
 
 
 def initial_weights(model: Model) -> None:
-    """Require finite initial weights with each parameter's shape, equal for equal keys and different for others."""
+    """Require finite initial weights of each parameter's shape, equal for equal seeds and different otherwise."""
     for _, shape, module in _modules(model):
         first = model.initial(module, 0)
         expected = {name: tuple(value.shape) for name, value in module.named_parameters()}

@@ -30,15 +30,16 @@ def contracts(kind: str) -> tuple[Contract, ...]:
 def check(
     kind: str, name: str, params: Mapping[str, Any] | None = None, *, data_dir: Path | None = None
 ) -> list[Outcome]:
-    """Test a registered entry, built with `params`, against all its contracts, even if some break.  Raises
-    `UnknownName`, `PluginError` or `BenchError` for an unknown entry or an invalid instance.
-    """
+    """Test a registered entry against all contracts of its kind, even if some break. `kind` is the kind of entry
+    ("attacks", …), `name` its name, `params` are its parameters, and `data_dir` is the folder for data sets. Raises
+    `UnknownName`, `PluginError` or `BenchError` for an unknown entry or an invalid instance."""
     entry = registry.instance(kind, name, dict(params or {}))
     return check_instance(kind, entry, name=name, data_dir=data_dir)
 
 
 def broken_contracts(kind: str, entry: Entry, state: object = None) -> tuple[str, ...]:
-    """Return the contracts that an entry breaks, as `name: reason`; called through `bench.isolation.Isolation.ask`."""
+    """Return the contracts that an entry of the given `kind` breaks, as `name: reason`. A plug-in process calls the
+    function through `bench.isolation.Isolation.ask`; `state` is not used."""
     del state
     outcomes = check_instance(kind, registry.of(kind, entry), name=entry.name)
     return tuple(f"{each.contract.name}: {each.reason}" for each in outcomes if each.status == "broken")
@@ -52,9 +53,9 @@ def check_instance(
     data_dir: Path | None = None,
     only: Collection[str] | None = None,
 ) -> list[Outcome]:
-    """Test an instance, registered or not, against its kind's contracts.  `only` names the contracts to test, None
-    for all; data sets are loaded once for all contracts, without regard to `only`.
-    """
+    """Test an instance, registered or not, against the contracts of its `kind`. `only` names the contracts to test,
+    None for all. `name` and `data_dir` locate a data set: a data set is loaded once for all contracts, which are then
+    all tested."""
     if kind != "datasets":
         return [_outcome(item, instance) for item in contracts(kind) if only is None or item.name in only]
     declared, *others = contracts(kind)

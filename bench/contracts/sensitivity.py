@@ -26,11 +26,10 @@ _Shown = dict[Stage, dict[str, torch.Tensor]]
 
 
 def sensitivity(defense: Defense) -> None:
-    """Require that no crafted row (an example's gradient, a client's update) moves a stage's output, compared with a
-    zero row, by more noise deviations than half of what the mechanism counts for a replaced row.
-
-    Crafted rows are a real row times up to ±10⁶, and single tensors of it.
-    """
+    """Require that no row moves a stage's output by more than the sensitivity that the mechanism counts. A row is an
+    example's gradient or a client's update. The output with the row is compared with the output with a zero row, in
+    standard deviations of the noise. The limit is half of the mechanism's count for a replaced row. Tested are a real
+    row times up to ±10⁶, and single tensors of it."""
     for rounds in _ROUNDS:
         words, trial, mechanism = _stated(defense, rounds)
         _keeps(f"{words}, T={rounds}", trial, mechanism)
@@ -70,9 +69,8 @@ def _keeps(words: str, trial: Trial, mechanism: Mechanism) -> None:
 
 
 def _linear(words: str, mechanism: Mechanism, mean: _Shown, without: _Shown, deviations: _Shown) -> list[Stage]:
-    """Return the stages at which noise is only added or averaged.  Later stages, such as a clip of noisy tensors,
-    are post-processing: the mechanism must not state more noise there than before.
-    """
+    """Return the stages at which noise is only added or averaged. Later stages, such as a clip of noisy tensors, are
+    post-processing: the mechanism must not state more noise there."""
     added: list[Stage] = []
     bent = False
     for stage in (stage for stage in STAGES if mechanism.rows.get(stage)):
@@ -146,7 +144,8 @@ def _with_row(given: Tensors, row: Tensors) -> dict[str, torch.Tensor]:
 
 
 class _Draws:
-    """Normals seeded by a draw number (None: zeros), and equal uniforms: a Gaussian ε treats them as public."""
+    """Normal draws with a draw number as seed (None: zeros), and equal uniform draws. The uniforms are equal because
+    the ε of Gaussian noise treats them as public."""
 
     def __init__(self, draw: int | None) -> None:
         self._normals = None if draw is None else torch.Generator().manual_seed(draw)

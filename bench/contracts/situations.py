@@ -36,7 +36,7 @@ def data(name: str = "digits") -> Data:
 
 
 def model(name: str = "dlg-lenet", dataset: str = "digits") -> tuple[nn.Module, dict[str, Tensor]]:
-    """Return a module in eval mode and its initial weights, in float64."""
+    """Return the module of the model `name` for `dataset`, in eval mode, and its initial weights, in float64."""
     architecture: Model = registry.instance("models", name, {})
     source = data(dataset)
     module = architecture.build(source.shape, source.classes).eval()
@@ -77,7 +77,9 @@ class Situation:
     """A reading for a contract, with its truth."""
 
     words: str
+    """The situation in words, for error messages."""
     reading: Reading
+    """The reading that the attack gets."""
     truth: Tensor
     """(reading, example, *shape): true examples, hidden from the attack."""
     labels: Tensor
@@ -97,7 +99,13 @@ def situation(
     defense: str = "none",
     labels: bool = False,
 ) -> Situation:
-    """Return readings at the point `where`, from the kind's default data and model; `labels` grants the labels."""
+    """Return readings at the point `where`, from the kind's default data set and model.
+
+    - `batch`, `steps`: examples per local step, local steps.
+    - `readings`, `observations`: number of readings, and of repeated observations of each.
+    - `same_label`: True gives all examples of a reading the same label.
+    - `knowledge`: the attacker's knowledge about the defense named `defense`.
+    - `labels`: True grants the labels."""
     dataset, architecture = kind.default_dataset, kind.default_model
     source = data(dataset)
     module, weights = model(architecture, dataset)
@@ -162,7 +170,8 @@ def under_two_seeds(run: Callable[[], T]) -> tuple[T, T]:
 
 
 def gap(first: Tensor, second: Tensor) -> float:
-    """Return the largest difference, relative for values above 1; infinite for unequal shapes or non-finite entries."""
+    """Return the largest difference between `first` and `second`, relative for values above 1. The result is infinite
+    for unequal shapes or different non-finite entries."""
     if first.shape != second.shape or not torch.equal(torch.isfinite(first), torch.isfinite(second)):
         return float("inf")
     a, b = first.double().nan_to_num(0, 0, 0), second.double().nan_to_num(0, 0, 0)
@@ -172,7 +181,8 @@ def gap(first: Tensor, second: Tensor) -> float:
 
 
 def differing(first: Tensors, second: Tensors) -> str | None:
-    """Return the first name whose tensors differ in any bit (NaN equals NaN), or None."""
+    """Return the first name whose tensors differ between `first` and `second` in any bit; None if all are equal. NaN
+    equals NaN."""
     if list(first) != list(second):
         return ", ".join(sorted(set(first) ^ set(second))) or "the order of the names"
     for name, value in first.items():

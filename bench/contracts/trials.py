@@ -34,10 +34,15 @@ class Trial:
     """A round with three clients on digits, with a defense's stages."""
 
     federated: Federated
+    """Federated setting."""
     module: nn.Module
+    """Model in eval mode."""
     weights: dict[str, Tensor]
+    """Model weights, name → (*shape)."""
     batches: Batches
+    """The clients' examples."""
     stages: Stages
+    """The defense's transforms by stage, with their states."""
     kept: dict[str, Tensor] = field(default_factory=dict, repr=False)
     """Undefended example gradients, name → (client, example, *shape), after their first use; empty before."""
 
@@ -64,7 +69,8 @@ class Trial:
         return inputs, targets
 
     def of_rounds(self, defense: Defense, rounds: int) -> "Trial":
-        """Return the round within a longer training; raises `ValueError` if the defense refuses that setting."""
+        """Return the same round within a training of `rounds` rounds. Raises `ValueError` if the defense refuses this
+        setting."""
         chosen = stages(defense, setting_of(self.federated, rounds=rounds), self.shapes)
         return dataclasses.replace(self, stages=chosen)
 
@@ -88,7 +94,8 @@ class Trial:
     def apply(
         self, stage: Stage, tensors: Tensors, *, draw: int = 0, clients: tuple[int, ...] = CLIENTS
     ) -> dict[str, Tensor]:
-        """Apply a stage's transforms; stage `step` also gets the undefended example gradients and their norms."""
+        """Apply the transforms of `stage` to `tensors`, with the draws of number `draw`, for the numbered `clients`.
+        Stage `step` also gets the undefended example gradients and their norms."""
         draw_key, left, each = DrawKey(seed=3, draw=draw, round=0), None, None
         if stage == "step":
             each = {name: value[_places(clients)] for name, value in self.at("example").items()}
@@ -121,7 +128,8 @@ class Trial:
 
 
 def trial_of(defense: Defense, *, steps: int = 1, batch: int = 3) -> Trial:
-    """Return the trial for a setting; raises `ValueError` if the defense refuses the setting."""
+    """Return the trial with `steps` local steps of `batch` examples; raises `ValueError` if the defense refuses the
+    setting."""
     try:
         hash(defense)
     except TypeError:  # a parameter that is a list
@@ -157,7 +165,8 @@ _kept_trial = lru_cache(maxsize=32)(_new_trial)  # a defense's stages may take s
 
 
 def trials(defense: Defense) -> Iterator[tuple[str, Trial]]:
-    """Yield (words, trial) for each setting accepted by the defense, else by its first variant that accepts any."""
+    """Yield (words, trial) for each setting that the defense accepts; `words` describe the setting. If the defense
+    accepts no setting, its first variant (`variants`) that accepts any is taken."""
     reasons = []
     for variant in variants(defense):
         taken = False

@@ -49,10 +49,9 @@ def clients_of(cell: AttackCell | TrainingCell, data: Data) -> Indices:
 def local_batches(
     cell: AttackCell | TrainingCell, data: Data, clients: Indices, chosen: tuple[int, ...], round_: int
 ) -> tuple[Batches, Indices]:
-    """Return the chosen clients' batches in a round, and their examples' positions in the training split, (client,
-    step, example).  `clients` is the result of `clients_of`.  Each round shuffles a client's examples anew; an
-    example recurs in the round only after all the client's other examples.
-    """
+    """Return the batches of the clients numbered `chosen` in round `round_`, and the examples' positions. The positions
+    are (client, step, example), in the training split. `clients` is the result of `clients_of`. Each round shuffles a
+    client's examples anew; an example recurs in the round only after all other examples of the client."""
     federated, key = cell.federated, data_key(cell, data)
     orders = np.stack([_order(cell, key, client, clients[client], round_) for client in chosen])
     indices = orders.reshape(len(chosen), federated.steps, federated.batch)
@@ -61,9 +60,8 @@ def local_batches(
 
 
 def data_key(cell: AttackCell | TrainingCell, data: Data) -> str:
-    """Return data hash, model, federated setting and draw of victims as JSON: cells with equal text and seed draw
-    equal batches.
-    """
+    """Return data hash, model, federated setting and draw of victims as JSON. Cells with equal text and equal seed draw
+    equal batches."""
     model, federated = cell.model.model_dump(mode="json"), cell.federated.model_dump(mode="json")
     draw = [cell.victims] if isinstance(cell, AttackCell) and cell.victims is not None else []
     return json.dumps([data.sha256, model, federated, *draw], sort_keys=True)

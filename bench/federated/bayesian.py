@@ -31,33 +31,40 @@ _CLIENTS = "at the level of clients it says nothing of a single example"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """A round's values which the Bayesian accountant needs."""
+    """A round's values that the Bayesian accountant needs."""
 
     weights: Tensors
     """Weights at the start of the round."""
     stages: Stages
+    """The defense's stages."""
     draw_key: DrawKey
+    """Key of the defense's draws in this round."""
     batches: Batches
+    """The clients' examples."""
     update: Tensors
     """Clients' updates before stage `client`, name → (client, *shape)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accountant:
-    """Bayesian accountant for a training, at the cell's levels: "instance" protects an example, "client" a client by
-    the noise on updates, "joint" a client by the noise on updates and in local steps.
-    """
+    """Bayesian accountant for a training, at the levels of the cell. Level "instance" protects an example. Level
+    "client" protects a client by the noise on updates. Level "joint" protects a client by the noise on updates and in
+    local steps."""
 
     config: Bayesian
+    """Options of the accounting."""
     federated: Federated
+    """Federated setting."""
     stages: Stages
+    """The defense's stages, whose noise is counted."""
     examples: int
     """Number of examples in the whole training split, |D|."""
     absent: Mapping[str, str]
     """Reason for each level without ε, level → reason."""
 
     def costs(self, net: Network, round_: Round) -> dict[str, Tensor]:
-        """Return a round's privacy cost for each level with an ε, level → (order,): a number per moment order."""
+        """Return a round's privacy cost for each level with an ε: level → (order,), a number per order of the moment.
+        `net` computes the gradients of the round `round_`."""
         costs: dict[str, Tensor] = {}
         for level in (level for level in self.config.levels if level not in self.absent):
             variance = _variance(self.stages, level, self.federated, round_.draw_key.round)
@@ -100,7 +107,8 @@ class Accountant:
     def by_round(
         self, costs: Tensors, mechanism: Mechanism | None, tested: Iterable[int]
     ) -> dict[str, tuple[BayesianRound, ...]]:
-        """Return each level's Bayesian ε, and the moments accountant's for comparison, after each round in `tested`."""
+        """Return ε after each round in `tested`: level → rounds. `costs` maps levels to (round, order). The moments
+        accountant's ε of `mechanism` is added for comparison."""
         return {
             level: tuple(
                 BayesianRound(
@@ -115,7 +123,8 @@ class Accountant:
         }
 
     def _estimates(self, moved: Tensor, level: str) -> list[np.ndarray]:
-        """Return the cost, (order,), of each group (a client's batch, or the round); `moved`: `_distances`/variance."""
+        """Return the cost (order,) of each group: a client's batch, or the round. `moved` are the distances of
+        `_distances`, divided by the noise variance."""
         rounds = self.stages.setting.rounds if self.config.dependent else 1
         moments = bayesian.log_moments(
             moved.flatten().double().cpu().numpy(), q=self._rate(level), formula=self.config.formula
@@ -146,10 +155,9 @@ class Accountant:
         return epsilon if math.isfinite(epsilon) else None
 
     def _rate(self, level: str) -> float:
-        """Return the probability that a training step uses a given example (level "instance"), or else a given client.
-        For an example, the probability is the batch size divided by the number of examples: of a client if
-        `config.instances` is "parallel", of all clients otherwise.
-        """
+        """Return the probability that a training step uses a given example (level "instance") or a given client. For an
+        example, the probability is the batch size divided by a number of examples: a client's number if
+        `config.instances` is "parallel", and otherwise all clients' number."""
         federated = self.federated
         if level != "instance":
             return federated.per_round / federated.clients
@@ -158,7 +166,8 @@ class Accountant:
 
 
 def accountant(config: Bayesian, federated: Federated, stages: Stages, *, examples: int) -> Accountant:
-    """Return the accountant for a training under a defense; the states in `stages` may belong to any round."""
+    """Return the accountant for a training under a defense; the states in `stages` may belong to any round. `examples`
+    is the number of training examples."""
     obstacles = {level: _obstacle(level, federated, stages) for level in config.levels}
     return Accountant(
         config=config,
@@ -209,9 +218,8 @@ def _variance(stages: Stages, level: str, federated: Federated, round_: int) -> 
 
 
 def _distances(rows: Tensor) -> Tensor:
-    """Return, for each row u_i, the squared distance between its group's mean ū with and without the row, (group,
-    row): ‖u_i - ū‖²/(n - 1)² for n rows.  `rows` is (group, row, coordinate).
-    """
+    """Return, for each row u_i, the squared distance that its group's mean ū moves without the row: (group, row). The
+    distance is ‖u_i - ū‖²/(n - 1)² for n rows. `rows` is (group, row, coordinate)."""
     centred = rows - rows.mean(1, keepdim=True)
     distances: Tensor = centred.square().sum(-1) / (rows.shape[1] - 1) ** 2
     return distances

@@ -28,7 +28,8 @@ from bench.gradients import example_loss, one_hot
 
 
 class Gradients(Protocol):
-    """A local step's gradients for many clients: mean, examples, norms and weighted mean, computed only on demand."""
+    """Gradients of a local step for many clients: mean, examples, norms and weighted mean; each is computed only if
+    used."""
 
     def mean(self) -> dict[str, Tensor]: ...
     def each(self) -> dict[str, Tensor]: ...
@@ -37,9 +38,8 @@ class Gradients(Protocol):
 
 
 class Network(Protocol):
-    """A model which computes gradients for many clients, each at its own weights.  `weights` name → (client, *shape),
-    `inputs` (client, example, *shape), `labels` (client, example) or class probabilities (client, example, class).
-    """
+    """A model that computes gradients for many clients, each at its own weights. `weights` name → (client, *shape),
+    `inputs` (client, example, *shape), `labels` (client, example) or class probabilities (client, example, class)."""
 
     def gradients(self, weights: Tensors, inputs: Tensor, labels: Tensor) -> Gradients: ...
 
@@ -53,6 +53,7 @@ class ByFunc:
     """`Network` for any model: a backward pass per client for mean gradients, `torch.func` for example gradients."""
 
     model: nn.Module
+    """The model."""
 
     def gradients(self, weights: Tensors, inputs: Tensor, labels: Tensor) -> "FuncGradients":
         return FuncGradients(self.model, dict(weights), inputs, labels)
@@ -97,6 +98,7 @@ class ExampleGradients:
     """`Gradients` from stored example gradients, name → (client, example, *shape)."""
 
     tensors: dict[str, Tensor]
+    """Example gradients, name → (client, example, *shape)."""
 
     def mean(self) -> dict[str, Tensor]:
         return {name: value.mean(1) for name, value in self.tensors.items()}
@@ -126,10 +128,10 @@ def local_updates(
     *,
     classes: int,
 ) -> tuple[dict[str, Tensor], Stages]:
-    """Train the clients in `batches`; return their updates before stage `client`, name → (client, *shape), and the
-    stages with their next states.  `weights` are the round's initial weights, name → (*shape); `stages` must hold
-    only these clients' states (`Stages.of`).
-    """
+    """Train the clients in `batches`; return their updates before stage `client`, and the stages with next states.
+    Updates are name → (client, *shape). `weights` are the round's initial weights, name → (*shape), and `classes` is
+    the number of classes. `stages` must hold only these clients' states (`Stages.of`). `net` computes the gradients of
+    `model`."""
     clients = batches.clients
     local = {n: v.expand(len(clients), *v.shape).clone() for n, v in weights.items()}
     by_norms = follows_from_norms(stages)
@@ -169,10 +171,9 @@ def local_updates(
 
 
 def follows_from_norms(stages: Stages) -> bool:
-    """Return whether training can apply stage `example` from the example gradients' norms, without forming these
-    gradients. Every transform at the stage must define `update_by_norms`, only the last may add noise, and no
-    transform at stage `step` may read example gradients or follow such noise.
-    """
+    """Return whether a training can apply stage `example` without forming example gradients, from their norms. Three
+    conditions: every transform at the stage defines `update_by_norms`; only the last transform adds noise; no transform
+    at stage `step` reads example gradients or follows such noise."""
     transforms = stages.transforms.get("example", ())
     random = [transform.random for transform in transforms]
     if any(random[:-1]) or (any(random) and stages.has("step")) or stages.needs_examples:
@@ -194,7 +195,7 @@ def follows_from_norms(stages: Stages) -> bool:
 def _by_norms(
     gradients: Gradients, stages: Stages, draw_key: DrawKey, clients: tuple[int, ...], draws: Draws
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], Stages]:
-    """Return the mean gradient after stage `example`, the norms after scaling but before noise, and the next stages."""
+    """Return the mean gradient after stage `example`, the norms before noise, and the next stages."""
     before = after = gradients.norms()
     factors = {name: torch.ones_like(norm) for name, norm in before.items()}
     deviation: Tensor | float = 0.0

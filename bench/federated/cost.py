@@ -17,9 +17,8 @@ STEPS = 10  # maximum number of local steps: enough for stable figures, few comp
 
 def step_cost(job: TrainingJob, start: Progress) -> TrainingCost:
     """Return the milliseconds per client and local step with and without the defense, and the ratio with quartiles.
-    Figures are medians over pairs of short runs, for a few clients in a single thread.  A run's time includes the
-    stages after local training, divided among the steps.  The measurement changes no state of the training.
-    """
+    Figures are medians over pairs of short runs, for a few clients in a single thread. A run's time includes the stages
+    after local training, divided among the steps. The measurement changes no state of the training."""
     federated = job.cell.federated
     steps = min(STEPS, federated.steps)
     short = job.cell.model_copy(update={"federated": federated.model_copy(update={"steps": steps})})

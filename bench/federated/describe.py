@@ -27,7 +27,9 @@ class DescribedTransform:
     """A transform in a form that attackers apply to candidates' gradients."""
 
     stage: Stage
+    """Stage of the transform."""
     code: StraightThrough
+    """The transform, differentiable for candidates' gradients."""
     state: State
     """State before the transform: the server's, or a single client's with a client axis of length 1."""
     shown: bool
@@ -67,15 +69,21 @@ class Composition:
     """A defense's description at a point (`bench.trip.Description`): candidate gradients → simulated reading."""
 
     parts: tuple[DescribedTransform, ...]
+    """Transforms before the point, in order."""
     contexts: Mapping[Stage, Context]
+    """Each stage's context: round, setting, public data."""
     unit: float = 1.0
     """Factor from a mean gradient to an update: 1 for sent gradients; η·L for weight differences after L steps."""
     senders: int = 1
     """Number of clients behind a reading."""
     noise: Noise = Noise()
+    """Noise around the simulated reading."""
     additive: bool = True
+    """True if `noise` is the only randomness."""
     mixed: bool = False
+    """True if stage `input` mixes examples."""
     hard: bool = False
+    """True if a hard decision leaves the simulation without a useful derivative."""
     width: float = 0.0
     """Relative width of the transitions in place of hard decisions (`Transform.smoothed`); 0: hard decisions."""
 
@@ -116,7 +124,8 @@ class Composition:
         return self.sent({name: value.unflatten(0, (-1, self.senders)) for name, value in mean.items()}, observed)
 
     def local_steps(self, observed: Tensors) -> StepDefense:
-        """Return a function that defends a local step's gradients; call it in the order of steps: it keeps states."""
+        """Return a function that defends a local step's gradients. Call the function in the order of steps, since it
+        keeps states. `observed` is the attacked reading."""
         states: list[dict[int, State]] = []
 
         def between(step: int, each: Mapping[str, Tensor], candidates: Candidates) -> dict[str, Tensor]:
@@ -127,7 +136,8 @@ class Composition:
         return between
 
     def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
-        """Return the simulated reading, (reading, *shape), for updates (reading, sender, *shape), in gradient units."""
+        """Return the simulated reading, (reading, *shape), for `updates` (reading, sender, *shape). All are in gradient
+        units; `observed` is the attacked reading."""
         readings = len(next(iter(updates.values())))
         current = {name: value.flatten(0, 1) for name, value in updates.items()}
         seen = observed
@@ -146,11 +156,13 @@ class Composition:
         return {name: value / self.unit for name, value in current.items()} if scaled else current
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return the last transform's `log_likelihood`, (reading,), ≤ 0; None if it has none, or not `additive`."""
+        """Return log p(`observed` | `simulated`) ≤ 0, (reading,), by the last transform. The result is None if the last
+        transform defines no likelihood, or if its draws are not the only randomness."""
         return self._of_last(lambda transform: transform.log_likelihood, simulated, observed)
 
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return the last transform's `log_density`, (reading,), any sign; None if it has none, or not `additive`."""
+        """Return log p(`observed` | `simulated`), (reading,), of any sign, by the last transform. The result is None if
+        the last transform defines no density, or if its draws are not the only randomness."""
         return self._of_last(lambda transform: transform.log_density, simulated, observed)
 
     def _of_last(
@@ -186,7 +198,8 @@ class Composition:
         observed: Tensors,
         states: dict[int, State],
     ) -> dict[str, Tensor]:
-        """Apply a local step's transforms, (client, example, *shape) → (client, *shape); advance `states` in place."""
+        """Apply a local step's transforms, (client, example, *shape) → (client, *shape). `each` are the example
+        gradients; `states` are advanced in place."""
         current, of_examples = dict(each), True
         local = None if candidates is None else _local(self.contexts, candidates)
         batch = {name: value[:, None] for name, value in observed.items()}
@@ -228,7 +241,8 @@ class Composition:
         return {name: torch.cat([one[name] for one in rounds]) for name in rows}
 
     def __repr__(self) -> str:
-        """Return a text for the reading's hash: points behind the same transforms have equal texts, and one attack."""
+        """Return a text for the reading's hash. Points behind the same transforms have equal texts, so their equal
+        readings are attacked once."""
         acting = tuple((p.stage, p.transform, p.shown, *([p.rule] if p.rule else [])) for p in self.parts)
         digest = hashlib.sha256()
         for tensors in (*(part.state for part in self.parts), self.noise.variances or {}):
@@ -261,14 +275,14 @@ def describe(
 ) -> Composition | None:
     """Return the description of a reading at `point`, or None.
 
-    None is returned in three cases: a transform without `expected` mixes clients and the reading shows a single client;
-    a client's state depends on earlier rounds; a transform's code fails on a candidate.  Candidates are the training
-    data after stage `input`; the description says only whether this stage mixes examples.
+    - `round_`: number of the round; `weights`, name → (*shape): weights at its start.
+    - `unit`: factor from a mean gradient to an update (`Composition.unit`).
+    - `probe`, name → (*shape): any gradient, used to try each transform.
+    - `colluders`: share of colluding neighbours (`Context`).
 
-    `unit` is the factor from a mean gradient to an update (`Composition.unit`).  `probe`, name → (*shape), is any
-    gradient, used to try each transform.  `weights`, name → (*shape), at the start of round `round_`, and `colluders`
-    are passed to the transforms (`Context`).
-    """
+    The description is None in three cases: a transform without `expected` mixes clients, and the reading shows a single
+    client; a client's state depends on earlier rounds; a transform's code fails on a candidate. Candidates are the
+    training data after stage `input`: the description says only whether this stage mixes examples."""
     seen = [stage for stage in GRADIENT_STAGES if point.sees(stage)]
     contexts: dict[Stage, Context] = {
         stage: Context(
@@ -353,15 +367,15 @@ def _parts(
 
 
 def _passes(reads: Shown, later: Sequence[Transform]) -> bool:
-    """Return whether the reading shows a property of a transform's output after the `later` transforms."""
+    """Return whether the reading still shows the property `reads` of a transform's output, after the `later`
+    transforms."""
     return all(reads != "values" and reads in each.keeps for each in later)
 
 
 def _noises(parts: tuple[DescribedTransform, ...], contexts: Mapping[Stage, Context]) -> tuple[list[Added], bool]:
-    """Return each additive noise in stage order, and whether these noises are the only randomness and no other
-    transform follows the first noise.  Draws which `simulate` recovers from the reading are no noise to the
-    attacker.  Transforms after a noise can only shrink the noise: its variance is then a bound.
-    """
+    """Return each additive noise in stage order, and whether the noises are the only randomness. The second result is
+    also False if another transform follows the first noise. Draws that `simulate` recovers from the reading count as no
+    noise. Transforms after a noise can only shrink the noise: its variance is then a bound."""
     added: list[Added] = []
     additive = True
     for part in parts:

@@ -12,7 +12,7 @@ from bench.rng import Field, generator
 
 
 class NoDraws:
-    """Draws which always raise RuntimeError, for attackers and other code which must not draw."""
+    """Draws that always raise `RuntimeError`, for attackers and other code that must not draw."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         raise RuntimeError(f"nothing may be drawn here ({name})")
@@ -21,7 +21,7 @@ class NoDraws:
 
 
 class ZeroDraws(NoDraws):
-    """Normal draws which are all zero, so a transform with additive noise shows its noiseless output."""
+    """Normal draws that are all zero, so a transform with additive noise shows its noiseless output."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         del name
@@ -30,16 +30,17 @@ class ZeroDraws(NoDraws):
 
 @dataclass(slots=True, kw_only=True)
 class CentralDraws:
-    """Fixed numbers in place of a defense's draws, for attackers: 0 for a normal; for a uniform, the midpoint of
-    interval number `part` among `parts` equal intervals of [0, 1), numbered in a different order for each
-    coordinate.  A transform's output, averaged over all parts, approximates its mean over random draws; the probability
-    that a uniform lies below a threshold is then off by at most 1/(2·parts).
-    """
+    """Fixed numbers in place of a defense's draws, for attackers. A normal draw is 0. A uniform draw is the midpoint of
+    interval number `part` among `parts` equal intervals of [0, 1); each coordinate numbers the intervals in its own
+    order. A transform's output, averaged over all parts, approximates its mean over random draws: the probability that
+    a uniform lies below a threshold is off by at most 1/(2·parts)."""
 
     lead: int
     """Number of leading axes (such as client and example), along which draws are equal."""
     part: int = 0
+    """Number of the interval, from 0."""
     parts: int = 1
+    """Number of intervals."""
     drawn: bool = False
     """True after a uniform was drawn."""
 
@@ -63,11 +64,11 @@ def _orders(name: str, shape: tuple[int, ...], parts: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedDraws:
-    """Draws determined by a key: the seed, `fields`, the row's fields, and the tensor name.  Cells which differ only in
-    a defense's strength therefore have the same underlying draws.
-    """
+    """Draws determined by a key: the seed, `fields`, the row's fields, and the tensor name. Cells that differ only in a
+    defense's strength have the same draws."""
 
     seed: int
+    """Seed of the cell."""
     fields: tuple[Field, ...]
     """Key fields common to all rows: draw, round, local step, stage, number of the random transform, observation."""
     rows: tuple[tuple[Field, ...], ...]
@@ -93,12 +94,12 @@ class KeyedDraws:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDraws:
-    """Draws for training: a random generator for each client in each round, because keyed draws would cost more time
-    than gradients.  A client's draws follow the order of local steps, stages and tensors.  Clients in a round
-    have distinct generators, so draws do not depend on which clients are processed together.
-    """
+    """Draws for training: a random generator for each client in each round; keyed draws would cost more time. A
+    client's draws follow the order of local steps, stages and tensors. Clients in a round have distinct generators:
+    draws do not depend on the clients that are processed together."""
 
     streams: tuple[torch.Generator, ...]
+    """Generator of each client (client,)."""
 
     @classmethod
     def of(cls, seed: int, draw: int, round_: int, clients: tuple[int, ...], device: torch.device) -> "StreamDraws":

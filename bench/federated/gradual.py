@@ -19,7 +19,8 @@ Tensors = Mapping[str, Tensor]
 
 
 def by_coordinate(before: Tensors, after: Tensors, lead: int) -> bool:
-    """Return whether each tensor's outputs `after` depend mostly on the coordinate's own value in `before`."""
+    """Return whether each output in `after` depends mostly on the value in `before` at the same coordinate. Both are
+    name → (*lead, *shape), with `lead` leading axes."""
     unexplained = energy = 0.0
     for name, tensor in before.items():
         inputs, outputs = rows(tensor, lead).double(), rows(after[name], lead).double()
@@ -30,11 +31,10 @@ def by_coordinate(before: Tensors, after: Tensors, lead: int) -> bool:
 
 
 def gradual(before: Tensors, after: Tensors, lead: int, width: float) -> dict[str, Tensor]:
-    """Return local averages of the outputs `after`, differentiable in the inputs `before`, name → (*lead, *shape).
-
-    A coordinate's average is over the row's coordinates with nearest values in the same tensor: a share `width`/(1 +
-    `width`) of all coordinates, half on each side.  The derivative is the slope of their regression line.
-    """
+    """Return local averages of the outputs `after`, differentiable in the inputs `before`. Both are name → (*lead,
+    *shape), with `lead` leading axes. A coordinate's average is over the row's coordinates with nearest values in the
+    same tensor: a share `width`/(1 + `width`) of all coordinates, half on each side. The derivative is the slope of the
+    regression line through these coordinates."""
     made = {}
     for name, tensor in before.items():
         with torch.no_grad():

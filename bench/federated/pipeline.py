@@ -25,6 +25,7 @@ class Taps:
     shown: Mapping[Stage, dict[str, Tensor]]
     """Stage → name → (client, *shape), at `aggregate` (*shape); `example`: each client's first example in step 0."""
     stages: Stages
+    """Stages with their states after the round."""
 
 
 def run_round(
@@ -37,9 +38,9 @@ def run_round(
     *,
     classes: int,
 ) -> Taps:
-    """Run a round from the shared `weights`, name → (*shape), for all clients together, and return the tensors after
-    each stage.  FedSGD sends the local step's gradient, FedAvg w_0 - w_L = η Σ g.
-    """
+    """Run a round for all clients together, and return the tensors after each stage. `weights`, name → (*shape), are
+    the round's initial weights, and `classes` is the number of classes. FedSGD sends the local step's gradient, FedAvg
+    the weight difference w_0 - w_L = η Σ g."""
     shown: dict[Stage, dict[str, Tensor]] = {}
     local = {name: value.expand(len(batches.clients), *value.shape) for name, value in weights.items()}
     total: dict[str, Tensor] = {name: torch.zeros_like(value) for name, value in local.items()}
@@ -72,7 +73,8 @@ def run_round(
 
 
 def server_step(weights: Tensors, aggregate: Tensors, federated: Federated) -> dict[str, Tensor]:
-    """Return the server's new weights: w - η times the mean gradient (FedSGD), or w - mean(w_0 - w_L) (FedAvg)."""
+    """Return the server's new weights from the `weights` w and the `aggregate`, the mean of the clients' messages.
+    FedSGD: w - η times the mean gradient. FedAvg: w minus the mean weight difference."""
     rate = federated.rate if federated.algorithm == "fedsgd" else 1.0
     return {name: value - rate * aggregate[name] for name, value in weights.items()}
 

@@ -36,13 +36,11 @@ class _Trial:
 
 
 def recognised(transform: Transform, probe: Tensors, state: State, context: Context) -> Rule | None:
-    """Return the rule by which a reading shows the draws in the transform's output, name → (*lead, *shape), or None.
-
-    Only transforms without a description are tried, with neither `expected`, `simulate`, `noise`, `log_likelihood` nor
-    `log_density`.  A rule must explain each trial's output up to rounding, by the trial's gradient but not by a
-    different gradient.  `probe` gives each tensor's size.  A transform without draws needs a rule only if its code has
-    no useful derivative.
-    """
+    """Return the rule by which a reading shows the draws in the transform's output; None without such a rule. Only
+    transforms without a description are tried: without `expected`, `simulate`, `noise`, `log_likelihood` and
+    `log_density`. A rule must explain each trial's output up to rounding from the trial's gradient, but not from a
+    different gradient. `probe`, name → (*lead, *shape), gives each tensor's size. A transform without draws needs a
+    rule only if its code has no useful derivative."""
     if transform.mixes_clients or any(getattr(type(transform), n) is not getattr(Transform, n) for n in _DESCRIPTIONS):
         return None
     trials = _trials(transform, probe, state, context)
@@ -56,7 +54,7 @@ def recognised(transform: Transform, probe: Tensors, state: State, context: Cont
 
 
 def _of_draws(trials: Sequence[_Trial], code: Code) -> Iterator[Rule]:
-    """Yield rules for a random transform; the first rules use the most information in a reading."""
+    """Yield rules for a random transform, first the rules that use the most information in a reading."""
     lead = code.lead
     ratios = [flattened(_ratios(trial), lead) for trial in trials]
     zeros = any(bool((flattened(t.output, lead)[flattened(t.given, lead) != 0] == 0).any()) for t in trials)
@@ -79,7 +77,7 @@ def _of_draws(trials: Sequence[_Trial], code: Code) -> Iterator[Rule]:
 
 
 def _of_rounding(trials: Sequence[_Trial], lead: int) -> Iterator[Rule]:
-    """Yield rules for a transform without draws, such as a sign or a rounding, and without a useful derivative."""
+    """Yield rules for a transform without draws and without a useful derivative, such as a sign or a rounding."""
     if all(_of_one_size(value, lead) for trial in trials for value in trial.output.values()):
         yield Signs(own_scale=True)
         return
@@ -90,7 +88,9 @@ def _of_rounding(trials: Sequence[_Trial], lead: int) -> Iterator[Rule]:
 
 
 def _holds(rule: Rule, trials: Sequence[_Trial], code: Code) -> bool:
-    """Return whether a rule explains each output by the trial's gradient, and not by a different gradient."""
+    """Return whether `rule` explains the output of every trial, but would not explain an arbitrary output. The rule
+    must give each output from the trial's gradient, up to rounding. From an unrelated random gradient, it must give
+    another output. Outputs that are zero as a whole decide nothing: with such outputs alone, the result is False."""
     told_apart = False
     with torch.no_grad():
         for trial in trials:
@@ -137,7 +137,8 @@ def _run(transform: Transform, given: Tensors, state: State, context: Context, n
 
 
 def _noise_like(probe: Tensors, seed: int, size: float) -> dict[str, Tensor]:
-    """Return normal numbers with each tensor's root mean square in the probe; for a zero tensor, the whole probe's."""
+    """Return normal numbers with the root mean square of each tensor in `probe`, times `size`. A zero tensor takes the
+    root mean square of the whole probe."""
     source = torch.Generator().manual_seed(seed)
     whole = _size(probe)
     return {
@@ -174,9 +175,9 @@ def _of_one_size(value: Tensor, lead: int) -> bool:
 
 
 def _boundaries(trials: Sequence[_Trial], lead: int, mirrored: bool) -> tuple[_Ends | None, _Ends | None]:
-    """Return intervals for the place of a rounding's boundary between levels (0: at the lower, 1: at the upper):
-    between most levels, and above level zero (`mirrored`).  None: no place fits all trials.
-    """
+    """Return intervals for the position of a rounding's boundary between two levels (0: lower level, 1: upper level).
+    The first interval is for most levels; the second, with `mirrored`, for the boundary above level zero. An interval
+    is None if no position fits all trials."""
     above, at_zero = [], []
     for trial in trials:
         for name, value in trial.given.items():
@@ -198,7 +199,7 @@ def _boundaries(trials: Sequence[_Trial], lead: int, mirrored: bool) -> tuple[_E
 
 
 def _common(between: Sequence[Tensor]) -> _Ends | None:
-    """Return the intersection over intervals `between`, (2, interval); None if empty."""
+    """Return the interval common to all intervals in `between`, (2, interval); None if there is none."""
     bounds = torch.cat([torch.zeros(2, 0), *(each.cpu() for each in between)], 1)
     if not bounds.shape[1]:
         return None
@@ -207,7 +208,8 @@ def _common(between: Sequence[Tensor]) -> _Ends | None:
 
 
 def _groups(trial: _Trial, code: Code) -> dict[str, Tensor] | None:
-    """Return each coordinate's group, name → (coordinate,): draws permute within groups; None without permutation."""
+    """Return the groups of coordinates within which the draws permute values, name → (coordinate,). Each coordinate has
+    the number of its group. The result is None if the output is no permutation of the input."""
     if not all(torch.equal(trial.output[n].flatten().sort()[0], v.flatten().sort()[0]) for n, v in trial.given.items()):
         return None
     numbers = {name: torch.arange(value.numel()) for name, value in trial.given.items()}
@@ -222,7 +224,7 @@ def _groups(trial: _Trial, code: Code) -> dict[str, Tensor] | None:
 
 
 def _united(numbers: Tensor, source: Tensor) -> Tensor:
-    """Unite the groups which a permutation connects: each coordinate takes its group's least number."""
+    """Unite the groups that a permutation connects: each coordinate takes the least number in its group."""
     while True:
         fewer = numbers.scatter_reduce(0, source, numbers, "amin").minimum(numbers[source])
         fewer = numbers.scatter_reduce(0, numbers, fewer, "amin")[numbers]

@@ -17,7 +17,8 @@ from bench.record.checkpoints import read_weights, write_weights
 
 
 def training_of(run: Path, cell: AttackCell) -> TrainingCell | None:
-    """Return the training which saved the cell's checkpoint; None for other weights, or without its record."""
+    """Return the training cell that saved the checkpoint of `cell`; None without a checkpoint or a record of the
+    training."""
     if not isinstance(cell.weights, CheckpointWeights):
         return None
     try:
@@ -28,7 +29,8 @@ def training_of(run: Path, cell: AttackCell) -> TrainingCell | None:
 
 
 def check_replayable(training: TrainingCell, cell: AttackCell) -> None:
-    """Raise `NotApplicable` if the training's data, clients or defense do not fit the state of the cell's defense."""
+    """Check that the training can be repeated to get the state of the cell's defense at the checkpoint. Raises
+    `NotApplicable` if data, clients or defense do not fit."""
     if training.dataset != cell.dataset or training.model != cell.model:
         raise NotApplicable("its state cannot be replayed over a training of other data or another model")
     if training.federated.clients != cell.federated.clients:
@@ -43,10 +45,9 @@ def check_replayable(training: TrainingCell, cell: AttackCell) -> None:
 def states_at(
     job: TrainingJob, initial: Tensors, stages: Stages, round_: int, cache: Path, expected: Tensors
 ) -> Stages:
-    """Return `stages` with their states after `round_` rounds of the job's training, started from weights `initial`.
-    If the training had no defense, transforms update their states but no tensors.  The file `cache` stores the
-    states. Raises `NotApplicable` if the repeated training does not end at the weights `expected`.
-    """
+    """Return `stages` with their states after `round_` rounds of the job's training, from the weights `initial`. If the
+    training had no defense, transforms update their states but no tensors. The file `cache` stores the states. Raises
+    `NotApplicable` if the repeated training does not end at the weights `expected`."""
     if cache.exists():
         return replace(stages, states=states_of(read_weights(cache), stages))
     observer = replace(stages, states_only=job.cell.defense.name == "none")
@@ -60,6 +61,6 @@ def states_at(
 
 
 def cache_path(checkpoint: Path, cell: AttackCell) -> Path:
-    """Return the path of the file with the states of a cell's defense, next to the checkpoint."""
+    """Return the path of the file with the states of the cell's defense, next to the checkpoint."""
     key = hashlib.sha256(cell.defense.model_dump_json().encode()).hexdigest()[:16]
     return checkpoint.with_name(f"{checkpoint.stem}.{key}.states.safetensors")

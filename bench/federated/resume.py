@@ -20,7 +20,7 @@ _WEIGHTS, _STATE, _CHECKPOINT, _COSTS = "weights", "state", "checkpoint", "costs
 
 
 def place(run: Path, training: str) -> Path:
-    """Return the path of the file which holds an unfinished training."""
+    """Return the path, in the run folder `run`, of the file with the progress of the training with id `training`."""
     return run / "weights" / training / _FILE
 
 
@@ -42,9 +42,8 @@ def save(path: Path, now: Progress, source: Any) -> None:
 
 
 def load(path: Path, before: Progress, source: Any, checkpoints: tuple[int, ...] = ()) -> Progress:
-    """Return the saved progress, or `before` if no usable file exists.  A file is unusable if `source` has changed, or
-    if the weights for a past round in `checkpoints` are missing.
-    """
+    """Return the saved progress, or `before` if no usable file exists. A file is unusable if `source`, the code
+    version, has changed. A file is also unusable if the weights of a past round in `checkpoints` are missing."""
     about = read_about(path) if path.exists() else {}
     if about.get("source") != json.loads(json.dumps(source)):
         return before
@@ -90,7 +89,8 @@ def tensors_of(stages: Stages) -> dict[str, Tensor]:
 
 
 def states_of(tensors: Tensors, stages: Stages) -> dict[Place, State]:
-    """Return the states in a file's tensors, in the order of `stages`: the order affects floating-point sums."""
+    """Return the states of a defense's transforms from the named tensors in a file (the inverse of `tensors_of`).
+    States have the order of `stages`, not of the file: the order of a sum changes its rounding."""
     return {
         (stage, position): {key: tensors[f"{_STATE}/{stage}/{position}/{key}"] for key in state}
         for (stage, position), state in stages.states.items()

@@ -21,15 +21,19 @@ class Code:
     """A transform's code at a place in a training, for candidates' gradients."""
 
     transform: Transform
+    """The transform."""
     state: State
+    """The transform's state before the round."""
     context: Context
+    """Stage, round and setting of the transform."""
 
     @property
     def lead(self) -> int:
         return self.context.lead
 
     def __call__(self, tensors: Tensors, part: int = 0, parts: int = 1) -> dict[str, Tensor]:
-        """Return the output, name → (*lead, *shape), for set `part` of `parts` sets of fixed draws (`CentralDraws`)."""
+        """Return the output for `tensors`, name → (*lead, *shape), with the fixed draws number `part` of `parts`.
+        `CentralDraws` defines the draws."""
         draws = CentralDraws(lead=self.lead, part=part, parts=parts)
         return self.transform.update(tensors, self.state, replace(self.context, draws=draws))[0]
 
@@ -46,12 +50,14 @@ class Rule(Protocol):
         """The rule in words, for a record's notes."""
 
     def simulate(self, tensors: Tensors, observed: Tensors, code: Code) -> dict[str, Tensor]:
-        """Return the simulated output for gradients `tensors`; `observed` is the real output, (*lead, *shape) each."""
+        """Return the simulated output for the gradients `tensors`; `observed` is the real output, (*lead, *shape) each.
+        `code` runs the transform."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Coordinates are dropped where the reading is exactly 0; elsewhere the reading is the input times a factor."""
+    """Rule for a mask: where the reading is exactly 0, coordinates are dropped; elsewhere the reading is the input
+    times a factor."""
 
     factor: float | None
     """The common factor in every output; None: the factor differs between outputs, and comes from the reading."""
@@ -88,11 +94,9 @@ class Kept:
         return scaled
 
     def _scaled(self, candidate: Tensor, seen: Tensor) -> Tensor:
-        """Return `candidate` (..., coordinate) times a factor that fits o = `seen`: equal length, or least squares.
-
-        Equal length, for factors ≥ 0, is better for a search: the distance 2‖o‖²(1 - cos) grows with the angle up to
-        180°, while the residual of least squares, ‖o‖²(1 - cos²), falls again beyond 90°.
-        """
+        """Return `candidate` (..., coordinate) times a factor that fits o = `seen`. The factor gives equal length if
+        factors are positive, otherwise the least squares. Equal length is better for a search: its distance 2‖o‖²(1 -
+        cos) grows with the angle up to 180°. The residual of least squares, ‖o‖²(1 - cos²), falls again beyond 90°."""
         tiny = torch.finfo(candidate.dtype).tiny
         square = candidate.square().sum(-1, keepdim=True).clamp_min(tiny)
         if self.positive:
@@ -103,7 +107,8 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Equal:
-    """Coordinates with an equal nonzero value in a tensor of the reading hold the mean of the input over them all."""
+    """Rule for means: coordinates with an equal nonzero value in a tensor hold the mean of the input over these
+    coordinates."""
 
     reads: ClassVar[Shown] = "values"
     words: ClassVar[str] = "equal values: means over these coordinates"
@@ -126,7 +131,7 @@ class Equal:
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """A tensor's largest magnitude in the reading is the limit to which the input's magnitudes were cut."""
+    """Rule for a limit on magnitudes: a tensor's largest magnitude in the reading is the limit."""
 
     reads: ClassVar[Shown] = "values"
     words: ClassVar[str] = "a repeated largest magnitude: a limit on magnitudes"
@@ -142,10 +147,8 @@ class Limited:
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """The reading shows the input's signs; each tensor has a single magnitude.
-
-    The simulation adds to each coordinate with a wrong sign the change that its sign requires.
-    """
+    """Rule for signs: the reading shows the input's signs, and a single magnitude per tensor. The simulation adds to
+    each coordinate with a wrong sign the change that its sign requires."""
 
     own_scale: bool
     """True: the code determines the magnitude from the candidate; False: the magnitude is a draw, in the reading."""
@@ -177,11 +180,9 @@ class Signs:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Rounding: each coordinate of the reading is a level, and the input lies in an interval around this level.
-
-    The simulation adds the candidate's distance from the interval to the reading.  The interval's end between adjacent
-    levels a < b lies between a + least·(b - a) and a + most·(b - a), (least, most) = `boundary`.
-    """
+    """Rule for rounding: each coordinate of the reading is a level, and the input lies in an interval around this
+    level. The simulation adds the candidate's distance from the interval to the reading. The boundary between adjacent
+    levels a < b lies between a + least·(b - a) and a + most·(b - a), with (least, most) = `boundary`."""
 
     boundary: tuple[float, float]
     """Least and greatest position of a boundary between two levels, in [0, 1]."""
@@ -229,7 +230,7 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Permuted:
-    """Coordinates are permuted within known groups: the reading shows each group's sorted values."""
+    """Rule for permutations within known groups of coordinates: the reading shows the sorted values of each group."""
 
     groups: Mapping[str, Tensor] = field(repr=False, compare=False)
     """Number of each coordinate's group in its tensor, name → (coordinate,)."""
@@ -248,7 +249,7 @@ class Permuted:
 
 
 def _ordered(value: Tensor, groups: Tensor) -> Tensor:
-    """Return coordinates in the order of their group, then of their value, (..., coordinate)."""
+    """Return the coordinates (..., coordinate), sorted by group, then by value."""
     order = value.argsort(dim=-1, stable=True)
     return order.gather(-1, groups.expand_as(order).gather(-1, order).argsort(dim=-1, stable=True))
 

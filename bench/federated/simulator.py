@@ -38,27 +38,37 @@ class RoundSimulator:
     """Run a cell's round up to `point` on an attacker's examples (`bench.trip.Simulator`), with new client states."""
 
     name: str
-    """Name which, together with the weights, distinguishes the simulators in a process."""
+    """Name that, together with the weights, distinguishes simulators in a process."""
     model: nn.Module
+    """Model in eval mode."""
     weights: Tensors
     """The server's weights at the start of the round, name → (*shape)."""
     stages: Stages
+    """The defense's stages, with the server's states."""
     federated: Federated
+    """Federated setting."""
     point: Point
+    """Observation point."""
     draw_key: DrawKey
     """Key for the defense's draws, with the attacker's seed; each call sets the key's observation and draw."""
     classes: int
+    """Number of classes."""
     observations: int
+    """Number of observations per reading."""
     public_inputs: Tensor
-    """Public examples, (example, *shape), which fill a batch or a round if the defense mixes examples or clients."""
+    """Public examples (example, *shape); they fill a batch or round if the defense mixes examples or clients."""
     public_labels: Tensor
+    """Labels of `public_inputs` (example,)."""
     whole_round: bool = False
     """True if the defense mixes clients within a round."""
     budget: int = SIMULATIONS
+    """Number of simulations allowed."""
     kept: Kept = field(default_factory=dict)
     """Stored results, shared by a process's cells; equal calls reuse them."""
     used: int = 0
+    """Number of simulations so far."""
     seconds: float = 0.0
+    """Time spent in simulations, in seconds."""
     _asked: set[str] = field(default_factory=set)
 
     def __repr__(self) -> str:
@@ -66,11 +76,10 @@ class RoundSimulator:
         return f"RoundSimulator({self.name!r}, budget={self.budget})"
 
     def __call__(self, inputs: Tensor, labels: Tensor, draw: int) -> dict[str, Tensor]:
-        """Return simulated readings for candidates, name → (reading, observation, *shape), in gradient units.  `inputs`
-        (reading, example, *shape) in [0, 1], `labels` (reading, example); calls with equal `draw` repeat the defense's
-        draws.  Each observation of a candidate counts as a simulation, a repeated call counts once.  Raises
-        `PluginError` beyond the budget.
-        """
+        """Return simulated readings for candidates, name → (reading, observation, *shape), in gradient units. `inputs`
+        (reading, example, *shape) in [0, 1], `labels` (reading, example). Calls with equal `draw` repeat the defense's
+        draws. Each observation of a candidate counts as a simulation, a repeated call counts once. Raises `PluginError`
+        beyond the budget."""
         key = self._key(inputs, labels, draw)
         if key not in self._asked:
             cost = len(inputs) * self.observations
@@ -107,9 +116,8 @@ class RoundSimulator:
         return {name: torch.cat([part[name] for part in parts]) for name in self.weights}
 
     def _rounds(self, inputs: Tensor, labels: Tensor, steps: int) -> Iterator[tuple[Batches, int]]:
-        """Yield rounds whose clients hold the candidates' examples, and the number of readings to keep, since
-        further clients only fill a round.  Client numbers go on across rounds, so no two candidates share a draw.
-        """
+        """Yield rounds whose clients hold the candidates' examples, and the number of readings to keep from each.
+        Further clients only fill a round. Client numbers go on across rounds: no two candidates share a draw."""
         senders = self.federated.per_round if self.point.scope is Scope.AGGREGATE else 1
         count, rows = len(inputs), (len(inputs) * senders, steps, -1)
         if self.point.scope is Scope.EXAMPLE and _batchwise(self._seen()):
@@ -164,9 +172,9 @@ class RoundSimulator:
 def simulator_name(
     stages: Stages, point: Point, federated: Federated, *, defense: str, data: str, weights: Tensors
 ) -> str:
-    """Return a text made from a simulator's settings: simulators with equal texts give equal results for equal
-    calls.  The defense is left out if it has no stage up to `point`.
-    """
+    """Return a text that identifies a simulator: equal texts give equal results for equal calls. `defense` names the
+    defense with its parameters, and is left out if the defense has no stage up to `point`. `data` identifies the data
+    set, and `weights` are the model's weights."""
     digest = hashlib.sha256()
     for values in (weights, *(stages.states[place] for place in sorted(stages.states))):
         for name, value in sorted(values.items()):

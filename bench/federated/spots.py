@@ -1,7 +1,6 @@
-"""Spots: measurements, in a few rounds of a training, of how much the defense changes updates.
+"""Spots: measurements, in a few rounds of a training, of the change that the defense makes to updates.
 
-They reveal defenses which protect trainings less than attacked rounds (`bench.leaderboard.strength`).
-"""
+They reveal defenses that protect trainings less than attacked rounds (`bench.leaderboard.strength`)."""
 
 import math
 from collections.abc import Mapping
@@ -24,10 +23,10 @@ def looked_at(seed: int, rounds: int) -> frozenset[int]:
 
 
 def spot(round_: int, undefended: Tensors, shown: Mapping[Stage, Tensors], mean: Tensors, unit: float) -> Spot | None:
-    """Measure how far each stage moves the first client's undefended update, in gradient units: divided by `unit`.
-    `undefended` and `shown` name → (client, *shape); `shown` at `aggregate` is compared with `mean`, the mean
-    before this stage, both name → (*shape).  Return None for a diverged training: its figures are not finite.
-    """
+    """Measure the change that each stage makes to the first client's undefended update, in round `round_`. Figures are
+    in gradient units: divided by `unit`. `undefended` and `shown` are name → (client, *shape). At `aggregate`, `shown`
+    is compared with `mean`, the mean before this stage; both are name → (*shape). Return None if a figure is not
+    finite, as in a diverged training."""
     alone = {name: value[0] for name, value in undefended.items()}
     squares, sent = {}, alone
     for name, point in POINTS.items():

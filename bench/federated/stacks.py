@@ -39,11 +39,11 @@ class Stack:
     """A model as a sequence of layers with weights and plain functions."""
 
     parts: tuple["_Layer | Callable[[Tensor], Tensor]", ...]
+    """Layers with weights, and functions for the layers without weights, in order."""
 
     def gradients(self, weights: Tensors, inputs: Tensor, labels: Tensor) -> "StackGradients":
-        """Return the gradients for every client at its weights.  `weights` name → (client, *shape), `inputs` (client,
-        example, *shape), `labels` (client, example) or class probabilities (client, example, class).
-        """
+        """Return the gradients for every client at its weights. `weights` name → (client, *shape), `inputs` (client,
+        example, *shape), `labels` (client, example) or class probabilities (client, example, class)."""
         x = inputs.transpose(0, 1)
         seen: list[tuple[_Layer, Tensor]] = []
         outputs: list[Tensor] = []
@@ -76,7 +76,7 @@ class _Term:
 
 
 class StackGradients:
-    """A batch's gradients, formed only on demand; names are in model order."""
+    """Gradients of a batch, computed only if used; names are in model order."""
 
     def __init__(self, terms: Sequence[_Term]) -> None:
         self._terms = terms
@@ -105,7 +105,8 @@ class StackGradients:
         return self._collected(weight, lambda term, _: _bias(term).norm(dim=-1).T)
 
     def weighted(self, factors: Tensors) -> dict[str, Tensor]:
-        """Return each client's mean over examples of gradient times `factors`, name → (client, *shape)."""
+        """Return each client's mean over examples of the gradient times its factor, name → (client, *shape). `factors`
+        name → (client, example)."""
 
         def weight(term: _Term, name: str) -> Tensor:
             share = factors[name].T / len(term.delta)
@@ -171,7 +172,7 @@ def _part(path: str, module: nn.Module) -> "_Layer | Callable[[Tensor], Tensor] 
 
 
 def _out_of_place(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Return an activation which never overwrites its input z in place, because the gradient needs z."""
+    """Return the activation `module` without an overwritten input z, because the gradient needs z."""
     if getattr(module, "inplace", False):
         return lambda x: module(x.clone())
     return module
@@ -190,7 +191,7 @@ def _pool_first(parts: Sequence[Any]) -> list[Any]:
 
 
 def _forward(layer: _Layer, x: Tensor, weights: Tensors) -> tuple[Tensor, Tensor]:
-    """Return a layer's output, (example, client, …), and its input or unfolded columns, a factor of the gradient."""
+    """Return a layer's output (example, client, …), and its input or unfolded columns, which the gradient needs."""
     weight = weights[layer.weight]
     bias = None if layer.bias is None else weights[layer.bias]
     module = layer.module

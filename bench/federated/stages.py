@@ -17,17 +17,20 @@ Output = TypeVar("Output")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawKey:
-    """Key which determines a defense's draws."""
+    """Key that determines a defense's draws."""
 
     seed: int
+    """Seed of the cell."""
     draw: int
     """Number of an independent repetition of the draws."""
     round: int
     """t, the round number."""
     step: int = 0
+    """Number of the local step."""
     observation: int = 0
+    """Number of the repeated observation."""
     colluders: float = 0.0
-    """Share of a client's partners (in NISS its neighbours) which collude with the attacker."""
+    """Share of a client's partners (in NISS its neighbours) that collude with the attacker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,9 @@ class Stages:
     """A defense's transforms in a federated setting, with the transforms' states."""
 
     setting: Setting
+    """Federated setting, as shown to the defense."""
     transforms: Mapping[Stage, tuple[Transform, ...]]
+    """Transforms of each stage, in order."""
     states: Mapping[Place, State]
     """State by place: the server's state, or client states stacked on a first axis in the order of `members`."""
     members: tuple[int, ...] | None = None
@@ -84,10 +89,10 @@ class Stages:
         local: Local | None = None,
         examples: Tensors | None = None,
     ) -> tuple[dict[str, Tensor], "Stages"]:
-        """Return the tensors after a stage, and the stages with their next states.  Leading axes are (client, example)
-        at `input` and `example`, (client,) up to `server`, none at `aggregate`. With `draws` None, draws come from a
-        key for each row.  `norms`, `weights`, `local` and `examples` are fields of `Context`.
-        """
+        """Return the tensors after a stage, and the stages with their next states. `tensors` have the leading axes
+        (client, example) at `input` and `example`, (client,) up to `server`, none at `aggregate`; `clients` are the
+        clients' numbers. With `draws` None, draws come from a key for each row. `norms`, `weights`, `local` and
+        `examples` are fields of `Context`."""
         current, stages = dict(tensors), self
         rows, lead = _rows(stage, current, clients)
         random_index = 0  # counts only random transforms, so that other transforms in between change no draw
@@ -119,9 +124,9 @@ class Stages:
         draws: Draws | None = None,
         weights: Tensors | None = None,
     ) -> tuple[Tensor, Tensor, "Stages"]:
-        """Return a local step's inputs and targets after stage `input`, and the stages with their next states.
-        `inputs` are (client, example, *shape); `targets` (client, example, class) are class probabilities.
-        """
+        """Return a local step's inputs and targets after stage `input`, and the stages with their next states. `inputs`
+        are (client, example, *shape); `targets` (client, example, class) are class probabilities. `clients` are the
+        clients' numbers, and `weights` the model's weights."""
         given = {"inputs": inputs, "targets": targets}
         after, stages = self.apply("input", given, draw_key, clients, draws, weights=weights)
         return after["inputs"], after["targets"], stages
@@ -134,7 +139,8 @@ class Stages:
         values: Tensors,
         context: Context,
     ) -> tuple[Output, "Stages"]:
-        """Call `update` on these clients' state at `place`; return its output and the stages with the next state."""
+        """Call `update` on `values` and the state at `place` of the numbered `clients`. Return its output, and the
+        stages with the next state."""
         state = self.states.get(place)
         if state is None:
             return update(values, {}, context)[0], self
@@ -182,9 +188,9 @@ class Stages:
 
 
 def stages(defense: Defense, setting: Setting, shapes: Shapes) -> Stages:
-    """Return a defense's stages before round 0.  Raises ValueError for an unknown stage, or for a transform inside
-    local steps with a server's state; TypeError for an item other than a `Transform`.
-    """
+    """Return a defense's stages before round 0. `shapes` are the shapes of the model's parameters. Raises ValueError
+    for an unknown stage, or for a transform inside local steps with a server's state. Raises TypeError for an item that
+    is no `Transform`."""
     transforms = {stage: tuple(items) for stage, items in defense.transforms(setting).items()}
     states: dict[Place, State] = {}
     for stage, items in transforms.items():
@@ -207,7 +213,7 @@ def stages(defense: Defense, setting: Setting, shapes: Shapes) -> Stages:
 
 
 def _rows(stage: Stage, tensors: Tensors, clients: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], ...], int]:
-    """Return each row's numbers in draw keys, (client, example) or (client,), and the number of leading axes."""
+    """Return each row's client and example numbers for the draw keys, and the number of leading axes."""
     if stage == "aggregate":
         return ((),), 0
     if stage in ("input", "example"):

@@ -31,6 +31,7 @@ class StraightThrough:
     """A transform in a form that an attacker can differentiate."""
 
     transform: Transform
+    """The transform."""
     slopes: Slopes | None = None
     """Derivative as a multiple of the identity for each tensor; None: torch's derivative."""
     stated: bool = True
@@ -41,7 +42,8 @@ class StraightThrough:
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State] | None:
-        """Return a gradual version of relative `width` (`Transform.smoothed`), or None without a hard decision."""
+        """Return a gradual version of relative `width` (`Transform.smoothed`) for `tensors`, and the next state. None
+        without a hard decision."""
         stated = self.transform.smoothed(tensors, state, context, width)
         if stated is not None or not self.by_coordinate:
             return stated
@@ -61,9 +63,8 @@ class StraightThrough:
 
 
 def straight_through(transform: Transform, probe: Tensors, state: State, context: Context) -> StraightThrough:
-    """Return the best differentiable form of a transform, chosen by trials on a probe, name → (*lead, *shape).  If the
-    transform's code fails because an attacker lacks its inputs, the code's error is raised.
-    """
+    """Return the best differentiable form of a transform, chosen by trials on `probe`, name → (*lead, *shape). If the
+    transform's code fails because an attacker lacks its inputs, the code's error is raised."""
     context = replace(context, draws=CentralDraws(lead=context.lead))
     stated = transform.expected(probe, state, context) is not None
     plain = StraightThrough(transform)
@@ -106,9 +107,8 @@ def _expected(
 
 
 def _is_right(plain: StraightThrough, probe: Tensors, state: State, context: Context, agree: float = _AGREE) -> bool:
-    """Return whether the derivative predicts the effect of a 1 % change, in random directions.  A rounding fails:
-    its derivative is 0 within a step, or reflects only the changed step size.
-    """
+    """Return whether the derivative predicts the effect of a 1 % change, in random directions, to a share `agree`. A
+    rounding fails: its derivative is 0 within a step, or reflects only the changed step size."""
     for number in range(_DIRECTIONS):
         step = _direction(probe, number)
         change = _difference(plain, probe, step, state, context)
@@ -134,7 +134,7 @@ def _is_right(plain: StraightThrough, probe: Tensors, state: State, context: Con
 
 
 def _slopes(plain: StraightThrough, probe: Tensors, state: State, context: Context) -> Slopes:
-    """Return a factor for each tensor: factor·change fits the effect of a 1 % change best; a factor ≤ 0 becomes 1."""
+    """Return a factor for each tensor: factor · change fits the effect of a 1 % change best. A factor ≤ 0 becomes 1."""
     along, size = dict.fromkeys(probe, 0.0), dict.fromkeys(probe, 0.0)
     for number in range(_DIRECTIONS):
         step = _direction(probe, number)

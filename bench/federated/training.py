@@ -40,13 +40,20 @@ class Progress:
     round: int
     """Number of finished rounds."""
     weights: dict[str, Tensor]
+    """Global weights, name → (*shape)."""
     stages: Stages
+    """The defense's stages with their states."""
     curve: tuple[tuple[int, float], ...] = ()
+    """Pairs (round, test accuracy) of the tests so far."""
     checkpoints: Mapping[int, dict[str, Tensor]] = field(default_factory=dict)
+    """Saved weights by round."""
     diverged: bool = False
+    """True if the weights are no longer finite."""
     # costs for Bayesian accounting, if the cell requests it: level → (round, order)
     costs: Mapping[str, Tensor] = field(default_factory=dict)
+    """Privacy costs of the Bayesian accountant, level → (round, order)."""
     spots: tuple[Spot, ...] = ()
+    """Measured changes that the defense made to updates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +61,19 @@ class TrainingJob:
     """The fixed inputs of a training."""
 
     cell: TrainingCell
+    """Configuration of the training."""
     data: Data
+    """Data set."""
     clients: NDArray[np.int64]
     """Each client's examples, (client, example), as positions in the training split."""
     model: nn.Module
+    """Model; its parameters are not used."""
     device: torch.device = torch.device("cpu")
+    """Device of the training."""
     chunk: int = CHUNK
+    """Number of clients trained together."""
     threads: int = 1
+    """Number of threads; each trains a chunk."""
 
 
 def begin(job: TrainingJob, weights: Tensors, stages: Stages) -> Progress:
@@ -78,10 +91,9 @@ def begin(job: TrainingJob, weights: Tensors, stages: Stages) -> Progress:
 
 
 def train(job: TrainingJob, start: Progress, proceed: Callable[[Progress], bool] = lambda progress: True) -> Progress:
-    """Run the remaining rounds and return the progress, with test accuracies at the cell's interval and at the end.
-    `proceed` is called after every round and returns whether to continue.  Non-finite weights end the training
-    with `Progress.diverged`, without an error.
-    """
+    """Run the remaining rounds, and return the progress with test accuracies at the cell's interval and at the end.
+    `proceed` is called after every round, and returns whether to continue. Non-finite weights end the training with
+    `Progress.diverged`, without an error."""
     cell, now, net = job.cell, start, network(job.model)
     accountant, examples = None, len(job.data.training)
     if cell.bayesian is not None:
@@ -148,7 +160,7 @@ def _round(job: TrainingJob, net: Network, accountant: bayesian.Accountant | Non
 
 
 def participants(cell: TrainingCell, round_: int) -> tuple[int, ...]:
-    """Return the K clients in a round, drawn by key, in ascending order."""
+    """Return the K clients of round `round_`, drawn by key, in ascending order."""
     drawn = rng.generator(cell.seed, "participants", round_).permutation(cell.federated.clients)
     return tuple(int(client) for client in np.sort(drawn[: cell.federated.per_round]))
 
@@ -156,7 +168,7 @@ def participants(cell: TrainingCell, round_: int) -> tuple[int, ...]:
 def updates(
     job: TrainingJob, net: Network, before: Progress, chosen: tuple[int, ...], draw_key: DrawKey
 ) -> tuple[dict[str, Tensor], Stages]:
-    """Return the chosen clients' updates before stage `client`, name → (client, *shape), and the next stages."""
+    """Return the updates of the clients `chosen` before stage `client`, name → (client, *shape), and next stages."""
 
     def part(clients: tuple[int, ...]) -> tuple[dict[str, Tensor], Stages]:
         batches, _ = local_batches(job.cell, job.data, job.clients, clients, before.round)
@@ -184,9 +196,8 @@ def updates(
 
 @contextmanager
 def _threads(count: int) -> Iterator[Callable[..., Iterator[tuple[dict[str, Tensor], Stages]]]]:
-    """Yield a `map` which runs each chunk in a thread.  PyTorch uses a single thread meanwhile, because its division
-    of a product among threads affects the last bit.
-    """
+    """Yield a `map` that runs each chunk in a thread. PyTorch uses a single thread meanwhile: its division of a product
+    among threads affects the last bit."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -200,7 +211,8 @@ def _threads(count: int) -> Iterator[Callable[..., Iterator[tuple[dict[str, Tens
 
 
 def accuracy(model: nn.Module, weights: Tensors, test: Split, examples: int) -> float:
-    """Return the share of the first `examples` test examples which the model classifies correctly, in [0, 1]."""
+    """Return the share of the first `examples` test examples that the model classifies correctly with `weights`, in [0,
+    1]."""
     count = min(examples, len(test))
     inputs = torch.from_numpy(test.floats(slice(0, count))).to(next(iter(weights.values())).device)
     correct = 0

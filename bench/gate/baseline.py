@@ -37,8 +37,9 @@ class Baseline:
     margins: Mapping[str, float]
     """Map from metric name to margin, for all `GATE_METRICS`."""
     request: Request | None
-    """The matrix and options with which the run was started; None if unknown."""
+    """The matrix and options that started the run; None if unknown."""
     records: tuple[Record, ...]
+    """Shortened records of the run."""
     oldest: tuple[Record, ...] = ()
     """Records of the first baseline, if later baselines replaced this first baseline."""
 
@@ -54,7 +55,8 @@ class _File(Frozen):
 
 
 def of_run(records: Iterable[Record], request: Request | None, margins: Mapping[str, float]) -> Baseline:
-    """Make a baseline from a run's records; `margins` replace defaults. Raises `BenchError` without a finished cell."""
+    """Make a baseline from a run's records; `margins` replace the default margins. `request` holds the matrix and
+    options of the run, None if unknown. Raises `BenchError` if no cell has finished."""
     kept = tuple(map(for_baseline, records))
     if not any(record.status == "done" for record in kept):
         raise BenchError("the run has no finished cell: nothing to compare with later")
@@ -74,7 +76,7 @@ def write(path: Path, baseline: Baseline) -> None:
 
 
 def replacing(made: Baseline, earlier: Baseline) -> Baseline:
-    """Return the new baseline `made` with `earlier`'s oldest records, if both have the same protocol version."""
+    """Return the new baseline `made`, with the oldest records of `earlier` if both have the same protocol version."""
     oldest = earlier.oldest or earlier.records
     protocols = {record.protocol for record in (*made.records, *oldest)}
     return replace(made, oldest=oldest if len(protocols) == 1 and oldest != made.records else ())
@@ -106,11 +108,9 @@ def read(path: Path) -> Baseline:
 
 
 def _taken_out(text: str, name: str, intern: Interner) -> tuple[list[Record], str]:
-    """Cut the list `name` out of the JSON text; return (the list's records, the remaining text).
-
-    Records are parsed one by one, because 10⁵ records as a single JSON object take gigabytes. Raises `RecordError` for
-    an invalid record, `ValueError` for an invalid list.
-    """
+    """Cut the list `name` out of the JSON text; return the list's records and the remaining text. Records are parsed
+    one by one, because 10⁵ records as a single JSON object take gigabytes. Raises `RecordError` for an invalid record,
+    `ValueError` for an invalid list."""
     records: list[Record] = []
     start = _LISTS[name].search(text)
     if start is None:

@@ -99,10 +99,8 @@ def _wider(verdict: Verdict) -> Iterator[str]:
 
 
 def junit(verdict: Verdict) -> str:
-    """Return JUnit XML with a test case for each comparison, and for each defense that could not be compared.
-
-    Weaker is a failure; inconclusive is an error, never a pass.
-    """
+    """Return JUnit XML with a test case for each comparison, and for each defense that could not be compared. The
+    outcome *weaker* is a failure. *Inconclusive* is an error, never a pass."""
     suites: dict[str, list[tuple[str, str, str, str]]] = {}
     for row in verdict.comparisons:
         case = (f"{row.point}.{row.defense}", row.metric, row.outcome, sentence(row))

@@ -37,14 +37,17 @@ class GateMetric:
     """A metric that the gate compares."""
 
     name: str
+    """Name of the metric."""
     sign: int
     """+1 if a rise is worse, −1 if a fall is worse."""
     margin: float
     """Default margin: the smallest worsening that counts as weaker."""
     words: str
+    """The metric in words."""
     of: str = "examples"
     """The items that are paired: examples, readings, trainings or points."""
     unit: str = ""
+    """Unit, for tables."""
 
 
 GATE_METRICS = {
@@ -69,10 +72,15 @@ class Comparison:
     """A metric compared for a subject: a defense under a condition at a point, or a defense's trainings."""
 
     metric: str
+    """Name of the metric."""
     title: str
+    """The condition in words."""
     defense: str
+    """The defense with its parameters."""
     point: str
+    """Interception point; empty for trainings."""
     outcome: Outcome
+    """`pass`, `weaker` or `inconclusive`."""
     before: float
     """The metric's mean over the pairs in the earlier run."""
     after: float
@@ -84,18 +92,21 @@ class Comparison:
     upper: float
     """One-sided 95 % upper bound of the worsening."""
     margin: float
+    """Smallest worsening that counts as weaker."""
     p: float
     """p-value for the hypothesis of no worsening, adjusted by Holm's method."""
     pairs: int
+    """Number of pairs."""
     clusters: int
+    """Number of clusters: seeds of the weights."""
     needed: int | None = None
     """Estimated number of pairs required for a decision; None if decided or unknown."""
     reason: str | None = None
     """Reason for an inconclusive comparison."""
     attacks: tuple[str, ...] = ()
-    """Attacks in the later run that reconstruct examples which did not leak in the earlier run."""
+    """Attacks of the later run that reconstruct examples protected in the earlier run."""
     drifted: bool = False
-    """Whether the outcome is pass although the defense is significantly weaker, by less than the margin."""
+    """True if the outcome is pass although the defense is significantly weaker, by less than the margin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,15 +114,19 @@ class Verdict:
     """The gate's result: an outcome, and a comparison for each metric and subject (defense, condition, point)."""
 
     outcome: Outcome
+    """`weaker` for a weaker comparison or a fault; `inconclusive` without enough evidence; else `pass`."""
     comparisons: tuple[Comparison, ...]
+    """All comparisons."""
     unpaired: tuple[tuple[str, str], ...]
     """Pairs (subject, reason why the subject was not compared)."""
     changes: tuple[str, ...]
     """Code changes between the two runs, in words."""
     cells: int
+    """Number of compared cells."""
     faults: tuple[tuple[str, str, str], ...] = ()
-    """(flag code, subject, text) for each broken contract, and for measurements that refute a description or an ε."""
+    """(flag code, subject, text) for each broken contract, and for each measurement against a description or an ε."""
     since_oldest: tuple[Comparison, ...] = ()
+    """Comparisons that are weaker than in the oldest baseline."""
 
     @property
     def wider(self) -> dict[str, float]:
@@ -138,7 +153,7 @@ class Verdict:
 
 
 def with_oldest(result: Verdict, oldest: Verdict) -> Verdict:
-    """Return `result` with the weaker comparisons in `oldest`, the verdict against the oldest baseline."""
+    """Return `result` with the weaker comparisons of `oldest`, the verdict against the oldest baseline."""
     weaker = tuple(row for row in oldest.comparisons if row.outcome == "weaker")
     return replace(result, since_oldest=weaker, outcome="weaker" if weaker else result.outcome)
 
@@ -149,11 +164,9 @@ def verdict(
     margins: Mapping[str, float] | None = None,
     changes: Sequence[str] = (),
 ) -> Verdict:
-    """Compare every record in `before` with the same cell's record in `after`.
-
-    `margins` (metric → margin) replace default margins; `changes` (code changes in words) are stored in the verdict.
-    Raises `BenchError` for an unknown metric, a margin not above zero, and differing protocol versions.
-    """
+    """Compare every record in `before` with the record of the same cell in `after`. `margins` (metric → margin) replace
+    default margins. `changes` (code changes in words) are stored in the verdict. Raises `BenchError` for an unknown
+    metric, a margin not above zero, and differing protocol versions."""
     allowed = {name: metric.margin for name, metric in GATE_METRICS.items()} | dict(margins or {})
     for name, margin in allowed.items():
         if name not in GATE_METRICS:
@@ -188,7 +201,7 @@ _Subject = tuple[str, str, str]  # condition's title, defense, and point or "tra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Measurement:
-    """A metric's values for a subject, not yet compared with the margin; `increase` is the worsening."""
+    """Values of a metric for a subject (a defense under a condition at a point), not yet compared with the margin."""
 
     metric: GateMetric
     subject: _Subject
@@ -221,7 +234,7 @@ def _pair_up(old: Mapping[str, Record], new: Mapping[str, Record]) -> tuple[_Pai
 
 
 def _obstacle(before: Record, after: Record | None) -> str | None:
-    """Return why two records cannot be compared; None if they can."""
+    """Return the reason why two records cannot be compared; None if they can."""
     if before.status != "done":
         return f"{before.status} in the baseline"
     if after is None:
@@ -327,7 +340,7 @@ def _training_figure(record: Record, name: str) -> float | None:
 
 
 def _nearest(worst: WorstCase) -> dict[ExampleKey, float]:
-    """Map each example to its smallest RMSE over the attacks; 1, the maximum, without a finite value."""
+    """Map each example to its smallest RMSE over the attacks; 1, the maximum, if no attack has a finite RMSE."""
     least = dict.fromkeys(worst.leaked, 1.0)
     for attack, scores in worst.scores.items():
         if not attack.startswith(GRADIENT_FREE):
@@ -357,12 +370,12 @@ def _of_shares(name: str, before: WorstCase, after: WorstCase, subject: _Subject
 
 
 def _hits(worst: WorstCase, name: str) -> Mapping[ExampleKey, bool]:
-    """Map each example to whether any attack succeeded in the sense of the metric `name`, such as `identified`."""
+    """Map each example to True if any attack succeeded by the metric `name`, such as `identified`."""
     return {"identified": worst.identified, "named": worst.named}.get(name, worst.leaked)
 
 
 def _of_epsilon(pairs: _Pairs, margin: float) -> Iterable[Comparison]:
-    """Compare ε at each point: ε has no sampling error, so no test is needed; a missing ε counts as infinite."""
+    """Compare ε at each point; a missing ε counts as infinite. ε has no sampling error: no test is needed."""
     spending = [(old, new) for old, new in pairs if old.attack and old.attack.privacy.epsilon is not None]
     now = {condition.key: condition for condition in by_condition(new for _, new in spending)}
     for condition in by_condition(old for old, _ in spending):
@@ -464,7 +477,8 @@ def _judged(measurements: Sequence[_Measurement], margins: Mapping[str, float]) 
 
 
 def _needed(increase: Increase, margin: float, lower: float, upper: float, least: int) -> int | None:
-    """Estimate the pairs required for a decision, because bounds narrow with the square root of the number of pairs."""
+    """Estimate the number of pairs that a decision requires; None if unknown. Bounds narrow with the square root of the
+    number of pairs."""
     if increase.freedom < 1:
         return max(least, 2 * increase.pairs) if increase.pairs > 1 else None
     if increase.estimate < margin:

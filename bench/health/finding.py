@@ -11,6 +11,10 @@ class Finding:
     """A line printed by `bench doctor`; status `warn` means that runs work without the missing part."""
 
     name: str
+    """Name of the checked part."""
     state: State
+    """`ok`, `warn` or `fail`."""
     detail: str
+    """Result in words."""
     remedy: str = ""
+    """Step that mends a fault; empty if none is needed."""

@@ -37,7 +37,8 @@ _SAME = "install both from one index in one command: both CPU-only, or both for 
 
 
 def probe(timeout: float = 120) -> dict[str, Any]:
-    """Return torch's version, GPUs and threads as seen by a fresh interpreter within `timeout` s, or `torch error`."""
+    """Return torch's version, GPUs and threads as seen by a fresh interpreter within `timeout` seconds. If torch cannot
+    be imported, the key `torch error` holds the reason."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", _PROBE], capture_output=True, text=True, timeout=timeout, check=False

@@ -11,7 +11,8 @@ def entries_of(cell: AnyCell) -> dict[str, str]:
 
 
 def foreign(kind: str, name: str) -> bool:
-    """Return whether an attack, defense, model or data set (`kind`) comes from outside bench."""
+    """Return whether the entry `name` of the `kind` "attacks", "defenses", "models" or "datasets" comes from outside
+    bench."""
     return not registry.origin(kind, name).built_in
 
 

@@ -1,4 +1,4 @@
-"""A plug-in process, seen from the process which started it."""
+"""A plug-in process, seen from the process that started it."""
 
 import os
 import pickle
@@ -25,7 +25,7 @@ class HelperDied(PluginError):
 
 
 class _Copy:
-    """A forked copy of this process that serves calls, with those methods of `subprocess.Popen` which are used here."""
+    """A forked copy of this process that serves calls; its methods are a part of `subprocess.Popen`."""
 
     def __init__(self, descriptor: int) -> None:
         self._pid = os.fork()
@@ -64,9 +64,8 @@ class Helper:
 
     def call(self, function: Callable[..., T], *arguments: Any, on_progress: OnProgress | None = None) -> T:
         """Run `function(*arguments, state)` in the plug-in process; `state` is its `bench.isolation.served.State`.
-        `on_progress` receives a training's progress (None: dropped).  Raises the function's error, or
-        `HelperDied`.
-        """
+        `on_progress` receives a training's progress; None drops the progress. Raises the function's error, or
+        `HelperDied`."""
         pipe = self._pipe if self._pipe is not None else self._start()
         try:
             pipe.send_bytes(pickle.dumps((function, arguments)))
@@ -85,9 +84,8 @@ class Helper:
         return result
 
     def fork(self) -> None:
-        """Start the plug-in process as a copy of this process, to save the imports' time.  This process must have a
-        single thread and hold no true examples, because a copy inherits its memory.
-        """
+        """Start the plug-in process as a copy of this process, which saves the time of imports. This process must have
+        a single thread and hold no true examples, because a copy inherits its memory."""
         ours, theirs = Pipe()
         self._process = _Copy(theirs.fileno())
         self._introduce(ours, theirs)

@@ -69,7 +69,8 @@ class Isolation:
         return HERE.data(cell, context, memory)
 
     def attack_together(self, cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
-        """Do as `Here.attack_together`, if attack, defense, model and data set are bench's; else do nothing."""
+        """Do as `Here.attack_together` for `cell` and the cells of `company` without plug-in code. If `cell` itself has
+        plug-in code, do nothing."""
         if not self.concerns(cell):
             HERE.attack_together(cell, [other for other in company if not self.concerns(other)], context, memory)
 
@@ -98,9 +99,8 @@ class Isolation:
     def train(
         self, cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
     ) -> tuple[TrainingResult, TrainingCost]:
-        """Train in a plug-in process.  This process then measures the accuracy of the last tested checkpoint, and
-        raises `PluginError` for a different accuracy.
-        """
+        """Train in a plug-in process; `on_progress` receives the training's progress. This process then measures the
+        accuracy of the last tested checkpoint, and raises `PluginError` if the accuracy differs."""
         if not self.concerns(cell):
             return HERE.train(cell, context, memory, on_progress)
         result, cost = _twice(
@@ -113,7 +113,8 @@ class Isolation:
         return result, cost
 
     def ask(self, function: Callable[..., T], kind: str, entry: Entry) -> T:
-        """Return `function`'s value for an attack, defense, model or data set, from a plug-in process; cached."""
+        """Return the value of `function(kind, entry)` from a plug-in process; a repeated call returns the stored value.
+        `kind` is "attacks", "defenses", "models" or "datasets"."""
         key = (function.__qualname__, kind, entry.model_dump_json())
         if key not in self._answers:
             self._answers[key] = self._pipeline.call(function, kind, entry)
@@ -146,11 +147,9 @@ class Isolation:
 
 
 def _twice(answer: Callable[[Callable[[], RunContext]], T], cell: AnyCell, context: RunContext) -> T:
-    """Return `answer`'s value; if a process dies, call `answer` again, since the machine may be at fault.
-
-    `answer` receives a function that returns the context with the remaining time.  Raises `PluginError` for a second
-    death, and for a death at the time limit.
-    """
+    """Return the value of `answer`; if a process dies, call `answer` again, since the machine may be at fault. `answer`
+    receives a function that returns the context with the remaining time. Raises `PluginError` for a second death, and
+    for a death at the time limit."""
     began, limit = time.monotonic(), context.time_limit
 
     def remaining() -> RunContext:

@@ -43,9 +43,8 @@ def _exit_with(parent: int) -> None:
 
 @contextmanager
 def exit_after(seconds: float, trace: Path) -> Iterator[None]:
-    """End the process if this context lasts longer than `seconds`, and write all threads' stacks to `trace` first.
-    This works even while the interpreter is blocked.  Raises `StorageError` if `trace` cannot be written.
-    """
+    """End the process if this context lasts longer than `seconds`, even while the interpreter is blocked. All threads'
+    stacks are first written to the file `trace`. Raises `StorageError` if the file cannot be written."""
     try:
         trace.parent.mkdir(parents=True, exist_ok=True)
         trace.unlink(missing_ok=True)
@@ -65,7 +64,8 @@ _TRACE = " (where it was: "
 
 
 def timeout_reason(seconds: float, trace: Path | None = None) -> str:
-    """Return the reason for a cell beyond its time limit; `trace` is the file with the threads' stacks, or None."""
+    """Return the reason for a cell beyond its time limit of `seconds`. `trace` is the file with the threads' stacks, or
+    None."""
     where = "" if trace is None else f"{_TRACE}{trace})"
     return f"took longer than the time limit of {seconds:g} s; give --time-limit more, or mend what hangs{where}"
 
@@ -76,5 +76,6 @@ def without_trace(reason: str) -> str:
 
 
 def trace_path(run: Path, cell_id: str, role: str = "") -> Path:
-    """Return the path of the file with threads' stacks at the cell's time limit; `role` names a plug-in process."""
+    """Return the path, in the run folder `run`, of the file with threads' stacks for the cell with id `cell_id`. `role`
+    names a plug-in process; empty for this process."""
     return run / "hung" / f"{cell_id}{'.' if role else ''}{role}.txt"

@@ -61,10 +61,9 @@ def raw_data(cell: AnyCell, context: RunContext, state: State) -> tuple[Raw, boo
 
 
 def observe(cell: AttackCell, context: RunContext, state: State) -> tuple[bytes, Diagnosis]:
-    """Observe the cell; return its readings as bytes for the attacker's process, and the checks of the readings.
-
-    The true examples are drawn in this process.  Readings of a plain attacker under a built-in model are sent without
-    the model, so the receiver runs no plug-in code.  Other readings are pickled.
+    """Observe the cell; return its readings as bytes for the attacker's process, and the checks of the readings. The
+    true examples are drawn in this process. Readings of a plain attacker under a built-in model are sent without the
+    model: the receiver then runs no plug-in code. Other readings are pickled. Raises `PluginError` if pickling fails.
     """
     observation = draw_and_observe(cell, context, state.memory)
     if not needs_plugins(cell):
@@ -79,7 +78,7 @@ def observe(cell: AttackCell, context: RunContext, state: State) -> tuple[bytes,
 
 
 def hold(reading: bytes, cell: AttackCell, state: State) -> ReadingKey:
-    """Keep readings for the next `attempt`, and return their key."""
+    """Keep the readings in the bytes `reading` for the next `attempt`, and return their key."""
     if needs_plugins(cell):
         received: Reading = pickle.loads(reading)
     else:
@@ -143,7 +142,7 @@ def serve(descriptor: int) -> None:
 
 
 def _limited(arguments: tuple[Any, ...], role: str) -> Any:
-    """Return a context which ends the process at the cell's time limit, even if a plug-in blocks the interpreter."""
+    """Return a context that ends the process at the cell's time limit, even if a plug-in blocks the interpreter."""
     context = next((each for each in arguments if isinstance(each, RunContext)), None)
     cell = next((each for each in arguments if isinstance(each, AttackCell | TrainingCell)), None)
     if context is None or cell is None or context.time_limit is None:

@@ -20,7 +20,7 @@ from bench.kinds.known import named
 
 
 def dump(value: Any) -> bytes:
-    """Return the value as bytes; tensors become arrays."""
+    """Return `value` as bytes for `load`; tensors become arrays."""
     buffer = io.BytesIO()
     _Pickler(buffer, protocol=5).dump(value)
     return buffer.getvalue()

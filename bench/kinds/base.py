@@ -29,21 +29,24 @@ class Values(Protocol):
         """Return reconstructed values as float64, moved to the nearest allowed value."""
 
     def apart(self, truth: ArrayLike, guess: ArrayLike) -> Floats:
-        """Return each guess's distance to its true example, (reading, example, *shape) twice → (reading, example)."""
+        """Return the distance of each guess to its true example: (reading, example). `truth` and `guess` are (reading,
+        example, *shape)."""
 
     def distances(self, first: Floats, second: Floats) -> Floats:
-        """Return distances between n and m examples, (..., n, value) and (..., m, value) → (..., n, m), in [0, 1]."""
+        """Return distances between the examples `first` (..., n, value) and `second` (..., m, value). Distances are
+        (..., n, m), in [0, 1]."""
 
     def centre(self, examples: Array) -> Array:
         """Return the example nearest to all examples on average, (example, *shape) → (*shape)."""
 
     def draw(self, random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Draw values of this shape without knowledge of the data."""
+        """Draw values of this shape with the generator `random`, without knowledge of the data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Success:
-    """Success rule: a leaked example is near to its reconstruction, and beats the best prior-only guess by a margin."""
+    """Success rule: a leaked example is near to its reconstruction, and nearer than the best prior-only guess by a
+    margin."""
 
     words: str
     """The rule's text for messages."""
@@ -76,15 +79,19 @@ class Kind:
     article: str
     """Name with its article, for messages: "an image"."""
     plural: str
+    """Plural name, for messages: "images"."""
     axes: tuple[str, ...]
     """Names of an example's axes."""
     values: Values
+    """Arithmetic on example values."""
     success: Success
+    """Success rule of an attack."""
     pixels: Callable[[NDArray[Any]], NDArray[Any]]
     """Renderer: (n, *shape) → (n, height, width, 3), colours in [0, 1]."""
     default_dataset: str
     """Name of a data set that needs no files, for contracts."""
     default_model: str
+    """Name of a model for `default_dataset`, for contracts."""
     shapes: tuple[tuple[int, ...], ...]
     """Example shapes that model contracts try, ascending."""
     spatial: bool = False

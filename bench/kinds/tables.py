@@ -14,9 +14,8 @@ MARGIN_DB = 3.0  # over the best prior-only guess
 
 
 def _reached(figures: Figures) -> Booleans:
-    """Require a standardised numeric RMSE ≤ .2, and ≥ 90 % right categorical groups.  For an absent type of columns
-    the metric is NaN and passes; a reconstruction with NaN has a NaN `rmse` and fails.
-    """
+    """Require a standardised numeric RMSE of at most .2, and at least 90 % right categorical groups. For an absent type
+    of columns the metric is NaN and passes. A reconstruction with NaN has a NaN `rmse` and fails."""
     far = np.asarray(figures["numeric_rmse"], np.float64) > NUMERIC_RMSE
     wrong = np.asarray(figures["groups_right"], np.float64) < GROUPS_RIGHT
     return ~np.isnan(np.asarray(figures["rmse"], np.float64)) & ~far & ~wrong

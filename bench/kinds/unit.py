@@ -25,7 +25,8 @@ def clipped(guess: ArrayLike) -> Floats:
 
 
 def mse(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Return each example's unclipped mean squared difference: (reading, example, *shape) → (reading, example)."""
+    """Return the mean squared difference of each example: (reading, example). `truth` and `guess` are (reading,
+    example, *shape); values are not clipped."""
     with np.errstate(over="ignore"):  # a diverged example may be too large to square: inf is the answer
         squares = (np.asarray(truth, np.float64) - np.asarray(guess, np.float64)) ** 2
         means: Floats = squares.reshape(*squares.shape[:2], -1).mean(axis=-1)
@@ -61,7 +62,8 @@ class Unit:
         return mse(truth, guess)
 
     def distances(self, first: Floats, second: Floats) -> Floats:
-        """Return mean squared differences, computed as a² + b² - 2ab; exact to about 1e-9."""
+        """Return mean squared differences between the examples `first` and `second`, exact to about 1e-9. The
+        differences are computed as a² + b² - 2ab."""
         squares = (first**2).sum(-1)[..., :, None] + (second**2).sum(-1)[..., None, :]
         means: Floats = (squares - 2 * first @ second.swapaxes(-1, -2)) / first.shape[-1]
         return means

@@ -13,7 +13,8 @@ _LISTS = {*AXES, *TRAIN_AXES}
 
 
 def tables(content: Mapping[str, Any], kind: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return (key, content) of each block of a `kind`, such as "attack"; without `[[attack]]`, of `[axes]`."""
+    """Return (key, content) of each block of a `kind`, such as "attack". Without a block `[[attack]]`, the axes of
+    `[axes]` count as its content."""
     blocks = content.get(kind)
     if kind == "attack" and not blocks:
         axes = content.get("axes")
@@ -23,10 +24,8 @@ def tables(content: Mapping[str, Any], kind: str) -> list[tuple[str, dict[str, A
 
 
 def written_out(errors: Errors, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace each `sweep` by its values, and each `[[published]]` block by a table per published figure.
-
-    Raises `MatrixError` for a matrix with too many combinations.
-    """
+    """Return the matrix's `content` with each `sweep` replaced by its values. Each `[[published]]` block becomes a
+    table per published figure. Raises `MatrixError` for too many combinations."""
     _check_size(errors, content)
     content = dict(content)
     if isinstance(content.get("axes"), dict):

@@ -19,10 +19,8 @@ def preset_names(folder: Path = PRESETS) -> tuple[str, ...]:
 
 
 def located(source: str | Path, errors: Errors, folder: Path = PRESETS) -> Path:
-    """Return the path of a matrix; `source` is a `Path`, a text ending in `.toml`, or a preset's name.
-
-    Raises `MatrixError` for a missing file or an unknown preset.
-    """
+    """Return the path of a matrix; `source` is a `Path`, a text that ends in `.toml`, or the name of a preset in
+    `folder`. Raises `MatrixError` for a missing file or an unknown preset."""
     if isinstance(source, Path) or source.endswith(".toml"):
         try:
             if Path(source).is_file():
@@ -40,7 +38,7 @@ def located(source: str | Path, errors: Errors, folder: Path = PRESETS) -> Path:
 
 
 def document(path: Path, errors: Errors) -> dict[str, Any]:
-    """Read a TOML file's content; raise `MatrixError` for invalid TOML, and for too large files or values."""
+    """Read a TOML file's content; raises `MatrixError` for invalid TOML, and for too large files or values."""
     table: dict[str, Any] = {}
     try:
         with path.open("rb") as file:

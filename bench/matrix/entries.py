@@ -12,17 +12,15 @@ KINDS = {"dataset": "datasets", "model": "models", "attack": "attacks", "defense
 
 
 class Registry(Protocol):
-    """The functions of `bench.registry.entries` which a matrix needs."""
+    """The functions of `bench.registry.entries` that a matrix needs."""
 
     def names(self, kind: str, /) -> Iterable[str]: ...
     def load(self, kind: str, name: str, /) -> type: ...
 
 
 def registered(axis: str, raw: Any, registry: Registry) -> Entry:
-    """Validate a value on an axis, such as `"prune"` or `{ name = "prune", share = 0.7 }`, and return its entry.
-
-    Omitted parameters get their defaults.  Raises `Wrong` with a line for each mistake.
-    """
+    """Validate the value `raw` on an axis, such as `"prune"` or `{ name = "prune", share = 0.7 }`; return its entry.
+    Omitted parameters get their defaults. Raises `Wrong` with a line for each mistake."""
     table = {"name": raw} if isinstance(raw, str) else raw
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
         raise Wrong(expected("a name, or a table with a name", raw, '{ name = "…" }'))
@@ -40,7 +38,7 @@ def registered(axis: str, raw: Any, registry: Registry) -> Entry:
 
 
 def _build(cls: type, params: dict[str, Any], name: str) -> Any:
-    """Make an instance of `cls`; raise `Wrong` with a line for each wrong parameter (`build` stops at the first)."""
+    """Make an instance of `cls`; raises `Wrong` with a line for each wrong parameter."""
     types = {item.name: item.type for item in parameters(cls)}
     errors = []
     for parameter, value in list(params.items()):

@@ -23,10 +23,12 @@ _ANY_ATTACK = {name: AttackCell.model_fields[name].default for name in marked(At
 
 @dataclass(frozen=True, slots=True)
 class PlannedCell:
-    """A cell in a run's plan; `impossible` is the reason why the cell cannot run (recorded as n/a), or None."""
+    """A cell in a run's plan; an impossible cell is recorded as n/a."""
 
     cell: AttackCell | TrainingCell
+    """The cell's configuration."""
     impossible: str | None
+    """Reason why the cell cannot run; None if it can."""
 
 
 @dataclass(slots=True)
@@ -53,7 +55,7 @@ class _Plan:
         return self.trainings.setdefault(cell.id, cell)
 
     def attack(self, row: Combination) -> AttackCell:
-        """Return a combination's attack cell; plan the training which makes the attacked weights, if necessary."""
+        """Return the attack cell of a combination; plan the training of the attacked weights, if necessary."""
         fields = self.fields(row)
         weights = fields.get("weights")
         if isinstance(weights, Weights) and weights.train is not None and weights.round is not None:
@@ -100,10 +102,8 @@ def expand(matrix: Matrix, facts_of: FactsOf, *, registry: Registry = _registry)
 
 
 def _in_cascades(cells: Sequence[AttackCell], plan: _Plan) -> list[AttackCell]:
-    """Return the cells with `after` set: the ids of earlier cells which differ only in the attack.
-
-    Impossible cells and cells with a granted gallery are in no cascade.
-    """
+    """Return the cells with `after` set: the ids of earlier cells that differ only in the attack. Impossible cells and
+    cells with a granted gallery are in no cascade."""
     chains: dict[str, tuple[str, ...]] = {}
     placed: dict[str, AttackCell] = {}
     for cell in cells:

@@ -24,18 +24,24 @@ _SMALL = 20_000_000  # parameters of a model that is tried with real numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetFacts:
-    """A data set's properties for planning; `training` is the number of training examples."""
+    """Properties of a data set that planning needs."""
 
     sha256: str
+    """Hash over the data arrays."""
     subset: str | None
+    """Name of the subset; None for the whole data set."""
     kind: Kind
+    """Kind of data."""
     shape: tuple[int, ...]
+    """Shape of an example."""
     classes: int
+    """Number of classes."""
     training: int
+    """Number of training examples."""
 
 
 def impossible(cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry: Registry = _registry) -> str | None:
-    """Return the reason why a cell cannot run, or None; an attack may still refuse a reading during the run."""
+    """Return the reason why a cell cannot run, or None if it can. An attack may still refuse a reading in the run."""
     reason = _model(cell, facts, registry) or _clients(cell.federated, facts)
     if reason is not None or isinstance(cell, TrainingCell):
         return reason
@@ -72,11 +78,9 @@ def _of_kind(entry: type, name: str, dataset: str, kind: Kind) -> str | None:
 
 @lru_cache(maxsize=256)
 def _unbuildable(model: type, params: str, shape: tuple[int, ...], classes: int) -> str | None:
-    """Return the reason why the model cannot be built for this example shape, or None.
-
-    A large model is built on torch's meta device, which needs no memory for weights.  A small model is built on the
-    CPU, because the first use of the meta device is slow.
-    """
+    """Return the reason why the model cannot be built for this example shape, or None if it can. A large model is built
+    on torch's meta device, which needs no memory for weights. A small model is built on the CPU: the first use of the
+    meta device is slow."""
     misfit = "its layers do not fit inputs of this size"
     for device in ("meta", "cpu"):
         try:

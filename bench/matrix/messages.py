@@ -37,11 +37,11 @@ REQUIRED = {
 
 
 class Wrong(ValueError):
-    """The error which a validator raises for a wrong value; each argument is a line with the mistake and a remedy."""
+    """Error that a validator raises for a wrong value; each argument is a line with the mistake and a remedy."""
 
 
 class Rows(list[Any]):
-    """A list whose item i was written at `keys[i]` in a matrix file; several items may have the same key."""
+    """A list with the key in the matrix file of each item; several items may have the same key."""
 
     def __init__(self, rows: Iterable[tuple[str, Any]]) -> None:
         pairs = list(rows)
@@ -61,7 +61,7 @@ class Errors:
         self._lines[printable(f"{line}; {remedy}" if remedy else line, LINE_LENGTH)] = None
 
     def add_validation(self, error: ValidationError, content: Any, model: type[BaseModel]) -> None:
-        """Add a line for each error which pydantic found when it checked `content` against `model`."""
+        """Add a line for each error that pydantic found in `content`, checked against `model`."""
         for item in error.errors(include_url=False):
             for message in _messages(item, content, model):
                 self.add(*message)

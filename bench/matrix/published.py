@@ -21,12 +21,12 @@ FILE = "published.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedFigures:
-    """Figures from a paper for all cells which match a pattern."""
+    """Figures from a paper for all cells that match a pattern."""
 
     where: Mapping[str, Any]
     """Axis → pattern for the cell's value, such as `{"defense": {"name": "prune"}}`."""
     figures: Mapping[str, float]
-    """Name of a metric or of another figure in `FIGURES` → value."""
+    """Name of a metric, or of another figure in `FIGURES` → value."""
     source: str
     """The paper and its table."""
 
@@ -39,7 +39,7 @@ def published(rows: Iterable[PublishedRow]) -> tuple[PublishedFigures, ...]:
 
 
 def beside(rows: Iterable[PublishedFigures], cell: AnyCell) -> PublishedFigures | None:
-    """Return the first of the published figures whose pattern matches the cell, or None."""
+    """Return the first of the published figures whose pattern matches the cell; None if none matches."""
     values = {axis: _plain(getattr(cell, axis)) for axis in PATTERN_AXES if hasattr(cell, axis)}
     return next((row for row in rows if _agrees(row.where, values)), None)
 

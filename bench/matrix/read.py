@@ -71,13 +71,13 @@ def read(
 ) -> Matrix:
     """Read a matrix: `source` is a `Path`, a text ending in `.toml`, or the name of a preset in `folder`.
 
-    `more_defenses` are names or `NAME:PARAMETER=VALUE`, added to the axis `defense` (without this axis: to `none`) of
-    every attack block, and of every `[[train]]` block with several defenses.  `attacks`, in the same spelling, replace
-    the axis `attack` everywhere.  `scale` is a name in the file's `scales` (None: the first).  `full` switches the
-    cascade off.
+    - `more_defenses`: names or `NAME:PARAMETER=VALUE`, added to the axis `defense` (without this axis: to `none`) of
+      every attack block, and of every `[[train]]` block with several defenses.
+    - `attacks`: replace the axis `attack` everywhere, in the same spelling.
+    - `scale`: a name in the file's `scales`; None takes the first.
+    - `full`: True switches the cascade off.
 
-    Raises `MatrixError` with a line for each error: `FILE: key: mistake; remedy`.
-    """
+    Raises `MatrixError` with a line for each error: `FILE: key: mistake; remedy`."""
     errors = Errors(str(source))
     path = place = located(source, errors, folder)
     content = document(path, errors)
@@ -95,7 +95,7 @@ def read(
 
 
 def of_document(content: Mapping[str, Any], name: str, *, registry: Registry = _registry) -> Matrix:
-    """Check a matrix given as parsed TOML; `name` begins each error line.  Raises `MatrixError`."""
+    """Check the `content` of a matrix, given as parsed TOML; `name` begins each error line. Raises `MatrixError`."""
     return _checked(Errors(name), content, Path(name), Path(), None, False, registry)
 
 
@@ -197,7 +197,7 @@ def _check_complete(errors: Errors, content: Mapping[str, Any]) -> None:
 
 
 def _on_a_preset(errors: Errors, content: Mapping[str, Any], folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the path and content of the preset which the file extends, with the file's title and further defenses."""
+    """Return the path and content of the preset that the file extends, with the file's title and added defenses."""
     name, defenses = content["preset"], content.get("defense", [])
     for key in content.keys() - {"preset", "title", "defense"}:
         errors.add(key, "a file with `preset` has `title` and `defense` alone", "leave it out, or write all axes")
@@ -228,7 +228,7 @@ def _named(errors: Errors, names: Sequence[str], axis: str, registry: Registry) 
 
 
 def _with_attacks(content: Mapping[str, Any], right: Sequence[Typed]) -> dict[str, Any]:
-    """Return the tables which change when only the attacks `right` run; a block's own list is replaced, too."""
+    """Return the tables that change when only the attacks `right` run; a block's own list is replaced, too."""
     changed: dict[str, Any] = {}
     axes, blocks = content.get("axes", {}), content.get("attack")
     if isinstance(axes, dict):
@@ -242,9 +242,8 @@ def _with_attacks(content: Mapping[str, Any], right: Sequence[Typed]) -> dict[st
 
 
 def _with_defenses(errors: Errors, content: Mapping[str, Any], right: Sequence[Any]) -> dict[str, Any]:
-    """Return key → new content for each table which changes when the defenses `right` are added, without duplicates.
-
-    A `[[train]]` block with a single defense only makes weights, and changes only in a suite, which measures costs.
+    """Return key → new content for each table that changes when the defenses `right` are added. Duplicates are left
+    out. A `[[train]]` block with a single defense only makes weights: it changes only in a suite, which measures costs.
     """
 
     def wider(table: Any) -> Any:

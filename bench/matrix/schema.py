@@ -126,13 +126,18 @@ Amount = Annotated[float, Field(ge=0, le=1e9)]
 
 
 class Training(Table):
-    """The key `train` in `weights`: the training which makes the attacked weights."""
+    """The key `train` in `weights`: the training that makes the attacked weights."""
 
     rounds: Count
+    """Number of rounds."""
     defense: Defense = Entry(name="none")
+    """Defense in the training."""
     federated: Federated | None = None
+    """Federated setting; None: the attacked setting."""
     test_every: Count | None = None
+    """Rounds between two tests; None: the default of a training."""
     test_examples: Count | None = None
+    """Largest number of test examples in a test; None: the default of a training."""
 
 
 class Weights(Table):
@@ -141,8 +146,11 @@ class Weights(Table):
     file: Annotated[
         FileWeights | SeededFile | None, PlainValidator(lambda raw, info: weights_file(info.context["folder"], raw))
     ] = None
+    """Weights file, or a file per seed; None: no file."""
     train: Training | None = None
+    """Training that makes the weights; None: no training."""
     round: Index | None = None
+    """Round after which the weights are saved; None without a training."""
 
     @pydantic.field_validator("round")
     @classmethod
@@ -163,7 +171,7 @@ class Weights(Table):
 
     @property
     def value(self) -> "InitialWeights | FileWeights | SeededFile | Weights":
-        """The cell's weights; a `SeededFile` or this table (with a training) if the weights depend on the seed."""
+        """The cell's weights. Weights that depend on the seed are a `SeededFile`, or this table (with a training)."""
         return self if self.train is not None else self.file or InitialWeights()
 
 
@@ -183,8 +191,11 @@ class Budgets(Table):
     """Attack budgets, at the top of the file or among the axes; each is a number or a list of numbers."""
 
     evaluations: Counts | None = None
+    """Evaluations per reading; None: not given here."""
     readings: Counts | None = None
+    """Numbers of attacked readings; None: not given here."""
     chunk: Counts | None = None
+    """Numbers of readings in memory at once; None: not given here."""
 
 
 _T = TypeVar("_T", bound=Table)
@@ -198,7 +209,8 @@ def _adding(fields: Mapping[str, Any]) -> Callable[[type[_T]], type[_T]]:
 
 
 def _axes(cell: type[AnyCell], required: Container[str] = (), but: Container[str] = ()) -> dict[str, Any]:
-    """Return pydantic fields, a list for each axis of a cell class except `but`; `required` have no default."""
+    """Return pydantic fields: a list for each axis of the class `cell`, except the axes `but`. The axes `required` have
+    no default."""
     fields: dict[str, Any] = {}
     for name in (name for name in axes(cell) if name not in but):
         field = cell.model_fields[name]
@@ -218,6 +230,7 @@ class AttackBlock(Axes):
     """`[[attack]]`: all combinations of its lists and the lists in `[axes]`; its list replaces the list in `[axes]`."""
 
     scale: str | None = None
+    """Size of the matrix to which the block belongs; None: every size."""
 
 
 @_adding(_axes(TrainingCell, REQUIRED))
@@ -229,12 +242,19 @@ class TrainBlock(TrainAxes):
     """`[[train]]`: all combinations of this block's axes; the other fields apply to every training in the block."""
 
     scale: str | None = None
+    """Size of the matrix to which the block belongs; None: every size."""
     checkpoints: list[Index] = []
+    """Rounds after which weights are saved."""
     test_every: Count | None = None
+    """Rounds between two tests; None: the default of a training."""
     test_examples: Count | None = None
+    """Largest number of test examples in a test; None: the default of a training."""
     until_accuracy: Annotated[float | None, Field(ge=1e-6, le=1)] = None
+    """Accuracy at which a training stops; None: no limit."""
     until_epsilon: Annotated[float | None, Field(ge=1e-6, le=1e6)] = None
+    """ε (by the paper's accounting) that a training must not exceed; None: no limit."""
     bayesian: Annotated[Bayesian | None, BeforeValidator(_tuples)] = None
+    """Options of Bayesian accounting; None: not requested."""
 
     @pydantic.field_validator("checkpoints")
     @classmethod
@@ -248,28 +268,43 @@ class TrainBlock(TrainAxes):
 
 @_adding({metric.name: (Annotated[float, Field(ge=metric.least, le=metric.most)] | None, None) for metric in METRICS})
 class Figures(Table):
-    """Figures in `[[published]]`: every metric of attacks, and `accuracy`, `epsilon`, … `overhead` of trainings."""
+    """Figures in `[[published]]`: each metric of attacks, and figures of trainings; None: the paper gives no figure."""
 
     asr: Share | None = None
+    """Attack success rate."""
     iterations: Amount | None = None
+    """Iterations as the attack's paper counts them."""
     accuracy: Share | None = None
+    """Test accuracy of a training."""
     epsilon: Annotated[float | None, Field(ge=0, le=1e6)] = None
+    """ε of a training."""
     rounds: Amount | None = None
+    """Rounds of a training."""
     milliseconds: Amount | None = None
+    """Milliseconds per client and local step."""
     overhead: Amount | None = None
+    """Time with the defense divided by time without the defense."""
 
 
 class PublishedRow(Figures):
     """A published figure in `[[published]]`: a pattern over axes, the figures for matching cells, and their source."""
 
     source: Annotated[Line, Field(min_length=1)]
+    """The paper and its table."""
     dataset: Annotated[dict[str, Any] | None, _entry_pattern("dataset")] = None
+    """Pattern for the data set; in every pattern, None matches all cells."""
     model: Annotated[dict[str, Any] | None, _entry_pattern("model")] = None
+    """Pattern for the model."""
     attack: Annotated[dict[str, Any] | None, _entry_pattern("attack")] = None
+    """Pattern for the attack."""
     knowledge: Knowledge | None = None
+    """The attacker's knowledge about the defense."""
     point: Point | None = None
+    """Interception point."""
     defense: Annotated[dict[str, Any] | None, _entry_pattern("defense")] = None
+    """Pattern for the defense."""
     federated: Annotated[Federated | dict[str, Any] | None, PlainValidator(_federated_pattern)] = None
+    """Pattern for the federated setting."""
 
     @pydantic.model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -290,11 +325,20 @@ class Document(Budgets):
     """The content of a matrix file."""
 
     title: Line = ""
+    """Title above the result tables."""
     cascade: bool = False
+    """True if attacks on the same readings form a cascade: a later attack gets only readings without success."""
     informed: bool = False
+    """True gives each attack the strongest knowledge of the defense that the attack accepts."""
     suite: Annotated[str | None, _one_of("suite", SUITES)] = None
+    """Name of the suite; None: the matrix is not a suite."""
     scales: list[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]] = []
+    """Names of the sizes of the matrix, the default size first."""
     axes: Annotated[Axes | None, Field(examples=["[axes]"])] = None
+    """Axes shared by all attack blocks."""
     attack: Annotated[list[AttackBlock], Field(max_length=MOST_BLOCKS, examples=["[[attack]]"])] = []
+    """Attack blocks."""
     train: Annotated[list[TrainBlock], Field(max_length=MOST_BLOCKS, examples=["[[train]]"])] = []
+    """Training blocks."""
     published: Annotated[list[PublishedRow], Field(max_length=MOST_ROWS, examples=["[[published]]"])] = []
+    """Figures from papers."""

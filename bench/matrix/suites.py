@@ -26,7 +26,8 @@ def title(name: str) -> str:
 
 
 def suite_of(source: str | Path, folder: Path = PRESETS) -> str | None:
-    """Return the suite named in a matrix file or preset; None without a suite, or if the file cannot be read."""
+    """Return the suite named in the matrix `source`, a file or a preset in `folder`. The result is None without a
+    suite, or if the file cannot be read."""
     errors = Errors(str(source))
     try:
         name = document(located(source, errors, folder), errors).get("suite")
@@ -36,21 +37,16 @@ def suite_of(source: str | Path, folder: Path = PRESETS) -> str | None:
 
 
 def draw_key(matrix: Path, seed: int) -> str:
-    """Return the key of a draw of victims, `AttackCell.victims`: the seed, and a hash over matrix file and seed.
-
-    Whoever runs the suite chooses the seed after the attack is written, so that the attack cannot be tuned to the
-    drawn victims.
-    """
+    """Return the key of a draw of victims, `AttackCell.victims`: the seed, and a hash over matrix file and seed. The
+    seed is chosen after the attack is written: the attack cannot be tuned to the drawn victims."""
     digest = hashlib.sha256(f"{seed}\n".encode() + matrix.read_bytes()).hexdigest()
     return f"{seed}-{digest[:16]}"
 
 
 def ranking(name: str, path: Path, overrides: Sequence[str] = (), folder: Path = PRESETS) -> dict[str, Any]:
-    """Return whether a run of suite `name` is ranked, the reasons against, and versions, as JSON types.
-
-    A run is ranked if `path` is the suite's matrix in `folder`, and `overrides` (command-line options which change
-    cells) is empty.
-    """
+    """Return whether a run of the suite `name` is ranked, the reasons against, and versions, as JSON types. A run is
+    ranked if `path` is the suite's matrix in `folder`, and if `overrides` (command-line options that change cells) is
+    empty."""
     why = [f"{option} changes the suite's configuration" for option in overrides]
     shipped = f"{name}.toml"
     if path.resolve() != (folder / shipped).resolve():

@@ -13,19 +13,22 @@ SEED = "{seed}"  # in a file's name
 
 @dataclass(frozen=True, slots=True)
 class SeededFile:
-    """Weights files for several seeds: `name` contains `{seed}`, such as `lenet-{seed}.npz`, and lies in `folder`."""
+    """Weights files for several seeds, such as `lenet-{seed}.npz`."""
 
     folder: Path
+    """Folder of the files."""
     name: str
+    """File name with `{seed}` in place of the seed."""
 
     def of(self, seed: int) -> FileWeights:
-        """Return the weights file for a seed; raise `Wrong` for a missing file."""
+        """Return the weights file for a seed; raises `Wrong` for a missing file."""
         weights = _read(self.folder, self.name.replace(SEED, str(seed)))
         return weights.model_copy(update={"series": self.name})
 
 
 def weights_file(folder: Path, raw: Any) -> FileWeights | SeededFile:
-    """Return the weights file `raw` in `folder`, or a file per seed for `{seed}` in `raw`; raise `Wrong` if missing."""
+    """Return the weights file `raw` in `folder`, or a file per seed if `raw` contains `{seed}`. Raises `Wrong` for a
+    missing file."""
     if not isinstance(raw, str) or not raw or "\0" in raw:
         raise Wrong(expected("a path", raw, '"w.safetensors"'))
     return SeededFile(folder, raw) if SEED in raw else _read(folder, raw)

@@ -18,12 +18,11 @@ _NORMS = (nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm1d, nn.InstanceNorm2d)
 
 
 class Model(ABC):
-    """An architecture with an initialisation.  Concrete models are frozen dataclasses.
-
-    Input normalisation is a layer inside the module, so true and reconstructed inputs lie in [0, 1] everywhere else.
-    """
+    """An architecture with an initialisation; concrete models are frozen dataclasses. Input normalisation is a layer
+    inside the module: true and reconstructed inputs lie in [0, 1] everywhere else."""
 
     reference: ClassVar[str]
+    """Paper that describes the model."""
     takes: ClassVar[tuple[str, ...]]
     """Names of the kinds of data that the model accepts (`bench.kinds`)."""
     work: ClassVar[float] = 1.0
@@ -31,7 +30,7 @@ class Model(ABC):
 
     @abstractmethod
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Return the module that maps inputs (example, *shape) to logits (example, class)."""
+        """Return the module that maps inputs (example, *`shape`) to logits (example, class), for `classes` classes."""
 
     def bound(self, name: str, fan_in: int) -> float:
         """Return the half width of parameter `name`'s initial uniform distribution; torch's default is 1/√fan_in."""
@@ -39,9 +38,8 @@ class Model(ABC):
         return float(fan_in**-0.5)
 
     def initial(self, module: nn.Module, seed: int) -> dict[str, Tensor]:
-        """Return initial weights by name, each drawn uniformly in ±bound with a separate key.
-
-        Normalisation layers start as the identity.  Raises `BenchError` for other layers with parameters.
+        """Return initial weights of the parameters in `module`, by name. Each is drawn uniformly in ±bound with a
+        separate key. Normalisation layers start as the identity. Raises `BenchError` for other layers with parameters.
         """
         return {
             name: torch.from_numpy(

@@ -1,8 +1,7 @@
-"""The check of a user's reading: the declared protocol, run on the true examples, must give the reading.
+"""Check of a user's reading: the declared protocol, run on the true examples, must give the reading.
 
-An attack which assumes another protocol reconstructs no example, so the model would look protected.  With the true
-examples, the check names the likeliest mistake.  Without them, the check only inspects the reading.
-"""
+An attack that assumes another protocol reconstructs no example, so the model would look protected. With the true
+examples, the check names the likeliest mistake. Without them, the check only inspects the reading."""
 
 from dataclasses import dataclass
 
@@ -29,28 +28,24 @@ _TOLD = 4.0  # standard errors: the replay's share in a noisy reading counts as 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """The result of a check: whether the declared protocol gives the update when run on the true examples."""
+    """Result of a check: whether the declared protocol gives the update when run on the true examples."""
 
     explained: bool | None
     """Whether the declared protocol gives the update; None: undecidable (no true examples or strong noise)."""
     line: str
     """The result as a line of text, with a remedy for a mistake."""
     cosine: float | None = None
-    """Cosine similarity of the update and its replay (the protocol on the true examples), worst reading; or None."""
+    """Cosine between the update and its replay (the protocol on the true examples), for the worst reading; or None."""
     scale: float | None = None
     """Length of the update divided by the length of its replay, for the worst reading; None without true examples."""
 
 
 def check(reading: Reading, truth: Values | None = None, labels: Values | None = None) -> Check:
-    """Check a user's reading: run its protocol on the true examples, compare, and name the likeliest mistake.
-
-    `truth` (reading, example, *shape) has values in `reading.value_range`, and `labels` is (reading, example).  Both
-    list each reading's distinct examples in the order of local steps; leading axes may be merged.  If either is None,
-    the check compares the reading's length with public gradients, and inspects the last bias (sum, sign) and the last
-    layer (rank).
-
-    Raises `BenchError` for a truth of another shape.
-    """
+    """Check a user's reading: run its protocol on the true examples, compare, and name the likeliest mistake. `truth`
+    (reading, example, *shape) has values in `reading.value_range`, and `labels` is (reading, example). Both list each
+    reading's distinct examples in the order of local steps; leading axes may be merged. If either is None, the check
+    compares the reading's length with public gradients, and inspects the last bias (sum, sign) and the last layer
+    (rank). Raises `BenchError` for a truth of another shape."""
     if not isinstance(reading, Reading):
         raise BenchError(f"check takes what api.reading returns, not a {type(reading).__name__}")
     observed = mean_observation(observations(reading))
@@ -126,10 +121,9 @@ def _off(observed: dict[str, Tensor], found: Likeness) -> str:
 def _behind_noise(
     found: Likeness, noise: float, observed: dict[str, Tensor], bound: bool, figures: str
 ) -> tuple[bool | None, str]:
-    """Return whether noise with expected squared length `noise` explains the difference, and a line of text.
-
-    The squared length of noise varies by a few times √coordinates.  The coefficient of the replay in the update should
-    be 1, with standard error √(v/‖replay‖²) for noise of variance v.
+    """Return whether noise with expected squared length `noise` explains the difference, and a line of text. The
+    squared length of noise varies by a few times √coordinates. The coefficient of the replay in the update should be 1,
+    with the standard error √(v/‖replay‖²) for noise of variance v. `bound` is True if the noise is only an upper bound.
     """
     count = sum(value[0].numel() for value in observed.values())
     error = (noise / count / found.energy.clamp_min(1e-300)).sqrt()

@@ -20,12 +20,10 @@ Chosen = str | Mapping[str, Any] | Defense
 def defended(
     reading: Reading, chosen: Chosen, *, clients: int = 1, per_round: int | None = None, rounds: int = 1
 ) -> Reading:
-    """Return the reading with the description of the client's defense, for an adaptive attacker.
-
-    `chosen` is a name, {"name": …, parameter: …}, or a `Defense`.  `clients`, `per_round` and `rounds` affect only
-    defenses whose noise depends on these numbers.  Raises `BenchError` for an unknown defense, and for a defense which
-    has no effect or no description at the reading's interception point.
-    """
+    """Return the reading with the description of the client's defense, for an adaptive attacker. `chosen` is a name,
+    {"name": …, parameter: …}, or a `Defense`. `clients`, `per_round` and `rounds` matter only for defenses whose noise
+    depends on these numbers. Raises `BenchError` for an unknown defense, and for a defense without an effect or a
+    description at the reading's interception point."""
     defense = _instance(chosen)
     if reading.weight_decay:
         raise BenchError("weight decay and a defense together are not simulated; leave one of them out")

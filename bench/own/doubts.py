@@ -14,7 +14,8 @@ _PUBLIC = 16
 
 
 def doubts(reading: Reading, observed: dict[str, Tensor]) -> Iterator[str]:
-    """Yield a line for each contradiction; `observed` is the update, name → (reading, *shape) in gradient units."""
+    """Yield a line for each contradiction between the reading and its declared protocol. `observed` is the update, name
+    → (reading, *shape) in gradient units."""
     path = last_layer(reading.model, reading.classes)
     prefix = f"{path}." if path else ""
     bias = observed.get(f"{prefix}bias") if path is not None else None

@@ -33,11 +33,12 @@ _NAMES = re.compile(r"(?:(?:value|weight)/)?(?!\.{1,2}\.npy)[^/\\]+\.npy", re.DO
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True, config={"extra": "forbid"})
 class Meta:
-    """The facts about a user's gradient which the attacker knows: shape of an example, batch, local steps, rate."""
+    """Facts about a user's gradient that the attacker knows."""
 
     shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
     """Shape of an example."""
     classes: int = Field(ge=2)
+    """Number of classes."""
     batch: int = Field(default=1, ge=1)
     """B, examples per local step."""
     steps: int = Field(default=1, ge=1)
@@ -49,11 +50,15 @@ class Meta:
     value_range: tuple[float, float] = (0.0, 1.0)
     """Range of the model's inputs."""
     client_examples: int | None = Field(default=None, ge=1)
+    """Number of the client's distinct examples; None: no example repeats."""
     ragged: bool = False
+    """True if each epoch ends with a smaller batch."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
+    """Momentum of the client's SGD."""
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight decay of the client's SGD."""
     frozen: tuple[str, ...] = ()
-    """Names of parameters which have weights but no values."""
+    """Names of parameters with weights, but without values."""
 
     @field_validator("value_range")
     @classmethod
@@ -65,16 +70,20 @@ class Meta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingFile:
-    """The content of a reading file: `values` and `weights` by parameter name, and `labels` (None: not granted)."""
+    """Content of a reading file."""
 
     values: Arrays
+    """Gradients or updates by parameter name."""
     weights: Arrays
+    """Model weights by parameter name; empty if the file has none."""
     labels: NDArray[Any] | None
+    """True labels; None: not granted."""
     meta: Meta
+    """Facts that the attacker knows."""
 
 
 def checked_meta(**fields: Any) -> Meta:
-    """Make a `Meta` from its fields; raise `RecordError` with the name of a wrong field."""
+    """Make a `Meta` from its `fields`; raises `RecordError` with the name of a wrong field."""
     try:
         return Meta(**fields)
     except ValidationError as error:
@@ -89,7 +98,8 @@ def save(
     weights: Mapping[str, ArrayLike] | None = None,
     labels: ArrayLike | None = None,
 ) -> None:
-    """Write a reading file atomically; `labels` are true labels, which the attacker will know."""
+    """Write a reading file atomically: gradients `values` and `weights` by parameter name. `labels` are true labels,
+    which the attacker will know; None grants none."""
     arrays = {f"value/{name}": np.asarray(array) for name, array in values.items()}
     arrays |= {f"weight/{name}": np.asarray(array) for name, array in (weights or {}).items()}
     if labels is not None:
@@ -99,7 +109,7 @@ def save(
 
 
 def load(path: Path) -> ReadingFile:
-    """Read and check a reading file; raise `RecordError` with the file, the array and a remedy."""
+    """Read and check a reading file; raises `RecordError` with the file, the array and a remedy."""
     arrays = load_arrays(path)
     for name in arrays:
         if name not in ("label", "meta") and not name.startswith(("value/", "weight/")):
@@ -125,10 +135,9 @@ def save_arrays(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
 
 
 def load_arrays(path: Path, *, limit: int = LIMIT) -> Arrays:
-    """Read an untrusted `.npz` as name → array with finite numbers; only `meta` may be text.
-
-    Raises `RecordError` for text, non-finite values, and every file which `bench.record.npz.read_npz` refuses.
-    """
+    """Read an untrusted `.npz` file as name → array with finite numbers; only `meta` may be text. `limit` is the
+    largest size in bytes. Raises `RecordError` for text, non-finite values, and every file that
+    `bench.record.npz.read_npz` refuses."""
     try:
         arrays = read_npz(path, limit=limit, names=_NAMES)
     except DataError as error:

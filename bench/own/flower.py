@@ -13,11 +13,9 @@ from bench.sanitize import first_line
 
 
 def from_flower(before: Any, after: Any, model: nn.Module) -> dict[str, Any]:
-    """Return the arguments `before`, `after` and `model` for `api.reading`, with weights and buffers by name.
-
-    `before` and `after` are Flower's `ArrayRecord` or `Parameters`, or lists of arrays in the order of
-    `model.state_dict()` or `model.parameters()`.  Raises `BenchError` for values which do not fit the model.
-    """
+    """Return the arguments `before`, `after` and `model` for `api.reading`, with weights and buffers by name. `before`
+    and `after` are Flower's `ArrayRecord` or `Parameters`, or lists of arrays in the order of `model.state_dict()` or
+    `model.parameters()`. Raises `BenchError` for values that do not fit the model."""
     return {"before": _state(before, model, "before"), "after": _state(after, model, "after"), "model": model}
 
 

@@ -17,10 +17,12 @@ _PARTS = ("dataset", "model", "defense", "attack")  # a cell's fields, written a
 
 
 class Frames(NamedTuple):
-    """Two DataFrames: `cells` indexed by cell id, and `victims` indexed by cell id, reading and example."""
+    """A run as two DataFrames."""
 
     cells: "DataFrame"
+    """A row per cell, indexed by cell id."""
     victims: "DataFrame"
+    """A row per attacked example, indexed by cell id, reading and example."""
 
 
 def frames(run: Path) -> Frames:

@@ -40,10 +40,9 @@ Weights = Mapping[str, Values] | Sequence[Values]
 def build(
     name: str, *, shape: tuple[int, ...], classes: int, seed: int = 0, params: Mapping[str, Any] | None = None
 ) -> nn.Module:
-    """Build a registered model in eval mode, with its initial weights for this seed.
-
-    Raises `BenchError` for an unknown name or parameter, or an unsupported example shape.
-    """
+    """Build the registered model `name` in eval mode, with its initial weights for this seed. `shape` is the shape of
+    an example, `classes` the number of classes, and `params` are the model's parameters. Raises `BenchError` for an
+    unknown name or parameter, or an unsupported shape."""
     architecture: Model = registry.instance("models", name, params or {})
     try:
         module = architecture.build(shape, classes).eval()
@@ -79,23 +78,28 @@ def reading(
     per_round: int | None = None,
     rounds: int = 1,
 ) -> Reading:
-    """Make the reading which an attacker has, from a user's gradients or weight update, for `attack`.
+    """Make the reading that an attacker has, from a user's gradients or weight update, for `attack`. Give either
+    `gradients` or `before` and `after`:
 
-    Give either `gradients`: name → tensor, or a list in the order of `model.parameters()`; each tensor has its
-    parameter's shape, or (reading, *shape) for several readings under equal `weights` (None: the module's weights).  Or
-    give `before` and `after`: a client's weights around a round, by name or as a list in the order of
-    `model.state_dict()`, with `local` (`SGD`) for the client's training.  `model` is a module, which is copied into
-    eval mode with its frozen parameters still frozen, or a registered name.  `shape` is (channel, height, width) or
-    (feature,).  `kind` names the kind of data (`bench.kinds`); None: inferred from `shape`.
+    - `gradients`: name → tensor, or a list in the order of `model.parameters()`. Each tensor has its parameter's shape,
+      or (reading, *shape) for several readings under equal `weights` (None: the module's weights).
+    - `before`, `after`: a client's weights around a round, by name or as a list in the order of `model.state_dict()`.
+      `local` (`SGD`) describes the client's training.
 
-    Without `local`, `unit` is 1 for gradients, and `rate` for a weight difference w_0 - w_L over `steps` local steps
-    with `batch` examples each.  `defense` is the client's defense, known to the attacker: a name, {"name": …,
-    parameter: …} or a `Defense`; its noise may depend on `clients`, `per_round` and `rounds`.  `labels` are true labels
-    granted to the attacker.  `public` (example, *shape) and `public_labels` (example,) are public examples; None: a
-    uniform grey example.
+    Further arguments:
 
-    Raises `BenchError` with a line of text for contradicting arguments.
-    """
+    - `model`: a module, which is copied into eval mode (frozen parameters stay frozen), or a registered name.
+    - `shape`, `classes`: (channel, height, width) or (feature,), and the number of classes.
+    - `batch`, `steps`, `rate`, `unit`: without `local`, examples per local step, local steps, learning rate, and 1 for
+      gradients or `rate` for a weight difference w_0 - w_L.
+    - `value_range`: smallest and largest possible input value.
+    - `kind`: kind of data (`bench.kinds`); None infers the kind from `shape`.
+    - `labels`: true labels, granted to the attacker.
+    - `public` (example, *shape), `public_labels` (example,): public examples; None gives a uniform grey example.
+    - `defense`: the client's defense, known to the attacker: a name, {"name": …, parameter: …} or a `Defense`. Its
+      noise may depend on `clients`, `per_round` and `rounds`.
+
+    Raises `BenchError` for contradicting arguments."""
     update = _Update(gradients=gradients, weights=weights, before=before, after=after, local=local)
     if fault := update.fault(declared=(batch, steps, rate, unit) != (1, 1, 1.0, 1.0)):
         raise BenchError(fault)
@@ -162,7 +166,8 @@ class _Update:
     local: SGD | None
 
     def fault(self, *, declared: bool) -> str | None:
-        """Return the contradiction in the arguments, or None; `declared`: batch, steps, rate or unit were given."""
+        """Return the contradiction in the arguments, or None; `declared` is True if batch, steps, rate or unit were
+        given."""
         if (self.gradients is None) == (self.after is None) or (self.before is None) != (self.after is None):
             return "give either the gradients, or a client's weights before= and after= its round"
         if self.after is not None and self.local is None:
@@ -206,7 +211,8 @@ def _values(update: _Update, module: nn.Module, meta: files.Meta) -> tuple[dict[
 
 
 def _public(inputs: Values | None, labels: Values | None, meta: files.Meta, kind: Kind) -> tuple[Tensor, Tensor]:
-    """Return public examples (example, *shape) and labels (example,), -1 if unknown; by default one grey example."""
+    """Return public examples (example, *shape) and labels (example,), -1 if unknown. Without `inputs`, the result is a
+    uniform grey example."""
     known = torch.full((1, *meta.shape), sum(meta.value_range) / 2)
     if inputs is not None:
         known = coerce.examples(inputs, meta.shape, "public")
@@ -229,11 +235,9 @@ def open_reading(
     public: Values | None = None,
     public_labels: Values | None = None,
 ) -> Reading:
-    """Open a reading file (`bench.own.files`) as a reading.
-
-    `weights` replace the weights in the file, and `params` are parameters for a registered model.  Raises `BenchError`
-    with the file's name.
-    """
+    """Open a reading file (`bench.own.files`) as a reading. `model` is a module or a registered name with the
+    parameters `params`. `weights` replace the weights in the file. `public` and `public_labels` are as for `reading`.
+    Raises `BenchError` with the file's name."""
     content = files.load(Path(path))
     meta, chosen = content.meta, weights or content.weights
     if isinstance(model, str):
@@ -258,10 +262,8 @@ def open_reading(
 
 
 def save_reading(path: str | PathLike[str], reading: Reading) -> None:
-    """Write a reading, with granted labels, as a file for `bench attack --reading`.
-
-    Raises `BenchError` for a reading with several observations or senders, or with a described or simulated defense.
-    """
+    """Write a reading, with granted labels, as a file for `bench attack --reading`. Raises `BenchError` for a reading
+    with several observations or senders, or with a described or simulated defense."""
     knows = reading.description is not None or reading.simulator is not None
     if len(reading.rounds) > 1 or reading.senders > 1 or knows:
         raise BenchError(f"{path}: a reading file holds one observation of one client, and no description or simulator")

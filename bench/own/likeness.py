@@ -17,6 +17,7 @@ class Likeness:
     """Similarity between updates and their replays; every tensor has a number per reading, (reading,)."""
 
     cosine: Tensor
+    """Cosine between the update and its replay."""
     scale: Tensor
     """Length of the update divided by the length of its replay."""
     residual: Tensor
@@ -24,27 +25,28 @@ class Likeness:
     share: Tensor
     """Coefficient of the replay in the update, ⟨update, replay⟩ / ‖replay‖²; with additive noise 1 on average."""
     energy: Tensor
-    """‖replay‖²."""
+    """Squared length of the replay, ‖replay‖²."""
     off: Mapping[str, Tensor]
-    """Parameter name → relative distance to the replay, for tensors which differ by more than rounding."""
+    """Parameter name → relative distance to the replay, for parameters that differ by more than rounding."""
 
     @property
     def worst(self) -> int:
-        """Index of the reading with the least cosine or the worst scale."""
+        """Position of the reading that differs most from its replay: the largest 1 - cosine + |log scale|."""
         return int((1 - self.cosine + self.scale.clamp_min(_TINY).log().abs()).argmax())
 
     @property
     def least(self) -> tuple[float, float]:
-        """Cosine and scale of the least similar reading."""
+        """Cosine and scale of the reading that differs most (`worst`)."""
         return float(self.cosine[self.worst]), float(self.scale[self.worst])
 
     def alike(self, enough: float, length: float) -> bool:
-        """Whether every reading has a cosine of at least `enough`, and a scale within 1 ± `length`."""
+        """Return whether every reading has a cosine of at least `enough`, and a scale within 1 ± `length`."""
         return bool((self.cosine >= enough).all() and ((self.scale - 1).abs() <= length).all())
 
 
 def likeness(sent: Tensors, replay: Tensors) -> Likeness:
-    """Compare updates with their replays, both name → (reading, *shape); two zero updates count as equal."""
+    """Compare the updates `sent` with their replays `replay`, both name → (reading, *shape). Two zero updates count as
+    equal."""
     pairs = {name: (sent[name].double().flatten(1), replay[name].double().flatten(1)) for name in sent}
     a, b = (torch.cat([pair[n] for pair in pairs.values()], 1) for n in (0, 1))
     long, energy, product = a.norm(dim=1), b.square().sum(1), (a * b).sum(1)

@@ -10,23 +10,25 @@ from bench.errors import BenchError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SGD:
-    """A client's round of training: SGD at learning rate `lr` on the mean cross entropy of `batch` examples.
-
-    The client takes `steps` local steps, or passes `epochs` times over `examples` examples, each time in a new order.
-    An epoch ends with a smaller batch if `batch` does not divide `examples` (PyTorch's `DataLoader` without
-    `drop_last`). Without `examples`, no example repeats.  `momentum` and `weight_decay` work as in `torch.optim.SGD`,
-    with empty buffers at the round's beginning.
-
-    Raises `BenchError` for inconsistent numbers.
-    """
+    """A client's local training: SGD on the mean cross entropy of a batch. The client takes `steps` local steps, or
+    passes `epochs` times over `examples` examples, each time in a new order. An epoch ends with a smaller batch if
+    `batch` does not divide `examples` (PyTorch's `DataLoader` without `drop_last`). Raises `BenchError` for
+    inconsistent numbers."""
 
     lr: float
+    """η, the learning rate."""
     batch: int = 1
+    """Examples per local step."""
     steps: int | None = None
+    """Number of local steps; None: 1, or given by `epochs`."""
     epochs: int | None = None
+    """Number of passes over the client's examples; None: given by `steps`."""
     examples: int | None = None
+    """Number of the client's examples; None: no example repeats."""
     momentum: float = 0.0
+    """Momentum as in `torch.optim.SGD`; the buffers are empty at the start."""
     weight_decay: float = 0.0
+    """Weight decay as in `torch.optim.SGD`."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "steps", "epochs", "examples"):

@@ -28,12 +28,10 @@ _NORMALISED: dict[int, dict[str, _Columns]] = {  # channels → mean and deviati
 def likeliest(
     reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels: Tensor, found: Likeness, enough: float
 ) -> str:
-    """Return the likeliest mistake in a declared protocol which does not give the update, with its remedy, as text.
-
-    `observed` is the update, name → (reading, *shape) in gradient units.  The true examples are `inputs` (reading,
-    example, *shape) and `labels` (reading, example).  `found` compares the update with the declared protocol's.  A
-    mistake is accepted if its update has a cosine of at least `enough` with the observed update.
-    """
+    """Return the likeliest mistake in a declared protocol that does not give the update, with its remedy, as text.
+    `observed` is the update, name → (reading, *shape) in gradient units. The true examples are `inputs` (reading,
+    example, *shape) and `labels` (reading, example). `found` compares the update with the replay of the declared
+    protocol. A mistake is accepted if its replay has a cosine of at least `enough` with the update."""
     cosine, scale = found.least
     if cosine >= enough:
         return _of_scale(reading, scale)
@@ -125,7 +123,7 @@ def _of_rates(
 
 
 def _tries(reading: Reading, inputs: Tensor, labels: Tensor) -> Iterator[tuple[str, Callable[[], dict[str, Tensor]]]]:
-    """Yield (mistake, function which returns the update under this mistake) for all other mistakes."""
+    """Yield (mistake, function that returns the update under this mistake) for all other mistakes."""
     if reading.description is not None:
         yield (
             "the defense is declared and was not applied; leave it out",

@@ -24,11 +24,9 @@ class OpacusStep:
 
 
 def from_opacus(model: nn.Module, optimizer: Any) -> OpacusStep:
-    """Read the current step from the model and optimizer which `PrivacyEngine.make_private` returned.
-
-    Raises `BenchError` if per-example gradients are missing, and for clipping which bench cannot describe (per-layer or
-    adaptive bounds).
-    """
+    """Read the current step of a training with Opacus; call after `loss.backward()`, before `optimizer.step()`. `model`
+    and `optimizer` come from `PrivacyEngine.make_private`. Raises `BenchError` if per-example gradients are missing,
+    and for per-layer or adaptive clipping, which the bench cannot describe."""
     inner = unwrapped(model)
     gradients: dict[str, Tensor] = {}
     for name, parameter in inner.named_parameters():

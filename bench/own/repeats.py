@@ -14,10 +14,8 @@ from bench.trip import Reading, Reconstruction
 
 def granted_labels(labels: Values, reading: Reading) -> Tensor:
     """Return true labels in the form of `Reading.labels`: (reading, example), a label for each use of an example.
-
-    `labels` has a label for each distinct example, or for each use.  Labels are sorted, because the attacker does not
-    know the batch order.
-    """
+    `labels` has a label for each distinct example, or for each use. The result is sorted, because the attacker does not
+    know the batch order. Raises `BenchError` for labels of distinct examples if the last epoch is not complete."""
     distinct, count = distinct_examples(reading), len(reading)
     if coerce.tensor(labels, "labels").numel() == count * reading.examples:
         return coerce.labels(labels, count * reading.examples, reading.classes).reshape(count, -1).sort(1).values
@@ -34,10 +32,11 @@ class Claim(Reconstruction):
     """A reconstruction together with its reading, so that a score can check the truth against the reading."""
 
     reading: Reading
+    """The attacked reading."""
 
 
 def claim(reconstruction: Reconstruction, reading: Reading) -> Claim:
-    """Return the reconstruction with each distinct example once; for several uses, the first epoch's reconstruction."""
+    """Return the reconstruction with each distinct example once, as reconstructed for the first epoch."""
     made = Claim(**{item.name: getattr(reconstruction, item.name) for item in fields(Reconstruction)}, reading=reading)
     distinct, way = distinct_examples(reading), made.trajectory
     if made.inputs.shape[1] <= distinct:

@@ -20,10 +20,9 @@ _BISECTIONS = 7
 
 
 def replayed(reading: Reading, inputs: Tensor, labels: Tensor, draw: int = 0) -> dict[str, Tensor]:
-    """Return the declared protocol's update on distinct examples (reading, example, *shape), in gradient units.
-
-    The first epoch keeps the given order.  `draw` seeds the order of later epochs.
-    """
+    """Return the update of the declared protocol on the true examples, name → (reading, *shape), in gradient units.
+    `inputs` (reading, example, *shape) and `labels` (reading, example) are the distinct examples. The first epoch keeps
+    their order; `draw` seeds the order of later epochs."""
     distinct, generator = inputs.shape[1], torch.Generator().manual_seed(draw)
     passes = [torch.arange(distinct)]
     passes += [torch.randperm(distinct, generator=generator) for _ in range(-(-reading.examples // distinct) - 1)]
@@ -38,7 +37,8 @@ def replayed(reading: Reading, inputs: Tensor, labels: Tensor, draw: int = 0) ->
 
 
 def moved_by(reading: Reading, raw: Tensors, rate: float, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Replay at the weights before a step of `rate` along the update `raw`; returns name → (reading, *shape)."""
+    """Replay at the weights before a step of `rate` along the update `raw`: name → (reading, *shape). `inputs` and
+    `labels` are the true examples."""
     rows = []
     for row in range(len(reading)):
         weights = {name: value + rate * raw[name][row] for name, value in reading.weights.items()}
@@ -47,7 +47,8 @@ def moved_by(reading: Reading, raw: Tensors, rate: float, inputs: Tensor, labels
 
 
 def best_rate(sent: Tensors, by_rate: Callable[[float], dict[str, Tensor]], declared: float) -> tuple[float, float]:
-    """Return the learning rate whose replay `by_rate(rate)` is most similar to the update `sent`, and the cosine."""
+    """Return the learning rate whose replay `by_rate(rate)` is most similar to the update `sent`, and the cosine. The
+    search starts from powers of ten and the `declared` rate."""
 
     def reached(rate: float) -> float:
         return likeness(sent, by_rate(rate)).least[0]
@@ -62,7 +63,8 @@ def best_rate(sent: Tensors, by_rate: Callable[[float], dict[str, Tensor]], decl
 
 
 def trained_in_training_mode(reading: Reading, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Return gradients, name → (reading, *shape), with BatchNorm on batch statistics; dropout stays off."""
+    """Return gradients on `inputs` and `labels` with BatchNorm on batch statistics; dropout stays off. The result is
+    name → (reading, *shape)."""
     model = copy.deepcopy(reading.model)
     for layer in model.modules():
         layer.training = "BatchNorm" in type(layer).__name__

@@ -16,7 +16,7 @@ _SAME = 0.999  # cosine above which "gradients" are the weights
 
 
 def check_model(module: nn.Module, shape: tuple[int, ...], classes: int) -> None:
-    """Raise `BenchError` unless the model maps an input of this shape to (1, classes) logits."""
+    """Raise `BenchError` unless `module` maps an input of this shape to (1, classes) logits."""
     for path, layer in module.named_modules():
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             raise BenchError(
@@ -35,7 +35,9 @@ def check_model(module: nn.Module, shape: tuple[int, ...], classes: int) -> None
 
 
 def load_state(module: nn.Module, state: Mapping[str, Tensor] | None, what: str) -> dict[str, Tensor]:
-    """Load weights into the module (None: keep its weights); return the parameters not frozen, name → (*shape)."""
+    """Load the weights `state` into the module (None keeps its weights); return the parameters that are not frozen. The
+    result is name → (*shape). Raises `BenchError`, with the name `what` of the weights, if they do not fit or all
+    parameters are frozen."""
     if state is not None:
         fitted = fit(module, state, where=what)
         with torch.no_grad():
@@ -48,10 +50,8 @@ def load_state(module: nn.Module, state: Mapping[str, Tensor] | None, what: str)
 
 
 def named_state(values: Mapping[str, Values] | Sequence[Values], model: nn.Module, what: str) -> dict[str, Tensor]:
-    """Return a model's state by name; a list has the order of `model.state_dict()` or `model.parameters()`.
-
-    Raises `BenchError` for names and shapes which do not fit the model.
-    """
+    """Return a model's state by name; a list has the order of `model.state_dict()` or `model.parameters()`. Raises
+    `BenchError`, with the name `what` of the state, for names and shapes that do not fit the model."""
     parameters = {name: value.detach() for name, value in model.named_parameters()}
     state = dict(model.state_dict())
     if isinstance(values, Mapping):
@@ -84,7 +84,8 @@ def named_state(values: Mapping[str, Values] | Sequence[Values], model: nn.Modul
 def of_trained(
     gradients: Mapping[str, Values] | Sequence[Values], module: nn.Module
 ) -> Mapping[str, Values] | Sequence[Values]:
-    """Drop the entries None (gradients of frozen parameters), and remove a wrapper's prefix from the names."""
+    """Return the user's gradients without None entries, and without a wrapper's prefix in the names. None stands for
+    the gradient of a frozen parameter of `module`."""
     parameters = dict(module.named_parameters())
     frozen = [name for name, value in parameters.items() if not value.requires_grad]
     if isinstance(gradients, Mapping):
@@ -101,7 +102,8 @@ def of_trained(
 def difference(
     before: Mapping[str, Tensor], after: Mapping[str, Tensor], parameters: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return w_0 - w_L for the trained parameters in float64; raise `BenchError` for unchanged weights."""
+    """Return `before` - `after`, w_0 - w_L, for the trained `parameters`, in float64. Raises `BenchError` for unchanged
+    weights."""
     update = {name: before[name].double() - after[name].double() for name in parameters}
     if not any(bool(value.any()) for value in update.values()):
         raise BenchError("before and after are equal; copy the weights before the client trains")
@@ -118,7 +120,8 @@ def refuse_batch_statistics(model: nn.Module) -> None:
 
 
 def refuse_weights(values: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Raise `BenchError` if the user gave weights (*shape) in place of gradients (reading, *shape)."""
+    """Raise `BenchError` if the user gave weights in place of gradients: `values`, name → (reading, *shape). `weights`
+    are the model's weights."""
     given, own = (
         torch.cat([each[name].double().flatten() for name in values])
         for each in ({name: value[0] for name, value in values.items()}, weights)

@@ -25,11 +25,9 @@ Floats = NDArray[np.floating[Any]]
 
 
 def grid(truth: Floats, guess: Floats, kind: Kind) -> Image.Image | None:
-    """Draw up to eight true examples above their reconstructions; None for empty arrays.
-
-    Both arrays are (reading, example, *shape), in the same order, in [0, 1] (clipped here).  Each reading's first
-    example precedes second examples.  A table row is drawn as a square.  Raises `ValueError` for differing shapes.
-    """
+    """Draw up to eight true examples above their reconstructions; None for empty arrays. `truth` and `guess` are
+    (reading, example, *shape), in the same order, in [0, 1] (clipped here). The first example of every reading precedes
+    the second examples. A table row is drawn as a square. Raises `ValueError` for differing shapes."""
     if not alike(truth, guess):
         return None
     page = sheet(np.stack([drawn(chosen(values), kind) for values in (truth, guess)]), GAP)
@@ -37,9 +35,8 @@ def grid(truth: Floats, guess: Floats, kind: Kind) -> Image.Image | None:
 
 
 def alike(truth: Floats, guess: Floats) -> bool:
-    """Return whether the arrays hold examples; raises `ValueError` unless both are (reading, example, *shape),
-    equal.
-    """
+    """Return whether `truth` and `guess` hold examples; raises `ValueError` unless their shapes are equal. The shapes
+    must be (reading, example, *shape)."""
     if truth.shape != guess.shape or truth.ndim < 3:
         raise ValueError(
             f"truth and reconstruction must be (reading, example, *shape) alike, got {truth.shape} and {guess.shape}"
@@ -82,11 +79,9 @@ def chosen(values: Floats) -> Floats:
 
 
 def drawn(items: Floats, kind: Kind, side: int = _SIDE) -> NDArray[np.uint8]:
-    """Draw examples (n, *shape) in [0, 1] as pixels (n, height, width, 3), each value enlarged to a square.
-
-    `side` is the approximate height in pixels, at least the example's height.  Values are clipped; values that are not
-    finite have a special colour.
-    """
+    """Draw examples `items` (n, *shape) in [0, 1] as pixels (n, height, width, 3), each value enlarged to a square.
+    `side` is the approximate height in pixels, at least the example's height. Values are clipped; values that are not
+    finite have a special colour."""
     colours = kind.pixels(items)
     finite = np.isfinite(colours).all(-1, keepdims=True)
     shades = np.round(np.clip(np.where(finite, colours, 0), 0, 1) * 255)

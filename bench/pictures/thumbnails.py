@@ -23,20 +23,22 @@ _GAP = 1  # pixels, between examples
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thumbnail:
-    """A WebP file, `width` × `height` pixels, with `examples` true examples above as many reconstructions."""
+    """A WebP image of true examples above their reconstructions."""
 
     webp: bytes
+    """Content of the file."""
     width: int
+    """Width in pixels."""
     height: int
+    """Height in pixels."""
     examples: int
+    """Number of true examples."""
 
 
 def fitting(truth: Floats, guess: Floats, kind: Kind, limit: int) -> Thumbnail | None:
-    """Return the best thumbnail within `limit` bytes, by the steps (examples, side, quality) in `LADDER`.
-
-    None for empty arrays, or if all are too large. Both arrays are (reading, example, *shape) in [0, 1].  Raises
-    `ValueError` for differing shapes.
-    """
+    """Return the best thumbnail within `limit` bytes; None for empty arrays, or if all are too large. `truth` and
+    `guess` are (reading, example, *shape) in [0, 1]. The sizes (examples, side, quality) come from `LADDER`, best
+    first. Raises `ValueError` for differing shapes."""
     if not alike(truth, guess):
         return None
     for examples, side, quality in LADDER:

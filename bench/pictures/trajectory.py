@@ -20,12 +20,10 @@ _SIDE = 56  # pixels: ten columns of full size would be most of what a cell send
 
 
 def over_iterations(truth: Floats, trajectory: Floats, marks: Sequence[int], kind: Kind) -> Image.Image | None:
-    """Draw up to eight reconstructions at increasing evaluation counts, then the truth; None for empty arrays.
-
-    `truth` is (reading, example, *shape), `trajectory` (mark, reading, example, *shape), both in [0, 1] (clipped here)
-    and with the same order of examples; the trajectory may hold only the first readings.  `marks` are the evaluation
-    counts above the columns. Raises `ValueError` for mismatched shapes.
-    """
+    """Draw up to eight reconstructions at increasing evaluation counts, then the truth; None for empty arrays. `truth`
+    is (reading, example, *shape), and `trajectory` (mark, reading, example, *shape). Both are in [0, 1] (clipped here)
+    and have the same order of examples; the trajectory may hold only the first readings. `marks` are the evaluation
+    counts above the columns. Raises `ValueError` for mismatched shapes."""
     shape = trajectory.shape
     fits = trajectory.ndim >= 4 and shape[2:] == truth.shape[1:] and shape[1] <= len(truth)
     if not fits or len(trajectory) != len(marks):

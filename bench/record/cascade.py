@@ -1,4 +1,4 @@
-"""Cascades: an attack receives only the readings with an example which no earlier attack leaked.
+"""Cascades: an attack receives only the readings with an example that no earlier attack leaked.
 
 Victims and random draws depend only on the cell, so an attack's result on a reading does not depend on earlier attacks.
 """
@@ -17,15 +17,14 @@ Leaked = Mapping[tuple[int, int], bool]  # (reading, example) → whether it cam
 
 
 def left(cell: AttackCell, run: Path) -> tuple[int, ...]:
-    """Return the numbers of the readings with an example which has not leaked yet; outside cascades, all readings.
-
-    Raises `BenchError` for an earlier cell without a record.
-    """
+    """Return the numbers of the readings with an example that has not leaked yet; outside cascades, all readings.
+    Records are in the run folder `run`. Raises `BenchError` for an earlier cell without a record."""
     return left_by(cell, (_of_run(run, before) for before in cell.after))
 
 
 def left_by(cell: AttackCell, earlier: Iterable[Leaked]) -> tuple[int, ...]:
-    """Return the numbers of the readings with an example not leaked, given the leaked examples of each earlier cell."""
+    """Return the numbers of the readings with an example that no cell in `earlier` leaked. `earlier` holds the leaked
+    examples of each earlier cell."""
     leaked: dict[tuple[int, int], bool] = {}
     for each in earlier:
         for example, success in each.items():
@@ -36,7 +35,7 @@ def left_by(cell: AttackCell, earlier: Iterable[Leaked]) -> tuple[int, ...]:
 
 
 def came_back(record: Record) -> Leaked:
-    """Return the examples which leaked to an attack, by reading; empty for a crashed or n/a cell."""
+    """Return (reading, example) → whether the example leaked to the attack; empty for a crashed or n/a cell."""
     readings = () if record.attack is None else record.attack.numbered()
     return {(n, at): example.success for n, reading in readings for at, example in enumerate(reading.examples)}
 

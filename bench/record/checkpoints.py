@@ -26,7 +26,7 @@ _ABOUT = "about"  # the key of a checkpoint's metadata
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file; raise `WeightsError` for an unreadable file."""
+    """Return the SHA-256 of a file; raises `WeightsError` for an unreadable file."""
     try:
         return hashlib.sha256(read_plain(path)).hexdigest()
     except OSError as error:
@@ -71,17 +71,15 @@ class WeightsSource:
     path: Path | None = None
     """Weights file; None: untrained weights, drawn from the seed."""
     sha256: str | None = None
-    """Content hash which the file must have."""
+    """Content hash that the file must have; None: not checked."""
     round: int = 0
     """Training round of a checkpoint; 0 for other weights."""
 
 
 def locate(run: Path, weights: Weights) -> WeightsSource:
-    """Find a cell's weights; a checkpoint's hash comes from its training's record.
-
-    Raises `WeightsError` for an unfinished training or an unsaved round, and `NotApplicable` if the training diverged
-    or stopped before the round.
-    """
+    """Find a cell's weights; a checkpoint is in the run folder `run`, and its hash in its training's record. Raises
+    `WeightsError` for an unfinished training or an unsaved round, and `NotApplicable` if the training diverged or
+    stopped before the round."""
     match weights:
         case CheckpointWeights(training=training, round=round_):
             sha256 = _checkpoint_sha256(run, training, round_)
@@ -121,11 +119,9 @@ def _checkpoint_sha256(run: Path, training: str, round_: int) -> str:
 
 
 def write_weights(path: Path, tensors: Tensors, about: Mapping[str, Any] | None = None) -> str:
-    """Write tensors as a safetensors file, atomically, and return the file's SHA-256.
-
-    `about` describes the weights in JSON types (see `read_about`).  The description has a single key, because
-    safetensors writes several keys in varying order, and equal checkpoints must have equal bytes.
-    """
+    """Write tensors as a safetensors file, atomically, and return the file's SHA-256. `about` describes the weights in
+    JSON types (see `read_about`). The description has a single key: safetensors writes several keys in varying order,
+    and equal checkpoints must have equal bytes."""
     metadata = None if about is None else {_ABOUT: json.dumps(about, sort_keys=True)}
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     content = save_safetensors(plain, metadata)
@@ -134,7 +130,7 @@ def write_weights(path: Path, tensors: Tensors, about: Mapping[str, Any] | None 
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """Read the description which `write_weights` stored; empty if the file has none."""
+    """Read the description stored by `write_weights`; empty if the file has none."""
     if path.suffix != ".safetensors":
         return {}
     try:
@@ -146,10 +142,8 @@ def read_about(path: Path) -> dict[str, Any]:
 
 
 def fit(module: nn.Module, tensors: Tensors, *, where: str) -> dict[str, Tensor]:
-    """Return the tensors for a module's parameters, in the module's order; buffers are copied into the module.
-
-    Raises `WeightsError` for a missing name or another shape.
-    """
+    """Return the tensors for a module's parameters, in the module's order; buffers are copied into the module. Raises
+    `WeightsError`, which begins with `where`, for a missing name or another shape."""
     parameters = dict(module.named_parameters())
     missing = [name for name in parameters if name not in tensors]
     if missing:

@@ -25,7 +25,7 @@ _example_values, _reading_values = attrgetter(*_EXAMPLE), attrgetter(*_READING)
 
 
 def for_board(record: Record) -> Record:
-    """Return the record with only the fields which a board compares."""
+    """Return the record with only the fields that a board compares."""
     result = record.result
     if not isinstance(result, schema.AttackResult):
         return record
@@ -74,7 +74,7 @@ _NO_SET: set[str] = set()
 
 
 def for_baseline(record: Record) -> Record:
-    """Return the record with only the fields which the gate compares."""
+    """Return the record with only the fields that the gate compares."""
     result = record.result
     if isinstance(result, schema.AttackResult):
         result = schema.AttackResult(

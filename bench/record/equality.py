@@ -28,7 +28,8 @@ def differences(old: Record, new: Record, tolerance: float = 0.0) -> list[str]:
 
 
 def unequal(where: str, old: Any, new: Any, tolerance: float = 0.0) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (field, old, new) for each difference between two nested values; `where` is the name of the whole value."""
+    """Yield (field, old, new) for each difference between two nested values; `where` names the whole value. `tolerance`
+    is relative and absolute."""
     if is_dataclass(old) and type(old) is type(new):
         old, new = (
             {field.name: getattr(value, field.name) for field in fields(value) if field.compare} for value in (old, new)

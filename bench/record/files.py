@@ -14,10 +14,8 @@ PART = ".part"  # how the names of files end that are being written
 
 
 def require_plain(path: Path) -> os.stat_result:
-    """Return the status of a plain file; raise `OSError` for a missing file, a folder, a pipe or a device.
-
-    A pipe is not opened, because opening would wait for a writer.
-    """
+    """Return the status of a plain file; raises `OSError` for a missing file, a folder, a pipe or a device. A pipe is
+    not opened, because opening would wait for a writer."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "no plain file", str(path))
@@ -25,7 +23,7 @@ def require_plain(path: Path) -> os.stat_result:
 
 
 def read_plain(path: Path, *, limit: int | None = None) -> bytes:
-    """Return a plain file's content; raise `OSError` as `require_plain` does, and for more than `limit` bytes."""
+    """Return a plain file's content; raises `OSError` as `require_plain` does, and for more than `limit` bytes."""
     size = require_plain(path).st_size
     if limit is not None and size > limit:
         raise OSError(errno.EFBIG, f"more than {limit} bytes", str(path))
@@ -35,10 +33,8 @@ def read_plain(path: Path, *, limit: int | None = None) -> bytes:
 @contextmanager
 def new_file(path: Path, *, replace: bool = True, flush: bool = True) -> Iterator[Path]:
     """Give a temporary path in the folder of `path`; rename to `path` at the end, or remove after an exception.
-
-    `replace`: False keeps an existing file and raises.  `flush`: False is faster, but a machine failure may lose the
-    content. Raises `StorageError` for a full disk, a read-only folder or an existing file.
-    """
+    `replace` False keeps an existing file and raises. `flush` False is faster, but a machine failure may lose the
+    content. Raises `StorageError` for a full disk, a read-only folder or an existing file."""
     part = path.with_name(f".{secrets.token_hex(8)}{PART}")
     try:
         if not replace and path.exists():
@@ -64,7 +60,7 @@ def new_file(path: Path, *, replace: bool = True, flush: bool = True) -> Iterato
 
 
 def write_atomically(path: Path, content: bytes, *, flush: bool = True) -> None:
-    """Write the complete content or no file; raise `StorageError` as `new_file` does."""
+    """Write the complete content or no file; `flush` and the error `StorageError` raised are as in `new_file`."""
     with new_file(path, flush=flush) as part:
         part.write_bytes(content)
 

@@ -27,12 +27,12 @@ Left = tuple[int, ...]  # readings that a cascade left, by number
 
 @cache
 def own() -> Code:
-    """Return the hash of bench's code, over the files for every answer; an editable install and a wheel agree."""
+    """Return the hash of the bench's own code; an editable install and a wheel have equal hashes."""
     return Code(origin=registry.DISTRIBUTION, version=__version__, protocol=PROTOCOL, sha256=_hash(_core()))
 
 
 def of_entry(kind: str, name: str) -> Code:
-    """Return the code hash of an entry; raise the errors of `registry.origin`, and `PluginError` for a missing file."""
+    """Return an entry's code hash; raises the errors of `registry.origin`, and `PluginError` for a missing file."""
     return _of_origin(registry.origin(kind, name))
 
 
@@ -163,7 +163,7 @@ def _is_installed(file: Path | None, importer: Path) -> bool:
 
 @cache
 def _package_folder(file: Path) -> Path | None:
-    """Return the folder or file directly below `site-packages` which contains a file; None outside."""
+    """Return the folder or file directly below `site-packages` that contains `file`; None outside."""
     path = file.resolve()
     return next((path for path in (path, *path.parents) if path.parent.name in _INSTALLED), None)
 
@@ -184,7 +184,8 @@ def _installed(distribution: str, module: str) -> dict[str, Path]:
 
 
 def _counts(file: metadata.PackagePath) -> bool:
-    """Return False for metadata, scripts (with the interpreter's path), compiled files and editable links."""
+    """Return whether a file belongs to the code: no metadata, script, compiled file or editable link. Scripts contain
+    the interpreter's path."""
     top = file.parts[0]
     beside = top == ".." or top.startswith("__editable__") or top.endswith((".dist-info", ".pth"))
     return not beside and file.suffix != ".pyc"

@@ -21,12 +21,15 @@ _FOLDERS = ("records", "arrays", "weights", "pictures", "hung", "kept", "submiss
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockHolder:
-    """The process with a run's lock; `since` is the time of locking in seconds since 1970."""
+    """The process that locks a run."""
 
     __pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False)
     pid: int
+    """Number of the process."""
     host: str
+    """Name of the machine."""
     since: float
+    """Time of locking, in seconds since 1970."""
 
 
 _LOCK_HOLDER = TypeAdapter(LockHolder)
@@ -34,10 +37,8 @@ _LOCK_HOLDER = TypeAdapter(LockHolder)
 
 @contextmanager
 def locked(run: Path) -> Iterator[Path]:
-    """Create the run folder and lock it for a single run; the system releases the lock when the process ends.
-
-    Raises `StorageError` for an unwritable folder, and `BenchError` for a folder in use or with links to other places.
-    """
+    """Create the run folder and lock it for a single run; the system releases the lock when the process ends. Raises
+    `StorageError` for an unwritable folder, and `BenchError` for a folder in use or with links to other places."""
     try:
         (run / "records").mkdir(parents=True, exist_ok=True)
         descriptor = os.open(run / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -78,7 +79,7 @@ def is_locked(run: Path) -> bool:
 
 
 def lock_holder(run: Path) -> LockHolder | None:
-    """Return the latest process with the lock; None if unknown."""
+    """Return the latest process that locked the run; None if unknown."""
     try:
         return _LOCK_HOLDER.validate_json((run / _LOCK).read_bytes())
     except (OSError, ValueError):

@@ -33,7 +33,7 @@ class Metric:
     percent: bool = False
     """Whether tables show a percentage."""
     kinds: tuple[Kind, ...] = (IMAGE, TABLE)
-    """Kinds of data which have this metric."""
+    """Kinds of data with this metric."""
     compared: bool = False
     """Whether a board keeps the metric of each example, to find the worst case."""
     least: float = -1e3
@@ -43,7 +43,7 @@ class Metric:
 
     @property
     def failed(self) -> float:
-        """The value of a failed example in a median: worse than any number."""
+        """Value of a failed example in a median: worse than any number."""
         return -inf if self.better == "higher" else inf
 
 

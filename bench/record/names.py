@@ -12,7 +12,7 @@ def entry_text(value: Entry) -> str:
 
 
 def with_params(name: str, params: Mapping[str, Any]) -> str:
-    """Return a name with parameters, such as `prune(share=0.7)`; only the name if there are no parameters."""
+    """Return `name` with its `params`, such as `prune(share=0.7)`; only the name if there are no parameters."""
     shown = ", ".join(f"{key}={_short(item)}" for key, item in sorted(params.items()))
     return f"{name}({shown})" if shown else name
 

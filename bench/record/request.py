@@ -45,5 +45,5 @@ def read(run: Path) -> Request | None:
 
 
 def save(run: Path, request: Request) -> None:
-    """Write the command line to the run folder; raise `StorageError` for an unwritable folder."""
+    """Write the command line to the run folder; raises `StorageError` for an unwritable folder."""
     write_atomically(run / FILE, f"{json.dumps(asdict(request), indent=1)}\n".encode())

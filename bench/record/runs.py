@@ -1,4 +1,4 @@
-"""The run folder which a command uses: a named folder, or the newest folder below `runs/`."""
+"""The run folder of a command: a named folder, or the newest folder below `runs/`."""
 
 from pathlib import Path
 
@@ -8,12 +8,12 @@ BELOW = Path("runs")
 
 
 def newest_run(below: Path = BELOW) -> Path:
-    """Return the run folder with the latest record; raise `BenchError` if no folder has records."""
+    """Return the run folder with the latest record; raises `BenchError` if no folder has records."""
     return runs_by_age(below)[0]
 
 
 def runs_by_age(below: Path = BELOW) -> list[Path]:
-    """Return the run folders below `below`, latest record first; raise `BenchError` if no folder has records."""
+    """Return the run folders below `below`, latest record first; raises `BenchError` if no folder has records."""
     runs = [path.parent for path in below.glob("*/records") if path.is_dir()]
     if not runs:
         raise BenchError(f"{below}/: no run with records there; give the folder of a run")
@@ -21,7 +21,7 @@ def runs_by_age(below: Path = BELOW) -> list[Path]:
 
 
 def checked_run(run: Path | None) -> Path:
-    """Return `run`, or for None the newest run folder; raise `BenchError` for a folder without records."""
+    """Return `run`, or for None the newest run folder; raises `BenchError` for a folder without records."""
     if run is None:
         return newest_run()
     if not (run / "records").is_dir():

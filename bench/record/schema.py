@@ -126,7 +126,7 @@ class ReadingScore(_Strict):
     indices: tuple[int, ...] = ()
     """Positions of the true examples in the training split; a mixture has the position of its first example."""
     certificate: float | None = None
-    """Share of examples which the attack proved right without the true examples; None: no proof possible."""
+    """Share of examples that the attack proved right without the true examples; None: no proof possible."""
     number: Annotated[int | None, _UNLESS_NONE] = None
     """Number of the reading in the cell, if a cascade skipped readings; None: equal to the position in the record."""
 
@@ -165,7 +165,7 @@ class Summary(_Strict):
     identification: Share | None
     """Share of identified examples; None: no gallery split."""
     identification_chance: float | None
-    """Share of examples which random reconstructions would identify."""
+    """Share of examples that random reconstructions would identify."""
     gallery: int
     """Size of the gallery split, 0: no gallery."""
     medians: Figures
@@ -191,7 +191,7 @@ class Summary(_Strict):
     naming: Share | None = None
     """Share of examples picked from the granted gallery; None: no gallery granted."""
     naming_chance: float | None = None
-    """Share of examples which random picks would name."""
+    """Share of examples that random picks would name."""
 
     def median(self, metric: Metric) -> float | None:
         """Return the metric's median, with failed examples as the worst values; None: not a number."""
@@ -200,7 +200,7 @@ class Summary(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distortion(_Strict):
-    """How far the defended readings are from the undefended readings, which only the harness knows."""
+    """Difference between the defended and the undefended readings; only the harness knows both."""
 
     snr_db_median: float | None = None
     """Median signal-to-noise ratio, dB, at most 120 (unchanged)."""
@@ -212,10 +212,9 @@ class Distortion(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfCheck(_Strict):
-    """The attack's matching distance (between gradients) at the true examples and at random public examples.
-
-    Distances are means over the readings, in the attack's units; None for attacks without an objective.
-    """
+    """The attack's objective at the true examples and at random public examples, as a check of the attack. The
+    objective is a distance between gradients. Distances are means over the readings, in the attack's units; None for
+    attacks without an objective."""
 
     distance_at_truth: float | None = None
     """Mean matching distance at the true examples."""
@@ -271,11 +270,12 @@ class Privacy(_Strict):
     """All values of ε; for an attack at most one."""
 
     def by(self, convention: str) -> Epsilon | None:
-        """Return the first ε with this convention, or None."""
+        """Return the first ε with this convention, or None if there is none."""
         return next((figure for figure in self.figures if figure.convention == convention), None)
 
     def released(self) -> Epsilon | None:
-        """Return the main ε: the first `valid`, or before protocol 3 `tight` (assumes Poisson sampling), or None."""
+        """Return the main ε of a training, or None if there is none. The main ε is the first with the convention
+        `valid`; before protocol 3, `tight`, which assumes Poisson sampling."""
         return self.by("valid") or self.by("tight")
 
 
@@ -294,6 +294,7 @@ class AttackResult(_Strict):
     """An attack cell's result."""
 
     kind: Literal["attack"] = "attack"
+    """Distinguishes the kinds of results."""
     data: Annotated[str | None, _UNLESS_NONE] = field(default=None, compare=False)
     """Kind of data (`bench.kinds`); None in records older than this field, and without a summary."""
     readings: tuple[ReadingScore, ...]
@@ -301,7 +302,7 @@ class AttackResult(_Strict):
     summary: Summary | None = None
     """Figures over the examples; None in a baseline (`bench.record.compact`) and for a cell without readings."""
     distortion: Distortion = Distortion()
-    """How far the defense changed the readings."""
+    """Size of the change that the defense made to the readings."""
     self_check: SelfCheck = SelfCheck()
     """Whether the attack's objective recognises the true examples."""
     conditions: AttackConditions = AttackConditions()
@@ -341,7 +342,7 @@ class AttackResult(_Strict):
             yield position if reading.number is None else reading.number, reading
 
     def figures(self) -> Summary:
-        """Return the summary; raise `RecordError` for a baseline's record and for a cell without readings."""
+        """Return the summary; raises `RecordError` for a baseline's record and for a cell without readings."""
         if self.summary is None and not self.readings:
             raise RecordError("cells before it in its cascade left nothing to attack: it has no figures")
         if self.summary is None:
@@ -375,7 +376,7 @@ class BayesianResult(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot(_Strict):
-    """How far the defense changed the first client's update in a training round, in gradient units."""
+    """Change that the defense made to the first client's update in a training round, in gradient units."""
 
     round: int
     """Round number, from 0."""
@@ -392,6 +393,7 @@ class TrainingResult(_Strict):
     """A training cell's result."""
 
     kind: Literal["training"] = "training"
+    """Distinguishes the kinds of results."""
     accuracy: float
     """Last test accuracy, 0 to 1; 0 for a diverged training."""
     curve: tuple[tuple[int, float], ...]
@@ -411,7 +413,7 @@ class TrainingResult(_Strict):
     private: bool = False
     """Whether the data are private."""
     spots: Annotated[tuple[Spot, ...], _UNLESS_EMPTY] = ()
-    """How far the defense changed updates in the first, the last and some random rounds."""
+    """Changes that the defense made to updates in the first, the last and some random rounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -445,7 +447,7 @@ class Cost(_Strict):
     reused_from: str | None = None
     """Id of an earlier cell with equal readings, whose reconstruction was used."""
     simulations: int | None = None
-    """Number of readings which a black-box attacker simulated."""
+    """Number of readings simulated by a black-box attacker."""
     simulation_seconds: float | None = None
     """Wall time for simulations, s, part of `attack_seconds`; less if an earlier cell made the same simulations."""
     training: TrainingCost | None = None
@@ -540,7 +542,7 @@ class Record(_Strict):
     cost: Cost = Cost()
     """Resources used by the cell."""
     broken: Annotated[tuple[str, ...], _UNLESS_EMPTY] = ()
-    """Contracts (properties tested by `bench check`) which a plug-in defense broke in this run, with reasons."""
+    """Contracts (properties tested by `bench check`) that a plug-in defense broke in this run, with reasons."""
     schema: int = SCHEMA
     """Version of the schema."""
 
@@ -566,7 +568,7 @@ class Record(_Strict):
 
     @property
     def protocol(self) -> int | None:
-        """Version of the evaluation protocol; figures from two versions never share a table."""
+        """Version of the evaluation protocol; None before versions existed. Two versions never share a table."""
         return self.provenance.bench.protocol
 
 

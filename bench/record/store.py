@@ -36,10 +36,8 @@ _AGAIN = "delete it and run again"
 
 
 def to_json(record: Record) -> str:
-    """Return the record's file content: indented JSON without NaN.
-
-    Raises TypeError or ValueError for values which JSON cannot hold, such as NaN or a plug-in's type.
-    """
+    """Return the record's file content: indented JSON without NaN. Raises TypeError or ValueError for values that JSON
+    cannot hold, such as NaN or a plug-in's type."""
     try:
         content = adapter().dump_python(record, mode="json", warnings="error")
     except ValueError as error:  # the first line of pydantic's says nothing
@@ -50,7 +48,7 @@ def to_json(record: Record) -> str:
 
 
 def write_arrays(run: Path, arrays: Arrays) -> str:
-    """Store arrays (floats as float32) in a file named by their content hash, and return the hash."""
+    """Store arrays (floats as float32) in the run folder `run`, in a file named by their hash; return the hash."""
     stored = {
         name: np.ascontiguousarray(a, np.float32 if np.asarray(a).dtype.kind == "f" else None)
         for name, a in sorted(arrays.items())
@@ -81,7 +79,8 @@ def arrays_hash(arrays: Arrays) -> str:
 
 
 def read_arrays(run: Path, sha256: str) -> dict[str, NDArray[Any]]:
-    """Read the arrays with this content hash; raise `RecordError` for missing or damaged arrays."""
+    """Read the arrays with the content hash `sha256` from the run folder `run`. Raises `RecordError` for missing or
+    damaged arrays."""
     path = run / "arrays" / f"{sha256}.npz"
     try:
         return read_npz(path, limit=UNPACKED)
@@ -94,10 +93,8 @@ def record_path(run: Path, cell_id: str) -> Path:
 
 
 def write(run: Path, record: Record) -> Path:
-    """Write a record and return its path; an existing record from other code moves to `kept/`.
-
-    Raises `RecordError` for a record which JSON cannot hold, and `StorageError` for an unwritable folder.
-    """
+    """Write a record to the run folder `run` and return its path. An existing record from other code moves to `kept/`.
+    Raises `RecordError` for a record that JSON cannot hold, and `StorageError` for an unwritable folder."""
     path = record_path(run, record.id)
     try:
         content = to_json(record).encode()
@@ -110,7 +107,7 @@ def write(run: Path, record: Record) -> Path:
 
 
 def set_aside(run: Path, path: Path) -> None:
-    """Move a record to `kept/` before its replacement; raise `StorageError` for an unwritable folder."""
+    """Move the record at `path` to the folder `kept/` of `run`; raises `StorageError` for an unwritable folder."""
     kept = run / "kept"
     try:
         kept.mkdir(exist_ok=True)
@@ -128,7 +125,7 @@ def _provenance(path: Path) -> Provenance | None:
 
 
 def read(path: Path, *, foreign: bool = False) -> Record:
-    """Read a record file; raise `RecordError` with the file, the field and a remedy.  `foreign`: as in `parse`."""
+    """Read a record file; raises `RecordError` with the file, the field and a remedy. `foreign`: as in `parse`."""
     try:
         text = read_plain(path).decode()
     except FileNotFoundError:
@@ -140,11 +137,8 @@ def read(path: Path, *, foreign: bool = False) -> Record:
 
 
 def parse(text: str, path: str, remedy: str = _AGAIN, *, foreign: bool = False) -> Record:
-    """Parse a record's JSON text.
-
-    Raises `RecordError` with `path`, the wrong field or schema, and the `remedy`.  `foreign`: also raise if the
-    record's id is not the hash of its cell.
-    """
+    """Parse a record's JSON text. Raises `RecordError` with `path`, the wrong field or schema, and the `remedy`.
+    `foreign` True also raises if the record's id is not the hash of its cell."""
     try:
         record = adapter().validate_json(text)
     except ValidationError as error:
@@ -212,7 +206,7 @@ def readable(run: Path) -> tuple[list[Record], list[str]]:
 
 
 def find(run: Path, prefix: str) -> Record:
-    """Return the record whose cell id starts with `prefix`; raise `RecordError` if none or several match."""
+    """Return the record whose cell id starts with `prefix`; raises `RecordError` if none or several match."""
     matches = sorted((run / "records").glob(f"{prefix}*.json")) if prefix.isalnum() else []
     if len(matches) != 1:
         count = "no record" if not matches else f"{len(matches)} records"

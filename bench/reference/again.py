@@ -31,10 +31,8 @@ class Again:
 def compared(
     now: Iterable[Record], before: Iterable[Record], by: Callable[[Record], str] = of_defense
 ) -> dict[str, Again]:
-    """Return text → agreement between new records (`now`) and earlier records (`before`) with the same id.
-
-    `by` gives a record's text: the defense, or the attack.
-    """
+    """Return the agreement between new records (`now`) and earlier records (`before`) with the same id. The keys are
+    texts that `by` gives for a record: its defense, or its attack."""
     old = {record.id: record for record in before}
     rows: dict[str, Again] = {}
     for record in now:
@@ -68,7 +66,7 @@ def lines(rows: Mapping[str, Again]) -> Iterator[str]:
 
 
 def _outcome(record: Record) -> object:
-    """Return a record's outcome, rounded to the digits in shipped records; without cost and machine."""
+    """Return a record's outcome without cost and machine, rounded to the digits in shipped records."""
     if record.attack is not None:
         return record.status, record.attack.arrays, _leaked(record)
     training = record.training

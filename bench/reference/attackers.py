@@ -1,7 +1,7 @@
-"""A run of the suite `attacks` next to the shipped attacks: the common cross, and its summary in four lines.
+"""A run of the suite `attacks` next to the shipped attacks, and its summary in four lines.
 
-A published attack in the run is compared with its shipped records, and does not replace them.
-"""
+A cross is a table of attacks by conditions. A published attack in the run is compared with its shipped records, and
+does not replace them."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ _MOST = 4  # conditions named in a line
 
 @dataclass(frozen=True, kw_only=True)
 class Ranked:
-    """The crosses for a run of the suite `attacks`."""
+    """Crosses (tables of attacks by conditions) for a run of the suite `attacks`."""
 
     cross: Cross
     """Reference and run on the matrix's own draw of victims."""
@@ -45,7 +45,8 @@ class Ranked:
 
 
 def unranked(run: Path) -> str | None:
-    """Return why a run's attacks are not compared with the reference: "" if they are; None for another suite."""
+    """Return the reason why a run's attacks are not compared with the reference; "" if they are; None for another
+    suite."""
     try:
         about = json.loads((run / f"suite-{ATTACKS}.json").read_text("utf-8"))
         return "" if about["ranked"] is True else "; ".join(map(str, about["why_not"]))
@@ -54,9 +55,8 @@ def unranked(run: Path) -> str | None:
 
 
 def ranked(mine: Iterable[Record] = (), *, without: str = "") -> Ranked | None:
-    """Return the crosses for a run's records and the shipped records together; None without any attack record.
-
-    A run's record counts if the reference has its cell with another attack. `without`: a reason to omit the reference.
+    """Return the crosses for a run's records `mine` and the shipped records together; None without any attack record. A
+    run's record counts if the reference has its cell with another attack. `without` is a reason to omit the reference.
     """
     shipped = tuple(store.read(VERSION)) if not without and VERSION in store.versions() else ()
     why = without if without or shipped else f"this package has no reference results of {VERSION} yet"
@@ -81,7 +81,8 @@ def _attacks(records: Iterable[Record]) -> list[tuple[Record, AttackCell]]:
 
 
 def lines(standing: Ranked, attack: str) -> Iterator[tuple[str, str]]:
-    """Yield (heading, text): rank, examples that only this attack reconstructs, cost, failures, second draws."""
+    """Yield (heading, text) about the run's `attack`: rank, cost, failures, second draws. One line names the examples
+    that only this attack reconstructs."""
     cross = standing.cross
     names, conditions = distinct(each.attack for each in cross.attackers), labels(cross.contests)
     yield "rank", _rank(standing, attack, names)

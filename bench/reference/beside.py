@@ -21,18 +21,22 @@ from bench.reference.costs import same
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """Records from a run and the reference, with their board (`rows`) and the suite's ranking (`standings`)."""
+    """Records from a run together with the reference, on one board."""
 
     version: str
+    """Suite version of the reference."""
     records: tuple[Record, ...]
+    """Records of the reference and the run."""
     rows: tuple[Row, ...]
+    """Rows of the board."""
     standings: tuple[Standing, ...]
+    """Ranking of the defenses over all conditions."""
     own: tuple[str, ...]
-    """Defenses which only the run has."""
+    """Defenses that only the run has."""
 
 
 def joined(version: str, mine: Iterable[Record] = ()) -> Joined:
-    """Read the reference results of a suite version, and add those records in `mine` whose defense they lack."""
+    """Read the reference results of a suite version; add the records in `mine` whose defense the reference lacks."""
     shipped = store.read(version)
     cells = {same(record.cell) for record in shipped}
     known = {entry_text(record.cell.defense) for record in shipped}
@@ -49,7 +53,8 @@ def joined(version: str, mine: Iterable[Record] = ()) -> Joined:
 
 
 def suite_of(folders: Iterable[Path]) -> str | None:
-    """Return the suite version of the first run folder whose suite is unmodified and has reference results, or None."""
+    """Return the suite version of the first run folder with an unmodified suite and reference results. The result is
+    None if no folder has both."""
     for folder in folders:
         for path in sorted(folder.glob("suite-*.json")):
             try:
@@ -62,9 +67,7 @@ def suite_of(folders: Iterable[Path]) -> str | None:
 
 
 def version_of(about: Mapping[str, Any]) -> str | None:
-    """Return the suite version from a run's suite file; None if unranked or without reference results.
-
-    The suite `attacks` has no standings of defenses: None.
-    """
+    """Return the suite version from a run's suite file; None if the run is unranked or has no reference results. The
+    suite `attacks` has no standings of defenses: the result is None."""
     there = about.get("ranked") is True and about.get("suite") in store.of_defenses(store.versions())
     return str(about["suite"]) if there else None

@@ -11,14 +11,11 @@ _ANY = Entry(name="any")
 
 
 def expected(records: Iterable[Record], *, alone: bool = False) -> Callable[[AnyCell], float | None]:
-    """Return a function from a cell to its expected CPU seconds; None for a cell without shipped records.
-
-    A published defense with equal parameters has its measured times.  Another defense gets the median over published
-    defenses which also change (or do not change) single-example gradients, or over all if there is no such defense,
-    scaled to their median total.  Cells with a reused reconstruction count with their measured time.
-
-    `alone`: the run has no undefended cells, so no reconstruction can be reused from another defense.
-    """
+    """Return a function from a cell to its expected CPU seconds; None for a cell without shipped records. A published
+    defense with equal parameters has its measured times. Another defense gets the median over published defenses of its
+    type, scaled to their median total: defenses that change single-example gradients, or the others (all, if the type
+    is missing). Cells with a reused reconstruction count with their measured time. `alone` True: the run has no
+    undefended cells, so no reconstruction can be reused from another defense."""
     taken: dict[str, dict[str, float]] = {}
     kinds: dict[bool, dict[str, dict[str, float]]] = {False: {}, True: {}}
     for record, seconds in _taken(records, alone=alone):
@@ -38,10 +35,8 @@ def expected(records: Iterable[Record], *, alone: bool = False) -> Callable[[Any
 
 
 def _typical(settings: Collection[Mapping[str, float]]) -> dict[str, float]:
-    """Return each cell's median time over the settings, scaled so that the sum equals the settings' median sum.
-
-    Without scaling, the sum of medians would be less than the median of sums.
-    """
+    """Return each cell's median time over the settings, scaled so that the sum equals the settings' median sum. Without
+    the scale, the sum of medians would be less than the median of sums."""
     of_cell: dict[str, list[float]] = {}
     for each in settings:
         for key, seconds in each.items():
@@ -59,10 +54,8 @@ def _changes_examples(defense: Entry) -> bool:
 
 
 def span(records: Iterable[Record], cells: Iterable[AnyCell], *, alone: bool = False) -> tuple[float, float] | None:
-    """Return the least and the greatest CPU seconds for these cells, over published defenses with all cells.
-
-    None without a published defense with all cells.  `alone`: as in `expected`.
-    """
+    """Return the least and the greatest CPU seconds for `cells`, over published defenses with records of all these
+    cells. The result is None without such a defense. `alone`: as in `expected`."""
     wanted: dict[str, dict[str, None]] = {}  # defense → cells, in order
     for cell in cells:
         wanted.setdefault(str(cell.defense), {})[same(cell)] = None
@@ -89,7 +82,7 @@ def _taken(records: Iterable[Record], *, alone: bool) -> Iterator[tuple[Record, 
 
 
 def same(cell: AnyCell) -> str:
-    """Return a cell's text without defense and cascade, which is equal for cells that differ only in the defense."""
+    """Return a cell's text without defense and cascade: cells that differ only in the defense have equal texts."""
     changes: dict[str, object] = {"defense": _ANY}
     if isinstance(cell, AttackCell):
         changes["after"] = ()
@@ -119,7 +112,7 @@ def expected_of_attacks(records: Iterable[Record]) -> Callable[[AnyCell], float 
 
 
 def any_attack(cell: AttackCell) -> str:
-    """Return a cell's text without attacker and draw of victims, so that it is equal for any attack."""
+    """Return a cell's text without attacker and draw of victims: cells that differ only in these have equal texts."""
     return _published(cell).model_copy(update={"attack": _ANY, "knowledge": "plain", "after": ()}).canonical()
 
 

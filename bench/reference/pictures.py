@@ -10,7 +10,8 @@ from bench.reference import store
 
 
 def strips_of(records: Iterable[Record], folders: Mapping[str, Path], version: str | None) -> dict[str, bytes]:
-    """Return defense → strip of images, `victims` → true images; from reference `version` and run `folders`."""
+    """Return defense → strip of images, and `victims` → strip of true images. The strips come from the reference
+    `version` (None: no reference) and from the run `folders`."""
     records = tuple(records)
     names = (VICTIMS_NAME, *dict.fromkeys(entry_text(record.cell.defense) for record in records))
     return {**(store.strips(version, names) if version else {}), **strips(records, folders)}

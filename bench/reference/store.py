@@ -34,12 +34,12 @@ def versions(folder: Path = FOLDER) -> tuple[str, ...]:
 
 
 def of_defenses(versions: Iterable[str]) -> tuple[str, ...]:
-    """Return those of the suite versions whose rows are defenses."""
+    """Return the suite versions in which rows of the board are defenses."""
     return tuple(version for version in versions if version != VERSIONS[ATTACKS])
 
 
 def read(version: str, folder: Path = FOLDER) -> list[Record]:
-    """Read a suite version's records; raises `BenchError` for a missing or damaged file."""
+    """Read a suite version's records from `folder`; raises `BenchError` for a missing or damaged file."""
     paths = sorted((folder / version).glob("*.json.xz"))
     if not paths:
         raise BenchError(f"no reference results of {version}; there are {', '.join(versions(folder)) or 'none'}")
@@ -48,7 +48,8 @@ def read(version: str, folder: Path = FOLDER) -> list[Record]:
 
 
 def strips(version: str, names: Iterable[str], folder: Path = FOLDER) -> dict[str, bytes]:
-    """Return name → shipped strip of reconstructed images, as WebP; names without a strip are left out."""
+    """Return name → strip of reconstructed images, as WebP, for `names`, from the `folder` of a suite `version`. Names
+    without a strip are left out."""
     paths = {name: folder / version / f"{slug(name)}.webp" for name in names}
     return {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
 
@@ -58,7 +59,7 @@ def of_defense(record: Record) -> str:
 
 
 def of_attack(record: Record) -> str:
-    """Return the attack's name; raises `ValueError` for a training's record."""
+    """Return the attack's name with parameters; raises `ValueError` for a training's record."""
     if not isinstance(record.cell, AttackCell):
         raise ValueError(f"record {record.id} is no attack")
     return attack_name(record.cell)
@@ -71,10 +72,8 @@ def write(
     folder: Path = FOLDER,
     by: Callable[[Record], str] = of_defense,
 ) -> tuple[Path, ...]:
-    """Write records and strips, replacing earlier files; return paths.
-
-    A file has the records with equal text from `by`: a defense with its parameters, or an attack.
-    """
+    """Write records and strips of a suite `version` below `folder`, in place of earlier files; return the paths. A file
+    has the records with equal text from `by`: a defense with its parameters, or an attack."""
     settings: dict[str, list[Record]] = {}
     for record in records:
         settings.setdefault(by(record), []).append(record)

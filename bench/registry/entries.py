@@ -35,11 +35,17 @@ class Origin:
     """An entry's source: a distribution with its version, or a plug-in file."""
 
     kind: str
+    """Kind of entry: attacks, defenses, datasets or models."""
     name: str
-    target: str  # "module:Class"
+    """Name in the registry."""
+    target: str
+    """Place of the class, as "module:Class"."""
     distribution: str | None
+    """Name of the installed distribution; None for a plug-in."""
     version: str | None
+    """Version of the distribution; None for a plug-in."""
     file: Path | None
+    """Plug-in file; None for a distribution or a module."""
 
     @property
     def built_in(self) -> bool:
@@ -62,10 +68,8 @@ def names(kind: str) -> tuple[str, ...]:
 
 
 def origin(kind: str, name: str) -> Origin:
-    """Return an entry's source.
-
-    Raises `UnknownName` with the nearest names, and `PluginError` for a name from two sources.
-    """
+    """Return the source of the entry `name` of a `kind`. Raises `UnknownName` with the nearest names, and `PluginError`
+    for a name from two sources."""
     if (kind, name) in _added:
         return _added[kind, name][0]
     claims = _claims(kind).get(name, ())
@@ -78,9 +82,7 @@ def origin(kind: str, name: str) -> Origin:
 
 def literals(kind: str, name: str) -> dict[str, object]:
     """Return an entry's constant class attributes (reference, stages, …) and `__doc__`, without importing its code.
-
-    Raises as `origin`, and `PluginError` for an entry point without a class.
-    """
+    Raises the errors of `origin`, and `PluginError` for an entry point without a class."""
     source = origin(kind, name)
     module, _, attribute = source.target.partition(":")
     try:
@@ -90,11 +92,8 @@ def literals(kind: str, name: str) -> dict[str, object]:
 
 
 def load(kind: str, name: str) -> type:
-    """Import the entry's class.
-
-    Raises as `origin`. Raises `PluginError` with the distribution's name if the import fails, or if the class is
-    abstract or of the wrong kind.
-    """
+    """Import the entry's class. Raises the errors of `origin`. Raises `PluginError` with the distribution's name if the
+    import fails, or if the class is abstract or of the wrong kind."""
     if (kind, name) not in _added:
         return _loaded(kind, name, origin(kind, name))
     source, entry = _added[kind, name]
@@ -119,7 +118,8 @@ def _loaded(kind: str, name: str, source: Origin) -> type:
 
 
 def instance(kind: str, name: str, params: Mapping[str, Any], *, where: str | None = None) -> Any:
-    """Create an entry's instance with checked parameters; `where` replaces the name at the start of an error."""
+    """Create an entry's instance with the parameters `params`, after a check of their values. `where` replaces the name
+    at the start of an error."""
     return build(load(kind, name), params, where=where or f"{SINGULAR[kind]} {name!r}")
 
 
@@ -129,10 +129,8 @@ def of(kind: str, entry: Any) -> Any:
 
 
 def add_plugin(spec: str) -> tuple[Origin, ...]:
-    """Register all entries in a `.py` file or module, or on error no entry; repeated calls change nothing.
-
-    Raises `PluginError` for a failed import, a module without entries, or a name already registered.
-    """
+    """Register all entries in the `.py` file or module `spec`; after an error, no entry is registered. Repeated calls
+    change nothing. Raises `PluginError` for a failed import, a module without entries, or a name already registered."""
     module = plugins.module(spec)
     defined: dict[tuple[str, str], tuple[Origin, type | None]] = {}
     for kind, name, entry in plugins.entries(module, {kind: _base(kind) for kind in KINDS}):
@@ -160,10 +158,8 @@ def add_plugin(spec: str) -> tuple[Origin, ...]:
 
 
 def declare(origins: Iterable[Origin]) -> None:
-    """Register names of plug-in entries without their code, which `load` then refuses to import in this process.
-
-    For processes which may not run plug-in code (`bench.isolation`).
-    """
+    """Register names of plug-in entries without their code, for processes that may not run it (`bench.isolation`).
+    `load` then refuses to import these entries."""
     _added.update({(origin.kind, origin.name): (origin, None) for origin in origins})
 
 

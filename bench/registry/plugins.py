@@ -47,11 +47,9 @@ def module(spec: str) -> ModuleType:
 
 
 def entries(loaded: ModuleType, bases: Mapping[str, type]) -> Iterator[tuple[str, str, type]]:
-    """Yield (kind, name, class) for each concrete class in the plug-in with a base in `bases` (kind → base).
-
-    The name is the class attribute `name`, or else the class name in kebab case.  A class with a leading underscore is
-    left out.
-    """
+    """Yield (kind, name, class) for each concrete class in the module `loaded` with a base in `bases` (kind → base).
+    The name is the class attribute `name`, or else the class name in kebab case. A class with a leading underscore is
+    left out."""
     for attribute, entry in vars(loaded).items():
         if not isinstance(entry, type) or inspect.isabstract(entry) or attribute.startswith("_"):
             continue
@@ -63,7 +61,7 @@ def entries(loaded: ModuleType, bases: Mapping[str, type]) -> Iterator[tuple[str
 
 
 def error_line(error: BaseException, path: Path | None = None) -> str:
-    """Describe an exception in a line, with the last traceback line in `path` (None: in any file)."""
+    """Describe the exception `error` in a line, with the last traceback line in `path` (None: in any file)."""
     kind, text = type(error).__name__, (str(error).strip() or "no message").splitlines()[0]
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: {kind}: {error.msg}"

@@ -24,10 +24,8 @@ def file_of(module: str) -> Path | None:
 
 
 def package_of(module: str) -> Path | None:
-    """Return the folder of a module's topmost package, or the path of a single-file module; None if missing.
-
-    The package of a module in a folder without `__init__.py` is the folder.
-    """
+    """Return the folder of a module's topmost package, or the path of a single-file module; None if missing. If a
+    module lies in a folder without `__init__.py`, this folder is its package."""
     for prefix, file in _steps(module):
         if file is not None:
             return file.parent if file.name == "__init__.py" or "." in prefix else file
@@ -35,12 +33,10 @@ def package_of(module: str) -> Path | None:
 
 
 def read(module: str, name: str, file: Path | None = None) -> dict[str, object]:
-    """Return the constant class attributes of class `name` in `module`, with inherited attributes and `__doc__`.
-
-    Read are assignments of a constant, without annotation or with `ClassVar`; dataclass fields are not.  Base classes
-    are read in the same file or through `from … import`.  `file` gives the file of a `--plugin FILE`.  Raises
-    `PluginError` for a missing class or an unreadable file.
-    """
+    """Return the constant class attributes of class `name` in `module`, with inherited attributes and `__doc__`. An
+    attribute counts if a constant is assigned, without annotation or with `ClassVar`; dataclass fields do not count.
+    Base classes are read in the same file or through `from … import`. `file` is the file of a `--plugin FILE`; None
+    finds the module. Raises `PluginError` for a missing class or an unreadable file."""
     path = file or file_of(module)
     if path is None:
         raise PluginError(f"there is no module {module!r}")
@@ -54,7 +50,8 @@ def read(module: str, name: str, file: Path | None = None) -> dict[str, object]:
 
 
 def _steps(module: str) -> Iterator[tuple[str, Path | None]]:
-    """Yield (prefix, source file or None) for each prefix of a dotted module name, up to a missing module."""
+    """Yield the packages on the way to a dotted module name: (`a`, its file), (`a.b`, its file), … The file is None for
+    a folder without `__init__.py`. The sequence ends before a missing module."""
     locations: list[str] | None = None
     parts = module.split(".")
     for depth in range(1, len(parts) + 1):
@@ -134,7 +131,8 @@ def _imported(scope: _Scope, name: str, depth: int = 0) -> tuple[_Scope, ast.Cla
 
 
 def _inherited(scope: _Scope, node: ast.ClassDef, depth: int = 0) -> Iterator[tuple[str, object]]:
-    """Yield (name, value) of attributes, from the farthest base class to the class, so that a later value replaces."""
+    """Yield (name, value) of a class's attributes, first those of the farthest base class. A later value replaces an
+    earlier one."""
     for base in reversed(node.bases):
         name = base.id if isinstance(base, ast.Name) else ""
         if name in scope.classes and depth < 16 and scope.classes[name] is not node:

@@ -33,9 +33,8 @@ class Naming:
     chance: float
     """Share of true examples that blind guesses would pick."""
     places: NDArray[np.int64] | None = None
-    """(reading, example): rank of the true example, from 0, in the candidates ranked by the decoder or the attack;
-    the number of ranked candidates if unranked, -1 without a ranking; None: no ranking at all.
-    """
+    """(reading, example): rank of the true example, from 0, among the ranked candidates. An unranked example has the
+    number of ranked candidates, and -1 marks an example without a ranking. None: no ranking at all."""
 
 
 def identify(
@@ -47,11 +46,13 @@ def identify(
 ) -> Identification:
     """Return the true examples that are nearer to their reconstruction than every stranger's example.
 
-    `truth` and `guess` (the reconstruction, clipped here) are (reading, example, *shape), `gallery` is (example,
-    *shape); only its first 1000 examples are used.  An equal distance, or a guess with NaN, is not identified.  With
-    granted labels, `labels` holds the true examples' (reading, example) and the gallery's (example,); a blind guess is
-    then from the right class.
-    """
+    - `truth`, `guess` (reading, example, *shape): true examples and reconstruction, which is clipped here.
+    - `gallery` (example, *shape): strangers; only the first 1000 are used.
+    - `values`: arithmetic of the kind of data.
+    - `labels`: labels of the truth (reading, example) and of the gallery (example,), if labels were granted. A blind
+      guess is then from the right class.
+
+    An equal distance, or a guess with NaN, is not identified."""
     true = values.checked(truth)
     strangers = values.checked(np.asarray(gallery)[:GALLERY_LIMIT])
     if not len(strangers):
@@ -66,9 +67,9 @@ def identify(
 
 
 def chance_of(examples: int, strangers: int, labels: tuple[ArrayLike, ArrayLike] | None) -> float:
-    """Return the largest share of examples that blind guesses identify.  A reading with n examples allows n guesses,
-    and a guess may identify any of the n examples; with `labels` as in `identify`, any of the same class.
-    """
+    """Return the largest share of examples that blind guesses identify among `strangers` strangers. A reading with n =
+    `examples` examples allows n guesses, and a guess may identify any of the n examples. With `labels` (as in
+    `identify`), a guess may identify any example of its class."""
     if labels is None:
         return min(1.0, examples / (strangers + 1))
     of_truth, of_gallery = np.asarray(labels[0], np.int64), np.asarray(labels[1], np.int64)[:strangers]

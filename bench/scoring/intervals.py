@@ -20,16 +20,16 @@ _ROOM = 1 << 22  # clusters drawn at once
 
 
 def simultaneous(m: int, level: float = LEVEL) -> float:
-    """Return the level at which m intervals hold together with probability `level`: 1 - (1 - level)/m (Bonferroni)."""
+    """Return the level of each of `m` intervals, so that all hold together with probability `level` (Bonferroni)."""
     if m < 1:
         raise ValueError(f"expected at least one interval, got {m}")
     return 1 - (1 - level) / m
 
 
 def wilson(successes: float, trials: float, level: float = LEVEL) -> Interval:
-    """Return Wilson's score interval for a share (Wilson 1927; Brown, Cai, DasGupta 2001, eq. 4).  It is (p + z²/2n
-    ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n) with p = successes/trials, and (0, 1) without trials.
-    """
+    """Return Wilson's score interval for a share (Wilson 1927; Brown, Cai, DasGupta 2001, eq. 4), at confidence
+    `level`. The interval is (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n) with p = `successes` / `trials`, n =
+    `trials` and the normal quantile z; without trials (0, 1)."""
     if not 0 <= successes <= trials:
         raise ValueError(f"expected between 0 and {trials} successes, got {successes}")
     if not trials:
@@ -49,14 +49,12 @@ def _wilson(share: float, trials: float, z: float) -> Interval:
 def cluster_bootstrap(
     values: ArrayLike, clusters: ArrayLike, level: float = LEVEL, *, draws: int = 4000, seed: int = 0
 ) -> Interval:
-    """Return the expanded percentile interval for the mean of `values` (n,), by resampling whole `clusters` (n,).
-
-    G clusters are drawn with replacement (Davison, Hinkley 1997, §3.8).  Plain percentiles are too narrow for few
-    clusters; the percentiles used are Φ(-√(G/(G - 1)) t), with Student's quantile t for G - 1 degrees of freedom
-    (Hesterberg 2015, "expanded percentile interval").  Our simulation with normal clusters shows coverage, at nominal
-    .95, of .87 for 4 clusters (the limit set by their range), .94 for 8, and .95 from 16 on.  Equal clusters give zero
-    width, so shares use `clustered_share`.  Raises `ValueError` for a single cluster.
-    """
+    """Return a bootstrap interval for the mean of `values` (n,), from resampled whole `clusters` (n,). G clusters are
+    drawn with replacement, `draws` times (Davison, Hinkley 1997, §3.8). Plain percentiles are too narrow for few
+    clusters. The percentiles used are Φ(-√(G/(G - 1)) t), with Student's quantile t for G - 1 degrees of freedom
+    (Hesterberg 2015, "expanded percentile interval"). In our simulation with normal clusters at `level` .95, the
+    coverage is .87 for 4 clusters (the limit set by their range), .94 for 8, and .95 from 16 on. Equal clusters give
+    zero width, so shares use `clustered_share`. Raises `ValueError` for a single cluster."""
     array = np.asarray(values, np.float64)
     names, member = np.unique(np.asarray(clusters), return_inverse=True)
     count = len(names)
@@ -74,12 +72,10 @@ def cluster_bootstrap(
 
 
 def effective_trials(successes: ArrayLike, clusters: ArrayLike) -> float:
-    """Return the number of independent trials with the information of n correlated outcomes, (n,) in [0, 1].
-
-    `clusters` (n,) holds numbers of correlated groups.  The result is n / design effect (Kish 1965, §5.4), the variance
-    between clusters / the variance of independent trials.  The result lies between the number of clusters and n.  If
-    all outcomes are equal, the result is the number of clusters.
-    """
+    """Return the number of independent trials with the information of n correlated outcomes. `successes` (n,) in [0, 1]
+    are outcomes, and `clusters` (n,) are the numbers of correlated groups. The result is n divided by the design effect
+    (Kish 1965, §5.4), which is the variance of the mean over its variance for independent trials. The result lies
+    between the number of clusters and n. If all outcomes are equal, it is the number of clusters."""
     array = np.asarray(successes, np.float64)
     count, share = len(np.unique(np.asarray(clusters))), float(array.mean())
     spread = share * (1 - share)
@@ -92,15 +88,17 @@ def effective_trials(successes: ArrayLike, clusters: ArrayLike) -> float:
 def clustered_share(
     successes: ArrayLike, groups: ArrayLike, clusters: ArrayLike | None = None, level: float = LEVEL
 ) -> Interval:
-    """Return the interval for the mean of `successes` (n,) in [0, 1], which correlate within groups and clusters.
+    """Return a confidence interval for the mean of `successes` (n,) in [0, 1], if outcomes are correlated. `groups`
+    (n,) are the readings of the outcomes, `clusters` (n,) the seeds; outcomes are correlated within both. The result
+    unites two intervals of Wilson's form:
 
-    `groups` (n,) are readings, `clusters` (n,) are seeds.  The interval is Wilson's with `effective_trials`.  With few
-    clusters, the variance between clusters gives the number of trials, and Student's quantile replaces the normal
-    quantile (Korn, Graubard 1998, for Clopper and Pearson's interval).  If all clusters are equal, this variance is
-    unknown, and the groups give the number. Simulated coverage at nominal .95 (tests/test_intervals.py): ≥ .92 for
-    batches that leak as a whole, and for 4 or 8 seeds whose log odds deviate by 1; .87 to .91 for 4 seeds with
-    deviation 1.5.
-    """
+    - The number of trials is `effective_trials` of the groups.
+    - The number of trials follows from the variance between clusters, and Student's quantile replaces the normal
+      quantile (Korn, Graubard 1998, for Clopper and Pearson's interval). Without `clusters`, the groups take their
+      place. The interval is left out if all clusters have equal shares, because the variance is then unknown.
+
+    Coverage in a simulation at `level` .95 (tests/test_intervals.py): at least .92 for batches that leak as a whole,
+    and for 4 or 8 seeds whose log odds have the deviation 1; .87 to .91 for 4 seeds with the deviation 1.5."""
     array = np.asarray(successes, np.float64)
     share, trials = float(array.mean()), effective_trials(array, groups)
     interval = _wilson(share, trials, _normal_quantile(level))
@@ -125,13 +123,11 @@ def _variance_of_mean(values: NDArray[np.float64], clusters: ArrayLike) -> float
 def paired_difference(
     a: ArrayLike, b: ArrayLike, level: float = LEVEL, *, clusters: ArrayLike | None = None
 ) -> tuple[float, float, float]:
-    """Return share(a) - share(b) over the same victims, and its interval: (difference, low, high).
-
-    `a` and `b` (n,) say which of the same examples leaked.  n₁₀ examples leaked only in a, n₀₁ only in b; each cell in
-    the 2×2 table gets half an example more, N = n + 2 (Agresti, Min 2005, "Wald+2"): (n₁₀ - n₀₁)/N ± z √(n₁₀ + n₀₁ -
-    (n₁₀ - n₀₁)²/N)/N.  With `clusters` (n,), the interval is united with the cluster bootstrap's interval for a - b.
-    Two configurations differ if 0 is outside.
-    """
+    """Return share(a) - share(b) over the same victims, and its interval: (difference, low, high). `a` and `b` (n,) say
+    which of the same examples leaked. n₁₀ examples leaked only in a, n₀₁ only in b. The interval at confidence `level`
+    is (n₁₀ - n₀₁)/N ± z √(n₁₀ + n₀₁ - (n₁₀ - n₀₁)²/N)/N: each cell in the 2×2 table gets half an example more, N = n +
+    2 (Agresti, Min 2005, "Wald+2"). With `clusters` (n,), the interval is united with the cluster bootstrap's interval
+    for a - b. Two configurations differ if 0 is outside."""
     first, second = _pairs(a, b)
     difference = float(first.mean() - second.mean())
     centre, spread = wald_plus_2(first, second)
@@ -146,15 +142,16 @@ def paired_difference(
 def stratified_difference(
     a: Sequence[ArrayLike], b: Sequence[ArrayLike], clusters: Sequence[ArrayLike], level: float = LEVEL
 ) -> tuple[float, float, float]:
-    """Return the mean over strata of share(a) - share(b), with equal weights, and its interval: (difference, low,
-    high).
+    """Return the mean over strata of share(a) - share(b), and its interval: (difference, low, high). Strata have equal
+    weights. `a[i]` and `b[i]` (n_i,) say which of the same n_i victims in stratum i leaked; `clusters[i]` (n_i,) are
+    their clusters, which strata may share. The result, at confidence `level`, unites three parts:
 
-    `a[i]` and `b[i]` (n_i,) say which of the same n_i victims in stratum i leaked; `clusters[i]` (n_i,) are their
-    clusters, which strata may share.  The interval unites the difference itself, "Wald+2" for C strata
-    (`paired_difference`; each stratum gets the C-th part of the added examples, and variances add up), and the cluster
-    bootstrap over each cluster's mean over strata.  A single stratum gives `paired_difference`, if clusters are equal
-    in size.
-    """
+    - the difference itself,
+    - "Wald+2" for C strata (`paired_difference`): each stratum gets the C-th part of the added examples, and variances
+      add up,
+    - the cluster bootstrap over each cluster's mean over strata.
+
+    A single stratum gives `paired_difference`, if clusters are equal in size."""
     strata = [(*_pairs(x, y), np.asarray(names)) for x, y, names in zip(a, b, clusters, strict=True)]
     if not strata:
         raise ValueError("expected at least one stratum")
@@ -174,22 +171,23 @@ def stratified_difference(
 
 
 def stratified_share(strata: Sequence[Stratum], level: float = LEVEL) -> tuple[float, float, float]:
-    """Return the mean over strata of the share of successes, with equal weights, and its interval: (share, low, high).
+    """Return the mean over strata of the share of successes, and its interval: (share, low, high). Strata have equal
+    weights. The result, at confidence `level`, unites three parts:
 
-    The interval unites the share itself, Agresti and Coull's interval (1998) for C strata (each stratum gets the C-th
-    part of the added z² trials, and variances add up), and the cluster bootstrap over each cluster's mean over strata.
-    Outcomes in a group count as `effective_trials`.  A simulation with 12 strata of 16 victims and 4 clusters is in
-    tests/test_intervals.py.
-    """
+    - the share itself,
+    - Agresti and Coull's interval (1998) for C strata: each stratum gets the C-th part of the added z² trials, and
+      variances add up,
+    - the cluster bootstrap over each cluster's mean over strata.
+
+    Outcomes in a group count as `effective_trials`. A simulation is in tests/test_intervals.py."""
     return _united(((1, strata),), level)
 
 
 def stratified_change(
     before: Sequence[Stratum], after: Sequence[Stratum], level: float = LEVEL
 ) -> tuple[float, float, float]:
-    """Return `stratified_share` of `after` minus `before`, for different victims in the same clusters: (change, low,
-    high).  Strata of both correspond by position.
-    """
+    """Return `stratified_share` of `after` minus that of `before`, and its interval: (change, low, high). The victims
+    differ, the clusters are the same. Strata of both correspond by position. `level` is the confidence level."""
     change, low, high = _united(((1, after), (-1, before)), level)
     return change, low, high
 
@@ -223,19 +221,16 @@ def _united(samples: Sequence[tuple[int, Sequence[Stratum]]], level: float) -> t
 
 
 def wald_plus_2(a: NDArray[np.bool_], b: NDArray[np.bool_], added: float = 0.5) -> tuple[float, float]:
-    """Return centre and standard deviation of share(a) - share(b) by "Wald+2", see `paired_difference`.
-
-    `added`: examples added to each cell in the 2×2 table.
-    """
+    """Return centre and standard deviation of share(a) - share(b) by "Wald+2" (`paired_difference`). `a` and `b` (n,)
+    say which of the same examples leaked; `added` examples are added to each cell in the 2×2 table."""
     only_a, only_b, total = (a & ~b).sum() + added, (b & ~a).sum() + added, len(a) + 4 * added
     spread = np.sqrt(only_a + only_b - (only_a - only_b) ** 2 / total) / total
     return float((only_a - only_b) / total), float(spread)
 
 
 def mcnemar(a: ArrayLike, b: ArrayLike) -> float:
-    """Return the two-sided p-value for equal leakage in a and b on the same examples (McNemar 1947, exact).  Of the
-    examples that leaked in only one of the two, the number for a is binomial with probability 1/2.
-    """
+    """Return the two-sided p-value for equal leakage in `a` and `b` on the same examples (McNemar 1947, exact). Among
+    the examples that leaked in only one of the two, the number for a is binomial with probability 1/2."""
     first, second = _pairs(a, b)
     only_a, only_b = int((first & ~second).sum()), int((second & ~first).sum())
     return min(1.0, 2 * float(bdtr(min(only_a, only_b), only_a + only_b, 0.5)))

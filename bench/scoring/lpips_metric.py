@@ -30,12 +30,9 @@ def trunk_path() -> Path:
 
 
 def load(path: Path | None = None, *, prefix: str = TRUNK_PREFIX) -> tuple[Lpips | None, str | None]:
-    """Return LPIPS (version 0.1, AlexNet) and None; or None and the reason for its absence.
-
-    AlexNet's weights are read from `path` (None: `trunk_path()`) if the file's SHA-256 starts with `prefix`: other
-    weights would be another metric under the same name.  The reason names no folder on this machine, because it goes
-    into published records.
-    """
+    """Return LPIPS (version 0.1, AlexNet) and None; or None and the reason for its absence. AlexNet's weights are read
+    from `path` (None: `trunk_path()`) if the file's SHA-256 starts with `prefix`: other weights would be another metric
+    under the same name. The reason names no folder on this machine, because it goes into published records."""
     path = path or trunk_path()
     if not path.is_file():
         return (None, f"no AlexNet weights; put {TRUNK} into torch's hub/checkpoints, or name it in BENCH_LPIPS_TRUNK")
@@ -91,11 +88,9 @@ def _chunks(pictures: Floats) -> list[Floats]:
 
 
 def _prepared(pictures: Floats) -> torch.Tensor:
-    """Convert to three channels in [-1, 1], and enlarge pictures too small for AlexNet by a whole factor.
-
-    The smallest sufficient factor (28 → 56, 8 → 32) repeats pixels without interpolation.  Figures for enlarged
-    pictures cannot be compared with figures for larger pictures.
-    """
+    """Convert to three channels in [-1, 1]; enlarge images that are too small for AlexNet by a whole factor. The
+    smallest sufficient factor (28 → 56, 8 → 32) repeats pixels without interpolation. Figures for enlarged images
+    cannot be compared with figures for larger images."""
     factor = -(-SMALLEST // min(pictures.shape[-2:]))
     large = pictures.repeat(factor, axis=-2).repeat(factor, axis=-1)
     colours = np.broadcast_to(large, (len(large), 3, *large.shape[2:])) if large.shape[1] == 1 else large

@@ -23,28 +23,26 @@ PSNR_CAP_DB = 120.0
 
 
 def rmse(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Return each example's root mean squared error after clipping the guess, 0 to 1."""
+    """Return the root mean squared error of each example, 0 to 1, between `truth` and the clipped `guess`."""
     return np.sqrt(mse(within_range(truth), clipped(guess)))
 
 
 def rmse_unclipped(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Return each example's root mean squared error without clipping; it has no upper bound."""
+    """Return the root mean squared error of each example between `truth` and `guess`; it has no upper bound."""
     return np.sqrt(mse(within_range(truth), guess))
 
 
 def psnr_db(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Return each example's peak signal-to-noise ratio in dB, 10·log10(1/MSE), after clipping the guess to [0, 1].
-    The largest figure, for equal examples too, is `PSNR_CAP_DB`, because records hold finite numbers.
-    """
+    """Return the peak signal-to-noise ratio of each example in dB, 10·log10(1/MSE), between `truth` and the clipped
+    `guess`. The largest figure is `PSNR_CAP_DB`, also for equal examples, because records hold finite numbers."""
     error = mse(within_range(truth), clipped(guess))
     return -10 * np.log10(np.maximum(error, 10 ** (-PSNR_CAP_DB / 10)))
 
 
 def ssim(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Return each image's mean SSIM, −1 to 1 (Wang, Bovik, Sheikh, Simoncelli 2004), after clipping the guess.
-    (reading, example, channel, height, width) → (reading, example), mean over channels; NaN below 7 pixels per
-    side.
-    """
+    """Return the mean SSIM of each image, -1 to 1, between `truth` and the clipped `guess` (Wang et al. 2004). Both are
+    (reading, example, channel, height, width); the result is (reading, example), a mean over channels. NaN below 7
+    pixels per side."""
     x, y = within_range(truth), clipped(guess)
     values = np.full(x.shape[:2], np.nan)
     if min(x.shape[-2:]) >= SSIM_WINDOW:
@@ -54,11 +52,9 @@ def ssim(truth: ArrayLike, guess: ArrayLike) -> Floats:
 
 
 def numeric_rmse(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) -> Floats:
-    """Return each table row's RMSE over numeric columns, in units of the column's standard deviation.
-
-    Arrays are (reading, example, feature), and the guess is clipped.  A constant column's unit is the range, 1.  NaN
-    without numeric columns.
-    """
+    """Return the RMSE of each table row over numeric columns, in units of the column's standard deviation. `truth` and
+    `guess` are (reading, example, feature), and the guess is clipped. A constant column's unit is the range, 1. NaN
+    without numeric columns."""
     true, cut = within_range(truth), clipped(guess)
     scales = {n: group.deviation or 1.0 for group in groups if not group.categorical for n in group.columns}
     if not scales:
@@ -68,11 +64,10 @@ def numeric_rmse(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) ->
 
 
 def groups_right(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) -> Floats:
-    """Return each table row's share of correctly guessed categorical features; NaN without such features.
-
-    A feature is a group of columns, with the largest at the category; a tie is wrong.  A group with a single column
-    (yes or no) is right on the true side of .5.  A missing value (all zeros) is right if no column reaches .5.
-    """
+    """Return the share of categorical features that `guess` has right, for each table row; NaN without such features. A
+    feature is a group of columns. The largest column names the category; a tie is wrong. A group with a single column
+    (yes or no) is right on the true side of .5. A missing value in `truth` (all zeros) is right if no column reaches
+    .5."""
     true, named = within_range(truth), np.asarray(guess, np.float64)
     right = []
     for columns in (list(group.columns) for group in groups if group.categorical):
@@ -98,6 +93,6 @@ MEASURES: Mapping[str, Callable[[Floats, Floats, Sequence[Group]], Floats]] = {
 
 
 def measured(truth: Floats, guess: Floats, kind: Kind, groups: Sequence[Group]) -> dict[str, Floats]:
-    """Return every metric for this kind of data, name → (reading, example)."""
+    """Return every metric of this kind of data between `truth` and `guess`: name → (reading, example)."""
     names = [metric.name for metric in of_kind(kind) if metric.name in MEASURES]
     return {name: MEASURES[name](truth, guess, groups) for name in names}

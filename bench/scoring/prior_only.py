@@ -11,10 +11,12 @@ def prior_only_baselines(
 ) -> dict[str, Floats]:
     """Return three reconstructions made from the public split, name → (reading, example, *shape).
 
-    `mean` is the mean public example; `nearest` is the public example nearest to this mean (RMSE favours a blurred
-    mean, SSIM a real image); `class-mean` is the mean of the class in `labels` (reading, example), the true labels, or
-    `mean` for a class without public examples.  `public_inputs` is (example, *shape), `public_labels` (example,).
-    """
+    - `mean`: the mean public example.
+    - `nearest`: the public example nearest to this mean. (RMSE favours a blurred mean, SSIM a real image.)
+    - `class-mean`: the mean of the class in `labels` (reading, example), the true labels; `mean` for a class without
+      examples.
+
+    `public_inputs` is (example, *shape), `public_labels` (example,)."""
     inputs, classes = values.checked(public_inputs), np.asarray(public_labels)
     wanted: NDArray[np.int64] = np.asarray(labels, np.int64)
     if not len(inputs):

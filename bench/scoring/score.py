@@ -31,7 +31,9 @@ class Scores:
     """A cell's figures."""
 
     readings: tuple[ReadingScore, ...]
+    """Scores of each reading and its examples."""
     summary: Summary
+    """Figures over all examples."""
     order: NDArray[np.int64]
     """(reading, example): number of the reconstructed example matched to each true example; -1 if missing."""
     lpips_absent: str | None = None
@@ -39,7 +41,7 @@ class Scores:
     priors_from: str = "the public split"
     """Name of the data behind the prior-only baselines."""
     doubt: str | None = None
-    """Reason to distrust the figures: the true examples do not give the user's reading; None: no such reason."""
+    """Reason to distrust the figures, such as a truth that does not give the user's reading; None: no reason."""
 
 
 def score(

@@ -22,9 +22,14 @@ def summarise(
 ) -> Summary:
     """Return a cell's summary: shares of examples with intervals, medians, failures.
 
-    Intervals treat a reading's examples as dependent; with `independent`, as independent (as records before protocol
-    3). `over` is the metric for the margin over the best prior-only guess.  The summary's `lower_bound` marks the
-    success rate as a lower bound: some examples diverged or have NaN, and might leak under a better attack.
+    - `identification_chance`, `naming_chance`: shares of examples that blind guesses would identify or name; None
+      without.
+    - `gallery`: number of strangers.
+    - `priors`: scores of the prior-only baselines by name.
+    - `over`: metric for the margin over the best prior-only guess.
+    - `independent`: True treats a reading's examples as independent, as records before protocol 3 did.
+
+    The summary's `lower_bound` is True if some examples diverged or have NaN: a better attack might reconstruct them.
     """
     examples = [example for reading in readings for example in reading.examples]
     status = np.array([example.status for example in examples])
@@ -64,7 +69,8 @@ def _column(examples: Sequence[ExampleScore], metric: Metric) -> NDArray[np.floa
 
 
 def median(values: ArrayLike | Sequence[float | None], failed: float) -> float | None:
-    """Return the median, with NaN (or None) counted as `failed`; None if all are missing or the median is infinite."""
+    """Return the median of `values`, with NaN (or None) counted as `failed`. The result is None if all values are
+    missing or the median is infinite."""
     numbers = np.asarray(values, np.float64)
     if np.isnan(numbers).all():
         return None
@@ -73,7 +79,8 @@ def median(values: ArrayLike | Sequence[float | None], failed: float) -> float |
 
 
 def share(hits: Sequence[bool | None], groups: Sequence[int] | None = None) -> Share:
-    """Return the share of hits (None: no hit) and its 95 % interval; hits with equal `groups` (hit,) are dependent."""
+    """Return the share of hits and its 95 % interval; None in `hits` is no hit. Hits with equal `groups` (hit,) are
+    dependent; None: all hits are independent."""
     count = sum(map(bool, hits))
     low, high = wilson(count, len(hits)) if groups is None else clustered_share([bool(hit) for hit in hits], groups)
     return Share(value=count / len(hits), low=low, high=high)

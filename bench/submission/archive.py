@@ -44,20 +44,24 @@ _DAMAGE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The largest accepted sizes in bytes: submission file, zip directory, and unpacked contents.
+    """Largest accepted sizes of a submission, in bytes."""
 
-    `manifest`, `record` and `array` limit a single file; `records` limits all records together, `unpacked` all files
-    together; `entries` limits the number of files.
-    """
-
-    file: int = 2**32 - 2**20  # limit of a zip without zip64
+    file: int = 2**32 - 2**20
+    """Size of the submission file; a zip without zip64 cannot be larger."""
     directory: int = 2**24
+    """Size of the zip's directory."""
     entries: int = 65_000
+    """Number of files in the zip."""
     manifest: int = 2**24
+    """Unpacked size of the manifest."""
     record: int = 2**23
+    """Unpacked size of a record."""
     records: int = 2**30
+    """Unpacked size of all records together."""
     array: int = 2**28
+    """Unpacked size of an array file."""
     unpacked: int = 6 * 2**30
+    """Unpacked size of all files together."""
 
     def of(self, name: str) -> int:
         kind = name.partition("/")[0]
@@ -68,7 +72,7 @@ LIMITS = Limits()
 
 
 class ArchiveFault(RecordError):
-    """The error for a file which is not a valid submission; its text is a single line without the file's name."""
+    """Error for a file that is not a valid submission; its text is a single line without the file's name."""
 
 
 class Archive:
@@ -79,7 +83,7 @@ class Archive:
         self.names = tuple(sorted(archive.namelist()))
 
     def read(self, name: str) -> bytes:
-        """Return a file's content in the submission; raise `ArchiveFault` for damaged content or length."""
+        """Return the content of a file in the submission; raises `ArchiveFault` for damaged content or length."""
         content = bytearray()
         try:
             with self._archive.open(name) as file:
@@ -94,7 +98,7 @@ class Archive:
 
 
 class _Capped(io.BufferedReader):
-    """A file which refuses reads above `most` bytes, because `zipfile` reads a zip directory of any size at once."""
+    """A file that refuses reads above `most` bytes: `zipfile` reads a zip directory of any size at once."""
 
     most = 0
 
@@ -132,10 +136,8 @@ def opened(path: Path, limits: Limits = LIMITS) -> Iterator[Archive]:
 
 
 def write(path: Path, members: Mapping[str, Callable[[], bytes]]) -> None:
-    """Write a new zip from file name → function which returns the content; equal contents give equal bytes.
-
-    Raises `BenchError` if a plain zip cannot hold the files.
-    """
+    """Write a new zip with `members`, file name → function that returns the content; equal contents give equal bytes.
+    Raises `BenchError` if a plain zip cannot hold the files."""
     try:
         with zipfile.ZipFile(path, "w", allowZip64=False) as archive:
             for name, content in sorted(members.items()):
@@ -151,7 +153,7 @@ def write(path: Path, members: Mapping[str, Callable[[], bytes]]) -> None:
 
 
 def _check_entries(infos: list[zipfile.ZipInfo], limits: Limits) -> None:
-    """Raise `ArchiveFault` for the first file in the zip which `write` cannot have written, and for too large sizes."""
+    """Raise `ArchiveFault` for the first file in the zip that `write` cannot have written, and for too large sizes."""
     if len(infos) > limits.entries:
         raise ArchiveFault(f"{len(infos)} entries, at most {limits.entries} are read")
     names: set[str] = set()

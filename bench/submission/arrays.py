@@ -22,7 +22,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def read(content: bytes) -> Arrays:
-    """Read untrusted `.npz` bytes; raise `DataError` for damaged, non-numeric or too large arrays."""
+    """Read untrusted `.npz` bytes; raises `DataError` for damaged, non-numeric or too large arrays."""
     try:
         return read_npz(Path("its arrays"), limit=UNPACKED, content=content)
     except DataError as error:
@@ -72,7 +72,8 @@ def _near(stated: float | None, measured: float) -> bool:
 
 
 def _trajectory(result: AttackResult, arrays: NDArray[Any], shape: tuple[int, ...]) -> Iterator[str]:
-    """Check the shape (snapshot, reading, example, *shape) of the arrays; `shape` is the shape of the true examples."""
+    """Yield contradictions between the trajectory `arrays` and the result. The expected shape is (snapshot, reading,
+    example, *shape); `shape` is the shape of the true examples."""
     count = len(result.trajectory.evaluations) if result.trajectory else 0
     if arrays.ndim != len(shape) + 1 or arrays.shape[0] != count or arrays.shape[2:] != shape[1:]:
         yield f"its trajectory has shape {arrays.shape}, for {count} marks of {shape}"

@@ -23,18 +23,20 @@ LONGEST = 4000  # characters in any text in a record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The result of checking a submission; `findings` has a line for each contradiction, none if the check passed.
-
-    `manifest` is None for an unreadable file, `records` are the valid records, `arrays` the SHA-256 hashes of the array
-    files, `sha256` the hash of the submission file.
-    """
+    """Result of checking a submission."""
 
     file: Path
+    """The submission file."""
     sha256: str
+    """Hash of the submission file."""
     manifest: Manifest | None = None
+    """Content of manifest.json; None for an unreadable file."""
     records: tuple[Record, ...] = ()
+    """Valid records."""
     arrays: tuple[str, ...] = ()
+    """SHA-256 of each array file."""
     findings: tuple[str, ...] = ()
+    """A line for each contradiction; empty if the check passed."""
 
     @property
     def ok(self) -> bool:
@@ -54,7 +56,7 @@ class Report:
 
 
 class FailedCheck(RecordError):
-    """The error for a submission with findings; `report` holds the findings."""
+    """Error for a submission with findings, which are in `report`."""
 
     def __init__(self, report: Report) -> None:
         more = f" (and {len(report.findings) - 1} more)" if len(report.findings) > 1 else ""
@@ -88,7 +90,7 @@ def check(file: Path, limits: Limits = LIMITS) -> Report:
 
 
 def passed(file: Path) -> Report:
-    """Check a submission as `check` does, and return the report; raise `FailedCheck` if the report has findings."""
+    """Check a submission as `check` does, and return the report; raises `FailedCheck` if the report has findings."""
     report = check(file)
     if not report.ok:
         raise FailedCheck(report)
@@ -131,7 +133,7 @@ def _listing(manifest: Manifest, archive: Archive) -> Iterator[str]:
 
 
 def _content(name: str, archive: Archive, manifest: Manifest, gathered: _Gathered) -> bytes:
-    """Read a file in the submission, and add a finding if its hash differs from the manifest's; b"" if unreadable."""
+    """Read a file in the submission; add a finding if its hash differs from the manifest's. Unreadable: b""."""
     try:
         content = archive.read(name)
     except ArchiveFault as error:
@@ -165,10 +167,8 @@ def _record(name: str, content: bytes, manifest: Manifest, gathered: _Gathered) 
 
 
 def _parsed(name: str, content: bytes) -> Record:
-    """Parse a record; raise `RecordError` for an invalid record, or for bytes which bench would write differently.
-
-    The rule on bytes excludes repeated JSON keys, which could show a reader and a program different values.
-    """
+    """Parse a record; raises `RecordError` for an invalid record, or for bytes that the bench would write differently.
+    The rule on bytes excludes repeated JSON keys, which could show a reader and a program different values."""
     try:
         text = content.decode()
         record = store.parse(text, name, remedy="get it from who wrote it", foreign=True)
@@ -215,7 +215,7 @@ def _arrays(sha256: str, content: bytes, gathered: _Gathered) -> None:
 
 
 def _left_out(manifest: Manifest, gathered: _Gathered, hashes: set[str]) -> Iterator[str]:
-    """Yield a finding for each missing array file which the manifest does not explain, and for private examples."""
+    """Yield a finding for each missing array file without a reason in the manifest, and for private examples."""
     for record in gathered.records:
         name, inside = f"records/{record.id}.json", record.arrays in hashes
         if record.arrays is not None and inside == (record.id in manifest.left_out):
@@ -230,7 +230,7 @@ def _left_out(manifest: Manifest, gathered: _Gathered, hashes: set[str]) -> Iter
 
 
 def cascades(records: Iterable[Record]) -> Iterator[str]:
-    """Yield a finding for each attack in a cascade whose readings are not those which the earlier attacks left."""
+    """Yield a finding for each attack in a cascade whose readings are not the readings left by the earlier attacks."""
     yield from (f"records/{record.id}.json: {what}" for record, what in torn(records))
 
 

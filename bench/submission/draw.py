@@ -1,4 +1,4 @@
-"""Random choice of the records to run again, from groups of equal condition, defense, point and attack."""
+"""Random choice of the submitted records that are run again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,13 +18,12 @@ SEEDS = 4  # least fresh seeds for each drawn group: fewer do not show how much 
 
 @dataclass(slots=True)
 class RecordGroup:
-    """Records with the same condition, defense, interception point and attack; `setting` is the condition's title.
-
-    No record in a group is of a crashed cell.
-    """
+    """Submitted records with the same condition, defense, interception point and attack; none is of a crashed cell."""
 
     setting: str
+    """The condition in words."""
     records: list[Record] = field(default_factory=list)
+    """Records of the group, for several seeds."""
     weight: Literal["reference", "top", ""] = ""
     """"reference" for a group without defense, "top" for a defense at rank 1 of a board, otherwise ""."""
 
@@ -35,19 +34,20 @@ class RecordGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """A drawn group, a record of the group to run again, and the fresh seeds for the new runs."""
+    """A group drawn for a new run."""
 
     group: RecordGroup
+    """The drawn group."""
     record: Record
+    """Record of the group whose cell is run again."""
     seeds: tuple[int, ...]
+    """Seeds of the new runs; no submitted record has these seeds."""
 
 
 def groups(records: Sequence[Record]) -> list[RecordGroup]:
-    """Return the groups from which a verification draws; the order depends only on the records' content.
-
-    Records of crashed cells and records without readings are left out.  Cells recorded as n/a are included, because n/a
-    is a claim which a new run can test.
-    """
+    """Return the groups from which a verification draws; the order depends only on the records' content. Records of
+    crashed cells and records without readings are left out. Cells recorded as n/a are included: n/a is a claim that a
+    new run can test."""
     listed = of_one_series(records)
     titles = {condition.key: condition.title for condition in by_condition(listed)}
     first = {(row.key, row.defense) for row in board(listed) if row.rank == 1}
@@ -64,12 +64,11 @@ def groups(records: Sequence[Record]) -> list[RecordGroup]:
 
 
 def draw(among: Sequence[RecordGroup], cells: int, seed: int) -> list[Draw]:
-    """Draw groups at random until `cells` attack cells are planned; each group gets at least `SEEDS` fresh seeds.
-
-    The first two groups are one without defense and one with a defense at rank 1, because readers compare every other
-    group with these two.  All groups share the fresh seeds, so an attack on equal readings runs once.  No submitted
-    record has a fresh seed.
-    """
+    """Draw groups of submitted records to run again, until `cells` attack cells are planned. Each drawn group runs
+    under at least `SEEDS` fresh seeds (the last group under fewer, if `cells` is reached), which no submitted record
+    has. All groups share the seeds: an attack on equal readings then runs once. The first two groups are a group
+    without defense and a group with a defense at rank 1, because readers compare every other group with these. `seed`
+    makes the draw repeatable."""
     if not among:
         return []
     draws = rng.generator(seed, "verify")

@@ -36,13 +36,14 @@ def export(
 ) -> Report:
     """Write the run's records to a new submission file, atomically, and return the file's check report.
 
-    `include_pictures`: also export arrays with examples from private data.  `arrays`: False omits all arrays.
-    `defenses`: names of defenses to export, together with the undefended records and the trainings which made their
-    weights (None: all records).  `name`, `url` and `when` are texts for the manifest.  Equal folders give equal bytes.
+    - `include_pictures`: True also exports arrays with examples from private data.
+    - `arrays`: False omits all arrays.
+    - `defenses`: names of defenses to export, together with the undefended records and the trainings of their weights;
+      None exports all records.
+    - `name`, `url`, `when`: texts for the manifest.
 
-    Raises `BenchError` for a folder without records, an unknown defense, records with several protocols, or records
-    which would not pass the check elsewhere.
-    """
+    Equal folders give equal bytes. Raises `BenchError` for a folder without records, an unknown defense, records with
+    several protocols, or records that would not pass the check elsewhere."""
     paths = sorted((checked_run(run) / "records").glob("*.json"))
     records = _chosen([_read(path) for path in paths], defenses)
     if not records:
@@ -127,7 +128,8 @@ def _protocol(run: Path, records: list[Record]) -> int:
 
 
 def read_suite(path: Path) -> Suite:
-    """Read RUN/suite-<name>.json, which says whether the run is ranked; raise `RecordError` for a damaged file."""
+    """Read the suite file RUN/suite-<name>.json, which says whether the run is ranked. Raises `RecordError` for a
+    damaged file."""
     try:
         return Suite.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:

@@ -49,11 +49,9 @@ def findings(record: Record) -> list[str]:
 
 
 def consistent(result: AttackResult, *, earlier: bool = False) -> AttackResult:
-    """Return the result with summary and distortion computed again from the scores of its readings.
-
-    Values which the scores do not determine are kept: the gallery's size, and the figures of prior-only baselines
-    except their median PSNR.  `earlier`: use the rules before evaluation protocol 3.
-    """
+    """Return the result with summary and distortion computed again from the scores of its readings. Values that the
+    scores do not determine are kept: the gallery's size, and the figures of prior-only baselines except their median
+    PSNR. `earlier` True uses the rules before evaluation protocol 3."""
     stated = result.figures()
     examples = [example for reading in result.readings for example in reading.examples]
     names = dict.fromkeys(name for example in examples for name in example.priors_db or ())
@@ -101,7 +99,7 @@ def _counts(result: AttackResult, cell: AttackCell) -> Iterator[str]:
 
 
 def _chances(result: AttackResult, cell: AttackCell, earlier: bool) -> Iterator[str]:
-    """Yield a line for each wrong chance of a blind guess, which is guesses per reading / size of the gallery."""
+    """Yield a line for each wrong chance of a blind guess. The chance is guesses per reading / size of the gallery."""
     if earlier or cell.grants.labels or not result.readings:
         return
     stated, guesses = result.figures(), len(result.readings[0].examples)

@@ -17,29 +17,30 @@ from bench.submission.manifest import Manifest, Suite, digest
 
 @dataclass(slots=True, kw_only=True)
 class Import:
-    """Result of an import: ids of `new` records, of the `same` records, and of differing records (`aside`).
-
-    For a differing record, the run folder's own record stays in use.  `suites` has a line of text for each suite.
-    """
+    """Result of importing a submission into a run folder."""
 
     run: Path
+    """The run folder."""
     sha256: str
+    """Hash of the submission file."""
     new: list[str] = field(default_factory=list)
+    """Ids of records that the folder lacked."""
     same: list[str] = field(default_factory=list)
+    """Ids of records that the folder already had."""
     aside: list[str] = field(default_factory=list)
+    """Ids of records that differ from the folder's record, which stays in use."""
     suites: list[str] = field(default_factory=list)
+    """A line of text for each suite."""
 
     def json(self) -> dict[str, Any]:
         return {**asdict(self), "run": str(self.run)}
 
 
 def import_(file: Path, run: Path) -> Import:
-    """Check a submission, and copy its records and arrays into the run folder, which is created if necessary.
-
-    Arrays are written before records, each file atomically, so an interrupted import can be repeated.  A record which
-    differs from the folder's record goes to RUN/kept/; the manifest goes to RUN/submissions/<sha256>.json.  Raises
-    `FailedCheck`, or `BenchError` for an unwritable folder or a submission file changed since the check.
-    """
+    """Check a submission, and copy its records and arrays into the run folder, which is created if necessary. Arrays
+    are written before records, each file atomically, so an interrupted import can be repeated. A record that differs
+    from the folder's record goes to RUN/kept/; the manifest goes to RUN/submissions/<sha256>.json. Raises
+    `FailedCheck`, or `BenchError` for an unwritable folder or a submission file changed since the check."""
     report = passed(file)
     manifest = report.manifest
     assert manifest is not None

@@ -32,7 +32,9 @@ Count = Annotated[int, Field(ge=0)]
 
 class FileDigest(Frozen):
     sha256: Sha256
+    """Hash of the file."""
     bytes: Count
+    """Size of the file."""
 
 
 def digest(content: bytes) -> FileDigest:
@@ -40,29 +42,41 @@ def digest(content: bytes) -> FileDigest:
 
 
 class Suite(Frozen):
-    """The claim about a suite: whether the run is ranked, and reasons against; a check cannot test the claim."""
+    """A submission's claim that a run of a suite is ranked; a check cannot test the claim."""
 
-    suite: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]  # part of a file name
+    suite: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
+    """Name of the suite, a part of a file name."""
     protocol: Count
+    """Version of the evaluation protocol."""
     bench: Text
+    """Version of the bench."""
     ranked: bool
+    """Whether the run is ranked."""
     why_not: tuple[Text, ...]
+    """Reasons against a rank."""
 
 
 class Manifest(Frozen):
-    """The content of manifest.json: list of files, name of the submitter, and reasons for omitted arrays."""
+    """Content of manifest.json."""
 
     format: Literal["gradient-leakage-bench submission"] = "gradient-leakage-bench submission"
+    """Name of the file format."""
     version: Literal[1] = 1
+    """Version of the file format."""
     record_schema: Literal[2]
+    """Version of the records' schema."""
     protocol: Count
+    """Version of the evaluation protocol."""
     bench: Text
+    """Version of the bench."""
     name: Text = ""
     """Submitter's name as free text."""
     url: Annotated[Text, AfterValidator(_web)] = ""
+    """Address of a paper or page."""
     when: Text = ""
     """Date as free text."""
     suites: tuple[Suite, ...] = ()
+    """Claims about suites."""
     pictures: bool = False
     """Whether the submitter chose to include examples from private data."""
     left_out: dict[Sha256, Literal["private", "not asked for", "not in the run folder"]] = {}
@@ -75,7 +89,7 @@ class Manifest(Frozen):
 
 
 def parsed(content: bytes) -> Manifest:
-    """Parse a manifest; raise `ArchiveFault` with a single line of text for invalid content."""
+    """Parse a manifest; raises `ArchiveFault` with a single line of text for invalid content."""
     try:
         manifest = Manifest.model_validate_json(content)
     except ValidationError as error:

@@ -34,10 +34,8 @@ _ROUNDING = 1e-4  # relative: scores used float64, arrays keep float32
 
 
 def findings(file: Path, records: Iterable[Record], data_dir: Path | None) -> Iterator[str]:
-    """Yield a line for each contradiction between submitted records and the data sets on this machine.
-
-    Only records on built-in data sets with equal content on this machine are compared.
-    """
+    """Yield a line for each contradiction between submitted records and the data sets on this machine. Only records on
+    built-in data sets with equal content on this machine are compared. `file` is the submission with the arrays."""
     loaded: dict[str, Data | None] = {}
     with opened(file) as archive:
         inside = set(archive.names)
@@ -58,7 +56,7 @@ def findings(file: Path, records: Iterable[Record], data_dir: Path | None) -> It
 
 
 def _data(cell: AttackCell, data_dir: Path | None, loaded: dict[str, Data | None]) -> Data | None:
-    """Return the cell's data set; None if not built-in, missing on this machine, or of other content."""
+    """Return the cell's data set; None if it is not built-in, is missing on this machine, or has other content."""
     key = cell.dataset.model_dump_json()
     if key not in loaded:
         try:
@@ -98,11 +96,10 @@ def _findings(cell: AttackCell, result: AttackResult, data: Data, content: array
 
 
 def _of_truth(result: AttackResult, content: arrays.Arrays, originals: list[NDArray[np.float32]]) -> Iterator[str]:
-    """Yield contradictions between the submitted true examples and the data set's (`originals`, one or two arrays).
-
-    Array 1 holds the readings' examples, array 2 the examples mixed into them by a defense.  A reading which did not
-    leak must be scored against the nearer example.
-    """
+    """Yield contradictions between the true examples in a submission's arrays and the examples in the data set.
+    `originals` has the data set's examples (reading, example, *shape), in a second array also the examples that a
+    defense mixed into them. The submitted truth of a reading must be in one of the arrays; a reading that did not leak
+    must be scored against the nearer of the two."""
     stated, guess = content["truth"], content["reconstruction"]
     if stated.shape != originals[0].shape or guess.shape != stated.shape:
         yield "what its arrays call the truth is not in the data set at its indices"

@@ -33,12 +33,16 @@ _EPSILON = 1e-6  # relative: the same formula on another machine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """A success rate: `leaked` of `examples` examples, with its confidence interval, and the rate of each seed."""
+    """A success rate."""
 
     leaked: int
+    """Number of leaked examples."""
     examples: int
+    """Number of examples."""
     interval: Interval
+    """Confidence interval of the rate."""
     seeds: tuple[float, ...]
+    """Rate of each seed."""
 
     @property
     def value(self) -> float:
@@ -47,48 +51,60 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupVerdict:
-    """A group's verdict: submitted rate, rate measured here (None: no scored example), and whether the two differ.
-
-    `interval` is for the submitted rate minus the rate here.  `reason` explains an outcome which does not come from the
-    interval.  `cell` is the id of the submitted record which was run again, `cells` are the ids of the cells run here.
-    """
+    """Comparison of a group's submitted success rate with the rate measured on this machine."""
 
     setting: str
+    """The condition in words."""
     defense: str
+    """The defense with its parameters."""
     point: str
+    """Interception point."""
     attack: str
+    """The attack with its parameters."""
     outcome: Outcome
+    """`agrees`, `differs` or `inconclusive`."""
     reason: str
+    """Reason for an outcome that does not come from the interval; else empty."""
     submitted: Rate | None
+    """Submitted rate; None without scored examples."""
     here: Rate | None
+    """Rate on this machine; None without scored examples."""
     interval: Interval | None
+    """Confidence interval of the submitted rate minus the rate here; None without both rates."""
     cell: str
+    """Id of the submitted record that was run again."""
     cells: tuple[str, ...]
+    """Ids of the cells run here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """The verdicts on all drawn groups, at confidence `level`; `groups` counts all groups, drawn or not.
-
-    `seed` determines the choice of groups and the fresh `seeds`.  `changes` lists differences between the submitter's
-    code and the code here, `notes` lists remarks (such as weights which could not be made again), and `findings` lists
-    contradictions between the submission and the data sets on this machine.
-    """
+    """Result of running cells of a submission again."""
 
     file: Path
+    """The submission file."""
     sha256: str
+    """Hash of the submission file."""
     seed: int
+    """Seed that determines the drawn groups and the fresh seeds."""
     seeds: tuple[int, ...]
+    """Fresh seeds of the new runs."""
     level: float
+    """Confidence level of each interval."""
     groups: int
+    """Number of all groups, drawn or not."""
     verdicts: tuple[GroupVerdict, ...]
+    """Verdict on each drawn group."""
     changes: tuple[str, ...] = ()
+    """Differences between the submitter's code and the code here."""
     notes: tuple[str, ...] = ()
+    """Remarks, such as weights that could not be made again."""
     findings: tuple[str, ...] = ()
+    """Contradictions between the submission and the data sets on this machine."""
 
     @property
     def outcome(self) -> Outcome:
-        """Return "differs" for any finding or differing group, "agrees" if all groups agree, else "inconclusive"."""
+        """ "differs" for any finding or differing group, "agrees" if all groups agree, else "inconclusive"."""
         outcomes = {verdict.outcome for verdict in self.verdicts} | ({"differs"} if self.findings else set())
         return "differs" if "differs" in outcomes else "agrees" if outcomes == {"agrees"} else "inconclusive"
 
@@ -115,10 +131,8 @@ class Verification:
 
 
 def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) -> GroupVerdict:
-    """Compare the submitted records of a drawn group with `records`, the results on this machine.
-
-    `obstacle`: reason why no comparison is possible, which makes the verdict inconclusive ("": possible).
-    """
+    """Compare the submitted records of a drawn group with `records`, the results on this machine, at confidence
+    `level`. `obstacle` is a reason why no comparison is possible, or ""; it makes the verdict inconclusive."""
     submitted = rate(draw.group.done, level)
     here = rate([record for record in records if record.status == "done"], level)
     interval = difference(submitted, here, level) if submitted and here else None
@@ -145,7 +159,8 @@ def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) 
 
 
 def rate(records: Sequence[Record], level: float) -> Rate | None:
-    """Return the success rate over all examples in the records, with its interval; None without examples."""
+    """Return the success rate over all examples in the records, with its interval at confidence `level`. The result is
+    None without examples."""
     hits: dict[ExampleKey, bool] = {}
     for record in records:
         hits |= {key: example.success for key, example in example_scores(record)}
@@ -160,11 +175,9 @@ def rate(records: Sequence[Record], level: float) -> Rate | None:
 
 
 def difference(submitted: Rate, here: Rate, level: float) -> Interval:
-    """Return the interval for the submitted rate minus the rate here, within [-1, 1].
-
+    """Return the interval at confidence `level` for the rate `submitted` minus the rate `here`, within [-1, 1].
     Newcombe's method 10 (1998) combines the intervals of the two rates, which need not be Wilson's (Zou and Donner
-    2008). The result is at least as wide as Student's interval from the seeds' rates.
-    """
+    2008). The result is at least as wide as Student's interval from the seeds' rates."""
     (low, high), (its_low, its_high) = submitted.interval, here.interval
     centre = submitted.value - here.value
     below = sqrt((submitted.value - low) ** 2 + (its_high - here.value) ** 2)
@@ -205,7 +218,7 @@ def _judged(draw: Draw, records: Sequence[Record], interval: Interval | None) ->
 
 
 def _epsilon(done: Sequence[Record], here: Record) -> tuple[Outcome, str] | None:
-    """Compare the submitted ε at the interception point with the ε here; None if equal."""
+    """Compare the submitted ε at the interception point with the ε here; None if both are equal."""
     privacy = here.attack.privacy if here.attack else Privacy()
     for record in done:
         stated = record.attack.privacy.epsilon if record.attack else None

@@ -41,10 +41,8 @@ _SUFFIXES = ("*.safetensors", "*.npz", "*.pt", "*.pth")  # weights files
 
 @dataclass(slots=True, kw_only=True)
 class _Rerun:
-    """The cells to run (`cells`, by id), and the submitted records by cell id (`trainings`, `attacks`).
-
-    The keys of `notes` and `changes` are lines of text for the report, in order of discovery.
-    """
+    """Cells to run again (`cells`, by id), and the submitted records by cell id (`trainings`, `attacks`). The keys of
+    `notes` and `changes` are lines of text for the report, in order of discovery."""
 
     resolver: Resolver
     weights: "_WeightsFiles"
@@ -68,16 +66,20 @@ def verify(
     weights: Path | None = None,
     on_line: Callable[[str], None] = lambda line: None,
 ) -> Verification:
-    """Run cells of a submission again under fresh seeds, and compare the success rates with the submitted rates.
+    """Run cells of the submission `file` again under fresh seeds, and compare the success rates with the submitted
+    rates.
 
-    `cells` is the number of attack cells to run.  `seed` determines the chosen cells and fresh seeds (None: random).
-    `plugins` are files or modules which register the submission's attacks and defenses.  `weights` is a folder with the
-    submission's weights files.  `out` is a run folder for the new records (None: a temporary folder); records already
-    in `out` do not run again.  `on_line` receives lines about the progress.
+    - `cells`: number of attack cells to run.
+    - `seed`: determines the chosen cells and fresh seeds; None is random.
+    - `data_dir`: folder for data sets; None for the default folder.
+    - `jobs`: number of worker processes.
+    - `plugins`: files or modules that register the submission's attacks and defenses.
+    - `weights`: a folder with the submission's weights files.
+    - `out`: run folder for the new records, None for a temporary folder; records already in `out` do not run again.
+    - `on_line`: receives lines about the progress.
 
     Raises `FailedCheck` if the submission does not pass its check, and `BenchError` for an unloadable plug-in or an
-    unwritable folder.
-    """
+    unwritable folder."""
     if cells < 1:
         raise BenchError(f"cells: at least 1, got {cells}")
     report = passed(file)
@@ -139,7 +141,8 @@ def _prepared(draw: Draw, rerun: _Rerun) -> tuple[list[AttackCell], str]:
 
 
 def _with_seed(record: Record, seed: int, rerun: _Rerun) -> list[AttackCell]:
-    """Return the record's cell under another seed, last in its cascade; raise `BenchError` if not possible here."""
+    """Return the record's cell under another seed, last in its cascade. Raises `BenchError` if this machine cannot run
+    it."""
     chain: list[AttackCell] = []
     for before in record.cell.after if isinstance(record.cell, AttackCell) else ():
         if before not in rerun.attacks:
@@ -169,7 +172,7 @@ def _may_be_path(value: Any) -> bool:
 
 
 def _trainings(cells: Sequence[AttackCell], rerun: _Rerun) -> Iterator[TrainingCell]:
-    """Yield the trainings which make the attacked weights; these run again, because submissions hold no weights."""
+    """Yield the trainings that make the attacked weights; these run again, because submissions hold no weights."""
     for cell in cells:
         if not isinstance(cell.weights, CheckpointWeights):
             continue
@@ -180,7 +183,7 @@ def _trainings(cells: Sequence[AttackCell], rerun: _Rerun) -> Iterator[TrainingC
 
 
 def _impossible(cell: AnyCell, resolver: Resolver) -> str | None:
-    """Return the reason why no machine can run the cell, or None; raise `BenchError` if only this machine cannot."""
+    """Return the reason why no machine can run the cell, or None; raises `BenchError` if only this machine cannot."""
     entries = [("defenses", cell.defense), ("datasets", cell.dataset), ("models", cell.model)]
     entries += [("attacks", cell.attack)] if isinstance(cell, AttackCell) else []
     for kind, entry in entries:
@@ -200,9 +203,8 @@ def _merged(there: PlannedCell | None, item: PlannedCell) -> PlannedCell:
 
 
 def _other_code(record: Record, cell: AttackCell, rerun: _Rerun) -> str:
-    """Add differences in code to `rerun.changes`; return a reason if attack, data set, defense or model differ, or
-    "".
-    """
+    """Add differences in code to `rerun.changes`. Return the reason if attack, data set, defense or model differ, or
+    ""."""
     old, new = (
         replace(record.provenance, weights=None, left=None),
         fingerprint.of_cell(cell),
@@ -247,7 +249,7 @@ class _WeightsFiles:
         return {file_sha256(path): path for path in paths if path.is_file()}
 
     def find(self, sha256: str) -> Path:
-        """Return the path of a file with this content hash; raise `BenchError` without such a file."""
+        """Return the path of a weights file with this content hash; raises `BenchError` without such a file."""
         if sha256 not in self._by_hash:
             raise BenchError(f"its weights file {sha256[:8]} is not here; name a folder that has it by --weights")
         return self._by_hash[sha256]

@@ -26,9 +26,9 @@ _NAME = re.compile(
 
 
 def inputs(cell: AnyCell, run: Path) -> dict[str, bytes]:
-    """Return a cell's input files: the attacked checkpoint with its training's record and defense states, an
-    interrupted training's state, a weights file, or the records of earlier attacks in a cascade.
-    """
+    """Return the input files of a cell in the run folder `run`. These are the attacked checkpoint with its training's
+    record and defense states, an interrupted training's state, a weights file, or the records of earlier attacks in a
+    cascade."""
     if not isinstance(cell, AttackCell):
         return _content(run, [resume.place(run, cell.id)])
     before = _content(run, (records.record_path(run, each) for each in cell.after))
@@ -52,16 +52,14 @@ def file_name(weights: FileWeights) -> str:
 
 
 def outputs(run: Path, sent: Files) -> dict[str, bytes]:
-    """Return the files which a cell wrote to a folder with only its input files (`sent`)."""
+    """Return the files that a cell wrote to the folder `run`, which held only its input files `sent`."""
     content = _content(run, run.rglob("*"))
     return {name: data for name, data in content.items() if _NAME.fullmatch(name) and sent.get(name) != data}
 
 
 def unpack(run: Path, files: Files) -> None:
-    """Write files, path → content, into a run folder.
-
-    Raises `RecordError` before any write for a path which no run folder has, and `StorageError` for a failed write.
-    """
+    """Write `files`, path → content, into a run folder. Raises `RecordError` before any write for a path that no run
+    folder has, and `StorageError` for a failed write."""
     for name in files:
         if not _NAME.fullmatch(name):
             raise RecordError(f"{name!r:.200}: not a file of a run folder")
@@ -70,10 +68,8 @@ def unpack(run: Path, files: Files) -> None:
 
 
 def admit(run: Path, files: Files, cell_id: str) -> Record:
-    """Write a worker's files for a cell, the record last; return the record.
-
-    Raises `RecordError` before any write, unless the files hold exactly one valid record for this cell.
-    """
+    """Write a worker's `files` for the cell with id `cell_id` to the run folder `run`, the record last; return the
+    record. Raises `RecordError` before any write, unless the files hold exactly one valid record for this cell."""
     names = [name for name in files if name.startswith("records/")]
     if len(names) != 1:
         raise RecordError(f"{len(names)} records came back for one cell")

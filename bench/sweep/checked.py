@@ -9,7 +9,7 @@ from bench.isolation.isolation import Isolation
 
 
 def broken(cell: AnyCell, place: Here | Isolation) -> tuple[str, ...]:
-    """Return the contracts which a plug-in defense breaks, with reasons; always empty for bench's defenses."""
+    """Return the contracts that the cell's plug-in defense breaks, with reasons; empty for the bench's defenses."""
     if isinstance(place, Here) or not foreign("defenses", cell.defense.name):
         return ()
     try:

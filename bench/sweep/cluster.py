@@ -44,11 +44,14 @@ _plugins: dict[str, bytes | None] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A cell for a worker: the cell as JSON, its input files, and the provenance which the record must have."""
+    """A cell for a worker on another machine."""
 
     cell: str
+    """The cell as JSON."""
     files: dict[str, bytes]
+    """Input files, path → content."""
     provenance: Provenance
+    """Provenance that the record must have."""
     plugins: dict[str, bytes | None]
     """Plug-in specification → file content; None for an installed module."""
     context: RunContext
@@ -57,9 +60,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exclusion:
-    """The reason why a worker gets no more cells: its machine, not the cell, is at fault."""
+    """Result of a worker whose machine, not its cell, is at fault: the worker gets no more cells."""
 
     reason: str
+    """The fault."""
 
 
 @dataclass(slots=True)
@@ -71,11 +75,9 @@ class _DaskWorker:
 
 
 class ClusterPool:
-    """A pool of a Dask cluster's workers (`bench.sweep.pool.WorkerPool`), each with a single cell at a time.
-
-    `executor` is the cluster's address.  `patience` is how long, in seconds, the pool waits for workers.  `notify`
-    receives lines for the user.  Raises `BenchError` if Dask is not installed or no scheduler answers.
-    """
+    """A pool of a Dask cluster's workers (`bench.sweep.pool.WorkerPool`), each with a single cell at a time. `executor`
+    is the cluster's address. `patience` is the time, in seconds, for which the pool waits for workers. `notify`
+    receives lines for the user. Raises `BenchError` if Dask is not installed or no scheduler answers."""
 
     def __init__(
         self,
@@ -167,7 +169,7 @@ class ClusterPool:
         return [(name, CellReturned())]
 
     def _look(self) -> list[tuple[str, Event]]:
-        """Return the workers which left and note new workers; a lost Dask scheduler blames no worker."""
+        """Return the workers that left and note new workers; a lost Dask scheduler blames no worker."""
         away = self._client.status != "running"
         if away:
             self._reconnect()
@@ -252,11 +254,9 @@ class ClusterPool:
 
 
 def work(job: Job) -> "dict[str, bytes] | Exclusion | WorkerLost":
-    """Run a cell on a Dask worker in a private folder; return its output files, including the record.
-
-    A worker without disk space, data or equal code is excluded.  Any other failure is the cell's, so a cell cannot
-    exclude every worker.
-    """
+    """Run a cell on a Dask worker in a private folder; return its output files, including the record. A worker without
+    disk space, data or equal code is excluded. Any other failure belongs to the cell: so no cell can exclude every
+    worker."""
     global _memory
     from distributed import get_worker
 
@@ -317,7 +317,7 @@ def _use_plugins(plugins: dict[str, bytes | None], folder: str, device: str) -> 
 
 
 def _outcome(future: Any) -> "dict[str, bytes] | Exclusion | WorkerLost | CellReturned":
-    """Return the value of `work`; for a task without a value, the event or exclusion which explains the failure."""
+    """Return the value of `work`; for a task without a value, the event or exclusion that explains the failure."""
     if future.status == "finished":
         try:
             outcome: dict[str, bytes] | Exclusion | WorkerLost = future.result(timeout=60)
@@ -333,7 +333,7 @@ def _outcome(future: Any) -> "dict[str, bytes] | Exclusion | WorkerLost | CellRe
 
 
 def _checked(executor: str) -> str:
-    """Return Dask's address for `dask://HOST:PORT` or `dask+tls://HOST:PORT`; raise `BenchError` otherwise."""
+    """Return Dask's address for `dask://HOST:PORT` or `dask+tls://HOST:PORT`; raises `BenchError` for another text."""
     for scheme, transport in ((SCHEME, "tcp://"), ("dask+tls://", "tls://")):
         if executor.startswith(scheme) and executor.removeprefix(scheme).rpartition(":")[2].isdigit():
             return transport + executor.removeprefix(scheme)
@@ -341,6 +341,6 @@ def _checked(executor: str) -> str:
 
 
 def _content(spec: str) -> bytes | None:
-    """Return a plug-in file's bytes; None for a module, which workers must have installed."""
+    """Return a plug-in file's bytes; None for a module, which must be installed on workers."""
     path = Path(spec)
     return path.read_bytes() if path.suffix == ".py" else None

@@ -18,11 +18,9 @@ _UNSURE = 60.0  # seconds of measured cells after which this machine's speed cou
 
 
 def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
-    """Return a rough run time of a cell in seconds on a core, for examples of `shape`.
-
-    From measurements of the DLG paper's networks (0.5 ms per gradient evaluation of a 28×28 image, more for more pixels
-    and images) and of Fed-αCDP's network (4 ms per client and local step); multiplied by the model's `work`.
-    """
+    """Return a rough run time of a cell in seconds on a core, for examples of `shape`. The formula comes from
+    measurements of the DLG paper's networks (0.5 ms per gradient evaluation of a 28×28 image, more for more pixels and
+    images) and of Fed-αCDP's network (4 ms per client and local step). The model's `work` multiplies the time."""
     federated = cell.federated
     work = float(getattr(registry.load("models", cell.model.name), "work", 1.0))
     if isinstance(cell, TrainingCell):
@@ -37,10 +35,9 @@ def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
 
 
 class Estimates:
-    """Run-time estimates: the formula's time × the median ratio of measured to formula's time for similar cells.
-
-    `shape` returns the shape of a cell's examples.  `known` returns a cell's published time in seconds, or None; a
-    published time, scaled to this machine's speed, replaces the formula.
+    """Run-time estimates: the formula's time, corrected by measured times of similar cells. The correction is the
+    median ratio of measured time to the formula's time. `shape` returns the shape of a cell's examples. `known` returns
+    a cell's published time in seconds, or None; a published time, scaled to this machine's speed, replaces the formula.
     """
 
     def __init__(
@@ -56,7 +53,7 @@ class Estimates:
         self.seen = 0
 
     def learn(self, cell: AnyCell, cost: Cost) -> None:
-        """Learn from a cell's measured time, unless n/a; a reused reconstruction only corrects the machine's speed."""
+        """Learn from a cell's measured time, except n/a; a reused reconstruction only corrects the machine's speed."""
         if (elsewhere := self._took_elsewhere(cell)) is not None and 0 < cost.wall_seconds < 1e9:
             with self._lock:
                 self._speeds.append((cost.wall_seconds, elsewhere))
@@ -85,7 +82,8 @@ class Estimates:
         return self._by_formula(cell)
 
     def _took_elsewhere(self, cell: AnyCell) -> float | None:
-        """Return a cell's published time or None, cached because the remaining time is estimated every two seconds."""
+        """Return a cell's published time, or None if unknown. The time is cached, because the remaining time is
+        estimated every two seconds."""
         if cell.id not in self._elsewhere:
             self._elsewhere[cell.id] = self._known(cell)
         return self._elsewhere[cell.id]
@@ -97,7 +95,7 @@ class Estimates:
 
 
 class Remaining(Observer):
-    """An observer which estimates the remaining wall time of `cells` from the speed so far."""
+    """Observer that estimates the remaining wall time of `cells` from the speed so far."""
 
     def __init__(self, cells: Iterable[AnyCell], estimates: Estimates) -> None:
         self._estimates = estimates
@@ -138,7 +136,7 @@ class Remaining(Observer):
 
 
 def _kinds(cell: AnyCell) -> Iterator[Hashable]:
-    """Yield keys which similar cells have in common, the most specific key first."""
+    """Yield keys that similar cells have in common, the most specific key first."""
     what = "training" if isinstance(cell, TrainingCell) else (cell.attack.name, cell.knowledge)
     setting = (what, cell.model.name, cell.dataset.name)
     yield (*setting, str(cell.defense), "" if isinstance(cell, TrainingCell) else cell.point)

@@ -29,13 +29,18 @@ _BESIDE = (request.FILE, "published.json")
 
 @dataclass(slots=True)
 class MergeResult:
-    """Numbers of `new`, `better` and `same` records; `differs` and `refused` hold a line for each such record."""
+    """Result of merging records into a run folder."""
 
     new: int = 0
+    """Number of records that the folder lacked."""
     better: int = 0
+    """Number of records that replaced a record of lower status, such as crashed."""
     same: int = 0
+    """Number of records that the folder already had."""
     differs: list[str] = field(default_factory=list)
+    """A line for each record that differs from the folder's record."""
     refused: list[str] = field(default_factory=list)
+    """A line for each record that failed the check."""
 
 
 def merge(into: Path, sources: Sequence[Path]) -> MergeResult:

@@ -1,4 +1,4 @@
-"""Observers: objects which receive the events of a run, for example the progress file or the screen."""
+"""Observers: objects that receive the events of a run, for example the progress file or the screen."""
 
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ class Observer:
         """Called when a worker has begun the cell."""
 
     def on_progress(self, cell: AnyCell, progress: "TrainingProgress") -> None:
-        """Called when a training has finished a round."""
+        """Called when the training `cell` has finished a round."""
 
     def on_record(self, record: Record) -> None:
         """Called when a cell's record is on disk."""

@@ -78,7 +78,8 @@ def schedule(
     resolver: Resolver,
     known: Callable[[AnyCell], float | None] = lambda cell: None,
 ) -> RunSchedule:
-    """Group a run folder's remaining cells by common work; `known` returns a cell's published seconds, or None."""
+    """Return a run folder's schedule: the cells without a record, in groups with common work. `known` returns a cell's
+    published seconds, or None."""
     done: list[AnyCell] = []
     again: dict[str, str] = {}
     impossible: list[tuple[AnyCell, str]] = []
@@ -114,11 +115,9 @@ def schedule(
 
 
 def shard_of(planned: Sequence[PlannedCell], number: int, count: int, resolver: Resolver) -> tuple[PlannedCell, ...]:
-    """Return the planned cells in shard `number` of `count` (from 1); shards have about equal run times.
-
-    Attacks on a training's weights stay together, as do attacks on equal readings.  A larger part than half a shard is
-    split by defense.  Shards depend only on the matrix, so all machines agree.
-    """
+    """Return the planned cells in shard `number` of `count`, from 1; shards have about equal run times. Attacks on a
+    training's weights stay together, as do attacks on equal readings. A larger part than half a shard is split by
+    defense. Shards depend only on the matrix, so all machines agree."""
     fresh = Estimates(resolver.shape)
 
     keys = _reading_keys(planned)
@@ -175,7 +174,7 @@ def _state(cell: AnyCell, run: Path, pending: set[str]) -> tuple[Record | None, 
 
 
 def _missing(record: Record, cell: AnyCell, run: Path) -> str | None:
-    """Return the first file missing for a record (arrays, or a checkpoint which the cell asks for), or None."""
+    """Return the first missing file of a record (arrays, or a checkpoint named by the cell), or None."""
     files = [run / "arrays" / f"{record.arrays}.npz"] if record.arrays else []
     if (training := record.training) is not None and isinstance(cell, TrainingCell):
         rounds = {*training.checkpoints}
@@ -195,10 +194,8 @@ def _reading_keys(planned: Iterable[PlannedCell]) -> dict[str, str]:
 
 
 def _reading_key(cell: AttackCell) -> str:
-    """Return a key which is equal for cells with possibly equal readings, whatever defense, draw and knowledge.
-
-    For B > 1 the key contains the point's scope: example, local step, client's update, or mean of updates.
-    """
+    """Return a text that is equal for cells with possibly equal readings; defense, draw and knowledge do not count. For
+    B > 1 the text contains the point's scope: example, local step, client's update, or mean of updates."""
     scope = point(cell.point).scope if cell.federated.batch > 1 else ""
     equal = {"defense": Entry(name="any"), "point": str(scope), "knowledge": "plain", "draw": 0}
     return cell.model_copy(update=equal).canonical()

@@ -21,10 +21,12 @@ from bench.sweep.checked import broken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost:
-    """Event: a worker was lost together with its cell; `retry`: whether another worker may try the cell."""
+    """Event: a worker was lost together with its cell."""
 
     reason: str
+    """Reason for the loss."""
     retry: bool = True
+    """True if another worker may try the cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +43,18 @@ Event = TrainingProgress | Record | WorkerLost | CellReturned | WorkerGone
 
 
 class WorkerPool(Protocol):
-    """A set of named workers, each with at most one cell.  Records in events are already on disk."""
+    """A set of named workers (processes or machines) that run cells, at most one cell each. The dispatch loop submits
+    cells and waits for events. The record in an event is already on disk."""
 
     def workers(self) -> tuple[str, ...]:
         """Return the names of workers which accept cells."""
 
     def submit(self, worker: str, cell: AnyCell, *, demand: int, company: tuple[AnyCell, ...] = ()) -> None:
-        """Give a worker a cell; `demand` is the number of cells which could run now, including this cell.
-
-        `company` holds the worker's next cells, which may be attacked in the same batch.
-        """
+        """Give a worker a cell; `demand` is the number of cells that could run now, including this cell. `company`
+        holds the worker's next cells, which may be attacked in the same batch."""
 
     def events(self) -> list[tuple[str, Event]]:
-        """Wait, and return events with their worker's name (possibly none); raise `BenchError` if no worker is left."""
+        """Wait, and return events with their worker's name, or none; raises `BenchError` if no worker is left."""
 
     def close(self) -> None:
         """Release the workers; running cells are lost."""
@@ -61,11 +62,14 @@ class WorkerPool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """A worker pool to start later, with a description and its number of workers (None: unknown)."""
+    """A worker pool to start later."""
 
     start: Callable[[], WorkerPool]
+    """Starts the pool."""
     description: str
+    """The pool in words."""
     jobs: int | None
+    """Number of workers; None: unknown."""
 
 
 def run_within_limits(
@@ -76,7 +80,9 @@ def run_within_limits(
     place: Here | Isolation = HERE,
     company: Sequence[AnyCell] = (),
 ) -> Record:
-    """Run a cell and return a record which JSON can hold; past the time limit, the worker process ends itself."""
+    """Run a cell and return a record that JSON can hold; past the time limit, the worker process ends itself.
+    `on_progress` is called after every training round. `company` holds the next cells, which may share the attack's
+    batch."""
     limit = context.time_limit
     if limit is not None and place.concerns(cell):
         limit += GRACE  # lets the plug-ins' process report first: it knows where it hung

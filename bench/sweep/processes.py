@@ -142,7 +142,7 @@ def _work(pipe: "Connection[Any, Any]", context: RunContext, plugins: tuple[str,
 
 
 def _send(pipe: "Connection[Any, Any]", progress: TrainingProgress) -> None:
-    """Send progress to the parent process; without a parent, end this process, so that no cell counts as failed."""
+    """Send progress to the parent process; without a parent, end this process: so no cell counts as failed."""
     try:
         pipe.send(progress)
     except OSError:

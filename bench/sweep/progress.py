@@ -29,12 +29,16 @@ _Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A running cell: id, description (`what`), start time (`since`), and a training's progress (`step`)."""
+    """A running cell."""
 
     cell: str
+    """Id of the cell."""
     what: str
+    """The cell in words."""
     since: float
+    """Time of the start."""
     step: str | None = None
+    """Progress of a training, in words; None for an attack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +47,15 @@ class RunProgress:
 
     __pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
     title: str
+    """Title of the run."""
     state: str
     """"running", "finished", or "stopped" with the reason."""
     began: float
+    """Time of the start."""
     seen: float
     """Time of the file's last write."""
     cells: _Count
+    """Number of cells in the run."""
     settled: _Count
     """Number of cells with a record."""
     statuses: dict[str, _Count]
@@ -72,10 +79,8 @@ def read(run: Path) -> RunProgress | None:
 
 
 class Reporter(Observer):
-    """An observer which keeps the progress file current while its context is open.
-
-    A thread writes the file every two seconds; write errors never disturb the run.
-    """
+    """Observer that keeps the progress file current while its context is open. A thread writes the file every two
+    seconds; write errors never disturb the run."""
 
     def __init__(self, run: Path, title: str, *, cells: int, settled: int, left: Callable[[], float | None]) -> None:
         self._path, self._title, self._cells, self._left = run / _FILE, title, cells, left

@@ -19,8 +19,9 @@ class CellGroup:
     """Cells for a single worker, in order."""
 
     cells: tuple[AnyCell, ...]
+    """The cells, in order."""
     after: str | None = None
-    """Id of the training which makes the cells' weights, or None."""
+    """Id of the training that makes the cells' weights, or None."""
 
     @property
     def data(self) -> str:
@@ -28,11 +29,8 @@ class CellGroup:
 
 
 class Scheduler:
-    """A queue of cell groups for workers.
-
-    `seconds` estimates a cell's run time.  `learned` returns the number of measured cells in the estimates; the queue
-    is sorted again when this number has doubled.
-    """
+    """A queue of cell groups for workers. `seconds` estimates a cell's run time. `learned` returns the number of
+    measured cells in the estimates; the queue is sorted again when this number has doubled."""
 
     def __init__(
         self, groups: Iterable[CellGroup], seconds: Callable[[AnyCell], float], learned: Callable[[], int] = lambda: 0
@@ -100,12 +98,12 @@ class Scheduler:
 
     @property
     def ready(self) -> int:
-        """Number of cells which could run now."""
+        """Number of cells that could run now."""
         return self._takeable
 
     @property
     def empty(self) -> bool:
-        """Whether no cell is left to take: no cell is ready, and no cell waits for another cell."""
+        """True if no cell is left to take: no cell is ready, and no cell waits for another cell."""
         return not self._blocked and not self._takeable
 
     def _may_begin(self, cell: AnyCell) -> bool:
@@ -130,12 +128,13 @@ class Scheduler:
         return self._half(worker) if fullest is None else self._ready[fullest].pop()
 
     def _load(self, data: str) -> float:
-        """Return the seconds of work on a data set per worker, if another worker joined."""
+        """Return the seconds of work per worker on a data set, if another worker joined."""
         workers = sum(loaded == data for loaded in self._loaded.values())
         return sum(map(self._cost, self._ready[data])) / (1 + workers)
 
     def _half(self, worker: str) -> CellGroup | None:
-        """Take the later half of the longest queue of another worker; a cascade stays with one worker."""
+        """Take the later half of the longest queue of another worker; a cascade stays with one worker. None if no other
+        worker has a queue."""
         others = [queue for name, queue in self._queues.items() if queue and name != worker]
         if not others:
             return None
@@ -157,7 +156,7 @@ class Scheduler:
         return sum(map(self._seconds, group.cells))
 
     def _urgency(self, group: CellGroup) -> float:
-        """Return a group's time plus the longest time of a group which waits for it."""
+        """Return a group's time plus the longest time of a group that waits for it."""
         waiting = [other for cell in group.cells for other in self._blocked.get(cell.id, ())]
         return self._cost(group) + max(map(self._cost, waiting), default=0.0)
 

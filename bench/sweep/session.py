@@ -46,7 +46,7 @@ def default_jobs(device: str = "cpu") -> int:
 
 
 def chosen_device(device: str) -> str:
-    """Replace `auto` by `cuda` or, without a CUDA device, `cpu`; raise `BenchError` if `cuda` is not available."""
+    """Replace `auto` by `cuda` or, without a CUDA device, `cpu`; raises `BenchError` if `cuda` is not available."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():

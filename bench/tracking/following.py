@@ -20,11 +20,9 @@ PATIENCE_SECONDS = 60.0  # without any progress; a request to a server that hang
 
 
 class Follower:
-    """A process which uploads a run's records during the run; `uploaded` is the result, None before the end.
-
-    `run` is the run folder, `tracking_uri` the store's address (None: the default store).  Only the constructor raises
-    an error: `BenchError` for an invalid address.
-    """
+    """A process that uploads a run's records during the run. `run` is the run folder, `tracking_uri` the store's
+    address (None: the default store). `uploaded` is the result, None before the end. Only the constructor raises an
+    error: `BenchError` for an invalid address."""
 
     def __init__(self, run: Path, tracking_uri: str | None = None, *, include_pictures: bool = False) -> None:
         self.run = run
@@ -58,11 +56,8 @@ class Follower:
             self._reason = f"`bench sync --follow` did not start: {error}"
 
     def finish(self, patience: float = PATIENCE_SECONDS) -> str | None:
-        """Wait until every record is uploaded, or until `patience` seconds pass without progress.
-
-        Returns a line with the reason for missing records, or None if the store has all records.  A second call returns
-        the same line.
-        """
+        """Wait until every record is uploaded, or until `patience` seconds pass without progress. Return a line with
+        the reason for missing records, or None if the store has all records. A second call returns the same line."""
         if self._process and self._process.stdin and self.uploaded is None:
             with contextlib.suppress(OSError):
                 os.write(self._process.stdin.fileno(), b"over\n")

@@ -19,11 +19,10 @@ _BEST_FIRST = f"metrics.`{rows.ASR}`"  # ascending
 
 
 def pages(port: int, experiment: str) -> tuple[dict[str, str], str | None]:
-    """Return page name → address, most informative first, and a line about unexpected server answers, or None.
-
-    `charts` draws the board's rows with a chart per metric, `compare` shows rows or cells side by side, and `runs`
-    lists the cells, or is MLflow's first page.  `charts` and `compare` need at least two MLflow runs.
-    """
+    """Return page name → address, most informative first, and a line about unexpected server answers, or None. The
+    server is on `port`. `experiment` names the MLflow experiment. `charts` draws the board's rows with a chart per
+    metric, `compare` shows rows or cells side by side, and `runs` lists the cells, or is MLflow's first page. `charts`
+    and `compare` need at least two MLflow runs."""
     addresses, problems = {}, []
     for name, page in (("charts", _charts), ("compare", _compare), ("runs", _runs)):
         try:

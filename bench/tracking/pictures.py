@@ -25,11 +25,9 @@ _REASON = 1000  # characters
 
 
 def of_record(run: Path, record: Record, *, include_private: bool) -> tuple[dict[str, bytes], str | None]:
-    """Return file name → PNG for a record's grid and trajectory, and the reason for a missing grid (None: present).
-
-    The grid shows true and reconstructed examples, the trajectory reconstructions during the attack.
-    `include_private`: also draw pictures from private data.
-    """
+    """Return file name → PNG for a record's grid and trajectory, and the reason for a missing grid (None: present). The
+    grid shows true and reconstructed examples, the trajectory reconstructions during the attack. `include_private` True
+    also draws pictures from private data."""
     if record.private and not include_private:
         return {}, WITHHELD
     if record.arrays is None:
@@ -54,7 +52,7 @@ def png(image: Image.Image) -> bytes:
 
 
 def description(run_id: str, names: Iterable[str]) -> str:
-    """Return Markdown for an MLflow run's description, with the named pictures and a link to a page file."""
+    """Return Markdown for the description of the MLflow run `run_id`: pictures `names`, and a link to a page file."""
     # Relative to MLflow's page, so valid for any server address.
     return "\n\n".join(
         f"{'' if name == PAGE else '!'}[{_CAPTIONS[name]}](get-artifact?path={name}&run_uuid={run_id})"

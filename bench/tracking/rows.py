@@ -29,18 +29,20 @@ _TEXT, _LINE = 5000, 1000  # characters in a tag, and in a line of the descripti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowView:
-    """A board row as an MLflow run: `key` identifies defense and condition, `shown.sha256` the figures.
-
-    `text` describes the row in Markdown.  `cells` are the ids of the row's records; the first record with a picture
-    gives the row's picture.  `private`: the picture shows private data.  `files` returns further files, by name.
-    """
+    """A board row as an MLflow run."""
 
     key: str
+    """Text that identifies defense and condition."""
     shown: RunView
+    """Content of the MLflow run; its hash identifies the figures."""
     text: str
+    """The row in Markdown."""
     cells: tuple[str, ...]
+    """Ids of the row's records; the first record with a picture gives the row's picture."""
     private: bool
+    """True if the picture shows private data."""
     files: Callable[[], Mapping[str, bytes]] = dict
+    """Returns further files, name → content."""
 
 
 def of_run(run: Path) -> list[RowView]:

@@ -26,7 +26,7 @@ direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def free_port(wanted: int) -> int:
-    """Return port `wanted`, or the next free port up to 99 above; raise `BenchError` if all are taken."""
+    """Return port `wanted`, or the next free port up to 99 above; raises `BenchError` if all are taken."""
     for port in range(wanted, min(wanted + 100, 65536)):
         with socket.socket() as probe:
             # As servers do: a recently closed connection does not occupy a port.
@@ -39,11 +39,9 @@ def free_port(wanted: int) -> int:
 
 @contextmanager
 def serving(uri: str, port: int, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run MLflow's server on the loopback address while the context is open; then stop the server and its children.
-
-    The server refuses requests which name another host, executes no jobs and sends no telemetry.  Raises `BenchError`
-    if the server does not start.
-    """
+    """Run MLflow's server for the store `uri` on the loopback address while the context is open. At the end, the server
+    and its children are stopped. The server listens on `port`, writes to the file `log`, refuses requests that name
+    another host, executes no jobs and sends no telemetry. Raises `BenchError` if the server does not start."""
     command = [
         sys.executable,
         "-P",

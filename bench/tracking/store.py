@@ -30,30 +30,36 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadResult:
-    """Numbers of records: uploaded (`count`), in the store before (`skipped`), refused (`failed`), waiting (`left`).
-
-    `rows` is the number of uploaded board rows, `reason` the reason for refused or waiting records (None: neither).
-    """
+    """Result of an upload."""
 
     count: int = 0
+    """Number of uploaded records."""
     skipped: int = 0
+    """Number of records that the store already had."""
     failed: int = 0
+    """Number of records that the store refused."""
     left: int = 0
+    """Number of records that wait."""
     rows: int = 0
+    """Number of uploaded board rows."""
     reason: str | None = None
+    """Reason for refused or waiting records; None if there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """A note on disk about an uploaded record: MLflow experiment, the record's SHA-256, and the MLflow run's id."""
+    """Note on disk about an uploaded record."""
 
     experiment: str
+    """Name of the MLflow experiment."""
     sha256: str
+    """Hash of the record."""
     run: str
+    """Id of the MLflow run."""
 
 
 def default_uri(run: Path) -> str:
-    """Return the address of the sqlite store beside the run folder; raise `BenchError` for ? or # in the path."""
+    """Return the address of the sqlite store beside the run folder; raises `BenchError` for ? or # in the path."""
     path = run.resolve().parent / "mlflow.db"
     if any(character in str(path) for character in "?#"):
         raise BenchError(f"{path.parent}: a store's path cannot hold ? or #; rename the folder")
@@ -61,7 +67,8 @@ def default_uri(run: Path) -> str:
 
 
 def checked_uri(run: Path, uri: str | None) -> str:
-    """Return the store's address, sqlite paths made absolute (None: default store); raise `BenchError` if invalid."""
+    """Return the store's address, with an absolute path for sqlite; None for `uri` gives the default store. Raises
+    `BenchError` for an invalid address."""
     if uri is None:
         return default_uri(run)
     try:
@@ -94,7 +101,8 @@ def digest(content: bytes) -> str:
 
 
 def read_note(run: Path, cell_id: str, uri: str) -> Note | None:
-    """Read the note about a record's upload to the store at `uri`; None for a missing or damaged note."""
+    """Read the note about the upload of a record to the store at `uri`; None for a missing or damaged note. `run` is
+    the run folder, and `cell_id` the record's id."""
     try:
         return Note(**json.loads(_note_path(run, cell_id).read_text("utf-8"))[shown(uri)])
     except (OSError, ValueError, TypeError, KeyError):
@@ -102,7 +110,7 @@ def read_note(run: Path, cell_id: str, uri: str) -> Note | None:
 
 
 def write_note(run: Path, cell_id: str, uri: str, note: Note) -> None:
-    """Write the note about a record's upload to the store at `uri`; notes about other stores remain."""
+    """Write the note about the upload of the record `cell_id` to the store at `uri`; other stores' notes remain."""
     path = _note_path(run, cell_id)
     try:
         notes = json.loads(path.read_text("utf-8"))
@@ -117,13 +125,13 @@ def write_note(run: Path, cell_id: str, uri: str, note: Note) -> None:
 
 
 def unsynced(run: Path, uri: str) -> int:
-    """Return the number of a run folder's records which the store lacks, according to the notes on disk."""
+    """Return the number of records in the run folder that the store lacks, according to the notes on disk."""
     notes = ((path, read_note(run, path.stem, uri)) for path in (run / "records").glob("*.json"))
     return sum(note is None or note.sha256 != digest(path.read_bytes()) for path, note in notes)
 
 
 def beat(run: Path) -> None:
-    """Set the time of the folder RUN/synced to now, so a process waiting for the upload sees progress."""
+    """Set the time of the folder RUN/synced to now: a process that waits for the upload sees progress."""
     with suppress(OSError):
         os.utime(run / "synced")
 

@@ -43,12 +43,15 @@ def sync(
     stop: Stop = never,
     progress: Callable[[UploadResult], None] = lambda state: None,
 ) -> UploadResult:
-    """Upload the records which the store lacks until the run is over, then upload the board's rows.
+    """Upload the records that the store at `uri` lacks until the run is over, then upload the board's rows.
 
-    `wait(seconds)` waits and returns whether the run is over, `stop()` whether to end early; `progress` receives the
-    counts so far.  An unavailable store raises no error: the result has the number of waiting records (`left`) and the
-    `reason`. Raises `BenchError` for an invalid address.
-    """
+    - `uri`: the store's address; None for the default store.
+    - `include_pictures`: True also uploads pictures from private data.
+    - `wait(seconds)`: waits and returns whether the run is over; `stop()`: whether to end early.
+    - `progress`: receives the counts so far.
+
+    An unavailable store raises no error: the result has the number of waiting records (`left`) and the `reason`. Raises
+    `BenchError` for an invalid address."""
     target: Target | None = None
     handled: dict[str, Version] = {}
     total, retry_at, over = UploadResult(), 0.0, wait(0)
@@ -84,7 +87,7 @@ def sync(
 
 
 def _sum(before: UploadResult, now: UploadResult) -> UploadResult:
-    """Add two results' counts; the reason is `now`'s, or `before`'s if only `before` has failed records."""
+    """Add two results' counts. The reason comes from `now`, or from `before` if only `before` has failed records."""
     return UploadResult(
         count=before.count + now.count,
         skipped=before.skipped + now.skipped,

@@ -1,7 +1,6 @@
-"""The upload of records to MLflow, an MLflow run per record; the only module which imports mlflow.
+"""The upload of records to MLflow, an MLflow run per record; only this module imports mlflow.
 
-An interrupted upload loses no data, and a repeated upload adds no duplicates (`_send` explains how).
-"""
+An interrupted upload loses no data, and a repeated upload adds no duplicates (`_send` explains how)."""
 
 import contextlib
 import os
@@ -41,29 +40,32 @@ _REASON, _DIGEST = 1000, 8  # characters
 
 
 class StoreError(Exception):
-    """The error for an unavailable store; the record waits for the next `bench sync`."""
+    """Error for an unavailable store; the record waits for the next `bench sync`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """An open store: MLflow's client, the store's address, and the MLflow experiment for a run folder."""
+    """An open store."""
 
     client: Any
+    """MLflow's client."""
     uri: str
+    """The store's address."""
     experiment: str
+    """Name of the MLflow experiment."""
     experiment_id: str
+    """Id of the MLflow experiment."""
     include_pictures: bool
+    """True also uploads pictures from private data."""
 
 
 def open_target(
     run: Path, uri: str | None = None, experiment: str | None = None, *, include_pictures: bool = False
 ) -> Target:
-    """Open the MLflow store for a run folder; create database tables and MLflow experiment if missing.
-
-    `uri` None means an sqlite file beside the run folder; `experiment` None means the folder's name.
-    `include_pictures`: also upload pictures from private data.  Raises `BenchError` for an invalid address and
-    `StoreError` for an unavailable store.
-    """
+    """Open the MLflow store for a run folder; create database tables and MLflow experiment if missing. `uri` None means
+    an sqlite file beside the run folder; `experiment` None means the folder's name. `include_pictures` True also
+    uploads pictures from private data. Raises `BenchError` for an invalid address and `StoreError` for an unavailable
+    store."""
     address, name = store.checked_uri(run, uri), experiment or store.experiment_name(run)
     with mlflow_errors(address):
         if address.startswith("sqlite:///"):
@@ -82,10 +84,8 @@ def send(
     progress: Callable[[UploadResult], None] = lambda state: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> UploadResult:
-    """Upload the records with these cell ids in order, until the store fails or `stop()` returns True.
-
-    `progress` receives the counts after each record.  A record which cannot be uploaded counts as failed, and the
-    upload continues.
+    """Upload the records with the ids `cells` in order, until the store fails or `stop()` returns True. `progress`
+    receives the counts after each record. A record that cannot be uploaded counts as failed, and the upload continues.
     """
     cells = list(cells)
     state = UploadResult(left=len(cells))
@@ -124,13 +124,11 @@ def _send_twice(target: Target, run: Path, cell_id: str) -> Literal["count", "sk
 
 
 def _send(target: Target, run: Path, cell_id: str) -> Literal["count", "skipped"]:
-    """Upload a record; return "count" for an uploaded record, "skipped" if the store had the record already.
-
-    A note on disk says which MLflow run holds the record.  Without a note, a search for the record's tags finds this
-    MLflow run, so a crash before the note makes no duplicate.  An MLflow run left open by a crash is deleted.  The
-    MLflow run of an older record gets the tag `bench.superseded`.  A lock admits a single upload per run folder.
-    Raises `RecordError` and `StoreError`.
-    """
+    """Upload a record; return "count" for an uploaded record, "skipped" if the store had the record already. A note on
+    disk says which MLflow run holds the record. Without a note, a search for the record's tags finds this MLflow run: a
+    crash before the note makes no duplicate. An MLflow run left open by a crash is deleted. The MLflow run of an older
+    record gets the tag `bench.superseded`. A lock admits a single upload per run folder. Raises `RecordError` and
+    `StoreError`."""
     path = records.record_path(run, cell_id)
     with store.locked(run / "synced" / ".lock"):
         record, shown = view.load(path)
@@ -162,7 +160,7 @@ def _noted(target: Target, run_id: str) -> Any | None:
 
 
 def _add_withheld(target: Target, run: Path, record: Record, stored: Any) -> bool:
-    """Add a private picture which an earlier upload left out, if now allowed; return whether a picture was added."""
+    """Add a private picture that an earlier upload left out, if now allowed; return whether a picture was added."""
     withheld = stored.data.tags.get("bench.picture") == WITHHELD
     if not (target.include_pictures and withheld) or stored.info.lifecycle_stage == "deleted":
         return False
@@ -251,7 +249,8 @@ def create(
 
 
 def search(target: Target, condition: str, *, deleted: bool = False) -> list[Any]:
-    """Return the MLflow runs which match MLflow's filter, newest first; `deleted`: include deleted MLflow runs."""
+    """Return the MLflow runs that match the filter `condition`, newest first; `deleted` True includes deleted MLflow
+    runs."""
     from mlflow.entities import ViewType
 
     kind = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY

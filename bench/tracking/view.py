@@ -39,19 +39,23 @@ class RunView:
     sha256: str
     """SHA-256 of the record file, or of the board row's content."""
     name: str
+    """Name of the MLflow run."""
     status: str
+    """MLflow's status."""
     tags: dict[str, str]
+    """Tags, key → text."""
     params: dict[str, str]
+    """Parameters, key → text."""
     metrics: list[tuple[str, float, int]]
     """(name, value, step); the step is a training round, an evaluation or 0."""
     seconds: float
-    """Duration, s."""
+    """Duration in seconds."""
     dataset: tuple[str, str] | None = None
     """Name and SHA-256 of the data set for MLflow's column Dataset; None: empty column."""
 
 
 def load(path: Path) -> tuple[Record, RunView]:
-    """Read a record file and make its MLflow view; raise `RecordError` for an unreadable, damaged or misnamed file."""
+    """Read a record file and make its MLflow view; raises `RecordError` for an unreadable, damaged or misnamed file."""
     try:
         sha256 = digest(path.read_bytes())
     except OSError as error:
@@ -63,7 +67,7 @@ def load(path: Path) -> tuple[Record, RunView]:
 
 
 def view(record: Record, sha256: str) -> RunView:
-    """Make a record's view, with texts, keys and numbers which MLflow accepts; `sha256` is the record file's hash."""
+    """Make a record's view, with texts, keys and numbers that MLflow accepts; `sha256` is the record file's hash."""
     tags = [(suitable_key(key), clean(value, _TAG)) for key, value in _tags(record, sha256) if value]
     return RunView(
         sha256=sha256,
@@ -103,9 +107,8 @@ def suitable_params(part: Frozen, path: str = "") -> dict[str, str]:
 
 def flat(part: Frozen, path: str = "", *, params: bool = True) -> Iterator[tuple[str, str]]:
     """Yield (path, value) for each set field of a cell; paths such as `defense`, `defense.share`, `federated.batch`.
-
-    `params`: also yield the parameters of attack, defense, data set and model.  Paths to weights files are left out.
-    """
+    `path` is the path of `part` in the cell. `params` True also yields the parameters of attack, defense, data set and
+    model. Paths to weights files are left out."""
     hidden = () if isinstance(part, TrainingCell) else marked(type(part), NOT_IN_ID)
     for name in type(part).model_fields:
         value = getattr(part, name)
