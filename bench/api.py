@@ -225,8 +225,8 @@ def _doubt(claimed: Reconstruction, true: NDArray[np.float64], labels: Tensor) -
 def save_pictures(
     path: str | PathLike[str], truth: Values | None, reconstruction: Reconstruction, *, value_range: Range = ZERO_TO_ONE
 ) -> Path:
-    """Write a PNG with up to eight truths above their reconstructions; if `truth` is None, only reconstructions. Raises
-    `BenchError` if the data are no images."""
+    """Write a PNG with up to eight truths above their reconstructions; if `truth` is None, only reconstructions.
+    `value_range` is the range of the values. Raises `BenchError` if the data are no images."""
     guess = _scaled(reconstruction, value_range).numpy()
     kind = reconstruction.reading.kind if isinstance(reconstruction, Claim) else of_shape(guess.shape[2:])
     if truth is None:

@@ -205,7 +205,7 @@ class _Cell(Frozen):
         return hashlib.sha256(self.canonical().encode()).hexdigest()
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy the cell as in pydantic; the copy computes a new id, because `update` may change the configuration."""
+        """Copy the cell as in pydantic, with the changed fields `update`; the copy computes a new id."""
         copied = super().model_copy(update=update, deep=deep)
         copied.__dict__.pop("id", None)
         return copied

@@ -102,7 +102,9 @@ class Adult(Dataset):
 
 
 def _rows(path: Path, *, whole: int, known_md5: str, first: str = "") -> list[list[str]]:
-    """Read a file's lines, 14 values and a class each, and check them against the values declared in adult.names."""
+    """Read a file's lines, 14 values and a class each, and check them against the values declared in adult.names.
+    `whole` is the number of lines of the complete file, whose checksum is `known_md5`; `first` is a first line without
+    an example."""
     content = read(path, limit=_LIMIT)
     try:
         lines = content.decode("ascii").split("\n")

@@ -103,7 +103,8 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def _cut(files: list[Path], side: int, copies: int) -> Images:
-    """Cut (file · copy, 3, side, side): the middle square, then random squares of 80 % of its side, mirrored or not."""
+    """Cut `copies` squares from each image file: (file · copy, 3, side, side). The first is the middle square; the
+    others are random squares of 80 % of its side, mirrored or not."""
     images = np.empty((len(files) * copies, 3, side, side), np.uint8)
     for number, path in enumerate(files):
         picture = read_picture(path, mode="RGB")

@@ -16,7 +16,6 @@ _LIMIT = 256 * 2**20
 
 
 def _dtype(code: str, align: int = 0, copy: int = 1) -> np.dtype[Any]:
-    """Build NumPy's dtype; old pickles hold numbers in place of booleans."""
     return np.dtype(code, bool(align), bool(copy))
 
 

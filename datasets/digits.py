@@ -26,7 +26,8 @@ class Digits(Dataset):
 
 
 def _file() -> Path:
-    """Find the file without an import of scikit-learn, which would cost each process nearly a second."""
+    """Find the data file of scikit-learn without an import of scikit-learn, which would cost each process nearly a
+    second."""
     spec = find_spec("sklearn")
     for folder in (spec and spec.submodule_search_locations) or ():
         path = Path(folder) / "datasets" / "data" / "digits.csv.gz"

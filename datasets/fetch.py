@@ -94,7 +94,7 @@ def _unpacked(archive: Path, remote: Remote) -> Path:
 
 
 def _extract(archive: Path, folder: Path) -> None:
-    """Extract plain files below `folder`; the filter in `tarfile` exists only since Python 3.11.4."""
+    """Extract plain files of `archive` below `folder`; the filter in `tarfile` exists only since Python 3.11.4."""
     with tarfile.open(archive) as tar:
         for member in tar:
             target = (folder / member.name).resolve()

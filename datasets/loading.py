@@ -20,8 +20,9 @@ def folders(data_dir: Path | None) -> tuple[Path, ...]:
 
 
 def read(dataset: Dataset, name: str, data_dir: Path | None) -> Raw:
-    """Return the data of the data set `name` in the source's order, with their kind; `data_dir` as in `folders`. Errors
-    name the data set and the remedy. Raises `MissingDataError` for missing and `DataError` for damaged files."""
+    """Return the data of the data set `name` in the source's order, with their kind. `data_dir` is searched before the
+    default folders; None: not searched. Errors name the data set and the remedy. Raises `MissingDataError` for missing
+    and `DataError` for damaged files."""
     try:
         raw = dataset.load(folders(data_dir))
         return replace(raw, kind=raw.kind or dataset.kind)
@@ -34,5 +35,5 @@ def read(dataset: Dataset, name: str, data_dir: Path | None) -> Raw:
 
 
 def load(dataset: Dataset, name: str, data_dir: Path | None = None) -> Data:
-    """Read, check and split the data set `name`; `data_dir` as in `folders`."""
+    """Read, check and split the data set `name`. `data_dir` is searched before the default folders; None: not searched."""
     return split(read(dataset, name, data_dir), name=name, private=dataset.private)

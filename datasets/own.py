@@ -71,7 +71,8 @@ class NpzPack(Dataset):
         )
 
     def _inputs(self, x: NDArray[Any], path: Path, name: str) -> NDArray[np.uint8] | NDArray[np.float32]:
-        """Return (example, channel, height, width) as uint8 or float32, or (example, feature) as float32."""
+        """Return images `x` as uint8 or float32 (example, channel, height, width), or rows as float32 (example,
+        feature). Raises `DataError`, with the array's `name`, for another type or shape."""
         if x.ndim not in (2, 3, 4) or not x.size or not (x.dtype == np.uint8 or x.dtype.kind == "f"):
             raise DataError(
                 f"{path}: {name} must be uint8 or floats of shape N×H×W, N×H×W×C or N×F, got {x.dtype} {x.shape}"

@@ -23,8 +23,8 @@ def client_size(kind: str, examples: int, *, clients: int, client_examples: int 
 
 def refusal(kind: str, examples: int, classes: int, *, clients: int, client_examples: int | None) -> str | None:
     """Return the reason why the partition `kind` of `examples` examples is impossible, or None if it is possible.
-    `clients` and `client_examples` are as in `client_size`; `classes` is the number of classes. `client_indices` checks
-    the size of the smallest class, which needs the labels."""
+    `clients` is the number of clients, `client_examples` the number of examples per client (None: an equal share), and
+    `classes` the number of classes. `client_indices` checks the size of the smallest class, which needs the labels."""
     if kind not in _KINDS:
         return f"unknown partition {kind!r}; there are {', '.join(_KINDS)}"
     size = client_size(kind, examples, clients=clients, client_examples=client_examples)

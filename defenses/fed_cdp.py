@@ -64,9 +64,10 @@ def of_examples(
     unproved: str | None = None,
 ) -> Mechanism:
     """Return the mechanism (noise and sensitivity, from which ε follows) for noise multipliers `sigmas` σ_t in local
-    steps. `noise` is a placement as in `FedCdp`. `per_tensor`, `by_step`, `caveats` and `unproved` are fields of
-    `Mechanism`. The sum of B clipped gradients has noise deviation σC·√B, σC·B or σC; replacing an example moves the
-    sum by 2C. At `aggregate` the noise of all K clients protects an example."""
+    steps. The sum of B clipped gradients has noise deviation σC·√B, σC·B or σC, for `noise` on each example, on the
+    mean (`batch`), or on the mean divided by B (`code`). Replacing an example moves the sum by 2C. At `aggregate` the
+    noise of all K clients protects an example. `per_tensor`, `by_step`, `caveats` and `unproved` are fields of
+    `Mechanism`."""
     batch = setting.batch
     on_sum = {"per-example": batch**0.5, "batch": float(batch), "code": 1.0}[noise]
     alone: dict[Stage, float] = {"example": 0.5} if noise == "per-example" else {}

@@ -57,8 +57,8 @@ def of_updates(
     noise: Literal["share", "each", "mean"],
 ) -> Mechanism:
     """Return the mechanism (noise and sensitivity, from which ε follows) for noise multipliers `sigmas` σ_t. Updates
-    are clipped to C at the place `at`, and `noise` is a placement as in `FedSdp`. The sum of K clipped updates has
-    noise deviation σC (`each`: √K·σC); replacing an update moves the sum by 2C."""
+    are clipped to C at the place `at`. The sum of K clipped updates has noise deviation σC, for `noise` shared by the
+    updates or on the mean, and √K·σC for noise on `each` update. Replacing an update moves the sum by 2C."""
     many = setting.per_round**0.5
     on_sum, alone = {"share": (1.0, 1 / many), "each": (many, 1.0), "mean": (1.0, 0.0)}[noise]
     after: tuple[Stage, ...] = UPDATE_STAGES if at == "client" else ("server",)

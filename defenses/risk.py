@@ -120,7 +120,8 @@ def _numel(tensors: Tensors, names: list[str]) -> int:
 
 
 def _ends(each: Tensor, size: int, slices: int) -> tuple[int, ...]:
-    """Return the ends of `slices` slices of blocks, in coordinates; the sums of `each` are nearly equal."""
+    """Return the ends of `slices` slices of blocks, in coordinates; the sums of `each` (block,) are nearly equal.
+    `size` is the number of coordinates in a block."""
     if not 1 <= slices <= len(each):
         raise ValueError(f"{slices} slices of {len(each)} blocks are impossible; take at most {len(each)}")
     total = each.cumsum(0) / each.sum()

@@ -66,7 +66,6 @@ def at_strength(defense: Any, position: float) -> Any:
 
 
 def _number(defense: type, parameter: str) -> type:
-    """Return int or float, as the parameter's annotation says."""
     hint = get_type_hints(defense).get(parameter)
     for kind in (int, float):
         if kind in (hint, *get_args(hint)):

@@ -147,7 +147,7 @@ def data_and_model(cell: AnyCell) -> str:
 
 
 def _grants(cell: AttackCell) -> Grants:
-    """Return the cell's grants without the gallery, because a condition holds attacks with and without a gallery."""
+    """Return the cell's grants without the gallery: a condition holds attacks with and without a gallery."""
     return cell.grants.model_copy(update={"gallery": 0})
 
 

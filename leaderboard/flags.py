@@ -94,7 +94,6 @@ def _all_zeros(worst: WorstCase) -> tuple[int, int]:
 
 
 def _is_zero(reading: ReadingScore) -> bool:
-    """Return whether a reading is all zeros: its SNR is then 0 dB, and its cosine undefined."""
     return reading.snr_db == 0 and reading.cosine is None
 
 

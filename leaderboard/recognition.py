@@ -54,8 +54,9 @@ def _recognised(
     here: float | None,
 ) -> Rate | None:
     """Return the share of examples in `hits` that are recognised, with chance level and ceiling; None without examples.
-    `spent` is the ε of the ceiling, and `here` the field of `Rate`. The ceiling is concave in chance: by Jensen's
-    inequality, its value at the mean chance bounds the examples' mean."""
+    `chances` holds the chance of a blind guess by attack and example. `spent` is the ε of the ceiling, and `here` the
+    field of `Rate`. The ceiling is concave in chance: by Jensen's inequality, its value at the mean chance bounds the
+    examples' mean."""
     interval = share_interval(hits)
     if interval is None:
         return None

@@ -50,8 +50,8 @@ def strength(point: str, worst: WorstCase, trained: Sequence[Trained]) -> list[F
 
 
 def _later(result: TrainingResult, point: str, *, random: bool) -> str | None:
-    """Return a flag's text if a later training round changes updates less than the first; None otherwise. A decay of
-    the noise that ε accounts for is allowed."""
+    """Return a flag's text if a later training round changes updates at `point` less than the first; None otherwise. A
+    decay of the noise that ε accounts for is allowed. `random` is True for a defense with random noise."""
     first = result.spots[0]
     before, least = _share(first, point), WEAKER * _decay(result)
     for spot in result.spots[1:]:
@@ -67,8 +67,9 @@ def _later(result: TrainingResult, point: str, *, random: bool) -> str | None:
 
 def _elsewhere(cell: TrainingCell, first: Spot, point: str, worst: WorstCase, *, random: bool) -> str | None:
     """Return a flag's text if the first training round changes updates less than the attacked round; None otherwise.
-    The change must be smaller by three measures: in gradient units, in the sent update's units, and as a share of the
-    squared norm. An update averaged over more examples and steps may have proportionally less noise."""
+    The change at `point` must be smaller by three measures: in gradient units, in the sent update's units, and as a
+    share of the squared norm. `random` is True for a defense with random noise: an update averaged over more examples
+    and steps may then have proportionally less noise."""
     if POINTS[point].scope is not Scope.UPDATE:
         return None
     now, unit, rows = _share(first, point), cell.federated.unit, _rows(cell.federated)
@@ -99,12 +100,10 @@ def _decay(result: TrainingResult) -> float:
 
 
 def _share(spot: Spot, point: str) -> float:
-    """Return the squared norm of the defense's change at a point, divided by the undefended update's squared norm."""
     return spot.changes[point] / spot.signal if spot.signal else float("inf")
 
 
 def _rows(federated: Federated) -> int:
-    """Return the number of example gradients averaged in an update."""
     return federated.batch * federated.steps
 
 

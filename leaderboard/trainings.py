@@ -109,7 +109,6 @@ def _length(cell: TrainingCell) -> Iterator[str]:
 
 
 def _natural(text: str) -> list[tuple[float, str]]:
-    """Return a sort key that compares numbers in a text by value: `B=8` before `B=16`."""
     parts = re.split(r"(\d+(?:\.\d+)?)", text)
     return [(float(part), "") if n % 2 else (0.0, part) for n, part in enumerate(parts)]
 

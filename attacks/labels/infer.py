@@ -26,7 +26,9 @@ def infer_labels(reading: Reading, gradients: Tensors) -> Tensor:
 
 
 def labels_from(reading: Reading, gradients: Tensors, described: Tensors | None) -> Tensor:
-    """Infer labels from `gradients` as `infer_labels` does, with the result of `described_classes` as `described`."""
+    """Infer the labels behind each reading, (reading, example), ascending within a reading. `gradients` name →
+    (reading, *shape): mean gradient over local steps. `described` is the result of `described_classes`; None reads
+    labels by rule. Granted labels are returned unchanged."""
     if reading.labels is not None:
         return reading.labels
     if described is None:

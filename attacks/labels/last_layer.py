@@ -161,7 +161,8 @@ def _of(reading: Reading, observed: Tensors, row: int, names: tuple[str, str], m
 
 
 def _kept(sent: Tensor, sent_bias: Tensor) -> Tensor:
-    """Return the mask of nonzero coordinates. A zero column counts as sent (a dead feature) if all others were sent."""
+    """Return the mask of nonzero coordinates in the weight's gradient `sent` and the bias's `sent_bias`. A zero column
+    counts as sent (a dead feature) if all other columns were sent."""
     kept = sent != 0
     dead = ~kept.any(0)
     if bool((kept | dead).all()):

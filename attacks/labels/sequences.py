@@ -132,8 +132,9 @@ def any_sequence(layer: LastLayer, labels: Tensor | None, draw: np.random.Genera
 
 
 def _first_pass(labels: Tensor, distinct: int) -> Tensor:
-    """Choose the labels (example,) of a client's first pass, given the labels over all passes. Each label's count is at
-    least its total divided by the number of passes, and at most its total divided by the number of full passes."""
+    """Choose the labels (example,) of a client's first pass over `distinct` examples, given the labels over all passes.
+    Each label's count is at least its total divided by the number of passes, and at most its total divided by the
+    number of full passes."""
     full = len(labels) // distinct
     counts = torch.bincount(labels)
     of_pass, most = -(-counts // (full + 1 if len(labels) % distinct else full)), counts // full
@@ -143,6 +144,6 @@ def _first_pass(labels: Tensor, distinct: int) -> Tensor:
 
 
 def canonical(sequences: Tensor, layer: LastLayer) -> Tensor:
-    """Sort each sequence's labels within each step and pass: (sequence, example)."""
+    """Sort the labels of each sequence in `sequences` (sequence, example) within each step and pass."""
     lengths = segments(layer.batches, layer.distinct)
     return torch.cat([part.sort(1).values for part in sequences.split(lengths, dim=1)], 1)

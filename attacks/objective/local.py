@@ -101,7 +101,8 @@ def _example_gradients(
 def _mean_gradients(
     model: nn.Module, shared: Tensors | None, local: Tensors, inputs: Tensor, targets: Tensor, graph: bool
 ) -> dict[str, Tensor]:
-    """Return each group's mean gradient at weights `shared`, name → (*shape), or `local`, name → (group, *shape)."""
+    """Return each group's mean gradient, name → (group, *shape). Weights are `shared`, name → (*shape), or else
+    `local`, name → (group, *shape). `graph` True keeps autograd's graph."""
     if shared is not None:
         return group_gradients(model, shared, inputs, targets, differentiable=graph)
     leaves = {
@@ -122,7 +123,8 @@ def _loss(weights: Tensors, model: nn.Module, inputs: Tensor, targets: Tensor) -
 
 
 def _one_by_one(weights: Tensors, model: nn.Module, inputs: Tensor, targets: Tensor, graph: bool) -> dict[str, Tensor]:
-    """Differentiate each group by plain autograd: slow, but right for every model."""
+    """Return each group's mean gradient by plain autograd, group by group: slow, but right for every model. `graph`
+    True keeps autograd's graph."""
     rows = []
     for row, (x, y) in enumerate(zip(inputs, targets, strict=True)):
         local = {name: value[row] for name, value in weights.items()}

@@ -59,8 +59,9 @@ class Mismatch:
     def __call__(
         self, observed: list[dict[str, Tensor]], inputs: Tensor, targets: Tensor, *, differentiable: bool
     ) -> Tensor:
-        """Return the distance (reading,) to `observed`, each name → (reading, *shape), for candidates with `inputs`
-        (reading, example, *shape) and label probabilities `targets` (reading, example, class)."""
+        """Return the distance (reading,) to `observed`, each name → (reading, *shape), for a candidate per reading.
+        Candidates have `inputs` (reading, example, *shape) and label probabilities `targets` (reading, example, class).
+        `differentiable` True keeps autograd's graph."""
         reading = self.reading
         total = torch.zeros(len(inputs), dtype=inputs.dtype, device=inputs.device)
         shared = len(observed) > 1 and same_weights(reading)

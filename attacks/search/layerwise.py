@@ -132,7 +132,8 @@ def _directions(delta: Tensor, layer: nn.Conv2d, gradient: Tensor, shape: torch.
 def _solved(
     known: Known, layer: nn.Conv2d, weight: Tensor, bias: Tensor, typical: Tensor
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the layer's nonnegative input (channel, height, width), and the limit below which a value counts as zero.
+    """Return the input of a layer, (channel, height, width), from the values `known` at its output and the layer's
+    parameters. Hidden values are not negative. The second result is the limit below which a value counts as zero.
     `typical` is the mean input over public examples, the start of the search. Return None if several inputs fit, or if
     the linear conditions need too much memory."""
     channels = typical.shape[0]
@@ -168,8 +169,9 @@ def _solved(
 
 
 def _not_negative(values: Tensor, free: Tensor, shown: Tensor, start: Tensor) -> Tensor:
-    """Return nonnegative values (channel, place) that meet the same linear conditions as `values`. The Douglas-Rachford
-    iteration starts from `start`."""
+    """Return nonnegative values (channel, place) that meet the same linear conditions as `values`. `free` are the
+    directions without a known value, and `shown` the combinations of them that the conditions fix. The Douglas-Rachford
+    iteration begins at `start`."""
 
     def met(x: Tensor) -> Tensor:
         step = ((x - values) @ free.T).flatten()

@@ -196,8 +196,12 @@ class MatchingProblem:
         return inputs, logits
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Split variables as `split` does, with two more results. The second is -log p of the inputs in `space` (row,).
-        The last is mixup's mixing matrix (row, mixture, original), or None without `mixed`."""
+        """Split variables `x` (row, variable) into four parts.
+
+        - inputs (row, example, *shape)
+        - -log p of the inputs in `space` (row,)
+        - label logits (row, example, class); None if labels are known
+        - mixup's mixing matrix (row, mixture, original); None without `mixed`"""
         reading, examples, size = self.reading, self.examples, self.values
         variables = x[:, : examples * size].reshape(len(x), examples, size)
         inputs, energy = variables, x.new_zeros(len(x), examples)

@@ -161,7 +161,8 @@ def dense(public: Tensor, share: float, images: bool) -> Dense:
 
 
 def _moments(public: Tensor, images: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean (value,), covariance C and target T (value, value), as `dense` takes them."""
+    """Return the mean (value,) and covariance C (value, value) of `public` examples, and the target T of a shrunk
+    covariance. T is the covariance of their `Spectrum` for `images`, and C's diagonal for tables."""
     flat = public.flatten(1)
     mean = flat.mean(0)
     centred = flat - mean

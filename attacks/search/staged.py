@@ -198,9 +198,9 @@ def _start(search: _Search, rows: Tensor, start: int, *, first: bool) -> Tensor:
 def _run(
     search: _Search, stage: Stage, rows: Tensor, runs: Tensor, x: Tensor, limit: int, last: bool = False
 ) -> Tensor:
-    """Run a stage from `x` (row, example, value), up to `limit` evaluations per reading; return the inputs reached.
-    `runs` (row,) holds start numbers, and `last` marks the final stage. Stages without softened ReLUs store the best
-    inputs."""
+    """Run a stage from `x` (row, example, value) for the readings numbered `rows`; return the inputs reached. `limit`
+    is the evaluation count at which the stage ends, `runs` (row,) holds start numbers, and `last` marks the final
+    stage. Stages without softened ReLUs store the best inputs."""
     problem = _labelled(search, rows, runs)
     distance = problem.mismatch.distance
     if stage.variances is not None:

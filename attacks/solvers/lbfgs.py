@@ -56,7 +56,7 @@ class LbfgsState(State):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lbfgs(Solver[LbfgsState]):
-    """L-BFGS, with `rate`, `history` and tolerances as in `torch.optim.LBFGS`."""
+    """L-BFGS; defaults are those of `torch.optim.LBFGS`."""
 
     rate: float = 1.0
     """Factor on the step."""
@@ -210,9 +210,9 @@ class Lbfgs(Solver[LbfgsState]):
 def _compact(
     columns: Tensor, s: Tensor, y: Tensor, sy: Tensor, yy: Tensor, filled: Tensor, scale: Tensor, slot: int
 ) -> Tensor:
-    """Return the direction -H g for a block of rows. `columns` (row, 3, variable): the gradient g, and the newest step
-    and gradient change, stored in `slot`. The products `sy` and `yy` are updated in place. The block is small enough
-    that its history stays in cache for both passes."""
+    """Return the direction -H g for a block of rows, small enough that its history stays in cache for both passes.
+    `columns` (row, 3, variable) are the gradient g, and the newest step and gradient change, stored in `slot`. The
+    other arguments are the fields of `LbfgsState`; the products `sy` and `yy` are updated in place."""
     with_s, with_y = (columns @ s.mT).double(), (columns @ y.mT).double()
     sy[:, slot] = with_y[:, 1]  # s_new·y_j
     sy[:, :, slot] = with_s[:, 2]  # s_i·y_new

@@ -156,7 +156,8 @@ def _advance(now: _Progress) -> tuple[Tensor, Tensor]:
 
 
 def _judge(now: _Progress, loss: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the slots to restart and the slots done, by `RowLimits`: two disjoint masks (slot,)."""
+    """Return the slots to restart and the slots done, by `RowLimits`: two disjoint masks (slot,). `loss` and the mask
+    `finite` are results of `_advance`."""
     limits, active, slots, converged = now.limits, now.active, now.slots, now.state.finished
     run_loss, spent, run = now.run_loss[active], now.evaluations[slots], now.run_evaluations[slots]
     exhausted, allowed = spent >= limits.evaluations, now.restarts[slots] < limits.restarts
@@ -200,7 +201,8 @@ def _where(known: Tensor, mask: Tensor) -> Tensor:
 
 
 def _refill(now: _Progress, restart: Tensor, done: Tensor) -> None:
-    """Restart slots, give finished slots to waiting rows, drop empty slots; both masks are on the host."""
+    """Restart the slots in the mask `restart`, give the slots in `done` to waiting rows, and drop empty slots. Both
+    masks are on the host."""
     now.restarts[now.slots[restart]] += 1
     now.trajectory.close(now.slots[done], now.loss, now.x)
     refilled = torch.nonzero(done)[: len(now.rows) - now.waiting, 0]

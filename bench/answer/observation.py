@@ -24,5 +24,6 @@ def observe_cell(cell: AttackCell, truth: CellTruth, context: RunContext, memory
 
 
 def draw_and_observe(cell: AttackCell, context: RunContext, memory: Memory) -> Observation:
-    """Draw the cell's true examples, then do as `observe_cell`."""
+    """Draw the cell's true examples, run the defended round, and return readings with their checks. Raises
+    `NotApplicable` for a cell that cannot run, or if the attack refuses the readings."""
     return observe_cell(cell, draw_truth(cell, load_data(cell, context, memory), context.run), context, memory)

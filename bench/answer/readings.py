@@ -139,7 +139,6 @@ def observe(
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Convert to plain torch tensors, because a tensor subclass could carry code."""
     return {name: value.as_subclass(Tensor) for name, value in tensors.items()}
 
 

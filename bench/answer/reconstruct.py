@@ -51,7 +51,8 @@ def remember(key: ReadingKey, cell: AttackCell, attempt: Attempt, memory: Memory
 
 
 def reconstruct(reading: Reading, cell: AttackCell, context: RunContext, memory: Memory) -> Attempt:
-    """Attack the readings, or return the reconstruction of equal readings; raises as `attack_reading` does."""
+    """Attack the readings, or return the reconstruction of equal readings attacked before. Raises `PluginError` for an
+    attack that writes to its reading or returns a wrong shape."""
     key = reading_key(reading, cell)
     if (known := recalled(key, memory)) is not None:
         return known

@@ -100,7 +100,6 @@ def _trained(
 
 
 def _goes_on(cell: TrainingCell, accounting: Account | None, now: Progress) -> bool:
-    """Return whether another round may run, given the cell's target accuracy and its limit on ε."""
     if cell.until_accuracy is not None and now.curve[-1][1] >= cell.until_accuracy:
         return False
     if cell.until_epsilon is None or accounting is None:
@@ -109,7 +108,7 @@ def _goes_on(cell: TrainingCell, accounting: Account | None, now: Progress) -> b
 
 
 def _privacy(accounting: Account | None, end: Progress) -> Privacy:
-    """Return ε by all accounting conventions; the main figure is the first by the convention `valid`."""
+    """Return ε by all accounting conventions; the main figure is the first with the convention `valid`."""
     if accounting is None:
         return privacy((), None, NO_MECHANISM)
     if not end.round:
@@ -130,7 +129,6 @@ def _bayesian(cell: TrainingCell, job: TrainingJob, end: Progress, accounting: A
 
 
 def _about(cell: TrainingCell, round_: int, end: Progress) -> dict[str, Any]:
-    """Return the description for a checkpoint's file; the accuracy is None for a round without a test."""
     return {
         "training": cell.id,
         "round": round_,

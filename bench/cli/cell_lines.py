@@ -28,7 +28,6 @@ def cell_lines(cells: Sequence[AnyCell]) -> list[str]:
 
 
 def _fields(cell: AnyCell) -> dict[str, str]:
-    """Map each of the cell's settings to text; settings that readers expect first come first."""
     shared = {"dataset": entry_text(cell.dataset), "model": entry_text(cell.model), "defense": entry_text(cell.defense)}
     after = {"federated": setting_text(cell.federated), "seed": f"seed {cell.seed}"}
     if not isinstance(cell, AttackCell):

@@ -26,7 +26,6 @@ def _add(context: click.Context, option: click.Parameter, plugins: tuple[str, ..
 
 
 def _params(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
-    """Parse KEY=VALUE: JSON literals become values (`restarts=2`), other texts stay text (`activation=relu`)."""
     params: dict[str, Any] = {}
     for text in texts:
         key, sign, value = text.partition("=")
@@ -37,7 +36,8 @@ def _params(context: click.Context, option: click.Parameter, texts: tuple[str, .
 
 
 def params_option(flag: str, name: str, text: str) -> Callable[..., Any]:
-    """Create a repeatable KEY=VALUE option for an entry's parameters; `name` is the argument, `text` the help."""
+    """Create the option `flag`, a repeatable KEY=VALUE, for an entry's parameters. `name` is the argument of the
+    command, and `text` the help."""
     return click.option(flag, name, multiple=True, metavar="KEY=VALUE", callback=_params, help=text)
 
 

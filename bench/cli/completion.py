@@ -22,7 +22,7 @@ def entries(kind: str, *, several: bool = False) -> Completer:
 
 
 def every_entry(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Complete the names of all attacks, defenses, data sets and models."""
+    """Complete the `typed` beginning of a name of any attack, defense, data set or model."""
     del context, option
     from bench.registry import entries as registry
 
@@ -30,7 +30,7 @@ def every_entry(context: click.Context, option: click.Parameter, typed: str) -> 
 
 
 def points(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Complete a comma-separated list of interception points."""
+    """Complete the `typed` beginning of a comma-separated list of interception points."""
     del context, option
     from bench.points import POINTS
 
@@ -38,7 +38,7 @@ def points(context: click.Context, option: click.Parameter, typed: str) -> list[
 
 
 def matrices(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Complete presets, and TOML files in the current folder."""
+    """Complete the `typed` beginning of a preset's name, or of a TOML file's name in the current folder."""
     del context, option
     from bench.matrix.document import preset_names
 
@@ -47,7 +47,7 @@ def matrices(context: click.Context, option: click.Parameter, typed: str) -> lis
 
 
 def cells(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Complete cell ids below `runs/` by their first eight digits."""
+    """Complete the `typed` beginning of a cell id below `runs/`, to eight digits."""
     del context, option
     return _starting(sorted({path.stem[:8] for path in Path("runs").glob("*/records/*.json")}), typed)
 

@@ -48,8 +48,8 @@ _BOLD = ("what leaks", "defense", "attack")  # headings of the first line of a s
 def announce(
     console: Console, title: str, schedule: RunSchedule, pool: PoolSpec, span: tuple[float, float] | None = None
 ) -> None:
-    """Print the cells to run, the workers and the estimated time. `title` heads the text. `span` holds the least and
-    most expected CPU seconds; None leaves them out."""
+    """Print the cells to run, the workers and the estimated time on `console`. `title` heads the text. `span` holds the
+    least and most expected CPU seconds; None leaves them out."""
     console.print(Text(sanitize(title), style="bold"))
     about = estimate(schedule.seconds, span, pool.jobs or 1) + ("" if pool.jobs else " of one core")
     others = f"{len(schedule.done)} done before, {len(schedule.impossible)} n/a"
@@ -85,10 +85,10 @@ class Ending:
 
 
 def conclude(console: Console, ending: Ending) -> None:
-    """Print the tables for a run's records, its failures, and lines about leakage, evidence and next steps. For a
-    suite, standings replace the tables (unless `verbose`), and a summary of each unpublished defense replaces the
-    lines. If every defense is published, a line compares the repeated cells with the published records. For the suite
-    `attacks`, the same holds for attacks."""
+    """Print the tables for a run's records, its failures, and lines about leakage, evidence and next steps on
+    `console`. For a suite, standings replace the tables (unless `verbose`), and a summary of each unpublished defense
+    replaces the lines. If every defense is published, a line compares the repeated cells with the published records.
+    For the suite `attacks`, the same holds for attacks."""
     conditions = by_condition(ending.records)
     console.print()
     for shown in _tables(ending, conditions):
@@ -155,7 +155,8 @@ def _stands(console: Console, joined: Joined, run: Path) -> None:
 
 
 def _ranks(console: Console, ending: Ending, ranked: Ranked) -> None:
-    """Print four lines for each attack of the run that is not published; a published attack is compared with itself."""
+    """Print four lines for each attack of the run that is not published, and a comparison for each published attack.
+    The comparison is with the published records of the same attack."""
     for attack in ranked.own:
         _say_lines(console, [("attack", attack), *attackers.lines(ranked, attack)])
     if ranked.shipped and (repeated := again.compared(ending.records, ranked.shipped, by=of_attack)):
@@ -205,7 +206,7 @@ def _titles(conditions: Sequence[Condition]) -> Iterator[str]:
 
 
 def _evidence(conditions: Sequence[Condition], records: Sequence[Record]) -> Iterator[str]:
-    """Give the reasons to trust the figures, the success rule for each kind of data, and the limits."""
+    """Yield the reasons to trust the figures, the success rule for each kind of data, and the limits."""
     for condition in conditions:
         if points := without_evidence(condition):
             nothing = f"at {', '.join(points)} no attack got anything back even without a defense"

@@ -61,7 +61,6 @@ def _kind(name: str) -> str:
 
 
 def _doc(entry: type) -> str:
-    """Return the class docstring, without the signature that dataclasses generate."""
     doc = inspect.cleandoc(vars(entry).get("__doc__") or "")
     return "" if doc.startswith(f"{entry.__name__}(") else doc
 

@@ -117,17 +117,22 @@ def show(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Files:
-    """The files to write, and the examples shown in them."""
+    """Files that the user wants from the board."""
 
     html: Path | None
+    """Page; in all fields, None: not wanted."""
     markdown: Path | None
+    """Markdown text."""
     csv: Path | None
+    """Table with unrounded figures."""
     latex: Path | None
+    """LaTeX tables."""
     picture: Path | None
+    """Figure or standings as a picture."""
     point: str
     """Interception point shown in `picture`, if no standings are drawn."""
     include_pictures: bool
-    """Whether to show examples from private data."""
+    """True shows examples from private data."""
 
     def __post_init__(self) -> None:
         if self.picture is not None and self.picture.suffix.lower() not in figure.FORMS:

@@ -47,7 +47,6 @@ def command(kinds: tuple[str, ...], as_json: bool) -> None:
 
 
 def _entry(kind: str, name: str) -> dict[str, Any]:
-    """Return an entry as JSON types; an unreadable entry gets an `error`, so that the other entries still show."""
     attribute = _SHOWN[kind][1]
     try:
         origin, literals = registry.origin(kind, name), registry.literals(kind, name)

@@ -152,11 +152,15 @@ def execute(
 ) -> dict[str, Any]:
     """Run the remaining cells with a live display, and return the result as JSON types.
 
-    `tracking_uri`: None disables MLflow, "" means the default store. `overrides`: options that make a suite unranked.
-    `time_limit`: seconds allowed for a cell. `executor`: a cluster's address. `rows`: number of readings attacked at
-    once (None: as many as the GPU holds). `verbose`: print more at the end. Raises as `record.folder.locked` and
-    `sweep.session.run_schedule` do.
-    """
+    - `device`: torch device, or `auto`; `quiet`: True prints on standard error.
+    - `tracking_uri`: address of the MLflow store; None disables MLflow, "" means the default store.
+    - `include_pictures`: True uploads pictures from private data.
+    - `overrides`: options that make a suite unranked.
+    - `time_limit`: seconds allowed for a cell; `executor`: a cluster's address.
+    - `rows`: number of readings attacked at once; None: as many as the GPU holds.
+    - `verbose`: True prints more at the end.
+
+    Raises the errors of `record.folder.locked` and `sweep.session.run_schedule`."""
     began = time.monotonic()
     console = Console(stderr=quiet, highlight=False)
     pool_device = "cpu" if executor else chosen_device(device)  # a cluster's workers choose for themselves
@@ -240,7 +244,8 @@ def _pool(
 
 
 def _save_request(run: PreparedRun, overrides: Sequence[str]) -> dict[str, Any] | None:
-    """Save the request in the run's folder; return whether and why the suite's run is ranked (None: no suite)."""
+    """Save the request in the run's folder; return whether and why the suite's run is ranked, or None without a suite.
+    `overrides` are options that make a suite unranked."""
     published.save(run.folder, run.matrix.published)
     requests.save(run.folder, run.request)
     name = run.matrix.suite

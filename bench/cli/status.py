@@ -75,5 +75,4 @@ def _state(known: progress.RunProgress, under_way: bool, where: str) -> str:
 
 
 def _between(then: float, now: float) -> str:
-    """Format the time between two clock readings; never negative, because two machines' clocks may disagree."""
     return duration(max(0.0, now - then))

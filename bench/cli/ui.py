@@ -55,7 +55,6 @@ def command(run: Path, port: int, no_browser: bool) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """End the server on the first signal; ignore later signals, which would interrupt its shutdown."""
     del number, frame
     for further in _ENDS:
         signal.signal(further, signal.SIG_IGN)

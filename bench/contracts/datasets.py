@@ -127,7 +127,7 @@ def disjoint(loaded: LoadedDataset) -> None:
 
 
 def columns(loaded: LoadedDataset) -> None:
-    """Require column groups that hold each column once, one-hot (or all-zero) categories, and positive deviations."""
+    """Require groups that hold each column once, one-hot (or all-zero) categories, and positive standard deviations."""
     if not loaded.kind.columns:
         raise ContractSkipped(f"{loaded.kind.plural} have no columns")
     groups, rows = loaded.raw.groups, loaded.raw.train_inputs

@@ -143,7 +143,6 @@ def _of_mean(said: AddedNoise, batch: int) -> AddedNoise:
 
 
 def _claims_a_mean(transform: Transform, given: Tensors, state: State, context: Context) -> bool:
-    """Return whether a random transform defines `expected` without `simulate`."""
     if not transform.random or type(transform).simulate is not Transform.simulate:
         return False
     return transform.expected(given, state, context) is not None
@@ -265,7 +264,7 @@ def _reads(part: DescribedTransform) -> bool:
 
 
 def _described(one: Seen, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Apply the description to examples (client, step, example, *shape) and class probabilities."""
+    """Apply the description to `inputs` (client, step, example, *shape) and class probabilities `targets`."""
     trial, said = one.trial, one.said
     steps, examples = trial.federated.steps, trial.federated.batch
     steps = steps if one.point.after_training else 1

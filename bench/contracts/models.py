@@ -123,7 +123,8 @@ def gradients_flow(model: Model) -> None:
 
 
 def _modules(model: Model, *, double: bool = False) -> Iterator[tuple[Kind, tuple[int, ...], nn.Module]]:
-    """Yield a module in eval mode for each kind of data, at its smallest accepted shape."""
+    """Yield (kind of data, example shape, module in eval mode) for each kind, at its smallest accepted shape. `double`
+    True gives float64."""
     reasons: list[str] = []
     built = False
     for kind in (KINDS[name] for name in model.takes if name in KINDS):

@@ -117,7 +117,7 @@ def _standardised(one: Tensors, other: Tensors, deviations: Tensors) -> torch.Te
 
 
 def _crafted(given: Tensors) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
-    """Yield (words, replacement for the first row, name → (*shape)); names absent from a replacement are zero."""
+    """Yield (words, replacement for the first row of `given`): name → (*shape). Absent names are zero."""
     own = {name: _first(value, given) for name, value in given.items()}
     for size in _SIZES:
         yield f"a gradient {size:g} times larger", {name: size * value for name, value in own.items()}
@@ -131,7 +131,6 @@ def _first(value: torch.Tensor, given: Tensors) -> torch.Tensor:
 
 
 def _is_examples(given: Tensors) -> bool:
-    """Whether rows are (client, example): the last layer's bias then has three axes."""
     return min(value.ndim for value in given.values()) > 2
 
 
@@ -163,7 +162,8 @@ class _Draws:
 
 
 def _shown(trial: Trial, start: Stage, given: Tensors, draws: Draws) -> _Shown:
-    """Return the first client's tensors after each stage from `start` on, name → (*shape)."""
+    """Return the first client's tensors after each stage, from the stage `start` on: stage → name → (*shape). `given`
+    are the tensors that reach `start`."""
     chain, current, shown = trial.stages, dict(given), _Shown()
     key = DrawKey(seed=3, draw=0, round=0)
     for stage in STAGES[STAGES.index(start) :]:
@@ -193,7 +193,9 @@ def _shown(trial: Trial, start: Stage, given: Tensors, draws: Draws) -> _Shown:
 
 
 def _drawn(trial: Trial, start: Stage, given: Tensors) -> tuple[_Shown, _Shown, dict[Stage, torch.Tensor]]:
-    """Return for each stage, over draws: the mean, each coordinate's deviation, and all values (draw, coordinate)."""
+    """Run the stages from `start` with several draws, and return three values for each stage. The values are the mean
+    over draws, each coordinate's deviation, and all values (draw, coordinate). `given` are the tensors that reach
+    `start`."""
     shown = [_shown(trial, start, given, _Draws(draw)) for draw in range(_DRAWS)]
     mean, deviations, draws = _Shown(), _Shown(), {}
     for stage, tensors in shown[0].items():

@@ -149,7 +149,7 @@ def situation(
 
 
 def _same_label(source: Data, victims: Victims, batches: Batches) -> tuple[Victims, list[Batches]]:
-    """Give all of reading r's examples the label r."""
+    """Replace the victims' examples so that all examples of reading r have the label r (modulo the classes)."""
     clients, steps, batch = batches.labels.shape
     chosen = torch.arange(clients) % source.classes
     labels = torch.from_numpy(source.training.labels)

@@ -37,7 +37,6 @@ def strength(defense: Defense) -> None:
 
 
 def _with_defaults(defense: Defense) -> Defense:
-    """Return a defense of the same class with default parameters, or `defense` if a parameter has no default."""
     try:
         return type(defense)()
     except (TypeError, ValueError):

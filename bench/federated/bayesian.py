@@ -138,7 +138,8 @@ class Accountant:
         )
 
     def _moments(self, level: str, mechanism: Mechanism | None, rounds: int) -> float | None:
-        """Return the moments accountant's ε at `level`; None if ε is infinite, or `mechanism` protects another unit."""
+        """Return the moments accountant's ε at `level` after `rounds` rounds. None if ε is infinite, or if `mechanism`
+        protects another unit."""
         unit = "client" if level == "client" else "example"
         if mechanism is None or mechanism.unit != unit:
             return None
@@ -205,7 +206,8 @@ def _counted(level: str) -> tuple[Stage, ...]:
 
 
 def _variance(stages: Stages, level: str, federated: Federated, round_: int) -> float:
-    """Return the noise variance per coordinate on a mean over a batch ("instance") or over a round's clients."""
+    """Return the noise variance per coordinate in round `round_`, on a mean over a batch or over a round's clients.
+    `level` "instance" takes the mean over a batch."""
     total = 0.0
     for stage in _counted(level):
         context = Context(lead=1, stage=stage, round=round_, step=0, setting=stages.setting, draws=NoDraws())

@@ -329,7 +329,9 @@ def describe(
 def _parts(
     stages: Stages, contexts: Mapping[Stage, Context], probe: Tensors, behind: Mapping[Stage, int], unit: float
 ) -> tuple[DescribedTransform, ...] | None:
-    """Return the transforms before the point, each tried on the probe after its predecessors; None: a trial failed."""
+    """Return the transforms before the point, in a form for candidates; None if a transform fails on a candidate. Each
+    transform is tried on the gradient `probe` after its predecessors. `behind` is the number of draws averaged at each
+    stage, and `unit` the factor from a mean gradient to an update."""
     shapes = {name: tuple(value.shape) for name, value in probe.items()}
     places = [(stage, n) for stage in contexts for n in range(len(stages.transforms.get(stage, ())))]
     current = {name: value.detach()[None, None] for name, value in probe.items()}
@@ -395,7 +397,6 @@ def _simulates(transform: Transform) -> bool:
 
 
 def _public(stages: Stages) -> Local | None:
-    """Return a public example as a candidate, for a transform which needs examples; None without public examples."""
     public = stages.setting.public
     if public is None or not len(public.inputs):
         return None

@@ -47,7 +47,8 @@ def gradual(before: Tensors, after: Tensors, lead: int, width: float) -> dict[st
 
 
 def _local_lines(inputs: Tensor, outputs: Tensor, width: float) -> tuple[Tensor, Tensor]:
-    """Return the mean output and the slope around each coordinate, both (*lead, coordinate) as `inputs`."""
+    """Return the mean output and the slope of a regression line around each coordinate, both (*lead, coordinate).
+    `inputs` and `outputs` have the same shape; `width` sets the share of coordinates in a line."""
     count = inputs.shape[-1]
     reach = max(_LEAST, round(count * width / (1 + width) / 2))
     order = inputs.argsort(dim=-1, stable=True)

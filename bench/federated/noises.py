@@ -55,7 +55,7 @@ def total_noise(added: Sequence[Added], scales: Mapping[Stage, float], counts: M
 
 
 def _behind(stage: Stage, counts: MeanOver) -> int:
-    """Return the number of draws over which a reading averages a stage's noise."""
+    """Return the number of independent draws that a reading averages, for noise at `stage`."""
     count = counts.batch if stage == "example" else 1
     count *= counts.steps if STAGES.index(stage) < STAGES.index(UPDATE_STAGES[0]) else 1
     return count * (counts.senders if stage != "aggregate" else 1)

@@ -29,7 +29,7 @@ _Ends = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trial:
-    """A gradient, and the transform's output for a draw."""
+    """A trial run of a transform: the gradient `given`, and the transform's `output` for a draw."""
 
     given: Tensors
     output: Tensors
@@ -108,7 +108,7 @@ def _holds(rule: Rule, trials: Sequence[_Trial], code: Code) -> bool:
 
 
 def _distance(simulated: Tensors, output: Tensors, lead: int) -> float:
-    """Return ‖simulated - output‖/‖output‖; 0 for two zero outputs."""
+    """Return the relative distance ‖simulated - output‖/‖output‖; 0 for two zero outputs."""
     seen = flattened(output, lead).double()
     apart = float((flattened(simulated, lead).double() - seen).norm())
     return apart / max(float(seen.norm()), 1e-300) if apart else 0.0
@@ -118,7 +118,8 @@ def _distance(simulated: Tensors, output: Tensors, lead: int) -> float:
 
 
 def _trials(transform: Transform, probe: Tensors, state: State, context: Context) -> list[_Trial]:
-    """Run the code with several draws, for normally distributed gradients in several sizes and a public gradient."""
+    """Run the code of a transform with several draws, for random gradients in several sizes and a public gradient.
+    `probe` gives the shapes and sizes of tensors."""
     given: list[Tensors] = [_noise_like(probe, number, size) for number, size in enumerate(_SIZES)]
     public = public_gradients(context)
     if public is not None and all(public[name].shape[1:] == probe[name].shape[context.lead :] for name in probe):
@@ -164,7 +165,7 @@ def _equal(first: Tensors, second: Tensors) -> bool:
 
 
 def _ratios(trial: _Trial) -> dict[str, Tensor]:
-    """Return output over input, 0 for a zero input."""
+    """Return the output of a trial divided by its input, coordinate by coordinate; 0 for a zero input."""
     return {n: (trial.output[n] / v.where(v != 0, 1.0)).where(v != 0, 0.0) for n, v in trial.given.items()}
 
 
@@ -224,7 +225,8 @@ def _groups(trial: _Trial, code: Code) -> dict[str, Tensor] | None:
 
 
 def _united(numbers: Tensor, source: Tensor) -> Tensor:
-    """Unite the groups that a permutation connects: each coordinate takes the least number in its group."""
+    """Unite the groups that a permutation connects: each coordinate takes the least number in its group. `numbers` are
+    the present group numbers, and `source` is the permutation."""
     while True:
         fewer = numbers.scatter_reduce(0, source, numbers, "amin").minimum(numbers[source])
         fewer = numbers.scatter_reduce(0, numbers, fewer, "amin")[numbers]

@@ -249,7 +249,7 @@ class Permuted:
 
 
 def _ordered(value: Tensor, groups: Tensor) -> Tensor:
-    """Return the coordinates (..., coordinate), sorted by group, then by value."""
+    """Return the coordinates `value` (..., coordinate), sorted by their number in `groups`, then by value."""
     order = value.argsort(dim=-1, stable=True)
     return order.gather(-1, groups.expand_as(order).gather(-1, order).argsort(dim=-1, stable=True))
 

@@ -150,7 +150,7 @@ class RoundSimulator:
         return self.public_inputs[at], self.public_labels[at]
 
     def _seen(self) -> Stages:
-        """Return the stages before the point, because later stages would only cost time."""
+        """Return the stages without the transforms after the point, which would only cost time."""
         seen = {stage: self.stages.transforms.get(stage, ()) for stage in STAGES if self.point.sees(stage)}
         return replace(self.stages, transforms=seen)
 
@@ -192,7 +192,7 @@ def _batchwise(stages: Stages) -> bool:
 
 
 def _of_clients(stages: Stages, clients: tuple[int, ...], weights: Tensors) -> Stages:
-    """Return the stages with initial client states and unchanged server states."""
+    """Return the stages with initial states for the numbered `clients`, and unchanged server states."""
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
     states = {}
     for (stage, position), state in stages.states.items():

@@ -68,7 +68,8 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """A layer's input (or its unfolded columns) and δ = ∂loss/∂output, both (example, client, …)."""
+    """Factors of a layer's gradient: the layer's input `read` (or its unfolded columns), and `delta` = ∂loss/∂output.
+    Both are (example, client, …)."""
 
     layer: _Layer
     read: Tensor
@@ -191,7 +192,8 @@ def _pool_first(parts: Sequence[Any]) -> list[Any]:
 
 
 def _forward(layer: _Layer, x: Tensor, weights: Tensors) -> tuple[Tensor, Tensor]:
-    """Return a layer's output (example, client, …), and its input or unfolded columns, which the gradient needs."""
+    """Return a layer's output (example, client, …) for the input `x`, and the input in the form that the gradient
+    needs. The form is `x` itself or its unfolded columns. `weights` are name → (client, *shape)."""
     weight = weights[layer.weight]
     bias = None if layer.bias is None else weights[layer.bias]
     module = layer.module
@@ -260,9 +262,9 @@ def _of_each(term: _Term) -> Tensor:
 
 
 def _grouped(module: nn.Conv2d, a: Tensor, delta: Tensor, groups: int) -> Tensor:
-    """Return weight gradients summed over examples, (group·out, channel, k, k).  `a` is (example, group·channel, h, w),
-    and `delta` has the same axes for outputs.
-    """
+    """Return the weight gradients of a convolution, summed over examples: (group·out, channel, k, k). `module` is the
+    convolution. `a` (example, group·channel, h, w) is its input for `groups` groups, `delta` ∂loss/∂output with the
+    same axes."""
     weight = delta.new_empty((delta.shape[1], a.shape[1] // groups, *module.kernel_size))
     options = (module.stride, module.padding, module.dilation, groups)
     return convolution_backward(delta, a, weight, options, (False, True))[1]

@@ -90,7 +90,8 @@ def _same(plain: StraightThrough, own: StraightThrough, probe: Tensors, state: S
 def _expected(
     transform: Transform, tensors: Tensors, state: State, context: Context, *, stated: bool = True
 ) -> tuple[dict[str, Tensor], State]:
-    """Return `expected`, or the mean of `update` over fixed draws (`CentralDraws`), with the first draw's state."""
+    """Return `expected` of the transform, or the mean of `update` over fixed draws (`CentralDraws`). The second result
+    is the next state, for a mean the first draw's. `stated` False always takes the mean."""
     draws = CentralDraws(lead=context.lead, parts=PARTS)
     central = replace(context, draws=CentralDraws(lead=context.lead))
     known = transform.expected(tensors, state, central) if stated else None

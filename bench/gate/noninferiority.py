@@ -82,8 +82,8 @@ def of_numbers(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Incr
 
 
 def of_shares(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Increase:
-    """Return the increase in a share of successes from `before` to `after`, as booleans (pair,); `clusters` as in
-    `of_numbers`. Each bound is the wider of two: the bound from the clusters, and a bound from the 2 × 2 table of
+    """Return the increase in a share of successes from `before` to `after`, booleans (pair,), with cluster names
+    `clusters` (pair,). Each bound is the wider of two: the bound from the clusters, and a bound from the 2 × 2 table of
     paired successes. The table is needed because a few pairs with equal outcomes show no variation between clusters.
     Half a pair is added to each field of the table (Agresti & Min 2005, "Wald+2")."""
     now, then = np.asarray(after), np.asarray(before)

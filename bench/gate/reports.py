@@ -197,5 +197,4 @@ def _figure(row: Comparison, value: float) -> str:
 
 
 def _xml(text: str) -> str:
-    """Remove characters forbidden in XML, which ElementTree does not remove."""
     return _NOT_XML.sub("?", text)

@@ -375,7 +375,8 @@ def _hits(worst: WorstCase, name: str) -> Mapping[ExampleKey, bool]:
 
 
 def _of_epsilon(pairs: _Pairs, margin: float) -> Iterable[Comparison]:
-    """Compare ε at each point; a missing ε counts as infinite. ε has no sampling error: no test is needed."""
+    """Compare ε at each point for the `pairs` of records (before, after), with this `margin`. A missing ε counts as
+    infinite. ε has no sampling error: no test is needed."""
     spending = [(old, new) for old, new in pairs if old.attack and old.attack.privacy.epsilon is not None]
     now = {condition.key: condition for condition in by_condition(new for _, new in spending)}
     for condition in by_condition(old for old, _ in spending):
@@ -477,8 +478,9 @@ def _judged(measurements: Sequence[_Measurement], margins: Mapping[str, float]) 
 
 
 def _needed(increase: Increase, margin: float, lower: float, upper: float, least: int) -> int | None:
-    """Estimate the number of pairs that a decision requires; None if unknown. Bounds narrow with the square root of the
-    number of pairs."""
+    """Estimate the number of pairs that a decision requires, at least `least`; None if unknown. `lower` and `upper` are
+    the bounds of the worsening, and they narrow with the square root of the number of pairs. A decision requires that
+    the bounds exclude the `margin`."""
     if increase.freedom < 1:
         return max(least, 2 * increase.pairs) if increase.pairs > 1 else None
     if increase.estimate < margin:

@@ -41,9 +41,8 @@ class Isolation:
     """A worker's plug-in processes, as the place (`bench.answer.place.Place`) at which cells run."""
 
     def __init__(self, plugins: Sequence[str], device: str, *, fork: bool = False) -> None:
-        """`fork` starts the plug-in processes as copies (`Helper.fork`); allowed only right after this process's
-        start.
-        """
+        """Prepare the processes for the plug-in files and modules `plugins`; each starts at its first call. `fork`
+        starts them as copies of this process (`Helper.fork`); allowed only right after this process's start."""
         self._pipeline = Helper(PIPELINE, plugins, device)
         self._clean = Helper(ATTACKER, (), device)
         self._plugins, self._device = plugins, device
@@ -69,8 +68,8 @@ class Isolation:
         return HERE.data(cell, context, memory)
 
     def attack_together(self, cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
-        """Do as `Here.attack_together` for `cell` and the cells of `company` without plug-in code. If `cell` itself has
-        plug-in code, do nothing."""
+        """Attack `cell` and suitable later cells of `company` in a single batch; the results wait in memory. Cells with
+        plug-in code are left out. If `cell` itself has plug-in code, do nothing."""
         if not self.concerns(cell):
             HERE.attack_together(cell, [other for other in company if not self.concerns(other)], context, memory)
 

@@ -142,7 +142,8 @@ def serve(descriptor: int) -> None:
 
 
 def _limited(arguments: tuple[Any, ...], role: str) -> Any:
-    """Return a context that ends the process at the cell's time limit, even if a plug-in blocks the interpreter."""
+    """Return a context that ends the process at the cell's time limit, even if a plug-in blocks the interpreter. The
+    limit and the cell come from the `arguments` of the call; `role` names the process."""
     context = next((each for each in arguments if isinstance(each, RunContext)), None)
     cell = next((each for each in arguments if isinstance(each, AttackCell | TrainingCell)), None)
     if context is None or cell is None or context.time_limit is None:

@@ -38,7 +38,7 @@ def registered(axis: str, raw: Any, registry: Registry) -> Entry:
 
 
 def _build(cls: type, params: dict[str, Any], name: str) -> Any:
-    """Make an instance of `cls`; raises `Wrong` with a line for each wrong parameter."""
+    """Make an instance of `cls` with the parameters `params`; raises `Wrong` with a line for each wrong parameter."""
     types = {item.name: item.type for item in parameters(cls)}
     errors = []
     for parameter, value in list(params.items()):

@@ -49,7 +49,8 @@ class _Plan:
         return {"federated": Federated(), "defense": Entry(name="none"), **row, "dataset": data}
 
     def training(self, fields: Mapping[str, Any], rounds: set[int]) -> TrainingCell:
-        """Add a training which saves its weights after `rounds`; return its cell (the id ignores `rounds`)."""
+        """Add a training that saves its weights after `rounds`; return its cell. `fields` are the fields of the cell;
+        `rounds` do not enter its id."""
         cell = TrainingCell(**fields)
         self.kept.setdefault(cell.id, set()).update(rounds)
         return self.trainings.setdefault(cell.id, cell)

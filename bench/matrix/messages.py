@@ -138,7 +138,8 @@ def _messages(item: Mapping[str, Any], content: Any, model: type[BaseModel]) -> 
 
 
 def _key(content: Any, loc: Sequence[str | int]) -> str:
-    """Return the key in the file for pydantic's error location `loc`, such as `axes.attack[0]`."""
+    """Return the key in the file for pydantic's error location `loc`, such as `axes.attack[0]`; `content` is the file's
+    content."""
     key = ""
     for part in loc:
         if isinstance(part, str):

@@ -236,8 +236,8 @@ def open_reading(
     public_labels: Values | None = None,
 ) -> Reading:
     """Open a reading file (`bench.own.files`) as a reading. `model` is a module or a registered name with the
-    parameters `params`. `weights` replace the weights in the file. `public` and `public_labels` are as for `reading`.
-    Raises `BenchError` with the file's name."""
+    parameters `params`. `weights` replace the weights in the file. `public` (example, *shape) and `public_labels`
+    (example,) are public examples. Raises `BenchError` with the file's name."""
     content = files.load(Path(path))
     meta, chosen = content.meta, weights or content.weights
     if isinstance(model, str):

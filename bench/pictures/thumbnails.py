@@ -51,7 +51,7 @@ def fitting(truth: Floats, guess: Floats, kind: Kind, limit: int) -> Thumbnail |
 
 
 def _tile(item: Floats, kind: Kind, side: int) -> NDArray[np.uint8]:
-    """Draw an example at its stored size, or shrunk to a longest side of `side` pixels."""
+    """Draw the example `item` at its stored size, or shrunk to a longest side of `side` pixels."""
     image = Image.fromarray(drawn(item[None], kind)[0])
     rows, columns = kind.pixels(item[None]).shape[1:3]
     height = min(rows, max(1, side * rows // max(rows, columns)))

@@ -23,7 +23,8 @@ def require_plain(path: Path) -> os.stat_result:
 
 
 def read_plain(path: Path, *, limit: int | None = None) -> bytes:
-    """Return a plain file's content; raises `OSError` as `require_plain` does, and for more than `limit` bytes."""
+    """Return a plain file's content. Raises `OSError` for a missing file, a folder, a pipe or a device, and for more
+    than `limit` bytes."""
     size = require_plain(path).st_size
     if limit is not None and size > limit:
         raise OSError(errno.EFBIG, f"more than {limit} bytes", str(path))
@@ -60,13 +61,14 @@ def new_file(path: Path, *, replace: bool = True, flush: bool = True) -> Iterato
 
 
 def write_atomically(path: Path, content: bytes, *, flush: bool = True) -> None:
-    """Write the complete content or no file; `flush` and the error `StorageError` raised are as in `new_file`."""
+    """Write the complete content or no file; raises `StorageError` for a full disk or a read-only folder. `flush` False
+    is faster, but a machine failure may lose the content."""
     with new_file(path, flush=flush) as part:
         part.write_bytes(content)
 
 
 def _link(part: Path, path: Path) -> None:
-    """Link the finished file to its name; unlike a rename, a link never replaces a file."""
+    """Link the finished temporary file `part` to its name; unlike a rename, a link never replaces a file."""
     try:
         os.link(part, path)
     except OSError:  # the name is taken, or a file system without links

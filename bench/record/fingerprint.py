@@ -32,7 +32,8 @@ def own() -> Code:
 
 
 def of_entry(kind: str, name: str) -> Code:
-    """Return an entry's code hash; raises the errors of `registry.origin`, and `PluginError` for a missing file."""
+    """Return the code hash of the entry `name` of a `kind`. Raises `UnknownName` for an unknown name, and `PluginError`
+    for a name from two sources or a missing file."""
     return _of_origin(registry.origin(kind, name))
 
 

@@ -125,7 +125,8 @@ def _provenance(path: Path) -> Provenance | None:
 
 
 def read(path: Path, *, foreign: bool = False) -> Record:
-    """Read a record file; raises `RecordError` with the file, the field and a remedy. `foreign`: as in `parse`."""
+    """Read a record file; raises `RecordError` with the file, the field and a remedy. `foreign` True also raises if the
+    record's id is not the hash of its cell."""
     try:
         text = read_plain(path).decode()
     except FileNotFoundError:

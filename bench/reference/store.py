@@ -143,7 +143,7 @@ def _compact(record: Record) -> Record:
 
 
 def _rounded(value: Any, exact: bool = False) -> Any:
-    """Round all numbers in JSON data to `DIGITS` digits, except in the fields `_EXACT`."""
+    """Round all numbers in JSON data to `DIGITS` digits; `exact` True and the fields `_EXACT` keep all digits."""
     if isinstance(value, dict):
         return {name: _rounded(each, exact or name in _EXACT) for name, each in value.items()}
     if isinstance(value, list):

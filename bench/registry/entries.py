@@ -82,7 +82,8 @@ def origin(kind: str, name: str) -> Origin:
 
 def literals(kind: str, name: str) -> dict[str, object]:
     """Return an entry's constant class attributes (reference, stages, …) and `__doc__`, without importing its code.
-    Raises the errors of `origin`, and `PluginError` for an entry point without a class."""
+    Raises `UnknownName` for the name of no entry of this `kind`, and `PluginError` for a name from two sources or an
+    entry point without a class."""
     source = origin(kind, name)
     module, _, attribute = source.target.partition(":")
     try:
@@ -92,8 +93,8 @@ def literals(kind: str, name: str) -> dict[str, object]:
 
 
 def load(kind: str, name: str) -> type:
-    """Import the entry's class. Raises the errors of `origin`. Raises `PluginError` with the distribution's name if the
-    import fails, or if the class is abstract or of the wrong kind."""
+    """Import the entry's class. Raises `UnknownName` for the name of no entry of this `kind`. Raises `PluginError` for
+    a name from two sources, a failed import, and a class that is abstract or of the wrong kind."""
     if (kind, name) not in _added:
         return _loaded(kind, name, origin(kind, name))
     source, entry = _added[kind, name]
@@ -118,13 +119,15 @@ def _loaded(kind: str, name: str, source: Origin) -> type:
 
 
 def instance(kind: str, name: str, params: Mapping[str, Any], *, where: str | None = None) -> Any:
-    """Create an entry's instance with the parameters `params`, after a check of their values. `where` replaces the name
-    at the start of an error."""
+    """Create an instance of the entry `name` of a `kind`, with the parameters `params`. `where` replaces the name at
+    the start of an error. Raises `UnknownName` or `PluginError` for an entry that cannot be imported, and `BenchError`
+    for wrong parameters."""
     return build(load(kind, name), params, where=where or f"{SINGULAR[kind]} {name!r}")
 
 
 def of(kind: str, entry: Any) -> Any:
-    """Create the instance described by a `bench.cell.Entry`; raises as `load` and `instance`."""
+    """Create the instance of a `kind` that `entry`, a `bench.cell.Entry`, describes. Raises `UnknownName` or
+    `PluginError` for an entry that cannot be imported, and `BenchError` for wrong parameters."""
     return instance(kind, entry.name, entry.params)
 
 
@@ -176,7 +179,7 @@ def _claims(kind: str) -> dict[str, tuple[Origin, ...]]:
 
 @cache
 def _installed() -> dict[str, dict[str, tuple[Origin, ...]]]:
-    """Return kind → name → entries with this name, from installed metadata, which are read once in a process."""
+    """Return kind → name → entries with this name, from installed metadata, which is read once in a process."""
     claims: dict[str, dict[str, tuple[Origin, ...]]] = {kind: {} for kind in KINDS}
     points = metadata.entry_points()
     known: dict[int, tuple[str, str]] = {}  # parsing a distribution's metadata again for each entry is slow

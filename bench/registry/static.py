@@ -88,7 +88,7 @@ def _bare(name: str, locations: list[str]) -> ModuleSpec | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scope:
-    """The classes in a file, and the origins of imported names."""
+    """Classes in a file by name, and imported names with their origin: (module, name there)."""
 
     classes: dict[str, ast.ClassDef]
     imported: dict[str, tuple[str, str]]

@@ -68,8 +68,9 @@ def identify(
 
 def chance_of(examples: int, strangers: int, labels: tuple[ArrayLike, ArrayLike] | None) -> float:
     """Return the largest share of examples that blind guesses identify among `strangers` strangers. A reading with n =
-    `examples` examples allows n guesses, and a guess may identify any of the n examples. With `labels` (as in
-    `identify`), a guess may identify any example of its class."""
+    `examples` examples allows n guesses, and a guess may identify any of the n examples. `labels` are the labels of the
+    truth (reading, example) and of the strangers (example,), if granted: a guess may then identify any example of its
+    class."""
     if labels is None:
         return min(1.0, examples / (strangers + 1))
     of_truth, of_gallery = np.asarray(labels[0], np.int64), np.asarray(labels[1], np.int64)[:strangers]

@@ -113,7 +113,8 @@ def clustered_share(
 
 
 def _variance_of_mean(values: NDArray[np.float64], clusters: ArrayLike) -> float:
-    """Return the variance of a mean estimated from G cluster sums, times G/(G - 1) (Cochran 1977, §9A.2)."""
+    """Return the variance of the mean of `values`, from the sums over G `clusters`, times G/(G - 1). Source: Cochran
+    1977, §9A.2."""
     names, member = np.unique(np.asarray(clusters), return_inverse=True)
     sums, sizes = np.bincount(member, values), np.bincount(member)
     residual = sums - sizes * values.mean()
@@ -193,7 +194,7 @@ def stratified_change(
 
 
 def _united(samples: Sequence[tuple[int, Sequence[Stratum]]], level: float) -> tuple[float, float, float]:
-    """Return the sum over samples of sign × mean share over strata, with its interval (`stratified_share`)."""
+    """Return the sum over `samples` of sign × mean share over strata, with its interval as in `stratified_share`."""
     value = centre = variance = 0.0
     by_cluster: dict[int, float] = {}
     z = _normal_quantile(level)

@@ -137,7 +137,8 @@ def _prior(columns: Columns, prior: Mapping[str, Floats], kind: Kind) -> PriorSc
 
 
 def _status(readings: Sequence[str], order: NDArray[np.int64], guess: Floats) -> NDArray[Any]:
-    """Return each example's status: `missing`, `nan`, or the attack's status for the reading."""
+    """Return the status of each example: `missing`, `nan`, or the attack's status for the reading in `readings`.
+    `order` is the result of `assign`, and `guess` are the reconstructed examples in this order."""
     status = np.array(readings, dtype=object)[:, None].repeat(order.shape[1], axis=1)
     status[np.isnan(guess).reshape(*order.shape, -1).any(axis=-1)] = "nan"
     status[order < 0] = "missing"
@@ -189,7 +190,7 @@ def _place(value: np.floating[Any]) -> int | None:
 
 
 def _label_accuracy(labels: NDArray[np.int64], claimed: NDArray[Any]) -> Floats:
-    """Return the share of right labels in each reading, as multisets; NaN for an attack without labels."""
+    """Return the share of right labels `claimed` in each reading, as multisets; NaN for an attack without labels."""
     classes = np.arange(max(labels.max(), claimed.max()) + 1)
     true = (labels[..., None] == classes).sum(axis=1)
     named = (claimed[..., None] == classes).sum(axis=1)

@@ -153,7 +153,7 @@ def write(path: Path, members: Mapping[str, Callable[[], bytes]]) -> None:
 
 
 def _check_entries(infos: list[zipfile.ZipInfo], limits: Limits) -> None:
-    """Raise `ArchiveFault` for the first file in the zip that `write` cannot have written, and for too large sizes."""
+    """Raise `ArchiveFault` for a file in the zip that `write` cannot have written, and for too large sizes."""
     if len(infos) > limits.entries:
         raise ArchiveFault(f"{len(infos)} entries, at most {limits.entries} are read")
     names: set[str] = set()

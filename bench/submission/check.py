@@ -66,7 +66,7 @@ class FailedCheck(RecordError):
 
 @dataclass(slots=True)
 class _Gathered:
-    """Valid records and findings so far; `named` maps the hash of an array file to the records with this array file."""
+    """Valid records and findings so far. `named` maps the hash of an array file to the records that name it."""
 
     records: list[Record] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
@@ -90,7 +90,8 @@ def check(file: Path, limits: Limits = LIMITS) -> Report:
 
 
 def passed(file: Path) -> Report:
-    """Check a submission as `check` does, and return the report; raises `FailedCheck` if the report has findings."""
+    """Check a submission without running a cell, and return the report; raises `FailedCheck` if the report has
+    findings."""
     report = check(file)
     if not report.ok:
         raise FailedCheck(report)

@@ -187,7 +187,8 @@ def difference(submitted: Rate, here: Rate, level: float) -> Interval:
 
 
 def _half_width(submitted: Sequence[float], here: Sequence[float], level: float) -> float:
-    """Return half the width of Student's interval for the difference of two means; 0 for two single seeds."""
+    """Return half the width of Student's interval at `level` for the difference of two means over seeds. `submitted`
+    and `here` are the rates of the seeds. The result is 0 for two single seeds."""
     freedom = len(submitted) + len(here) - 2
     if freedom < 1:
         return 0.0

@@ -119,7 +119,8 @@ def _read(path: Path, limit: int = UNPACKED) -> bytes:
 
 
 def _beside(source: Path, into: Path, merged: MergeResult) -> None:
-    """Copy a source's files about its matrix; existing files stay, but an unranked suite file replaces a ranked one."""
+    """Copy the files about the matrix from a source folder to `into`; existing files stay. An unranked suite file
+    replaces a ranked suite file."""
     for path in sorted((*(source / name for name in _BESIDE), *source.glob("suite-*.json"))):
         if not path.is_file() or path.stat().st_size > _LARGEST:
             continue

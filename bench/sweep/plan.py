@@ -153,7 +153,8 @@ def _grouped(items: Iterable[PlannedCell], key: Callable[[PlannedCell], str]) ->
 
 
 def _state(cell: AnyCell, run: Path, pending: set[str]) -> tuple[Record | None, str | None]:
-    """Return a cell's record, and the reason to run the cell again: None for a valid record, "" without a record."""
+    """Return a cell's record, and the reason to run the cell again: None for a valid record, "" without a record.
+    `pending` are the ids of trainings that will run."""
     path = records.record_path(run, cell.id)
     if not path.exists():
         return None, ""

@@ -106,10 +106,9 @@ def send(
 
 
 def _send_twice(target: Target, run: Path, cell_id: str) -> Literal["count", "skipped"]:
-    """Upload a record as `_send` does, after a failure a second time; returns "count" or "skipped" as `_send` does.
-
-    Raises `RecordError` if the store refuses the record, and `StoreError` if the store does not answer.
-    """
+    """Upload a record; after a failure of the store, try a second time. Return "count" for an uploaded record,
+    "skipped" if the store had the record already. Raises `RecordError` if the store refuses the record, and
+    `StoreError` if the store does not answer."""
     try:
         return _send(target, run, cell_id)
     except StoreError:
@@ -160,7 +159,8 @@ def _noted(target: Target, run_id: str) -> Any | None:
 
 
 def _add_withheld(target: Target, run: Path, record: Record, stored: Any) -> bool:
-    """Add a private picture that an earlier upload left out, if now allowed; return whether a picture was added."""
+    """Add a private picture that an earlier upload left out, if now allowed; return whether a picture was added.
+    `stored` is the MLflow run."""
     withheld = stored.data.tags.get("bench.picture") == WITHHELD
     if not (target.include_pictures and withheld) or stored.info.lifecycle_stage == "deleted":
         return False
@@ -314,7 +314,7 @@ def _open_sqlite(uri: str, name: str) -> tuple[Any, str]:
 
 
 def _hurry(client: Any) -> None:
-    """Make sqlite flush to disk less often; a power cut may lose the latest MLflow runs, which are then sent again."""
+    """Make sqlite flush to disk less often. A power cut may lose the latest MLflow runs, which are then sent again."""
 
     def on_connect(connection: Any, pooled: object) -> None:
         connection.execute("PRAGMA synchronous=normal")

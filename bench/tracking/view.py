@@ -161,7 +161,8 @@ def _metrics(record: Record) -> Iterator[tuple[str, float, int]]:
 
 
 def _leaves(group: Any, *, nested: bool = True) -> Iterator[tuple[str, Any]]:
-    """Yield (path, value) for a dataclass's fields, such as `asr_low` or `privacy/epsilon`; none if `group` is None."""
+    """Yield (path, value) for a dataclass's fields, such as `asr_low` or `privacy/epsilon`; none if `group` is None.
+    `nested` False leaves out fields that are dataclasses."""
     for field in () if group is None else fields(group):
         name, value = field.name, getattr(group, field.name)
         if name in _UNSHOWN:

@@ -25,9 +25,9 @@ LEAST_SAMPLES = 3
 
 def log_moments(x: Sequence[float] | Floats, *, q: float, formula: Formula = "code") -> Floats:
     """Return ln E_k exp(k(k - 1)x/2), k ~ Bin(λ + 1, q), for each row and order, (row, λ): c^L of theorem 3. `x` (row,)
-    and `q` are as in the module. With `formula` "code" only this value is used: c^R equals c^L in the author's code.
-    "paper" takes the larger of c^L and the printed c^R, ln E exp(k(k + 1)x/2), k ~ Bin(λ, q), a loose bound without
-    amplification by sampling."""
+    are squared distances over the noise deviation, and `q` is the probability that a row takes part. With `formula`
+    "code" only this value is used: c^R equals c^L in the author's code. "paper" takes the larger of c^L and the printed
+    c^R, ln E exp(k(k + 1)x/2), k ~ Bin(λ, q), a loose bound without amplification by sampling."""
     x = np.asarray(x, np.float64)
     moments = _log_mean(x, q, shift=1, sign=-1)
     return moments if formula == "code" else np.maximum(moments, _log_mean(x, q, shift=0, sign=1))

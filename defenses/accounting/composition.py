@@ -24,7 +24,6 @@ def amplified(epsilon: float, q: float) -> float:
 
 
 def _gain(epsilon: float) -> float:
-    """Return e^ε - 1, or infinity beyond double precision."""
     return math.expm1(epsilon) if epsilon <= _LARGE else math.inf
 
 

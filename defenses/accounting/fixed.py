@@ -41,7 +41,8 @@ def of_examples(releases: Sequence[float], delta: float, *, rate: float) -> floa
 
 
 def _totals(squares: Floats, rate: float) -> tuple[Floats, Floats]:
-    """Return the distribution of Σμ² over the rounds that use the example: weights and values, rounded up to a grid."""
+    """Return the distribution of Σμ² over the rounds that use the example: weights and values, rounded up to a grid.
+    `squares` are the rounds' Σμ², and `rate` is the probability of a use."""
     largest = float(squares.sum())
     if largest == 0:
         return np.ones(1), np.zeros(1)

@@ -42,9 +42,9 @@ def epsilon(counts: Mapping[float, float], delta: float, *, q: float, old: bool)
 
 
 def _interpolated(counts: Mapping[float, float], q: float) -> NDArray[np.float64]:
-    """Return the RDP sum for thousands of distinct σ, by a cubic spline of ln RDP over ln σ.  The spline is right to
-    seven digits up to order 63 (tests/test_accounting.py).
-    """
+    """Return the RDP summed over steps with thousands of distinct σ, by a cubic spline of ln RDP over ln σ. `counts`
+    maps σ to its number of steps, and `q` is the sampling rate. The spline is right to seven digits up to order 63
+    (tests/test_accounting.py)."""
     at = np.log(np.array(list(counts)))
     first, last = math.floor(at.min() / _MESH) - 2, math.ceil(at.max() / _MESH) + 2
     nodes = _MESH * np.arange(first, last + 1)
@@ -54,7 +54,8 @@ def _interpolated(counts: Mapping[float, float], q: float) -> NDArray[np.float64
 
 
 def converted(total: NDArray[np.float64], delta: float, *, old: bool) -> float:
-    """Return ε at `delta` for an RDP curve `total` over `ORDERS`; `old` as in `epsilon`."""
+    """Return ε at `delta` for an RDP curve `total` over `ORDERS`. `old` takes the moments accountant's conversion, min
+    over α of RDP + ln(1/δ)/(α - 1); otherwise a conversion that is never larger."""
     orders = np.array(ORDERS)
     of_order = total + math.log(1 / delta) / (orders - 1)
     if not old:

@@ -159,8 +159,7 @@ def _idealised(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: fl
 
 
 def _valid(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float) -> tuple[Epsilon, ...]:
-    """Return ε for the actual sampling; for examples a first ε with a removed example, a second with a replaced
-    example."""
+    """Return ε at δ = `delta` for the actual sampling; for examples first with a removed, then a replaced example."""
     if sampling.clients is None:
         return ()
     drawn, clients = sampling.clients
@@ -213,7 +212,7 @@ def _valid(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float)
 
 
 def _by_round(mechanism: Mechanism, sampling: Sampling, factor: float) -> list[float]:
-    """Return a noise multiplier per round; if local steps have different σ, the least."""
+    """Return a noise multiplier per round, times `factor`; if local steps have different σ, the least."""
     count = sampling.per_round if mechanism.by_step else 1
     sigmas = mechanism.sigmas[: sampling.rounds * count]
     return [factor * min(sigmas[first : first + count]) for first in range(0, len(sigmas), count)]

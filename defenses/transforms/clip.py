@@ -43,7 +43,7 @@ class Clip(Transform):
 
 def clip_factors(norms: Tensors, bound: float | Tensor, per: Literal["tensor", "flat"]) -> dict[str, Tensor]:
     """Return min(1, C/‖g‖) for each tensor and row, name → (row axes). `norms` has the same form; `bound` C is a number
-    or (row axes); `per` is as in `Clip`."""
+    or (row axes). `per` "tensor" takes each tensor's norm, "flat" the joint norm."""
     if per == "flat":
         return dict.fromkeys(norms, _factor(joint_norm(norms), bound))
     return {name: _factor(norm, bound) for name, norm in norms.items()}

@@ -100,7 +100,8 @@ def _values(of_example: _OfExample, weights: Tensors, inputs: Tensor) -> Tensor:
 
 
 def _norms(of_example: _OfExample, weights: Tensors, inputs: Tensor, rows: Tensor | None = None) -> Tensor:
-    """Return ‖∂r_i/∂x‖, (example, feature), or only for the features in `rows`, (example, row)."""
+    """Return the norm of each feature's derivative, ‖∂r_i/∂x‖: (example, feature), or (example, row) for the features
+    in `rows`. `of_example` computes the features r of an input x."""
 
     def chosen(x: Tensor, rows: Tensor | None) -> Tensor:
         r = of_example(weights, x)
@@ -112,7 +113,8 @@ def _norms(of_example: _OfExample, weights: Tensors, inputs: Tensor, rows: Tenso
 
 
 def _estimates(of_example: _OfExample, weights: Tensors, inputs: Tensor) -> Tensor:
-    """Return the root mean square of (∂r_i/∂x)·v over random sign vectors v; all calls and examples share v."""
+    """Return an estimate of ‖∂r_i/∂x‖: the root mean square of (∂r_i/∂x)·v over random sign vectors v. `of_example`
+    computes the features r of an input x. All calls and examples share v."""
     drawn = torch.randint(
         2, (_DIRECTIONS, *inputs.shape[1:]), generator=torch.Generator().manual_seed(0), dtype=torch.int8
     )

@@ -122,7 +122,8 @@ class StochasticLevels(Transform):
         return max(1, round(math.sqrt(coordinates))) if self.levels is None else self.levels
 
     def _apart(self, tensor: Tensor, observed: Tensor, lead: int) -> tuple[Tensor, Tensor]:
-        """Return |g/τ - m|, (*lead, coordinate), with the reading's τ, and the candidate's relative error, (*lead,)."""
+        """Return |g/τ - m| for the candidate's coordinates g and the reading's levels m, with the reading's τ. The
+        result is (*lead, coordinate). The second result is the candidate's relative error of τ, (*lead,)."""
         flat, seen = rows(tensor, lead), rows(observed, lead)
         tau = self._shown_step(seen, self._count(flat.shape[-1]))
         nothing = tau == 0  # the client sent a row of zeros, which has no step

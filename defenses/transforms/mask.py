@@ -64,7 +64,8 @@ class KeepLargest(Transform):
 
 
 def _least_kept(masked: Tensors, observed: Tensors, lead: int) -> Tensor:
-    """Return the least kept magnitude in each row's reading, (*lead,), with the shrinkage by a later clip undone."""
+    """Return the least kept magnitude in each row's reading, (*lead,), with the shrinkage by a later clip undone.
+    `masked` is the candidate at the kept coordinates."""
     bounds = []
     for name, tensor in masked.items():
         seen, candidate = rows(observed[name], lead), rows(tensor, lead)
@@ -134,7 +135,8 @@ class KeepRandom(Transform):
 
 
 def _first(scores: Tensors, share: float, lead: int) -> dict[str, Tensor]:
-    """Return masks, True for all but the round(share·n) lowest of each row's n scores; the sort is stable."""
+    """Return masks of the coordinates with the highest `scores`: False for the round(share·n) lowest of a row's n
+    scores."""
     vectors = flattened(scores, lead)
     count = vectors.shape[-1]
     order = vectors.argsort(dim=-1, descending=True, stable=True)[..., : count - round(share * count)]

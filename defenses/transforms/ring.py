@@ -101,7 +101,8 @@ class MaskInRing(Transform):
         return 0 * first.flatten(context.lead).sum(-1).reshape(first.shape[: context.lead])
 
     def _seeds(self, name: str, like: Tensor, context: Context) -> Tensor:
-        """Return s_k, uniform in [0, R), in float64, from two draws each: a single draw has too few bits."""
+        """Return s_k, uniform in [0, R), in the shape of `like`, in float64. Each number comes from two draws, because
+        a single draw has too few bits."""
         high = torch.floor(context.draws.uniform(f"{name}/mask high", like).double() * 2.0 ** (self.ring.width - _LOW))
         low = torch.floor(context.draws.uniform(f"{name}/mask low", like).double() * 2.0**_LOW)
         return high * 2.0**_LOW + low

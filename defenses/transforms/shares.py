@@ -40,7 +40,8 @@ class NoiseShares(Additive):
         return {name: tensor + self._noise(name, tensor, context, known) for name, tensor in tensors.items()}
 
     def _noise(self, name: str, like: Tensor, context: Context, known: int) -> Tensor:
-        """Return the noise that the attacker cannot subtract from each upload, (client, *shape)."""
+        """Return the noise on each upload that the attacker cannot subtract, (client, *shape). `known` is the number of
+        neighbours that reveal their shares to the attacker."""
         unit, deviation = self.deviation / math.sqrt(self.shares), math.sqrt(self.factor_variance)
         total = torch.zeros_like(like)
         for number in range(self.shares):

@@ -54,5 +54,5 @@ class ScaledSign(Transform):
 
 
 def _scale(tensor: Tensor, lead: int) -> Tensor:
-    """Return the mean magnitude of each row, shaped to multiply the row."""
+    """Return the mean magnitude of each row of `tensor`, shaped to multiply the row."""
     return broadcast(rows(tensor, lead).abs().mean(-1), tensor)

@@ -110,7 +110,6 @@ def _standings(
 
 
 def _data(named: Sequence[Line]) -> dict[str, Any]:
-    """Return JSON data for the page's script, by HTML element id."""
     attacks = named[0].attacks
     shared = {
         "charts": [asdict(chart) for chart in charts()],
@@ -185,7 +184,6 @@ def _tap(row: Row, point: str) -> str:
 
 
 def _breakable(name: str) -> Markup:
-    """Allow a line break in a defense's name only before its parameters."""
     return Markup("<wbr>(").join(escape(name).split("("))
 
 

@@ -111,7 +111,7 @@ def _strip_width(strips: Mapping[str, bytes]) -> int:
 
 
 def _picture(root: Element, left: int, top: int, content: bytes) -> None:
-    """Draw a WebP strip as PNG, because every SVG reader can show PNG."""
+    """Draw the WebP strip `content` as PNG at `left`, `top` below `root`, because every SVG reader can show PNG."""
     image, buffer = Image.open(BytesIO(content)).convert("RGB"), BytesIO()
     image.save(buffer, "PNG")
     SubElement(

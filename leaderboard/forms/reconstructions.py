@@ -41,9 +41,8 @@ def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats, Kind] | N
 
 def thumbnails(rows: Sequence[Row], runs: Runs, *, private: bool = False) -> dict[tuple[str, str], Thumbnail]:
     """Map (condition key, defense) to the best attack's reconstructions at the point with the highest success rate.
-
-    More rows mean smaller images. Rows with private data appear only if `private` is set.
-    """
+    `runs` maps cell id to run folder. More rows mean smaller images. Rows with private data appear only if `private` is
+    set."""
     limit = min(MOST, TOTAL // max(1, len(rows)))
     made = {}
     for row in rows:

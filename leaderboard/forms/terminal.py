@@ -122,7 +122,8 @@ def _narrow(recognised: str) -> str:
 
 
 def _scored(worst: WorstCase | AtPoint, *, best: str = "", nothing: str = NONE) -> Text:
-    """Format a success rate in colour, then dim its interval and best attack; without a rate, the reason."""
+    """Format a success rate in colour, then its interval and the best attack in dim text. Without a rate, the text is
+    the reason (crashed, n/a) or `nothing`."""
     if worst.asr is None:
         if worst.crashed:
             return Text("crashed", style="red")
@@ -150,7 +151,7 @@ def _condition_cell(worst: WorstCase, detail: bool) -> Text:
 
 
 def _best(worst: WorstCase, attack: str, asr: float) -> str:
-    """Return the best single attack's name, with its rate if other attacks leak further examples."""
+    """Return the best single attack's short name, with its rate `asr` if other attacks leak further examples."""
     name = short_attack(attack)
     return name if asr == worst.asr else f"{name} {share(asr)}"
 
@@ -236,7 +237,6 @@ def _informed(worst: WorstCase) -> Text:
 
 
 def _change(change: tuple[float, float, float] | None) -> Text:
-    """Format a change with its interval, coloured if the interval excludes 0."""
     if change is None:
         return Text(NONE, style="dim")
     difference, low, high = change
@@ -275,7 +275,6 @@ def _accuracy(row: TrainingRow, published: float | None) -> Text:
 
 
 def _titled(title: str, table: Table) -> RenderableType:
-    """Put a title above a table: rich's titles lose a letter in tables as wide as the terminal."""
     return Group(Text(title, style="bold"), table)
 
 
