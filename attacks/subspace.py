@@ -187,8 +187,9 @@ def _judged(reading: Reading, witness: Witness, space: RowSpace, mixing: Tensor,
 
 
 class _Problem:
-    """Least-squares problem for a reading. An example has rank - 1 variables, its coordinates among vectors of the row
-    space with bias entry 1. With `factors`, the log of the factor on its gradient follows."""
+    """Least-squares problem for a reading. The variables of an example are its rank - 1 coordinates among the vectors
+    of the row space with bias entry 1. If `factors` is True, the log of the unknown factor on the example's gradient
+    follows."""
 
     def __init__(
         self, space: RowSpace, upper: Upper, observed: dict[str, Tensor], examples: int, factors: bool

@@ -35,5 +35,5 @@ def read(dataset: Dataset, name: str, data_dir: Path | None) -> Raw:
 
 
 def load(dataset: Dataset, name: str, data_dir: Path | None = None) -> Data:
-    """Read, check and split the data set `name`. `data_dir` is searched before the default folders; None: not searched."""
+    """Read, check and split the data set `name`; `data_dir` is searched before the default folders, if not None."""
     return split(read(dataset, name, data_dir), name=name, private=dataset.private)

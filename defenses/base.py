@@ -245,8 +245,8 @@ class Transform:
         return self.log_likelihood(tensors, observed, context)
 
     def by_norms(self, norms: Tensors, context: Context) -> Scaling | None:
-        """Return the effect of `apply` on rows with these `norms`, name → (row axes); None: norms do not determine it.
-        A training then computes no example's gradient."""
+        """Return the effect of `apply` on rows with these `norms`, name → (row axes), so that a training needs no
+        example gradients. The result is None if norms do not determine the effect."""
         del norms, context
         return None
 

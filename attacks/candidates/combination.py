@@ -17,7 +17,7 @@ class Basis:
     """Candidates' gradients, with a Cholesky factor of their Gram matrix."""
 
     gradients: Tensor
-    """Gradients of the candidates (candidate, value); hidden values are 0."""
+    """Gradients of the candidates (candidate, value); values outside the mask are 0."""
     norms: Tensor
     """Norm of each candidate's gradient (candidate,)."""
     root: Tensor

@@ -86,7 +86,8 @@ class LastLayer:
 
     @property
     def bias_unit(self) -> float:
-        """Weight of squared bias residuals in a loss, the mean squared norm of class-mean features."""
+        """Factor on squared bias residuals that makes them comparable with weight residuals. The factor is the mean
+        squared norm of class-mean features."""
         return float(self.means[0].square().sum(-1).mean())
 
 

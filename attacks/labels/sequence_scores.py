@@ -65,12 +65,12 @@ def _residual(energy: Tensor, product: Tensor, square: Tensor, rescaled: bool) -
 
 
 def marginal_scores(layer: LastLayer, sequences: Tensor) -> Tensor:
-    """Return -2 log density of the update (sequence,), up to a constant, for each label sequence. `sequences`
-    (sequence, example). Features are random around their class means, with variance `spread`. p - y is computed on the
-    means (p: probabilities, y: one-hot labels). Then the residual in each column of the weight gradient has the
-    covariance Σ spread · (p - y)(p - y)ᵀ over examples. A floor on the covariance covers noise and the error of p - y.
-    The bias is a further column, weighted by the mean squared norm of features. Every coordinate must have been sent.
-    """
+    """Return -2 log density of the update (sequence,), up to a constant, for each of the label `sequences` (sequence,
+    example). An example's features are random around their class mean, with variance `layer.spread`. p - y (p:
+    probabilities, y: one-hot labels) is computed on the class means. The residual in each column of the weight gradient
+    then has the covariance Σ spread · (p - y)(p - y)ᵀ over examples. A floor on the covariance covers noise and the
+    error of p - y. The bias is a further column, weighted by the mean squared norm of features. Every coordinate must
+    have been sent."""
     steps = layer.step_of
     flat, sent = layer.means.flatten(0, 1), layer.d_weight
     gram, logits = flat @ flat.mT, flat @ layer.weight.mT + layer.bias

@@ -90,7 +90,7 @@ def _of_same_entries(a: Record, b: Record) -> Provenance:
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
     """Yield the settings that differ between the configurations `a` and `b`. Entries with different names yield a
-    single difference, without their parameters."""
+    single difference: each name with its parameters."""
     for key in sorted({*a, *b}):
         first, second = a.get(key, "absent"), b.get(key, "absent")
         if first == second:

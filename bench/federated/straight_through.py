@@ -42,8 +42,8 @@ class StraightThrough:
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State] | None:
-        """Return a gradual version of relative `width` (`Transform.smoothed`) for `tensors`, and the next state. None
-        without a hard decision."""
+        """Return a gradual version of relative `width` (`Transform.smoothed`) for `tensors`, and the next state. The
+        result is None if the transform has no hard decision."""
         stated = self.transform.smoothed(tensors, state, context, width)
         if stated is not None or not self.by_coordinate:
             return stated

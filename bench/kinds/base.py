@@ -23,10 +23,10 @@ class Values(Protocol):
         """Return the reason to refuse a data set's stored values, or None."""
 
     def checked(self, truth: ArrayLike) -> Floats:
-        """Return true values as float64.  Raises `ValueError` for values outside the kind's range."""
+        """Return the values of true examples as float64; raises `ValueError` for values outside the kind's range."""
 
     def cleaned(self, guess: ArrayLike) -> Floats:
-        """Return reconstructed values as float64, moved to the nearest allowed value."""
+        """Return the values of a reconstruction as float64, moved to the nearest allowed value."""
 
     def apart(self, truth: ArrayLike, guess: ArrayLike) -> Floats:
         """Return the distance of each guess to its true example: (reading, example). `truth` and `guess` are (reading,

@@ -12,7 +12,7 @@ LEVELS = np.float32(255)  # of uint8
 
 
 def within_range(truth: ArrayLike) -> Floats:
-    """Return true values as float64; raises `ValueError` outside [0, 1]."""
+    """Return the values of true examples as float64; raises `ValueError` for values outside [0, 1]."""
     array = np.asarray(truth, np.float64)
     if array.size and not (array.min() >= 0 and array.max() <= 1):
         raise ValueError(f"examples must lie in [0, 1], got {array.min():g} to {array.max():g}; scale them")
@@ -20,7 +20,7 @@ def within_range(truth: ArrayLike) -> Floats:
 
 
 def clipped(guess: ArrayLike) -> Floats:
-    """Return a reconstruction as float64, clipped to [0, 1]."""
+    """Return the values of a reconstruction as float64, clipped to [0, 1]."""
     return np.clip(np.asarray(guess, np.float64), 0, 1)
 
 

@@ -14,7 +14,8 @@ _TINY = 1e-300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Likeness:
-    """Similarity between updates and their replays; every tensor has a number per reading, (reading,)."""
+    """Similarity between updates and their replays (the declared protocol, run on the true examples). Every tensor has
+    a number per reading, (reading,)."""
 
     cosine: Tensor
     """Cosine between the update and its replay."""

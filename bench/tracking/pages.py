@@ -48,7 +48,7 @@ def _charts(port: int, number: str) -> str | None:
 
 def _compare(port: int, number: str) -> str | None:
     """Return the address of a comparison of board rows, or of the cells with most leakage; None if fewer than two
-    exist."""
+    exist. The server is on `port`, and `number` is the id of the MLflow experiment."""
     of_board = _search(port, number, f"{_IS_ROW} and attributes.status = 'FINISHED'", _BEST_FIRST)
     conditions = [_tag(run, "bench.condition") for run in of_board]
     ranked = [_tag(run, "bench.condition") for run in of_board if _tag(run, "bench.complete") == "true"]

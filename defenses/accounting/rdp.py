@@ -86,8 +86,9 @@ def _at_order(q: float, sigma: float, order: float) -> float:
 
 
 def _whole(q: float, sigma: float, order: int) -> float:
-    """Return the log moment for an integer order α (section 3.3): ln Σ_k C(α, k) (1 - q)^(α - k) q^k exp((k² - k)/2σ²).
-    C(α, k) is the binomial coefficient."""
+    """Return the log moment for an integer order α: ln Σ_k C(α, k) (1 - q)^(α - k) q^k exp((k² - k)/2σ²). C(α, k) is
+    the binomial coefficient, q the sampling rate and σ the noise multiplier (Mironov, Talwar & Zhang 2019, section
+    3.3)."""
     k = np.arange(order + 1)
     logs = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
     logs = logs + k * math.log(q) + (order - k) * math.log1p(-q) + (k * k - k) / (2 * sigma**2)
@@ -95,9 +96,9 @@ def _whole(q: float, sigma: float, order: int) -> float:
 
 
 def _fractional(q: float, sigma: float, order: float) -> float:
-    """Return the log moment for any order α: ln E_{x ~ N(0, σ²)} (1 - q + q·exp((2x - 1)/2σ²))^α. The trapezoid rule
-    converges geometrically here. The rule sums the expectation minus 1, to keep digits of small values, or the
-    expectation's logarithm if it overflows."""
+    """Return the log moment for any order α: ln E_{x ~ N(0, σ²)} (1 - q + q·exp((2x - 1)/2σ²))^α. q is the sampling
+    rate and σ the noise multiplier. The trapezoid rule converges geometrically here. The rule sums the expectation
+    minus 1, to keep digits of small values, or the expectation's logarithm if it overflows."""
     x = np.linspace(-14 * sigma, order + 14 * sigma, 40_001)
     log_ratio = np.logaddexp(math.log1p(-q), math.log(q) + (2 * x - 1) / (2 * sigma**2))
     log_density = -(x**2) / (2 * sigma**2) - math.log(sigma * math.sqrt(2 * math.pi))
