@@ -28,12 +28,13 @@ _VMAPPED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.GroupNorm, nn.BatchNo
 
 
 def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return each example's cross entropy against class probabilities: (example, class) twice → (example,)."""
+    """Return each example's cross entropy (example,) of `logits` (example, class) against `targets` (example, class).
+    `targets` are class probabilities."""
     return -(targets * F.log_softmax(logits, dim=-1)).sum(-1)
 
 
 def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
-    """Return labels (...,) as class probabilities (..., class)."""
+    """Return `labels` (...,) as class probabilities (..., class) for `classes` classes, in `dtype`."""
     return F.one_hot(labels, classes).to(dtype)
 
 
@@ -51,11 +52,9 @@ def example_loss(model: nn.Module) -> Callable[[dict[str, Tensor], Tensor, Tenso
 def group_gradients(
     model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor, *, differentiable: bool = False
 ) -> dict[str, Tensor]:
-    """Return each group's mean gradient under the same weights, name → (group, *parameter shape).
-
-    `inputs` are (group, example, *shape), `targets` (group, example, class) class probabilities.  `differentiable`
-    keeps autograd's graph to inputs and targets.  Raises `NotApplicable` for batch statistics, which mix examples.
-    """
+    """Return each group's mean gradient under the same `weights`, name → (group, *parameter shape). `inputs` are
+    (group, example, *shape), `targets` (group, example, class) class probabilities. `differentiable` True keeps
+    autograd's graph to inputs and targets. Raises `NotApplicable` for batch statistics, which mix examples."""
     if layer := mixing_layer(model):
         raise NotApplicable(
             f"{layer}, which mixes the examples of a batch; use GroupNorm, or eval mode with running statistics"
@@ -84,9 +83,9 @@ def mixing_layer(model: nn.Module) -> str | None:
 
 
 def example_gradients(model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Return each example's gradient, name → (example, *parameter shape).  `inputs` are (example, *shape), `targets`
-    are class probabilities (example, class).  Raises as `group_gradients` does.
-    """
+    """Return each example's gradient, name → (example, *parameter shape). `weights` name → (*parameter shape), `inputs`
+    (example, *shape), `targets` (example, class) are class probabilities. Raises `NotApplicable` for batch statistics,
+    which mix examples."""
     return group_gradients(model, weights, inputs[:, None], targets[:, None])
 
 
@@ -220,11 +219,9 @@ _FEW = 8  # examples below which the library's grouped convolutions are slower t
 
 
 def conv_weight_gradient(a: Tensor, delta: Tensor, layer: nn.Conv2d, groups: int) -> Tensor:
-    """Return a convolution's weight gradient for each group, (group, out, channel, k, k).
-
-    `a` (group·example, channel, height, width) is the input, `delta` (group·example, out, h, w) ∂loss/∂output.  Few
-    examples use products with unfolded columns, many examples a grouped library convolution.
-    """
+    """Return a convolution's weight gradient for each of `groups` groups, (group, out, channel, k, k). `a`
+    (group·example, channel, height, width) is the input of `layer`, and `delta` (group·example, out, h, w) is
+    ∂loss/∂output. Few examples use products with unfolded columns, many examples a grouped library convolution."""
     if len(a) < _FEW:
         assert not isinstance(layer.padding, str)  # `bilinear` excludes those
         columns = F.unfold(a, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
@@ -239,14 +236,14 @@ def conv_weight_gradient(a: Tensor, delta: Tensor, layer: nn.Conv2d, groups: int
 
 
 def _as_groups(x: Tensor, groups: int) -> Tensor:
-    """Rearrange (group·example, channel, h, w) → (example, group·channel, h, w)."""
+    """Rearrange `x` (group·example, channel, h, w) to (example, group·channel, h, w)."""
     return x.reshape(groups, -1, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
 
 
 class _GroupedCorrelation(torch.autograd.Function):
-    """A grouped convolution's weight gradient W(a, δ), bilinear in input a and output gradient δ.  ⟨R, W(a, δ)⟩ =
-    ⟨δ, conv(a, R)⟩ for all R: derivatives are grouped convolutions; autograd's double backward loops over groups.
-    """
+    """Weight gradient W(a, δ) of a grouped convolution, bilinear in the input a and the output gradient δ. Its
+    derivatives are grouped convolutions, because ⟨R, W(a, δ)⟩ = ⟨δ, conv(a, R)⟩ for all R. Autograd's own double
+    backward would loop over groups."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, delta: Tensor, kernel: tuple[int, int], options: Any) -> Tensor:
@@ -269,7 +266,8 @@ class _GroupedCorrelation(torch.autograd.Function):
 
 
 def _spread(delta: Tensor, r: Tensor, a: Tensor, options: Any) -> Tensor:
-    """Return the transposed convolution of `delta` with `r`, shaped like `a`; folding is faster for ≤ 3 channels."""
+    """Return the transposed convolution of `delta` with `r`, shaped like `a`; folding is faster up to 3 channels.
+    `options` are stride, padding, dilation and groups."""
     stride, padding, dilation, groups = options
     channels = a.shape[1] // groups
     if channels > 3:

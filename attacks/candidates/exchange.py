@@ -148,7 +148,8 @@ def most_likely(
 
 
 def pool_of(mismatch: Mismatch, observed: Sequence[Tensors], members: Tensor) -> Pool:
-    """Build the pool of the candidates at the gallery positions `members` (member,)."""
+    """Build the pool of the candidates at the gallery positions `members` (member,). `observed` are the observations of
+    a single reading, each name → (1, *shape)."""
     reading = mismatch.reading
     inputs, targets = candidates(reading, members)
     weights = {name: value[0] for name, value in reading.weights.items()}

@@ -218,8 +218,9 @@ def _evidence(conditions: Sequence[Condition], records: Sequence[Record]) -> Ite
 
 
 def upload_line(run: Path, tracking_uri: str | None, uploaded: UploadResult | None, waiting: str | None) -> str:
-    """Describe the upload to MLflow in a line. `tracking_uri` is the store's address, None or "" for the default store.
-    `uploaded` is None if no upload was requested. `waiting` is the reason why records are not uploaded yet, or None."""
+    """Describe the upload of the run folder `run` to MLflow in a line. `tracking_uri` is the store's address, None or
+    "" for the default store. `uploaded` is None if no upload was requested. `waiting` is the reason why records are not
+    uploaded yet, or None."""
     if uploaded is None:
         return f"not requested; `bench sync {run}` uploads"
     if waiting:

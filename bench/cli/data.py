@@ -100,7 +100,7 @@ def fetch(name: str, data_dir: Path | None, mirror: str | None) -> None:
 
 
 def examine(name: str, data_dir: Path | None) -> DataState:
-    """Load a data set with default parameters and return its state."""
+    """Load the data set `name` with default parameters, from `data_dir` or the default folders; return its state."""
     fetching = ""
     try:
         dataset = registry.instance("datasets", name, {})

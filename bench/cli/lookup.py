@@ -14,7 +14,8 @@ from bench.sanitize import LONG, sanitize
 
 
 def by_reference(text: str, run: Path | None) -> Record:
-    """Return a record by its file path, or by its id's first digits in `run` (None: in any run below `runs/`)."""
+    """Return the record that `text` names: a file path, or the first digits of its id. Ids are searched in `run`, or
+    (None) in any run below `runs/`."""
     path = Path(text)
     if path.suffix == ".json" or path.is_file():
         return records.read(path)

@@ -88,7 +88,7 @@ class Screen(Observer):
 
 
 def training_line(cell: AnyCell, progress: TrainingProgress) -> str:
-    """Describe a training's progress in a line."""
+    """Describe the progress of the training `cell` in a line."""
     spent = "" if progress.epsilon is None else f" · ε {progress.epsilon:.2f} (paper)"
     return (
         f"{cell.dataset.name} · {cell.defense.name} · round {progress.round}/{progress.rounds} · "

@@ -18,14 +18,17 @@ class Account:
     """A defense's mechanism, together with the sampling of examples or clients."""
 
     mechanism: Mechanism | Reports
+    """Noise and sensitivity, or locally private reports."""
     sampling: Sampling
+    """Frequency with which the training uses an example or client."""
     tensors: int
     """M, the number of the model's tensors."""
     coordinates: int
     """d, the number of the model's coordinates."""
 
     def released(self, rounds: int) -> tuple[Epsilon, ...]:
-        """Return ε for the released models after `rounds` rounds, a value for each applicable `Epsilon.convention`."""
+        """Return ε for the released models after `rounds` rounds, with a value for each accounting convention that
+        applies."""
         if isinstance(self.mechanism, Reports):
             return local.released(self.mechanism, rounds=rounds, coordinates=self.coordinates)
         return released(self.mechanism, replace(self.sampling, rounds=rounds), tensors=self.tensors)
@@ -38,7 +41,8 @@ class Account:
 
 
 def account(defense: Defense, setting: Setting, *, tensors: int, coordinates: int, examples: int) -> Account | None:
-    """Return a defense's account, or None without a noise mechanism; `examples` is the training split's size."""
+    """Return a defense's account of ε in a training, or None without a noise mechanism. `tensors` and `coordinates` are
+    the numbers of the model's tensors and coordinates, and `examples` is the size of the training split."""
     mechanism = defense.mechanism(setting)
     if mechanism is None:
         return None
@@ -62,9 +66,10 @@ def account(defense: Defense, setting: Setting, *, tensors: int, coordinates: in
 def at_point(
     defense: Defense, setting: Setting, where: Point, *, tensors: int, coordinates: int, round_: int, observations: int
 ) -> tuple[Epsilon | None, str | None]:
-    """Return (ε, None) for `observations` readings at a point, or (None, reason).  ε bounds an attacker's knowledge
-    of an example or client; each reading counts an example once for each local step that may use the example.
-    """
+    """Return (ε, None) for an attacker who reads the point `where` in round `round_`, or (None, reason). The attacker
+    gets `observations` readings. `tensors` and `coordinates` are the numbers of the model's tensors and coordinates. ε
+    bounds the attacker's knowledge of an example or client; each reading counts an example once for each local step
+    that may use it."""
     mechanism = defense.mechanism(setting)
     if mechanism is None:
         return None, NO_MECHANISM

@@ -17,8 +17,8 @@ from bench.record.checkpoints import read_weights, write_weights
 
 
 def training_of(run: Path, cell: AttackCell) -> TrainingCell | None:
-    """Return the training cell that saved the checkpoint of `cell`; None without a checkpoint or a record of the
-    training."""
+    """Return the training cell that saved the checkpoint of `cell` in the run folder `run`. The result is None without
+    a checkpoint, or without a record of the training."""
     if not isinstance(cell.weights, CheckpointWeights):
         return None
     try:

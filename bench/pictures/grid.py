@@ -53,9 +53,8 @@ def sheet(tiles: NDArray[np.uint8], gap: int) -> NDArray[np.uint8]:
 
 
 def of_record(run: Path, record: Record) -> Image.Image | None:
-    """Draw the grid from a record's stored arrays; None for a record without arrays.  Raises `RecordError` for
-    missing or damaged arrays.
-    """
+    """Draw the grid from a record's stored arrays in the run folder `run`; None for a record without arrays. Raises
+    `RecordError` for missing or damaged arrays."""
     return None if record.arrays is None else of_arrays(record, read_arrays(run, record.arrays))
 
 

@@ -53,9 +53,8 @@ def over_iterations(truth: Floats, trajectory: Floats, marks: Sequence[int], kin
 
 
 def of_record(run: Path, record: Record) -> Image.Image | None:
-    """Draw the trajectory from a record's stored arrays; None if the attack kept no trajectory.  Raises
-    `RecordError` for missing or damaged arrays, `ValueError` for arrays that belong to another record.
-    """
+    """Draw the trajectory from a record's stored arrays in the run folder `run`; None if the attack kept no trajectory.
+    Raises `RecordError` for missing or damaged arrays, `ValueError` for arrays that belong to another record."""
     if record.arrays is None or not _marks(record):
         return None
     return of_arrays(record, read_arrays(run, record.arrays))

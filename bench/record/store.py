@@ -207,7 +207,8 @@ def readable(run: Path) -> tuple[list[Record], list[str]]:
 
 
 def find(run: Path, prefix: str) -> Record:
-    """Return the record whose cell id starts with `prefix`; raises `RecordError` if none or several match."""
+    """Return the record in the run folder `run` whose cell id starts with `prefix`. Raises `RecordError` if none or
+    several match."""
     matches = sorted((run / "records").glob(f"{prefix}*.json")) if prefix.isalnum() else []
     if len(matches) != 1:
         count = "no record" if not matches else f"{len(matches)} records"

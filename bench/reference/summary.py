@@ -67,7 +67,8 @@ def _difference(joined: Joined, defense: str, other: str) -> str:
 
 
 def picture(joined: Joined, defense: str, run: Path) -> Path | None:
-    """Return the picture of victims and reconstructions for the defense's highest ASR; None without a picture."""
+    """Return the picture of victims and reconstructions for the defense's highest ASR, from the run folder `run`. The
+    result is None without a picture."""
     rows = [row for row in joined.rows if row.defense == defense and row.worst is not None]
     for row in sorted(rows, key=lambda row: -(row.worst.asr or 0.0) if row.worst else 0.0):
         for cell in row.cells:

@@ -26,8 +26,8 @@ _REASON = 1000  # characters
 
 def of_record(run: Path, record: Record, *, include_private: bool) -> tuple[dict[str, bytes], str | None]:
     """Return file name → PNG for a record's grid and trajectory, and the reason for a missing grid (None: present). The
-    grid shows true and reconstructed examples, the trajectory reconstructions during the attack. `include_private` True
-    also draws pictures from private data."""
+    grid shows true and reconstructed examples, the trajectory reconstructions during the attack. Arrays are in the run
+    folder `run`. `include_private` True also draws pictures from private data."""
     if record.private and not include_private:
         return {}, WITHHELD
     if record.arrays is None:

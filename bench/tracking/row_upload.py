@@ -24,8 +24,8 @@ from bench.tracking.upload import Target
 def send(
     target: Target, run: Path, *, progress: Callable[[], None] = lambda: None, stop: Callable[[], bool] = lambda: False
 ) -> int:
-    """Upload new and changed board rows, delete outdated rows in the store; return the number of uploaded rows.
-    `progress` is called after each row; the upload ends between two rows if `stop()` is True. Raises
+    """Upload new and changed board rows of the run folder `run`, delete outdated rows in the store. Return the number
+    of uploaded rows. `progress` is called after each row; the upload ends between two rows if `stop()` is True. Raises
     `upload.StoreError`."""
     wanted = {row.key: row for row in (*rows.of_run(run), *boards.of_run(run))}
     ended = _last_change(run)

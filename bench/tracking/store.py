@@ -67,8 +67,8 @@ def default_uri(run: Path) -> str:
 
 
 def checked_uri(run: Path, uri: str | None) -> str:
-    """Return the store's address, with an absolute path for sqlite; None for `uri` gives the default store. Raises
-    `BenchError` for an invalid address."""
+    """Return the store's address, with an absolute path for sqlite; None for `uri` gives the default store beside
+    `run`. Raises `BenchError` for an invalid address."""
     if uri is None:
         return default_uri(run)
     try:
@@ -110,7 +110,8 @@ def read_note(run: Path, cell_id: str, uri: str) -> Note | None:
 
 
 def write_note(run: Path, cell_id: str, uri: str, note: Note) -> None:
-    """Write the note about the upload of the record `cell_id` to the store at `uri`; other stores' notes remain."""
+    """Write the note about the upload of the record `cell_id` in the run folder `run` to the store at `uri`. Notes
+    about other stores remain."""
     path = _note_path(run, cell_id)
     try:
         notes = json.loads(path.read_text("utf-8"))
@@ -125,7 +126,7 @@ def write_note(run: Path, cell_id: str, uri: str, note: Note) -> None:
 
 
 def unsynced(run: Path, uri: str) -> int:
-    """Return the number of records in the run folder that the store lacks, according to the notes on disk."""
+    """Return the number of records in the run folder that the store at `uri` lacks, according to the notes on disk."""
     notes = ((path, read_note(run, path.stem, uri)) for path in (run / "records").glob("*.json"))
     return sum(note is None or note.sha256 != digest(path.read_bytes()) for path, note in notes)
 

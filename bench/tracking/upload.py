@@ -84,9 +84,9 @@ def send(
     progress: Callable[[UploadResult], None] = lambda state: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> UploadResult:
-    """Upload the records with the ids `cells` in order, until the store fails or `stop()` returns True. `progress`
-    receives the counts after each record. A record that cannot be uploaded counts as failed, and the upload continues.
-    """
+    """Upload the records in the run folder `run` with the ids `cells` in order, until the store fails or `stop()`
+    returns True. `progress` receives the counts after each record. A record that cannot be uploaded counts as failed,
+    and the upload continues."""
     cells = list(cells)
     state = UploadResult(left=len(cells))
     for cell_id in cells:

@@ -82,7 +82,8 @@ def render(
 
 
 def render_attackers(crosses: Sequence[tuple[str, Cross]], *, context: Sequence[str]) -> str:
-    """Return the HTML page for full crosses of attacks, as (heading, cross), without scripts."""
+    """Return the HTML page for full crosses of attacks, as (heading, cross), without scripts. `context` are lines below
+    the title, such as runs, protocol and commit."""
     page = _template("attackers.html").render(
         title="Gradient leakage, board of attacks",
         context=context,
