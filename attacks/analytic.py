@@ -2,8 +2,7 @@
 
 Neuron i with output z_i has the gradients dW_i = Σ_n δ_in x_n and db_i = Σ_n δ_in, where x_n is example n and δ_in =
 ∂loss/∂z_i for this example. The ratio dW_i / db_i is an example if no other example activates the neuron; otherwise the
-ratio is a mixture.
-"""
+ratio is a mixture."""
 
 from dataclasses import dataclass
 
@@ -30,8 +29,7 @@ class Analytic(Attack):
     some ReLU neuron. For a single example the attack takes the rank-one least-squares fit to all neurons and
     observations, which averages noise out. The attack needs no description of the defense: the ratio cancels a factor
     common to weight and bias, and the fit skips coordinates that a defense set to zero. The attack does not undo
-    different factors for weight and bias (clipping by tensor).
-    """
+    different factors for weight and bias (clipping by tensor)."""
 
     reference = "Phong et al. 2018 §3; Geiping et al. 2020 Prop. 3.1; batches: Boenisch et al. 2023"
     iterative = False

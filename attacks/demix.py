@@ -19,8 +19,7 @@ class Demix(Attack):
     described noise, and A Aᵀ the covariance of public examples. Each row in M is a mixture: positive shares with sum 1.
     The partners and shares are unknown, so a row may mix all originals. The soft labels M y, read from the last layer's
     gradient, separate originals with distinct labels; otherwise the distribution of public examples decides. The attack
-    refuses readings without mixtures.
-    """
+    refuses readings without mixtures."""
 
     reference = "ours; against Zhang et al. 2018 (mixup) as a defense"
     knowledge = ("adaptive",)

@@ -1,8 +1,7 @@
 """Learned inversion: a regression from simulated readings to the public examples behind them.
 
 The attacker simulates the training round with its defense on public examples and learns the inverse. The attack needs
-neither a description of the defense nor optimisation. Held-out public examples choose kernel, ridge and features.
-"""
+neither a description of the defense nor optimisation. Held-out public examples choose kernel, ridge and features."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -95,8 +94,7 @@ class Inverter:
     def __call__(self, gradients: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Predict examples (reading, example, *shape) and class scores (reading, class) from gradients.
 
-        `gradients` name → (reading, *shape). A class score estimates the number of examples in the class.
-        """
+        `gradients` name → (reading, *shape). A class score estimates the number of examples in the class."""
         targets = self.choice.regression(self.choice.scaling(self.sketch(gradients)))
         inputs, scores = targets[:, : -self.classes], targets[:, -self.classes :]
         return inputs.reshape(len(targets), -1, *self.shape), scores
@@ -106,8 +104,7 @@ class Inverter:
 class LearnedInverter(Attack):
     """Learn a kernel ridge regression from simulated, defended gradients to public examples; apply it to readings.
 
-    The regression sorts the examples in a batch by label, then by brightness, because a reading shows no order.
-    """
+    The regression sorts the examples in a batch by label, then by brightness, because a reading shows no order."""
 
     reference = "Wu et al. 2023 (Learning to Invert), §3, with a network; kernel ridge regression: ours"
     knowledge = ("black-box",)

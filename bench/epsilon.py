@@ -9,8 +9,7 @@ class Epsilon:
 
     convention: str
     """`valid` (actual sampling), `idealised` (Poisson sampling), `paper` (the paper's accounting), `tap` (for an
-    attacker at a point) or `bayesian`; before protocol 3 also `tight`.
-    """
+    attacker at a point) or `bayesian`; before protocol 3 also `tight`."""
     accountant: str
     """Composition method, in words."""
     unit: str

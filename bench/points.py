@@ -4,8 +4,7 @@
 
 A defense at stage `input` acts on examples and labels before the gradient, at `example` on an example's gradient, at
 `step` on a local SGD step's mean, at `client` on the finished update, at `exchange` on messages between clients, at
-`server` on each arrived update, and at `aggregate` on the mean.
-"""
+`server` on each arrived update, and at `aggregate` on the mean."""
 
 from dataclasses import dataclass
 from enum import StrEnum

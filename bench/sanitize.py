@@ -11,8 +11,7 @@ _MOST_LINES = 100
 
 def sanitize(text: object, most: int = SHORT) -> str:
     """Return `text` on a line with at most `most` characters.  Unprintable characters (controls, direction marks,
-    lone surrogates) become �; longer texts are cut.
-    """
+    lone surrogates) become �; longer texts are cut."""
     line = str(text)
     line = line if len(line) <= most else line[: most - 1] + "…"
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in line)

@@ -7,8 +7,7 @@ A transform is a pure function of tensors, a state and a context.  Tensors may h
 At stage `input` the tensors are the training data for a local step: `inputs` (client, example, *shape) in [0, 1], and
 `targets` (client, example, class), class probabilities.  A transform may mix an example with its successor in the batch
 (the last with the first) and with no other example: at type-2 the true examples are these two.  Each round draws a new
-batch order, so the successor is random.
-"""
+batch order, so the successor is random."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -99,8 +98,7 @@ class Local:
 class Context:
     """The place in a training at which a transform acts, with everything that a transform may read there.
 
-    When a description applies a transform to an attacker's candidates, the optional fields are filled if possible.
-    """
+    When a description applies a transform to an attacker's candidates, the optional fields are filled if possible."""
 
     lead: int
     """Number of leading axes."""
@@ -179,16 +177,14 @@ class Transform:
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         """Return the transformed tensors, with unchanged names, shapes and dtypes; the given tensors are not modified.
-        The default for a transform with memory applies `update` to the initial state, as in the first round.
-        """
+        The default for a transform with memory applies `update` to the initial state, as in the first round."""
         shapes = {name: tuple(value.shape[context.lead :]) for name, value in tensors.items()}
         rows = len(next(iter(tensors.values()))) if context.lead else 1
         return self.update(tensors, self.initial_of(shapes, rows), context)[0]
 
     def initial(self, shapes: Shapes) -> State:
         """Return the state before round 0 for the server or for a single client; a transform without memory returns {}.
-        `shapes` gives each tensor's shape without leading axes.
-        """
+        `shapes` gives each tensor's shape without leading axes."""
         del shapes
         return {}
 
@@ -233,8 +229,7 @@ class Transform:
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
         """Return log p(`observed`) for each row, (row,), up to a constant and at most 0; `tensors` come from
-        `expected`.  None means: the harness uses the likelihood under `noise`.
-        """
+        `expected`.  None means: the harness uses the likelihood under `noise`."""
         del tensors, observed, context
         return None
 
@@ -265,8 +260,7 @@ class Transform:
     def variance_at(self, tensors: Tensors, context: Context) -> Tensors | None:
         """Return the exact noise variance for these `tensors`, name → (*lead, *shape); None if `noise` already gives
         the variance.  A transform defines this method if its noise depends on the tensors and `noise` gives only a
-        bound.  The contract tests then check this variance.
-        """
+        bound.  The contract tests then check this variance."""
         del tensors, context
         return None
 

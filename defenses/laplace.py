@@ -14,8 +14,7 @@ from bench.parameters import parameter
 class Laplace(Defense):
     """Add Laplace noise with fixed variance to every coordinate; no clip bounds the gradient, hence no ε.
 
-    The noise has scale √(variance/2).
-    """
+    The noise has scale √(variance/2)."""
 
     reference = "Zhu et al. 2019 (DLG), as in Fed-αCDP §4.2"
     stages = ("example", "client")

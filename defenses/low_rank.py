@@ -14,8 +14,7 @@ class LowRank(Defense):
     """Replace each weight's update, as a matrix (out, rest), by the nearest low-rank matrix.
 
     Fed-αCDP (abstract, §4.1) names low-rank filtering without a definition, so the definition is ours.  Biases are
-    unchanged.  A linear layer's gradient for a single example already has rank 1.
-    """
+    unchanged.  A linear layer's gradient for a single example already has rank 1."""
 
     reference = "ours; named without a definition in Fed-αCDP §4.1"
     stages = ("example", "client")

@@ -15,8 +15,7 @@ class MixNext(Transform):
     """Mix each example with its successor j: x̃_i = λ_i x_i + (1 - λ_i) x_j, ỹ_i = λ_i y_i + (1 - λ_i) y_j.
 
     The last example's successor in the batch is the first.  λ_i ~ Beta(α, α) is the inverse distribution function of a
-    uniform draw per example.
-    """
+    uniform draw per example."""
 
     random = True
     batchwise = True

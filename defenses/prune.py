@@ -15,8 +15,7 @@ class Prune(Defense):
 
     Fed-αCDP (§4.1) prunes a client's update, and in its type-2 studies a single example's gradient; the paper reports
     resilience above 40 % on MNIST, 50 % on CIFAR-10 and 80 % on LFW.  Deep gradient compression's momentum correction
-    and local residuals are omitted, because they concern only training.
-    """
+    and local residuals are omitted, because they concern only training."""
 
     reference = "Lin et al. 2018 (DGC), as in Fed-αCDP §4.1"
     stages = ("example", "client")

@@ -15,8 +15,7 @@ class RandomPrune(Defense):
     """Send a fixed share of the coordinates, drawn from those with magnitude above a threshold.
 
     DSSGD's optional noise on sent coordinates is Gaussian here, without a claimed ε; the original splits ε between
-    Laplace noise and a noisy selection.
-    """
+    Laplace noise and a noisy selection."""
 
     reference = "Shokri & Shmatikov 2015 (DSSGD), as in Fed-αCDP §4.1"
     stages = ("example", "client")

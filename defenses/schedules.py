@@ -2,8 +2,7 @@
 
 Fed-αCDP §5.3 gives the four decays for σ.  Rounds count from 0, as everywhere in bench; each schedule gives `initial`
 in round 0.  The paper counts from 1: its cyclic formula (with t - 1) agrees, but its three other formulas would start a
-step lower.  Values never fall below 0; at 0 no noise is added.
-"""
+step lower.  Values never fall below 0; at 0 no noise is added."""
 
 import math
 from collections.abc import Callable

@@ -1,8 +1,7 @@
 """All attacks on the same victims in each condition (a full cross): rates, ranks, unions and paired differences.
 
 A condition here is a board's condition (`bench.leaderboard.conditions`) with a defense and an interception point.  An
-attack that is not applicable in a condition reconstructs nothing there.
-"""
+attack that is not applicable in a condition reconstructs nothing there."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -234,8 +233,7 @@ def drop(published: Cross, second: Cross, attack: str) -> tuple[float, float, fl
     """Return an attack's rate on a second draw of victims minus the rate on the published draw: (change, low, high).
 
     Both are means over the conditions that both crosses have. The 95 % interval accounts for the different victims, and
-    resamples weight seeds (`stratified_change`). Raises `ValueError` if no condition is in both.
-    """
+    resamples weight seeds (`stratified_change`). Raises `ValueError` if no condition is in both."""
     theirs = {contest.title: contest for contest in second.contests}
     pairs = [(contest, theirs[contest.title]) for contest in published.contests if contest.title in theirs]
     before, after = ([_stratum(contest, attack) for contest in side] for side in zip(*pairs, strict=True))

@@ -63,8 +63,7 @@ class AttackRow:
 def attacks(records: Iterable[Record], published: Sequence[PublishedFigures] = ()) -> list[AttackRow]:
     """Return a row for each attack, data set, defense and point, pooled over seeds and noise draws; sorted by name.
 
-    An attack with status n/a has no row. A crashed cell counts in `crashed` and in no other figure.
-    """
+    An attack with status n/a has no row. A crashed cell counts in `crashed` and in no other figure."""
     listed = [record for record in of_one_series(records) if record.status != "n/a" and not _has_gallery(record)]
     gathered: dict[tuple[str, ...], list[Record]] = {}
     for record in listed:

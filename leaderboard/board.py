@@ -1,8 +1,7 @@
 """The board: a row for each defense (with parameters) under a condition, computed from records only.
 
 An example counts as leaked at an interception point if any attack reconstructs the example. Accuracy comes from a real
-training under the same defense. Incomplete rows, such as rows with missing attacks, rank below complete rows.
-"""
+training under the same defense. Incomplete rows, such as rows with missing attacks, rank below complete rows."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -129,8 +128,7 @@ class Row:
     """Rank among rows with the same title (1: best); ties share a rank.
 
     Complete rows come first, then incomplete rows, then rows with a fault flag. Among these, rows are sorted by the
-    highest success rate over points, the highest identified rate, and lost accuracy; smaller is better.
-    """
+    highest success rate over points, the highest identified rate, and lost accuracy; smaller is better."""
     pareto: bool = False
     """True if no other row has both as little leakage and as little lost accuracy (see `on_front`)."""
 

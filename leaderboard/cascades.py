@@ -1,7 +1,6 @@
 """Find cascades with wrong readings, which give no worst case over attacks.
 
-In a cascade, an attack cell gets only the readings with an example that earlier attack cells did not reconstruct.
-"""
+In a cascade, an attack cell gets only the readings with an example that earlier attack cells did not reconstruct."""
 
 from collections.abc import Iterable, Iterator
 

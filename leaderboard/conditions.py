@@ -1,7 +1,6 @@
 """Conditions: groups of records with equal data, model, weights, setting, number of readings, protocol and grants.
 
-The granted gallery may differ within a condition. The protocol is the version of the evaluation's rules.
-"""
+The granted gallery may differ within a condition. The protocol is the version of the evaluation's rules."""
 
 import json
 from collections.abc import Iterable

@@ -1,8 +1,7 @@
 """Flags: reasons to doubt a defense's figure at an interception point.
 
 Each flag names a way in which an evaluation can make a defense look too good, in the spirit of AutoAttack's checks
-(Croce & Hein 2020, §5). Flags are computed from the records. docs/FLAGS.md gives the remedies.
-"""
+(Croce & Hein 2020, §5). Flags are computed from the records. docs/FLAGS.md gives the remedies."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -56,8 +55,7 @@ class Flag:
 def coverage(worst: WorstCase, missing: Iterable[str], torn: Collection[str] = ()) -> list[Flag]:
     """Return flags for missing evidence (such as attacks not run or crashed, or few examples) and for faults.
 
-    `missing`: attacks that ran on other defenses only. `torn`: ids of cells that attacked wrong readings.
-    """
+    `missing`: attacks that ran on other defenses only. `torn`: ids of cells that attacked wrong readings."""
     flags = [Flag(BROKEN, f"the defense breaks a contract: {each}") for each in worst.broken]
     if names := [name for name, records in worst.records.items() if any(map(unexplained, records))]:
         text = "the examples do not explain the reading to an attacker who knows all of the round: "

@@ -40,8 +40,7 @@ class KnowledgeRow:
     def change(self) -> tuple[float, float, float] | None:
         """The adaptive success rate minus the plain rate, on common examples, as (difference, low, high).
 
-        `low` and `high` end the 95 % interval. None without common examples.
-        """
+        `low` and `high` end the 95 % interval. None without common examples."""
         common = [key for key in self.plain.leaked if key in self.adaptive.leaked]
         if not common:
             return None
@@ -65,8 +64,7 @@ def knowledge(records: Iterable[Record]) -> list[KnowledgeRow]:
     """Return a row for each condition, defense and point at which an attack was run both plain and adaptive.
 
     Rows are sorted by condition, undefended rows first. An attack is left out if its plain or its adaptive cell has
-    status n/a, or is part of a cascade, because the two cells then saw different readings.
-    """
+    status n/a, or is part of a cascade, because the two cells then saw different readings."""
     by_kind: dict[str, dict[tuple[str, ...], list[Record]]] = {"plain": {}, "adaptive": {}, "black-box": {}}
     listed = of_one_series(records)
     cascades = {before for record in listed for before in getattr(record.cell, "after", ())}

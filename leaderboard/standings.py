@@ -2,8 +2,7 @@
 
 A condition counts at an interception point only if attackers reconstruct at least half of the undefended examples;
 otherwise a low figure could be due to weak attackers. A defense's leakage at a point is its mean success rate over
-these conditions; an example is a success if any attacker reconstructs the example.
-"""
+these conditions; an example is a success if any attacker reconstructs the example."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -84,8 +83,7 @@ class Standing:
     """Rank by mean leakage over the points, then recognition, then lost accuracy, each rounded to a percent; ties
     share a rank.
 
-    Defenses with a fault flag or a missing figure (`absent`) rank last.
-    """
+    Defenses with a fault flag or a missing figure (`absent`) rank last."""
     own: bool = False
     """True for the user's defense."""
 
@@ -153,8 +151,7 @@ class Standing:
 class Beside:
     """Difference in leakage between two defenses at a point, on the victims that both defended.
 
-    The 95 % interval resamples readings; a resampled reading brings its results in all conditions.
-    """
+    The 95 % interval resamples readings; a resampled reading brings its results in all conditions."""
 
     defense: str
     """The other defense, whose leakage is subtracted."""
@@ -197,8 +194,7 @@ def conditions(rows: Iterable[Row]) -> dict[str, set[str]]:
 def _shown(rows: Iterable[Row]) -> set[tuple[str, str]]:
     """Return the (condition key, point) pairs at which an adaptive or black-box attack succeeds without a defense.
 
-    At other pairs, zero leakage under a defense may be the attacker's failure.
-    """
+    At other pairs, zero leakage under a defense may be the attacker's failure."""
     return {
         (row.key, point)
         for row in rows

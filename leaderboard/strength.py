@@ -1,8 +1,7 @@
 """Flag defenses that change updates less in their training than in the attacked round.
 
 Attacks read a single round, but accuracy and ε belong to a whole training. Such a defense would combine a low success
-rate from the attacked round with a high accuracy from the training.
-"""
+rate from the attacked round with a high accuracy from the training."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,6 @@
 """Search for the most likely set of candidates behind a reading of several examples, given the defense's description.
 
-The search exchanges a candidate in the set for a candidate outside while the likelihood grows.
-"""
+The search exchanges a candidate in the set for a candidate outside while the likelihood grows."""
 
 import math
 from collections import Counter
@@ -126,8 +125,7 @@ def most_likely(
     - `scores` (candidate,) of all candidates in the gallery; candidates with the best scores enter the search.
     - `labels` (example,): the examples' labels, or None if unknown.
     - `sketch`: turns a gradient into a vector.
-    - `generator`: draws the random exchanges.
-    """
+    - `generator`: draws the random exchanges."""
     reading = mismatch.reading
     ranked, counts = by_label(reading, scores, labels)
     numbers = sum(value[0].numel() for value in observed[0].values())

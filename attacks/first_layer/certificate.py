@@ -3,8 +3,7 @@
 δ is ∂loss/∂z at the output z of a fully connected first layer. Given reconstructed examples, linear algebra finds each
 example's δ from the gradient, without the layers above. The model simulates δ for the reconstructed example. If both
 agree, the example is confirmed: for a mixture of examples, they would agree only by chance. With ReLU, equal δ includes
-equal zeros, the test of SPEAR (Dimitrov et al. 2024, §4.3), but the certificate needs no ReLU.
-"""
+equal zeros, the test of SPEAR (Dimitrov et al. 2024, §4.3), but the certificate needs no ReLU."""
 
 import copy
 from dataclasses import dataclass

@@ -2,8 +2,7 @@
 
 FastICA (Hyvärinen & Oja 2000) separates differences of neighbouring pixels, which are sparse and far from Gaussian. A
 maximum likelihood fit without FastICA's decorrelation (Pham & Garat 1997) follows: over few pixels true examples are
-correlated, so decorrelation causes an error, which grows with the batch.
-"""
+correlated, so decorrelation causes an error, which grows with the batch."""
 
 import warnings
 from collections.abc import Callable

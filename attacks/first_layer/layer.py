@@ -2,8 +2,7 @@
 
 The gradient [dW | db] of weight and bias is Σ_n δ_n (x_n, 1)ᵀ over examples x_n, with δ_n = ∂loss/∂z at the layer's
 output z. Its rank is 1 for a single example (Phong et al. 2018, §3). For a batch, the examples span its row space
-(Kariyappa et al. 2023, §4; Dimitrov et al. 2024, §3).
-"""
+(Kariyappa et al. 2023, §4; Dimitrov et al. 2024, §3)."""
 
 from dataclasses import dataclass
 from math import prod

@@ -2,8 +2,7 @@
 
 A hypothesis is scored by the last-layer update that its labels would cause, simulated on features of public examples
 (`sequence_scores`). The same rule covers single examples, batches, masks, clipping and several local steps. An attack's
-loss then chooses among the first few hypotheses.
-"""
+loss then chooses among the first few hypotheses."""
 
 from collections.abc import Mapping
 

@@ -1,8 +1,7 @@
 """The last linear layer, for label inference: its observed gradient, and its inputs (features) on public examples.
 
 The gradient of the cross entropy at the last layer is Σ (p - y)[h, 1]ᵀ over examples, with probabilities p, one-hot
-labels y and features h. The gradient is known; public examples per class give the features' expectation.
-"""
+labels y and features h. The gradient is known; public examples per class give the features' expectation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,7 @@ At a high learning rate each local step changes the probabilities p so much that
 first weights and one-hot labels y, reveals neither the labels' counts nor their order. Given features h, the labels
 determine the last layer's training: its weights at step s are W - η Σ (p_j - y_j) h_jᵀ over earlier examples j, so
 logits need only products of features. Features are class means of public examples (`mean_residuals`), random around
-these means (`marginal_scores`), or fitted to the update (`fitted_scores`).
-"""
+these means (`marginal_scores`), or fitted to the update (`fitted_scores`)."""
 
 import torch
 from torch import Tensor

@@ -1,7 +1,6 @@
 """Label sequences: labels in the order of local steps, ascending within a step, whose mean gradient shows no order.
 
-If a client repeats its examples, each pass has the labels of the first pass (`repeats`).
-"""
+If a client repeats its examples, each pass has the labels of the first pass (`repeats`)."""
 
 from collections.abc import Callable, Iterator
 from itertools import permutations, product

@@ -2,8 +2,7 @@
 
 A client visits its D examples in a new order per pass. Positions 0 … D-1 are a first pass over distinct examples; later
 passes repeat them in other orders. An attack can then search D examples instead of a different example for each
-position in L steps with B examples, with evidence from all steps.
-"""
+position in L steps with B examples, with evidence from all steps."""
 
 from collections.abc import Sequence
 from itertools import accumulate

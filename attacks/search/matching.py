@@ -1,7 +1,6 @@
 """Gradient matching for many readings in parallel.
 
-A matching attack chooses a distance, prior, solver, start and label treatment, with their parameters.
-"""
+A matching attack chooses a distance, prior, solver, start and label treatment, with their parameters."""
 
 from abc import abstractmethod
 from collections.abc import Iterator

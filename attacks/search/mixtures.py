@@ -1,8 +1,7 @@
 """Mixtures (mixup) as a function of the original examples, for attacks on training with mixtures.
 
 Each row of the mixing matrix M (mixture, original) is a softmax over variables: positive shares with sum 1. The
-variables of row n in M follow the variables of original n, so solvers and stages need no change.
-"""
+variables of row n in M follow the variables of original n, so solvers and stages need no change."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,7 @@
 """Search spaces x = mean + A u with prior -log p(u) = ½‖u‖², where A Aᵀ is the covariance of public examples.
 
 A value with little variation among public examples moves little in these variables, so a solver reaches probable
-examples first. Spaces map the last axis, the values of an example, and keep earlier axes.
-"""
+examples first. Spaces map the last axis, the values of an example, and keep earlier axes."""
 
 import math
 from dataclasses import dataclass, fields, replace

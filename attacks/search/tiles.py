@@ -3,8 +3,7 @@
 An image (channel, height, width) is divided into square tiles; a phase is a channel and a position within a tile. A
 convolutional net treats all tiles nearly alike if the tile's side is a multiple of the net's strides. The curvature of
 the matching distance is then nearly block-diagonal: a matrix over phases for each cosine frequency over tiles. This
-matrix has frequency · phase² numbers in place of value², so few examples determine it.
-"""
+matrix has frequency · phase² numbers in place of value², so few examples determine it."""
 
 from dataclasses import dataclass
 from functools import cache

@@ -1,8 +1,7 @@
 """Solver interface: descent methods for many rows in parallel, a row per minimisation.
 
 A solver's configuration is frozen; its state is a separate dataclass of tensors with a leading row axis. Evaluation,
-restarts and replacement are in `loop.py`.
-"""
+restarts and replacement are in `loop.py`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

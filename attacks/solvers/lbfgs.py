@@ -3,8 +3,7 @@
 `line_search = "none"` takes full steps, as the published attack loops with `torch.optim.LBFGS` do; `"backtracking"`
 shrinks a row's step until the sufficient-decrease test holds. Rows do not wait for each other: in the same evaluation,
 some rows try a full step and others a shrunk step. The direction comes from the compact form (Byrd, Nocedal & Schnabel
-1994, theorem 2.2), which reads the history twice per step; its small systems are solved in float64.
-"""
+1994, theorem 2.2), which reads the history twice per step; its small systems are solved in float64."""
 
 from dataclasses import dataclass
 from typing import Literal

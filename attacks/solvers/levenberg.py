@@ -1,7 +1,6 @@
 """Levenberg–Marquardt from several starts of a least-squares problem (Levenberg 1944; Marquardt 1963).
 
-`least_squares` is no `Solver`: it takes residuals and their Jacobian instead of a loss and its gradient.
-"""
+`least_squares` is no `Solver`: it takes residuals and their Jacobian instead of a loss and its gradient."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

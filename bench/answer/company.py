@@ -1,8 +1,7 @@
 """Attack several cells in a single batch, if they share model, weights and attack; a single cell rarely fills a GPU.
 
 Every cell still gets a separate record: its result waits in `Memory.attacked` until the cell's turn, and its cost names
-the other cells in the batch.
-"""
+the other cells in the batch."""
 
 import time
 from collections.abc import Iterator, Sequence

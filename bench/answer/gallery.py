@@ -32,8 +32,7 @@ class Gallery(ByReading):
 
 def granted_gallery(cell: AttackCell, data: Data, truth: Truth) -> Gallery | None:
     """Return the cell's gallery, which is equal for all defenses and attacks; None if no gallery is granted.  Raises
-    `NotApplicable` for a gallery too small to hold strangers, or too large for the data set's gallery split.
-    """
+    `NotApplicable` for a gallery too small to hold strangers, or too large for the data set's gallery split."""
     if not cell.grants.gallery:
         return None
     strangers = data.gallery

@@ -12,8 +12,7 @@ from bench.cell import AttackCell
 
 def observe_cell(cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory) -> Observation:
     """Run the defended round, observe it at the cell's point, and check the readings.  Raises `NotApplicable` for a
-    cell that cannot run, or if the attack refuses the readings.
-    """
+    cell that cannot run, or if the attack refuses the readings."""
     setup = prepare(cell, context, memory)
     batches = batches_of(cell, setup, truth.victims, truth.point)
     reading = take_reading(cell, setup, truth, batches, memory.simulations)

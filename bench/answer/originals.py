@@ -1,8 +1,7 @@
 """Scores for a defense that mixes two examples (`mixup`): a type-2 reading leaks if either is reconstructed.
 
 A defense at stage `input` may mix an example with the batch's next example (`bench.registry.mixing`).  Readings of
-whole batches contain both examples anyway.
-"""
+whole batches contain both examples anyway."""
 
 import math
 from collections.abc import Callable

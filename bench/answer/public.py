@@ -1,6 +1,5 @@
 """Public examples granted to an attacker: the public split, random examples with its mean and covariance, or generic
-ones. The attacker always gets examples, so an attack computes its statistics in the same way for every grant.
-"""
+ones. The attacker always gets examples, so an attack computes its statistics in the same way for every grant."""
 
 import torch
 from torch import Tensor
@@ -40,8 +39,7 @@ def known_public(data: Data, known: PublicKnowledge) -> tuple[Tensor, Tensor]:
 
 def _one_over_f(noise: Tensor) -> Tensor:
     """Turn white noise (..., 2·height, 2·width) into images (..., height, width) with amplitudes 1/f and variance 1.
-    The image is a quarter of a larger image, whose opposite edges match.
-    """
+    The image is a quarter of a larger image, whose opposite edges match."""
     height, width = noise.shape[-2:]
     down, across = torch.fft.fftfreq(height).to(noise)[:, None], torch.fft.fftfreq(width).to(noise)
     frequency = (down**2 + across**2).sqrt().clamp_min(1 / max(height, width))

@@ -7,8 +7,7 @@ posterior mean) would have the mean squared error
     ‖A K⁻¹ A⁻¹(z - m)‖² + tr(A K⁻¹ (K - I) K⁻¹ Aᵀ),  K = I + Aᵀ Jᵀ J A / v,
 
 the squared bias plus the variance from noise.  An attack's error is compared with this reference, which is no bound:
-gradients are not linear, and examples are not Gaussian.
-"""
+gradients are not linear, and examples are not Gaussian."""
 
 from collections.abc import Mapping
 

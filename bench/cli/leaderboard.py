@@ -90,8 +90,7 @@ def show(
     One row for each defense on a data set, model and condition: the worst case over attacks at each point, the best
     single attack, accuracy, ε, overhead; incomplete rows rank below complete rows. For a suite, standings come first: a
     row for each defense over all conditions, with yours (▸) among the published defenses. For the suite `attacks`, a
-    row for each attack.
-    """
+    row for each attack."""
     wanted = _Files(**files)
     if (ranked := _attack_board(runs, suite, reference)) is not None:
         if wanted.of_defenses or only or conditions or attacks:

@@ -34,8 +34,7 @@ def _known(context: click.Context, argument: click.Parameter, kinds: tuple[str, 
 def command(kinds: tuple[str, ...], as_json: bool) -> None:
     """List attacks, defenses, data sets and models, with source paper and stage or knowledge.
 
-    KIND is attacks, defenses, datasets or models; without it all are listed.
-    """
+    KIND is attacks, defenses, datasets or models; without it all are listed."""
     kinds = kinds or registry.KINDS
     listing = {kind: [_entry(kind, name) for name in registry.names(kind)] for kind in kinds}
     if as_json:

@@ -63,8 +63,7 @@ def export(
 def check(file: Path, as_json: bool) -> None:
     """Check a submission: form, hashes, records, and figures against one another.
 
-    No cell is run.  Exit code 1 for a failed check.
-    """
+    No cell is run.  Exit code 1 for a failed check."""
     report = report_on(file)
     _print(report, as_json, f"{file}: {'ok' if report.ok else 'does not pass'}")
     sys.exit(0 if report.ok else 1)

@@ -24,8 +24,7 @@ def command(
 ) -> None:
     """Upload missing records of RUN (default: the newest below runs/) and its rows to the store.
 
-    Exit code 1 for a failed upload; the next sync tries again.
-    """
+    Exit code 1 for a failed upload; the next sync tries again."""
     uri = store.checked_uri(run, tracking_uri)
     live = sys.stderr.isatty() and not as_json
 

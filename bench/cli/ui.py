@@ -22,8 +22,7 @@ def command(run: Path, port: int, no_browser: bool) -> None:
     """Open MLflow's UI on the store of RUN (default: the newest below runs/), on loopback.
 
     The page opens on charts of ε, accuracy and leakage, with pictures. Without charts, it opens on a comparison of
-    cells, or else on the table of runs.
-    """
+    cells, or else on the table of runs."""
     uri = store.default_uri(run)
     database = Path(uri.removeprefix("sqlite:///"))
     if not database.exists():

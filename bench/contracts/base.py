@@ -26,8 +26,7 @@ class Contract:
     """The promise in words."""
     function: Callable[[Any], None]
     """Test: `function(subject)` returns if the promise is kept, else raises `ContractBroken` or `ContractSkipped`.
-    The subject is an instance; for a data set, `datasets.LoadedDataset`.
-    """
+    The subject is an instance; for a data set, `datasets.LoadedDataset`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,7 @@
 Steps and stages equal those in `bench.federated.pipeline`, but no tensors are kept for attackers, and each client has a
 random stream for its draws.  If the gradients' norms determine every transform at stage `example`
 (`Transform.by_norms`), no example gradient is formed.  Independent noise on each of B examples is then drawn once, on
-their mean, with the variance for a mean over B draws.
-"""
+their mean, with the variance for a mean over B draws."""
 
 import math
 from collections.abc import Callable

@@ -1,8 +1,7 @@
 """A gradual version of a plug-in's hard decisions, measured on the coordinates of a candidate's gradient.
 
 A sign, a rounding or a mask decides each coordinate by its value.  The outputs of coordinates with similar values,
-averaged, change gradually with the value; their regression line gives the derivative.
-"""
+averaged, change gradually with the value; their regression line gives the derivative."""
 
 from collections.abc import Mapping
 

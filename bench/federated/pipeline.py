@@ -1,7 +1,6 @@
 """A federated round: local training and the defense's stages, in order; the tensors after each stage are kept.
 
-input → example → step → (SGD, L times) → client → exchange → server → aggregate
-"""
+input → example → step → (SGD, L times) → client → exchange → server → aggregate"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -81,8 +80,7 @@ def server_step(weights: Tensors, aggregate: Tensors, federated: Federated) -> d
 
 def _per_example(local: Local, targets: Tensor, *, same: bool) -> dict[str, Tensor]:
     """Return example gradients, (client, example, *shape), at each client's weights.  `targets` (client, example,
-    class) are probabilities; `same` means that all clients have equal weights.
-    """
+    class) are probabilities; `same` means that all clients have equal weights."""
     if same:
         weights = {name: value[0] for name, value in local.weights.items()}
         flat = example_gradients(local.model, weights, local.inputs.flatten(0, 1), targets.flatten(0, 1))

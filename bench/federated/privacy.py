@@ -106,8 +106,7 @@ def _of_mean(mechanism: Mechanism, setting: Setting, uses: int) -> Mechanism:
       steps only process a noisy gradient.
     - The last step: noise of all K clients, against the shift of the whole update.  In units of twice the clip: a first
       use replaces one gradient (two with a copy in the batch) by 1, or removes the gradient by 1/2; each of at most
-      L - 1 later steps reads other weights, and replaces all B gradients in both cases.
-    """
+      L - 1 later steps reads other weights, and replaces all B gradients in both cases."""
     copies = min(setting.batch, 2) if uses > 1 else 1
     later = setting.batch * (setting.steps - 1)
     replaced, removed = [], []

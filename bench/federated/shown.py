@@ -1,7 +1,6 @@
 """Rules by which a reading shows the draws in a transform without a description (`bench.federated.recognise`).
 
-Each rule returns a simulated output for a candidate's gradient.  For the true gradient, it equals the reading.
-"""
+Each rule returns a simulated output for a candidate's gradient.  For the true gradient, it equals the reading."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

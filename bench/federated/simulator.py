@@ -1,8 +1,7 @@
 """The federated round as a black box for attackers: candidates in, simulated readings out.
 
 An attacker without a description can still run a defense's code on chosen examples (Wu et al. 2023).  The attacker
-never sees the defense, only a function which runs the round with draws independent from the victims' draws.
-"""
+never sees the defense, only a function which runs the round with draws independent from the victims' draws."""
 
 import hashlib
 import time

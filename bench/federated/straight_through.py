@@ -2,8 +2,7 @@
 
 A rounding, or a sign, has derivative 0 almost everywhere.  Attackers therefore combine the code's value with the
 identity's derivative (straight-through: Bengio, Léonard & Courville 2013, §4; Athalye et al. 2018, §4.1), and average a
-random transform over draws (Athalye et al. 2018, §4.2).
-"""
+random transform over draws (Athalye et al. 2018, §4.2)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

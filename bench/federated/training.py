@@ -1,8 +1,7 @@
 """Training over rounds with the defense active: accuracy curve, checkpoints, and a state for bit-exact resumption.
 
 A round's clients are divided into chunks that fit the processor caches.  Chunks run on several threads and are joined
-in client order, so results are independent of the threads.
-"""
+in client order, so results are independent of the threads."""
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -1,8 +1,7 @@
 """The gate's baseline file: an earlier run's shortened records, the margins, and the request (matrix and options).
 
 A margin is the smallest worsening that counts. The file is a JSON object with a record in each line, so a change can be
-reviewed. A rewritten baseline also keeps the oldest records, because worsenings below the margin add up.
-"""
+reviewed. A rewritten baseline also keeps the oldest records, because worsenings below the margin add up."""
 
 import json
 import re

@@ -1,8 +1,7 @@
 """Test whether a figure has become worse between two runs with the same configurations, by one-sided bounds.
 
 A pair is the same item (such as an example) in both runs. Pairs with the same weights' seed form a cluster. A bound's
-width follows from the variation between clusters (Student's t) and, for a share, also from the number of pairs.
-"""
+width follows from the variation between clusters (Student's t) and, for a share, also from the number of pairs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,7 @@ Records are paired by cell id, so both have the same victims, weights, starts an
 code. Each metric is compared for each *subject*: a defense under a condition at a point. *Pass*: the worsening's 95 %
 upper bound is below the metric's margin (passing requires this for all metrics, so no correction is needed). *Weaker*:
 the worsening reaches the margin, and its lower bound, corrected by Holm's method for the number of comparisons, is
-above zero. Otherwise *inconclusive*, with the required number of examples.
-"""
+above zero. Otherwise *inconclusive*, with the required number of examples."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence

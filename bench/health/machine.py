@@ -1,8 +1,7 @@
 """Check the machine: torch with torchvision, GPU, cores and threads, as seen from a separate process.
 
 Importing a broken torchvision can crash the process, so this module imports neither; `bench doctor`'s other checks work
-even if torch does not.
-"""
+even if torch does not."""
 
 import json
 import os

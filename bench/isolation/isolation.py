@@ -6,8 +6,7 @@
                attackers, which get data only
 
 The scorer reads answers as data (`bench.isolation.wire`).  A defense therefore changes neither the scores nor an attack
-without knowledge of the defense.  The processes are no sandbox (SECURITY.md).
-"""
+without knowledge of the defense.  The processes are no sandbox (SECURITY.md)."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -77,8 +76,7 @@ class Isolation:
         self, cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory
     ) -> tuple[Diagnosis, Attempt]:
         """Observe and attack the cell in plug-in processes; the true examples stay in this process. Raises
-        `NotApplicable` for a cell that cannot run, and `PluginError` for a fault in a plug-in.
-        """
+        `NotApplicable` for a cell that cannot run, and `PluginError` for a fault in a plug-in."""
         if not self.concerns(cell):
             return HERE.attacked(cell, truth, context, memory)
         return _twice(lambda remaining: self._attacked(cell, remaining, memory), cell, context)

@@ -1,6 +1,5 @@
 """Functions that a plug-in process runs for the process which started it.  The last argument is always the plug-in
-process's `State`.
-"""
+process's `State`."""
 
 import os
 import pickle

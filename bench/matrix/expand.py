@@ -76,8 +76,7 @@ def expand(matrix: Matrix, facts_of: FactsOf, *, registry: Registry = _registry)
     """Return a matrix's cells without duplicates: trainings, then attacks, in the order of blocks and axes.
 
     `facts_of` maps a data set's name and parameters to its facts.  An impossible combination becomes a cell with a
-    reason. Raises `MatrixError` if no cell is possible.
-    """
+    reason. Raises `MatrixError` if no cell is possible."""
     plan, errors = _Plan(facts_of=facts_of, registry=registry), Errors(matrix.file)
     attacks = [plan.attack(row) for row in matrix.attacks]
     for row in matrix.trainings:

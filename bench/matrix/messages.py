@@ -1,8 +1,7 @@
 """Errors in a matrix file: collected while reading, and reported together, a line each.
 
 `Errors.add_validation` turns pydantic's errors into lines: the key in the file, the mistake, and the nearest valid name
-or an example.
-"""
+or an example."""
 
 import difflib
 import re

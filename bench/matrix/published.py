@@ -1,8 +1,7 @@
 """Published figures from papers: `[[published]]` in the matrix file, saved with the run's records.
 
 A published figure has a pattern, for example `defense = "prune"`.  Tables show the figure next to the measured figures
-of matching cells; cell ids do not depend on the figure.  RUN/published.json holds the published figures.
-"""
+of matching cells; cell ids do not depend on the figure.  RUN/published.json holds the published figures."""
 
 import json
 from collections.abc import Iterable, Mapping

@@ -3,8 +3,7 @@
 [[attack]]    attacks: all combinations of axes; a value is a name, or a table with parameters and `sweep`
 [axes]        axes shared by all [[attack]] blocks; without [[attack]], the only attack block
 [[train]]     trainings: all combinations of axes
-[[published]] figures from papers for these cells (`bench.matrix.published`)
-"""
+[[published]] figures from papers for these cells (`bench.matrix.published`)"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
 """The matrix file as pydantic models: names become registered entries, and defaults are filled in.
 
-Axes hold no `sweep` here, because `bench.matrix.blocks` has replaced each `sweep` by its values.
-"""
+Axes hold no `sweep` here, because `bench.matrix.blocks` has replaced each `sweep` by its values."""
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Annotated, Any, Self, TypeVar

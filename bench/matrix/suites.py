@@ -2,8 +2,7 @@
 
 A suite's version fixes attacks, budgets and conditions under an evaluation protocol.  A stronger attack goes into the
 next version, or into the suite `extra`, so that rows with equal version stay comparable.  The suite `attacks` fixes
-conditions and budgets; its rows are attacks.
-"""
+conditions and budgets; its rows are attacks."""
 
 import hashlib
 from collections.abc import Sequence

@@ -38,8 +38,7 @@ class Resnet20(Model):
     """Residual net with three stages of `width`·(1, 2, 4) channels, and `blocks` residual blocks in each stage.
 
     A 3×3 convolution comes first, the mean over pixel positions and a linear layer last: 6·blocks + 2 layers with
-    weights, .27 million parameters at 20 layers.
-    """
+    weights, .27 million parameters at 20 layers."""
 
     reference = "He, Zhang, Ren & Sun 2016, §4.2; GroupNorm (Wu & He 2018) for BatchNorm"
     takes = ("image",)

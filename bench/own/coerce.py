@@ -1,7 +1,6 @@
 """Conversion of users' gradients, labels and examples to tensors, checked against model and example shape.
 
-Every error is a `BenchError` with the given and the expected value in a line.
-"""
+Every error is a `BenchError` with the given and the expected value in a line."""
 
 from collections.abc import Mapping, Sequence
 from operator import itemgetter

@@ -3,8 +3,7 @@
 value/<parameter>     gradient or update: (*shape), or (reading, *shape) for several readings
 weight/<parameter>    the model's parameters at the gradient: (*shape); optional
 label                 true labels, only if granted to the attacker: (example,) or (reading, example)
-meta                  the fields of `Meta` as JSON, stored as text or uint8
-"""
+meta                  the fields of `Meta` as JSON, stored as text or uint8"""
 
 import io
 import json

@@ -30,8 +30,7 @@ def frames(run: Path) -> Frames:
 
     A cell's row has the configuration (`defense`, `federated.batch`, …), `status`, `reason`, figures (`asr`, `asr.low`,
     medians such as `psnr_db`, `epsilon`, `accuracy`, …) and cost.  An example's row has the example's metrics. Raises
-    `RecordError` for a folder without records, or an unreadable record.
-    """
+    `RecordError` for a folder without records, or an unreadable record."""
     import pandas
 
     run_records = list(records(run))

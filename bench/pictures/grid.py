@@ -1,6 +1,5 @@
 """Reconstruction grid: the true examples above their reconstructions, with a column for each example.  Pictures only
-illustrate; figures are computed elsewhere.  Examples are selected by order, never by success.
-"""
+illustrate; figures are computed elsewhere.  Examples are selected by order, never by success."""
 
 import io
 from collections.abc import Mapping

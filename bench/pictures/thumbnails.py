@@ -1,8 +1,7 @@
 """Thumbnails for a page: true examples above their reconstructions, within a size limit.
 
 Examples are selected by order (`bench.pictures.grid`), never by success.  They keep their size in pixels and are
-enlarged on display, so a digit takes a few hundred bytes.
-"""
+enlarged on display, so a digit takes a few hundred bytes."""
 
 import io
 from dataclasses import dataclass

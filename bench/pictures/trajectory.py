@@ -1,6 +1,5 @@
 """Trajectory: an attack's reconstructions over its iterations, with a row for each example.  It shows the same
-examples in the same order as `bench.pictures.grid`, and only illustrates.
-"""
+examples in the same order as `bench.pictures.grid`, and only illustrates."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

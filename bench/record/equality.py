@@ -12,8 +12,7 @@ def differences(old: Record, new: Record, tolerance: float = 0.0) -> list[str]:
     """Return the differing fields of two records, each as a line `field: old → new`.
 
     Cell, status, reason and result are compared; provenance, cost and environment are not.  `tolerance` is relative and
-    absolute.
-    """
+    absolute."""
     fields_of = [
         ("cell", old.cell.canonical(), new.cell.canonical()),
         ("status", old.status, new.status),

@@ -103,8 +103,7 @@ def _core() -> Mapping[str, Path]:
 def reached(module: str, file: Path) -> Mapping[str, Path]:
     """Return the start module and all local modules reached from it by imports, as name → file.
 
-    Imports inside functions are included.  Python's library and installed packages are not local.
-    """
+    Imports inside functions are included.  Python's library and installed packages are not local."""
     files, waiting = {module: file}, [module]
     while waiting:
         name = waiting.pop()

@@ -1,8 +1,7 @@
 """The table of metrics, which measure the distance between a reconstructed example and the true example.
 
 A new metric needs a function in `bench.scoring.metrics`, a line here, and a field in `ExampleScore`.  Summary, board,
-page, CSV, `bench show`, `[[published]]` and the submission check read this table.
-"""
+page, CSV, `bench show`, `[[published]]` and the submission check read this table."""
 
 from dataclasses import dataclass
 from math import inf

@@ -31,8 +31,7 @@ def dataset_name(cell: AttackCell | TrainingCell) -> str:
 def cell_name(cell: AttackCell | TrainingCell) -> str:
     """Return a cell's name: `cpl/plain × prune(share=0.7) @ type-1, digits dlg-lenet`.
 
-    Distinguishing parts come first, because tables cut a name after about twenty letters.
-    """
+    Distinguishing parts come first, because tables cut a name after about twenty letters."""
     data = f"{cell.dataset.name} {cell.model.name}"
     if isinstance(cell, TrainingCell):
         return f"training × {entry_text(cell.defense)}, {data}"

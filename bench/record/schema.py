@@ -1,8 +1,7 @@
 """Records: everything known about a cell after its run.
 
 These dataclasses are the schema, and docs/RECORDS.md describes the same fields.  `bench.record.store` parses JSON into
-these classes, and names a wrong field.  Numbers are finite.  An absent value is None, with a reason if known.
-"""
+these classes, and names a wrong field.  Numbers are finite.  An absent value is None, with a reason if known."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -240,8 +239,7 @@ class AttackConditions(_Strict):
     """Whether the attacker could run the defended round as a black box."""
     exact: bool = False
     """Whether candidates were ranked by the exact likelihood of the readings, so that no attacker ranks better.  For
-    a batch, this ranking knows the other examples.
-    """
+    a batch, this ranking knows the other examples."""
     round: int | None = None
     """Training round at which the weights were saved; None: untrained."""
     accuracy: float | None = None
@@ -320,8 +318,7 @@ class AttackResult(_Strict):
     arrays: str | None = None
     """SHA-256 of RUN/arrays/<sha256>.npz (float32, matched): `truth` and `reconstruction` (reading, example,
     *shape), `trajectory` (evaluation count, reading, example, *shape) for the first 8 readings.  For a mixture,
-    `truth` is the scored example.
-    """
+    `truth` is the scored example."""
     reference_db: Annotated[float | None, _UNLESS_NONE] = None
     """Median PSNR reached by the linear-Gaussian reference on the first 8 readings, dB; None: not requested, or no
     noise law."""

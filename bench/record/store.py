@@ -4,8 +4,7 @@
     RUN/arrays/<sha256>.npz             truth, reconstruction, trajectory: float32, named by content
     RUN/kept/<cell id>.<n>.json         records from older code
 
-MLflow, the leaderboard and the gate are views of the records.
-"""
+MLflow, the leaderboard and the gate are views of the records."""
 
 import hashlib
 import io

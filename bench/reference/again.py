@@ -1,7 +1,6 @@
 """Comparison of cells run again with the shipped records: equal records, and examples leaked in only one of both.
 
-Another processor rounds sums differently, so an attack with a thousand steps may end at other values.
-"""
+Another processor rounds sums differently, so an attack with a thousand steps may end at other values."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

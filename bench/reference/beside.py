@@ -1,8 +1,7 @@
 """A run's records and the reference results on a single board.
 
 A run's record is added if the reference has the same cell, but only for other defenses.  All cells of a defense thus
-come from the run, or all from the reference.  A row is complete if it has every cell in the reference.
-"""
+come from the run, or all from the reference.  A row is complete if it has every cell in the reference."""
 
 import json
 from collections.abc import Iterable, Mapping

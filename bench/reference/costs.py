@@ -94,8 +94,7 @@ def expected_of_attacks(records: Iterable[Record]) -> Callable[[AnyCell], float 
     """Return a function from a cell of a full cross to its expected CPU seconds; None for an unpublished condition.
 
     A published attack has its measured time.  Another attack gets the median over the published attacks that read the
-    same gradients.  Another draw of victims takes as long as the published draw.
-    """
+    same gradients.  Another draw of victims takes as long as the published draw."""
     taken: dict[str, float] = {}
     attacks: dict[str, list[float]] = {}
     for record in records:

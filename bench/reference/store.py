@@ -1,8 +1,7 @@
 """Files with reference results: the records of a defense with its parameters, small enough to ship.
 
 A file is xz-compressed JSON with a record in each line (`bench.record.compact`); numbers keep five digits.  For images,
-a strip with the best attack's reconstructions is added.
-"""
+a strip with the best attack's reconstructions is added."""
 
 import lzma
 import re

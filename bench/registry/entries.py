@@ -2,8 +2,7 @@
 
 An entry is a line in an installed distribution's entry-point table (groups `bench.attacks` and so on), or a class in a
 `--plugin` file.  Names come from installed metadata, and class attributes from the source text (`ast`); only `load` and
-`add_plugin` import code.
-"""
+`add_plugin` import code."""
 
 import difflib
 import importlib

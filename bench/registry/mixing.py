@@ -1,7 +1,6 @@
 """Cells with mixed examples: the defense's `stages` include `input`, and a batch has at least two examples.
 
-`stages` is read from the source text, so scores and checks load no plug-in.
-"""
+`stages` is read from the source text, so scores and checks load no plug-in."""
 
 from bench.cell import AttackCell
 from bench.points import POINTS, Scope

@@ -1,8 +1,7 @@
 """Import of the module given by `--plugin FILE_OR_MODULE`, and search for the classes to register.
 
 A file path or module name gives the same module under the same name in every process, so instances can be pickled
-between processes.
-"""
+between processes."""
 
 import dataclasses
 import hashlib
@@ -23,8 +22,7 @@ from bench.errors import PluginError
 def module(spec: str) -> ModuleType:
     """Import a plug-in, given as a path ending in `.py` or as an importable module's name.
 
-    Raises `PluginError` with file and line for any exception inside the plug-in.
-    """
+    Raises `PluginError` with file and line for any exception inside the plug-in."""
     if not spec.endswith(".py"):
         return _named(spec)
     path = Path(spec).resolve()

@@ -1,8 +1,7 @@
 """Constant class attributes, read from the source text with `ast`, without importing the class.
 
 `bench list` must be fast and must not run plug-in code, so parent packages are not imported either.  Works for wheels
-and for editable installs.
-"""
+and for editable installs."""
 
 import ast
 import sys

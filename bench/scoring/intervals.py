@@ -2,8 +2,7 @@
 
 Wilson's interval assumes independent examples.  Examples in the same reading or under the same weight seed are
 correlated, and count as fewer trials.  The worst case over m settings uses intervals at level 1 - .05/m.  Two cells
-with the same victims are compared in pairs.
-"""
+with the same victims are compared in pairs."""
 
 from collections.abc import Sequence
 

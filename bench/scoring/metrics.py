@@ -2,8 +2,7 @@
 
 Arrays are (reading, example, *shape); results are (reading, example) in float64.  An example with NaN gets the figure
 NaN, which averages must count as a failure.  `bench.scoring.score` adds LPIPS, which needs a network, and the margin
-over the prior-only baselines.
-"""
+over the prior-only baselines."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,8 +1,7 @@
 """A record's figures, computed from the true examples and a `Reconstruction`.
 
 The order is fixed: match once, measure all metrics on this matching, decide which examples leaked, summarise.  A
-missing example, and an example with NaN, keep their place and count as not leaked.
-"""
+missing example, and an example with NaN, keep their place and count as not leaked."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -67,8 +66,7 @@ def score(
     - `named`: the picks of an attack with a granted gallery.
 
     Raises `PluginError` for a reconstruction with another shape; `ValueError` for a truth outside its range, for no
-    readings, or for a table without groups.
-    """
+    readings, or for a table without groups."""
     truth, labels = kind.values.checked(truth_inputs), np.asarray(truth_labels, np.int64)
     if not truth.size:
         raise ValueError(f"expected readings with examples to score, got {truth.shape}")

@@ -112,8 +112,7 @@ class _Capped(io.BufferedReader):
 def opened(path: Path, limits: Limits = LIMITS) -> Iterator[Archive]:
     """Open a submission, after a check of the zip's form and of its declared sizes.
 
-    Raises `RecordError` for a missing or unreadable file, and `ArchiveFault` for an invalid submission.
-    """
+    Raises `RecordError` for a missing or unreadable file, and `ArchiveFault` for an invalid submission."""
     if not path.is_file():
         raise RecordError(f"{path}: no such file; give a file of `bench leaderboard export`")
     try:

@@ -80,8 +80,7 @@ def check(file: Path, limits: Limits = LIMITS) -> Report:
     """Check a submission's form, hashes and records, and the figures in each record against each other.
 
     No cell runs, and no file is written.  Raises `RecordError` for a missing or unreadable file; every other fault
-    becomes a finding in the report.
-    """
+    becomes a finding in the report."""
     try:
         with opened(file, limits) as archive:
             return _report(file, archive)

@@ -1,8 +1,7 @@
 """Contradictions inside a record: summary and readings' results must follow from the examples' scores.
 
 An edited figure therefore contradicts other figures.  Only a new run shows whether the scores themselves are true
-(`bench.submission.verify`).
-"""
+(`bench.submission.verify`)."""
 
 import math
 from collections.abc import Iterator

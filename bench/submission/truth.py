@@ -1,7 +1,6 @@
 """Comparison of submitted records with this machine's data sets: victims, true examples, chances of a blind guess.
 
-All three are determined by the cell and its data set, independently of defense and attack.
-"""
+All three are determined by the cell and its data set, independently of defense and attack."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -6,8 +6,7 @@ is at least as wide as Student's interval for the seeds' rates with pooled varia
 All differences hold together at 95 % (Bonferroni).
 
 A simulation (16 readings with 3 examples, 4 fresh seeds, rates .05, .5, .8, standard deviation 0, .1, .2 between seeds)
-called at most .045 of honest groups different with 4 submitted seeds, and at most .11 with a single submitted seed.
-"""
+called at most .045 of honest groups different with 4 submitted seeds, and at most .11 with a single submitted seed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass

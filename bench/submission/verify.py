@@ -1,8 +1,7 @@
 """Verification of a submission: random cells run again here, under seeds unknown to the submitter.
 
 Another seed draws other victims and, for untrained weights, other weights.  File paths in the submission are never
-opened: weights files are found by content hash, trainings run again, and data come from this machine.
-"""
+opened: weights files are found by content hash, trainings run again, and data come from this machine."""
 
 import os
 import tempfile

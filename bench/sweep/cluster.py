@@ -5,8 +5,7 @@ single machine.  A worker uses a private folder with only the cell's inputs, so 
 bench, plug-in modules and data sets must be installed.  Only the head machine writes to the run folder.  A worker
 without disk space, the data or equal code is excluded.
 
-The cluster trusts every machine with access, and runs received code: see SECURITY.md.
-"""
+The cluster trusts every machine with access, and runs received code: see SECURITY.md."""
 
 import contextlib
 import queue

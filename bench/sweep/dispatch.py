@@ -24,8 +24,7 @@ def dispatch(
 ) -> None:
     """Run all the scheduler's cells on the pool; `observers` receive every event, `learn` every cell's cost.
 
-    Raises as `pool.events` does; the records of finished cells are then on disk.
-    """
+    Raises as `pool.events` does; the records of finished cells are then on disk."""
     running: dict[str, AnyCell] = {}
     losses: Counter[str] = Counter()
 

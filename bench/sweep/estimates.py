@@ -117,8 +117,7 @@ class Remaining(Observer):
     def left(self) -> float | None:
         """Return the estimated remaining seconds; None before the first finished cell.
 
-        A running cell longer than its estimate is assumed to need another quarter of its time so far.
-        """
+        A running cell longer than its estimate is assumed to need another quarter of its time so far."""
         # copies: the progress thread calls this during the run
         now, done = time.monotonic(), sum(map(self._estimates.seconds, list(self._done)))
         if not done:

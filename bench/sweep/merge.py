@@ -1,8 +1,7 @@
 """Merging of run folders: shards of a matrix, or runs of a matrix on several machines.
 
 Every record is checked first: its id must be the cell's hash, and its arrays and checkpoints must exist with the stated
-hashes.  A replaced record moves to `kept/`, as after a repeated cell.
-"""
+hashes.  A replaced record moves to `kept/`, as after a repeated cell."""
 
 import hashlib
 import json
@@ -47,8 +46,7 @@ def merge(into: Path, sources: Sequence[Path]) -> MergeResult:
     """Merge the records in `sources` into the run folder `into`, which the caller has locked.
 
     Sources stay unchanged, and may belong to active runs.  Raises `RecordError` for a source without a run,
-    `BenchError` if `into` is a source, and `StorageError` for a failed write.
-    """
+    `BenchError` if `into` is a source, and `StorageError` for a failed write."""
     for source in sources:
         if not (source / "records").is_dir():
             raise RecordError(f"{source}: no folder records/ there; give the folders of runs")

@@ -1,8 +1,7 @@
 """A pool of long-lived worker processes on this machine, each with a thread; idle cores help trainings.
 
 A dead worker loses its cell and is replaced.  A worker whose parent process died ends itself.  With several GPUs, each
-worker uses a single GPU.
-"""
+worker uses a single GPU."""
 
 import multiprocessing
 import os
@@ -37,8 +36,7 @@ class _LocalWorker:
 class ProcessPool:
     """A pool of `jobs` processes (`bench.sweep.pool.WorkerPool`), each started with its first cell.
 
-    Cores without a cell serve as threads for running trainings.
-    """
+    Cores without a cell serve as threads for running trainings."""
 
     def __init__(self, context: RunContext, *, jobs: int, plugins: Sequence[str] = ()) -> None:
         self._context, self._jobs, self._plugins = context, jobs, tuple(plugins)

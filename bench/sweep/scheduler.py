@@ -3,8 +3,7 @@
 Cells in a group (equal data and weights, possibly equal readings) go to the same worker in order; a cascade cell begins
 only after its earlier cells have records.  A worker stays with its data set while work remains.  Trainings which
 attacks need come first, then the longest group in the data set with most work per worker.  An idle worker takes half of
-another worker's queue.
-"""
+another worker's queue."""
 
 from bisect import insort
 from collections import defaultdict, deque

@@ -23,8 +23,7 @@ def run_schedule(
     """Run the schedule's remaining cells; every cell gets a record.
 
     The caller must lock `context.run` (`record.folder.locked`).  `start_pool` is called only if cells can run.  Raises
-    `StorageError` for a failed write, and `BenchError` if no worker is left.
-    """
+    `StorageError` for a failed write, and `BenchError` if no worker is left."""
     for cell, reason in schedule.impossible:
         record = record_without_result(cell, context, "n/a", reason)
         write(context.run, record)

@@ -1,7 +1,6 @@
 """A suite's board (its table of defenses) as an MLflow run: page, picture, and the place of each new defense.
 
-This module does not import mlflow.
-"""
+This module does not import mlflow."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,7 @@
 """The upload process of a bench run: `bench sync --follow`.
 
 No cell waits for this process, and its failure cannot stop the bench run: after a failure, records wait for `bench
-sync`, and `Follower.finish` gives the reason.  This module does not import mlflow.
-"""
+sync`, and `Follower.finish` gives the reason.  This module does not import mlflow."""
 
 import contextlib
 import json

@@ -1,7 +1,6 @@
 """Addresses of the MLflow pages on which `bench ui` opens: a sorted list or a comparison of MLflow runs.
 
-MLflow does not document these addresses.  A version with other addresses still shows an MLflow page.
-"""
+MLflow does not document these addresses.  A version with other addresses still shows an MLflow page."""
 
 import json
 import urllib.error

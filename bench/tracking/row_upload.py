@@ -1,8 +1,7 @@
 """The upload of a bench run's board rows, and of a suite's board, to MLflow: an MLflow run for each row.
 
 A changed row becomes a new MLflow run; the older MLflow run is deleted, so no chart shows both.  A deleted MLflow run
-has the tag `bench.superseded` in MLflow's trash.
-"""
+has the tag `bench.superseded` in MLflow's trash."""
 
 import socket
 from collections.abc import Callable

@@ -1,8 +1,7 @@
 """The rows of a run's board (table of defenses) as MLflow runs, with leakage, ε and accuracy in the same MLflow run.
 
 A cell's record has the figures from an attack or from a training, but charts need both.  This module does not import
-mlflow.
-"""
+mlflow."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -156,8 +155,7 @@ def _leakage(at: AtPoint) -> str:
 def _names(rows: Sequence[Row]) -> list[str]:
     """Return a short name for each row, such as `prune(share=0.7) × mnist · dlg-lenet`.
 
-    Parameters equal in all rows are left out, because MLflow cuts names after about twenty letters.
-    """
+    Parameters equal in all rows are left out, because MLflow cuts names after about twenty letters."""
     defenses = distinct({row.defense for row in rows})
     titles = {row.title: row.title.split(" · ") for row in rows}
     places = {row.title: f"{row.dataset} · {row.model.partition('(')[0]}" for row in rows}

@@ -3,8 +3,7 @@
     RUN/../mlflow.db                     the default store, shared by all runs in a folder
     RUN/synced/<cell id>.json            notes: store address → experiment, record's SHA-256, MLflow run's id
 
-This module does not import mlflow, because the import takes long.
-"""
+This module does not import mlflow, because the import takes long."""
 
 import fcntl
 import hashlib

@@ -1,8 +1,7 @@
 """Upload of a run folder's records and board rows to the MLflow store, once or continuously during the run.
 
 `bench run` starts a separate process for this upload (`bench.tracking.following`), so the import of mlflow and a slow
-server never delay a cell.
-"""
+server never delay a cell."""
 
 import os
 import threading
@@ -118,8 +117,7 @@ def while_attended() -> tuple[Wait, Stop]:
     """Return `wait` and `stop` functions for an upload process started by a bench run.
 
     A line on standard input means that the bench run is over.  The end of standard input means that the bench run's
-    process has ended; the upload process then ends within seconds.
-    """
+    process has ended; the upload process then ends within seconds."""
     over, gone = threading.Event(), threading.Event()
 
     def listen() -> None:

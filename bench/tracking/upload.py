@@ -184,8 +184,7 @@ def _answers(target: Target) -> bool:
 def _versions(target: Target, cell_id: str, sha256: str) -> tuple[Any | None, list[str]]:
     """Return the cell's finished MLflow run with record hash `sha256` (or None), and ids of other MLflow runs.
 
-    MLflow runs with the tag `bench.superseded` are not listed.
-    """
+    MLflow runs with the tag `bench.superseded` are not listed."""
     same: Any | None = None
     others: list[str] = []
     condition = f"tags.`bench.cell` = '{cell_id}'"

@@ -1,7 +1,6 @@
 """A record as an MLflow run: tags, parameters and metrics from the fields of the record.
 
-New cell fields, grants and metrics appear automatically.  This module does not import mlflow.
-"""
+New cell fields, grants and metrics appear automatically.  This module does not import mlflow."""
 
 import json
 import re

@@ -6,8 +6,7 @@
     δ'   probability that the estimate for a round's cost is too low
 
 (ε, δ)-BDP bounds the privacy loss over the mechanism *and* the random differing row.  BDP is weaker than DP: an
-atypical row has no guarantee.
-"""
+atypical row has no guarantee."""
 
 import math
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
 """Noise variances for NISS, in units of a client's noise variance σ_i².
 
 ρ is σ_r², the variance of the factor on a received share; q the share of colluding neighbours; v the number of shares
-and neighbours per client; K the number of clients in a round.
-"""
+and neighbours per client; K the number of clients in a round."""
 
 import math
 

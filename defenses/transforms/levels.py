@@ -72,8 +72,7 @@ class StochasticLevels(Transform):
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
         """Return the reading's density for each row: `log_likelihood` without the tangent, plus a term for the step τ.
-        The reading reveals τ, so a candidate with another τ is excluded.  An impossible level counts log 10⁻⁶.
-        """
+        The reading reveals τ, so a candidate with another τ is excluded.  An impossible level counts log 10⁻⁶."""
         total = None
         for name, tensor in tensors.items():
             apart, off = self._apart(tensor, observed[name].detach(), context.lead)

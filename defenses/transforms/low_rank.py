@@ -33,8 +33,7 @@ class TopDirections(Transform):
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
         """Return the candidate's truncation, with the derivative for fixed column and row spaces U, V: UUᵀG + GVVᵀ -
-        UUᵀGVVᵀ.  This formula projects G on the tangent space of the matrices with the same rank.
-        """
+        UUᵀGVVᵀ.  This formula projects G on the tangent space of the matrices with the same rank."""
         return {n: self._projected(tensor, tensor, context.lead) for n, tensor in tensors.items()}, state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
@@ -74,8 +73,7 @@ class TopDirections(Transform):
 def _spaces(matrix: Tensor, kept: int) -> tuple[Tensor, Tensor]:
     """Return the first singular directions of (..., out, rest): columns (..., out, kept) and rows (..., kept, rest).
     Eigenvectors of the smaller Gram matrix in double precision are up to four times faster than a full decomposition.
-    Directions below rounding (of `matrix`, or of the squares) are returned as zero.
-    """
+    Directions below rounding (of `matrix`, or of the squares) are returned as zero."""
     exact = matrix.double()
     wide = matrix.shape[-2] <= matrix.shape[-1]
     exact = exact if wide else exact.mT

@@ -16,8 +16,7 @@ _SHARE = "share of coordinates set to zero"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepLargest(Transform):
     """Zero the `share` of each row's coordinates with least magnitude (Fed-αCDP §4.1, threshold pruning; Lin et al.
-    2018).  Exactly round(share·n) of the n coordinates in all tensors become zero; ties are kept in tensor order.
-    """
+    2018).  Exactly round(share·n) of the n coordinates in all tensors become zero; ties are kept in tensor order."""
 
     reads: ClassVar[Shown] = "directions"  # magnitudes up to a factor, so a clip may follow
 

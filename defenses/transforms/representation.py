@@ -49,8 +49,7 @@ class PruneRepresentation(Transform):
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
         """Return each candidate without the columns of its most revealing features.  A search (recognised by
-        `requires_grad`) uses the faster `sensitivity_about`.
-        """
+        `requires_grad`) uses the faster `sensitivity_about`."""
         searching = any(value.requires_grad for value in tensors.values())
         return self._pruned(tensors, context, searching=searching), state
 

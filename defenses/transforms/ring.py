@@ -88,8 +88,7 @@ class MaskInRing(Transform):
 
     def noise(self, context: Context, state: State) -> AddedNoise:
         """Return the noise on a single upload and on a mean over K uploads.  An upload has the variance of a uniform
-        ring element, (R² - 1)/12 squared steps; the mean has only the rounding noise, at most 1/(4K) squared steps.
-        """
+        ring element, (R² - 1)/12 squared steps; the mean has only the rounding noise, at most 1/(4K) squared steps."""
         del context, state
         square = self.ring.step**2
         return AddedNoise(variance=square * (4.0**self.ring.width - 1) / 12, of_mean=square / (4 * self.ring.clients))

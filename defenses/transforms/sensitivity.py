@@ -22,8 +22,7 @@ class SensitivityNoise(Additive):
 
     At stage `example` each example gets noise.  At stage `step` their mean gets noise with deviation `share`·σ·S, where
     S comes from the examples before averaging.  S depends on the data, so no accountant's ε covers the noise.
-    Attackers know the variance for S = `bound`, as an upper bound.
-    """
+    Attackers know the variance for S = `bound`, as an upper bound."""
 
     batchwise: ClassVar[bool] = True
 

@@ -56,8 +56,7 @@ class NoiseShares(Additive):
 
     def noise(self, context: Context, state: State) -> AddedNoise:
         """Return the noise on an upload, taken as Gaussian (exact without colluders, or at σ_r = 0).  In the mean over
-        clients only the noise from the factors r remains.
-        """
+        clients only the noise from the factors r remains."""
         del state
         share = round(context.colluders * self.shares) / self.shares
         own = self.deviation**2

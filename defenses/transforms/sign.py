@@ -13,8 +13,7 @@ from bench.defenses.transforms.rows import broadcast, rows
 @dataclass(frozen=True, slots=True)
 class ScaledSign(Transform):
     """Replace each tensor g in each row, with n coordinates, by (‖g‖₁/n)·sign(g) (Karimireddy et al. 2019, §4).
-    sign(0) = 0: a coordinate without gradient sends zero, so an earlier mask stays visible.
-    """
+    sign(0) = 0: a coordinate without gradient sends zero, so an earlier mask stays visible."""
 
     reads: ClassVar[Shown] = "directions"  # signs, so a clip may follow
 

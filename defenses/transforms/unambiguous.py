@@ -79,8 +79,7 @@ class SendUnambiguous(Transform):
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
         """Return the candidate at the reading's nonzero coordinates for a client's first step, and zero elsewhere.
-        Return None for later steps, because r is then unknown to the attacker.
-        """
+        Return None for later steps, because r is then unknown to the attacker."""
         if context.round or context.step:
             return None
         return {name: torch.where(observed[name] != 0, value, 0.0) for name, value in tensors.items()}

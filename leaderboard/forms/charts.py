@@ -1,8 +1,7 @@
 """The HTML page's charts: four Vega-Lite specifications without data, and every condition's data as JSON.
 
 All four charts show the same condition at the same interception point. Names are data values, never field names, so an
-untrusted name cannot be executed by Vega.
-"""
+untrusted name cannot be executed by Vega."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -42,8 +42,7 @@ def strips(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False
 
     `runs` maps cell id to run folder. Only rows with the first row's condition and victims appear. At most eight
     victims are shown, in the readings' order, never selected by success. Rows with private data appear only if
-    `private` is set. Empty if no arrays are found.
-    """
+    `private` is set. Empty if no arrays are found."""
     rows = [row for row in rows if row.title == rows[0].title and (private or not row.private)]
     names = distinct(row.defense for row in rows)
     lines: list[Strip] = []

@@ -1,8 +1,7 @@
 """Write board rows as a single HTML file that opens offline, with the board, reconstructions and charts.
 
 Untrusted text enters only through the template (`page.html`), which escapes it, and through JSON blocks that no script
-can leave. The page's security policy runs only its own scripts, by hash, and loads no file.
-"""
+can leave. The page's security policy runs only its own scripts, by hash, and loads no file."""
 
 import gzip
 import hashlib

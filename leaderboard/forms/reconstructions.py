@@ -1,7 +1,6 @@
 """Truth and reconstruction from a row's best attack, for the HTML page and the figure.
 
-The row's first cell with this attack and point is shown, so images are not selected by success.
-"""
+The row's first cell with this attack and point is shown, so images are not selected by success."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,6 @@
 """Draw a strip of images for each defense on a suite: each victim's nearest reconstruction by any attack.
 
-The attacks are pooled, because later attacks saw only some of the readings. All strips show the same victims.
-"""
+The attacks are pooled, because later attacks saw only some of the readings. All strips show the same victims."""
 
 import io
 from collections.abc import Iterable, Mapping
@@ -28,8 +27,7 @@ def strips(records: Iterable[Record], runs: Mapping[str, Path]) -> dict[str, byt
     """Map each defense to its strip as WebP, and `victims` to the true examples.
 
     Strips show the suite's easiest condition at the server: a single MNIST image per client and an untrained sigmoid
-    network. `runs` maps cell id to run folder. Defenses with fewer than eight stored reconstructions are left out.
-    """
+    network. `runs` maps cell id to run folder. Defenses with fewer than eight stored reconstructions are left out."""
     best: dict[str, dict[int, tuple[float, Floats]]] = {}
     truths: dict[int, Floats] = {}
     kinds: set[Kind] = set()

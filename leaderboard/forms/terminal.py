@@ -36,8 +36,7 @@ def board(rows: Sequence[Row]) -> RenderableType:
 def conditions(every: Iterable[Condition], *, detail: bool = True) -> RenderableType:
     """Return a table for each condition, with each defense's success rate at each point over all attacks.
 
-    `detail` adds the interval, the best single attack with its median PSNR, and the best prior-only baseline.
-    """
+    `detail` adds the interval, the best single attack with its median PSNR, and the best prior-only baseline."""
     return Group(*(_condition_table(condition, detail) for condition in every))
 
 
