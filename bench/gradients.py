@@ -3,7 +3,8 @@
 The federated pipeline takes each example's gradient (groups with a single example); attacks take each candidate batch's
 mean gradient.  Forward hooks keep the input a and output z of every convolution and linear layer; a single
 `autograd.grad` gives δ = ∂loss/∂z for all groups; each group's weight gradient is then a bilinear map of (a, δ). Models
-with other parametrised layers use `torch.func`, or a loop over groups if its derivatives are not verified.
+with other parametrised layers use `torch.func`, or a loop over groups if its derivatives are not verified.  The loop
+also serves models that use parameters outside of their layers' calls (`bench.uses`).
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from bench.errors import NotApplicable
+from bench.errors import MALFORMED, NotApplicable
+from bench.uses import has_parameters, separate, state, trace
 
 Tensors = Mapping[str, Tensor]
 _BATCH_STATISTICS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -61,15 +63,25 @@ def group_gradients(
         )
     if differentiable and len(inputs) == 1:
         return _one_by_one(model, weights, inputs, targets)  # plain autograd is fastest for a single group
-    hookable = _hookable(model)
-    by_layers = hookable and _layers_use_all(model, weights, inputs, targets)
-    if by_layers:
+    uses = _uses(model, weights, inputs.flatten(0, 1))
+    if uses.by_layers:
         gradients = _by_hooks(model, weights, inputs, targets, differentiable)
         if gradients is not None:
             return gradients
-    if differentiable and (hookable > by_layers or not twice_under_vmap(model)):
-        return _one_by_one(model, weights, inputs, targets)
-    return _by_func(model, weights, inputs, targets, differentiable)
+    if uses.under_vmap if differentiable else uses.own:
+        return _by_func(model, weights, inputs, targets, differentiable)
+    rows = _one_by_one(model, weights, inputs, targets)
+    return rows if differentiable else {name: value.detach() for name, value in rows.items()}
+
+
+def batch_gradient(model: nn.Module, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """Return a batch's mean gradient by plain autograd at the model's own weights, name → (*parameter shape).
+
+    `logits` are the model's outputs with their graph, `targets` class probabilities, both (example, class)."""
+    names, values = zip(*model.named_parameters(), strict=True)
+    with torch.enable_grad():
+        loss = soft_cross_entropy(logits, targets).mean()
+    return dict(zip(names, torch.autograd.grad(loss, values, materialize_grads=True), strict=True))
 
 
 def mixing_layer(model: nn.Module) -> str | None:
@@ -111,27 +123,58 @@ def _hookable(model: nn.Module) -> bool:
     return bool(seen)
 
 
-_CHECKED: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-_FEW_CHECKED = 4  # examples
+@dataclass(frozen=True, slots=True)
+class _Uses:
+    own: bool = False
+    """Whether parameters act only through their own layers' calls."""
+    by_layers: bool = False
+    """Whether hooks on the layers give exact gradients, too."""
+    under_vmap: bool = False
+    """Whether second derivatives under `vmap` are verified, too."""
 
 
-def _layers_use_all(model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor) -> bool:
-    """Whether only the layers' own forward functions use the parameters, tested once per model.
+_KNOWN: WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], _Uses]] = WeakKeyDictionary()
 
-    `F.linear(x, self.head.weight)` calls no hook.  The test compares both ways at slightly moved weights, because a
-    zero weight can hide a use.
-    """
-    if model not in _CHECKED:
-        draws = torch.Generator().manual_seed(0)
-        moved = {}
-        for name, value in weights.items():
-            noise = torch.randn(value.shape, generator=draws, dtype=torch.float64).to(value)
-            moved[name] = value.detach() + 0.03 * (value.detach().square().mean().sqrt() + 0.03) * noise
-        few = [value.detach().flatten(0, 1)[None, :_FEW_CHECKED] for value in (inputs, targets)]
-        fast = _by_hooks(model, moved, few[0], few[1], differentiable=False)
-        slow = {name: value.detach() for name, value in _one_by_one(model, moved, few[0], few[1]).items()}
-        _CHECKED[model] = fast is None or _nearly_equal(fast, slow)  # None: `group_gradients` finds it again
-    return _CHECKED[model]
+
+def _uses(model: nn.Module, weights: Tensors, inputs: Tensor) -> _Uses:
+    """Return how the model uses its parameters, decided again only if the model or the shape of `inputs` (example,
+    *shape) changes."""
+    key = (state(model), tuple(weights), inputs.shape[1:], inputs.dtype, inputs.device)
+    known = _KNOWN.get(model)
+    if known is None or known[0] != key:
+        known = _KNOWN[model] = (key, _decide(model, weights, inputs))
+    return known[1]
+
+
+def _decide(model: nn.Module, weights: Tensors, inputs: Tensor) -> _Uses:
+    """Decide on two examples at slightly moved weights and inputs, because a zero can hide a use."""
+    moved = {name: _moved(value) for name, value in weights.items()}
+    pair = _moved(inputs[[0, -1]])
+    try:
+        traced = trace(model, moved, pair)
+        if not traced.own:
+            return _Uses()
+        if not _hookable(model):
+            return _Uses(own=True, under_vmap=_verified(model))
+        by_layers = separate(traced) and _as_alone(model, moved, pair, traced.logits)
+        return _Uses(own=True, by_layers=by_layers, under_vmap=by_layers)
+    except (*MALFORMED, RuntimeError):  # a model that accepts no two examples
+        return _Uses()
+
+
+def _moved(value: Tensor) -> Tensor:
+    draws = torch.Generator().manual_seed(0)
+    noise = torch.randn(value.shape, generator=draws, dtype=torch.float64).to(value)
+    still = value.detach()
+    return still + 0.03 * (still.square().mean().sqrt() + 0.03) * noise
+
+
+def _as_alone(model: nn.Module, weights: Tensors, pair: Tensor, logits: Tensor) -> bool:
+    """Whether the hooks' gradients of two examples together equal autograd's of each example alone."""
+    targets = logits.detach().roll(1, -1).softmax(-1)
+    fast = _by_hooks(model, weights, pair[:, None], targets[:, None], differentiable=False)
+    slow = _one_by_one(model, weights, pair[:, None], targets[:, None])
+    return fast is None or _nearly_equal(fast, slow)  # None: `group_gradients` finds it again
 
 
 def _nearly_equal(fast: Tensors, slow: Tensors) -> bool:
@@ -147,6 +190,8 @@ def bilinear(layer: nn.Module) -> bool:
     """Whether the layer's weight gradient is a supported bilinear map of its input and its output's gradient: a
     linear layer, or a convolution without groups and with numeric zero padding.
     """
+    if "forward" in vars(layer) or "weight" not in dict(layer.named_parameters(recurse=False)):
+        return False  # a weight that is computed from other parameters
     return type(layer) is nn.Linear or (
         type(layer) is nn.Conv2d
         and layer.groups == 1
@@ -168,7 +213,9 @@ def _by_hooks(
         return hook
 
     handles = [
-        layer.register_forward_hook(keep(path)) for path, layer in model.named_modules() if _has_parameters(layer)
+        layer.register_forward_hook(keep(path), prepend=True)
+        for path, layer in model.named_modules()
+        if has_parameters(layer)
     ]
     flat = inputs.flatten(0, 1)
     if not flat.requires_grad:
@@ -292,12 +339,15 @@ def convolution_backward(
     return result
 
 
-def twice_under_vmap(model: nn.Module) -> bool:
-    return {type(layer) for layer in model.modules() if _has_parameters(layer)} <= set(_VMAPPED)
+def twice_under_vmap(model: nn.Module, weights: Tensors, inputs: Tensor) -> bool:
+    """Whether the model's second derivatives under `vmap` are verified, for `inputs` (example, *shape) and `weights` of
+    these shapes."""
+    return _uses(model, weights, inputs).under_vmap
 
 
-def _has_parameters(layer: nn.Module) -> bool:
-    return next(layer.parameters(recurse=False), None) is not None
+def _verified(model: nn.Module) -> bool:
+    layers = [layer for layer in model.modules() if has_parameters(layer)]
+    return all(type(layer) in _VMAPPED and "forward" not in vars(layer) for layer in layers)
 
 
 def _one_by_one(model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from bench import gradients
 from bench.errors import NotApplicable
-from bench.gradients import conv_weight_gradient, example_gradients, group_gradients, one_hot
+from bench.gradients import batch_gradient, conv_weight_gradient, example_gradients, group_gradients, one_hot
 from bench.models.resnet20 import Resnet20
 
 CLASSES = 4
@@ -417,6 +417,206 @@ def test_weights_used_outside_of_their_layer(way: str, differentiable: bool, gro
             for each in (grouped, expected)
         )
         assert torch.allclose(first, second, rtol=1e-9, atol=1e-12)
+
+
+class _Odd(nn.Module):
+    """Linear layers, used in a way for which hooks on the layers would give wrong gradients."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.first, self.last = way, nn.Linear(1 if way == "time first" else 5, 8), nn.Linear(8, CLASSES)
+        if way == "layer norm":
+            self.norm = nn.GroupNorm(2, 8)
+            nn.init.uniform_(self.norm.weight, 0.5, 2)
+        if way in ("hook before", "faint hook before"):
+            size = 1e-7 if way == "faint hook before" else 3e-4
+            self.last.register_forward_pre_hook(lambda layer, h: h[0] * (1 + size * layer.weight.norm()))
+        if way == "hook behind":
+            self.last.register_forward_hook(lambda layer, _, z: z * (1 + 1e-7 * layer.weight.norm()))
+        if way == "forward replaced":
+            self.last.forward = self._faint_head  # type: ignore[method-assign, assignment]
+
+    def _faint_head(self, h: Tensor) -> Tensor:
+        return F.linear(h, self.last.weight * (1 + 1e-7 * self.last.weight.norm()), self.last.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.last(self._behind(torch.tanh(self._hidden(x))))
+        match self.way:
+            case "faint":
+                return logits + 1e-7 * F.linear(self._hidden(x), self.last.weight)
+            case "forward called":
+                return logits + 1e-7 * self.last.forward(self._hidden(x))
+            case "neighbours":
+                return logits + 1e-6 * logits.roll(1, 0)
+        return logits
+
+    def _hidden(self, x: Tensor) -> Tensor:
+        hidden: Tensor
+        match self.way:
+            case "time first":  # (time, example, feature)
+                hidden = self.first(x.t()[..., None]).sum(0)
+            case "named argument":
+                hidden = self.first(input=x)
+            case _:
+                hidden = self.first(x)
+        return hidden
+
+    def _behind(self, h: Tensor) -> Tensor:
+        match self.way:
+            case "layer norm":
+                return F.layer_norm(h, (8,), self.norm.weight, self.norm.bias)
+            case "mean taken off":
+                return h - 1e-4 * h.mean(0)
+            case "constant of the batch":
+                return h / h.detach().std()
+            case "detached":
+                return h.detach()
+        return h
+
+
+ODD = (
+    "time first",
+    "faint",
+    "forward called",
+    "forward replaced",
+    "faint hook before",
+    "hook behind",
+    "named argument",
+    "layer norm",
+    "mean taken off",
+    "constant of the batch",
+    "neighbours",
+    "detached",
+)
+
+
+def _odd(way: str, groups: int, dtype: torch.dtype) -> tuple[nn.Module, dict[str, Tensor], Tensor, Tensor]:
+    torch.manual_seed(0)
+    model = _Odd(way).to(dtype)
+    inputs, targets = torch.randn(groups, 2, 5).to(dtype), torch.randn(groups, 2, CLASSES).softmax(-1).to(dtype)
+    return model, {name: value.detach().clone() for name, value in model.named_parameters()}, inputs, targets
+
+
+def _energy(gradients: dict[str, Tensor]) -> Tensor:
+    return torch.stack([value.square().sum() for value in gradients.values()]).sum()
+
+
+@pytest.mark.parametrize("way", ODD)
+def test_odd_uses_of_layers_are_found(way: str) -> None:
+    """Equal to autograd for one group and for three, with and without a graph; the derivatives are autograd's, too."""
+    for groups, differentiable in ((1, False), (3, False), (1, True), (3, True)):
+        model, weights, inputs, targets = _odd(way, groups, torch.float64)
+        targets.requires_grad_(differentiable)
+        inputs.requires_grad_(differentiable)
+        result = group_gradients(model, weights, inputs, targets, differentiable=differentiable)
+        expected = _oracle(model, weights, inputs, targets, graph=differentiable)
+        torch.testing.assert_close(result, expected, rtol=1e-11, atol=1e-14)
+        assert differentiable or not any(value.requires_grad for value in result.values())
+        if differentiable:
+            both = (
+                torch.autograd.grad(_energy(each), (inputs, targets), materialize_grads=True)
+                for each in (result, expected)
+            )
+            for ours, theirs in zip(*both, strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-14)
+
+
+def test_a_hook_that_uses_a_weight_is_found_in_single_precision() -> None:
+    model, weights, inputs, targets = _odd("hook before", 3, torch.float32)
+    result = group_gradients(model, weights, inputs, targets)
+    exact = {name: value.double() for name, value in weights.items()}
+    expected = _oracle(model.double(), exact, inputs.double(), targets.double())
+    torch.testing.assert_close(result, {name: v.float() for name, v in expected.items()}, rtol=3e-5, atol=1e-7)
+
+
+class _Recursive(nn.Linear):
+    def forward(self, x: Tensor, deep: bool = True) -> Tensor:
+        inner: Tensor = self(x, False) if deep else x
+        return super().forward(torch.tanh(inner))
+
+
+def test_the_test_of_a_model_leaves_it_as_it_was() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(_Recursive(5, 5), nn.Linear(5, CLASSES)).double()
+    _, _, inputs, targets = _odd("plain", 3, torch.float64)
+    trained = {name: value.detach() for name, value in model[1].named_parameters(prefix="1")}
+    before = dict(model.named_parameters())
+    result = group_gradients(model, trained, inputs, targets)
+    torch.testing.assert_close(result, _oracle(model, trained, inputs, targets), rtol=1e-10, atol=1e-14)
+    assert all(value is before[name] for name, value in model.named_parameters())
+    assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in model.modules())
+
+
+class _Switched(nn.Module):
+    """A head by its layer's call in eval mode, and by function in training mode or by a flag."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flag, self.first, self.last = False, nn.Linear(5, 8), nn.Linear(8, CLASSES)
+        self.between = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.between(torch.tanh(self.first(x)))
+        if self.training or self.flag:
+            return F.linear(h, self.last.weight, self.last.bias)
+        logits: Tensor = self.last(h)
+        return logits
+
+
+class _Mixing(nn.Identity):
+    def forward(self, h: Tensor) -> Tensor:
+        return h - h.mean(0)
+
+
+def _train(model: _Switched) -> None:
+    model.train()
+
+
+def _flag(model: _Switched) -> None:
+    model.flag = True
+
+
+def _hook(model: _Switched) -> None:
+    model.last.register_forward_pre_hook(lambda layer, h: h[0] * layer.weight.norm())
+
+
+def _forward(model: _Switched) -> None:
+    model.between.forward = lambda h: h * model.last.weight.norm()  # type: ignore[method-assign, assignment]
+
+
+def _layer(model: _Switched) -> None:
+    model.between = _Mixing()
+
+
+@pytest.mark.parametrize("change", [_train, _flag, _hook, _forward, _layer])
+def test_a_changed_model_is_tested_again(change: Callable[[_Switched], None]) -> None:
+    torch.manual_seed(0)
+    model = _Switched().double().eval()
+    _, _, inputs, targets = _odd("faint", 3, torch.float64)
+    weights = {name: value.detach().clone() for name, value in model.named_parameters()}
+    for _ in range(2):
+        result = group_gradients(model, weights, inputs, targets)
+        torch.testing.assert_close(result, _oracle(model, weights, inputs, targets), rtol=1e-10, atol=1e-14)
+        change(model)
+
+
+def test_a_parameter_in_a_closure_is_refused() -> None:
+    model, weights, inputs, targets = _odd("plain", 3, torch.float64)
+    assert isinstance(model, _Odd)
+    held = model.last.weight
+    model.last.register_forward_hook(lambda _, arguments, z: z + arguments[0] @ held.t())
+    with pytest.raises(NotApplicable, match=r"its parameter 'last.weight' through a closure.*read it from self"):
+        group_gradients(model, weights, inputs, targets)
+
+
+def test_a_batchs_gradient_takes_one_pass_at_the_models_own_weights() -> None:
+    model, weights, inputs, targets = _odd("mean taken off", 1, torch.float64)
+    passes: list[int] = []
+    model.register_forward_hook(lambda *_: passes.append(1))
+    result = batch_gradient(model, model(inputs[0]), targets[0])
+    assert passes == [1]
+    expected = _oracle(model, weights, inputs, targets)
+    torch.testing.assert_close(result, {name: value[0] for name, value in expected.items()}, rtol=1e-12, atol=1e-15)
 
 
 def test_ordinary_layers_keep_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ FOLDERS: dict[str, str] = PROJECT["tool"]["setuptools"]["package-dir"]
 
 # A file imports only its own layer or lower ones; circles are refused everywhere.
 LAYERS = (
-    ("bench", "errors", "sanitize", "points", "rng", "kinds", "trip", "cell", "epsilon", "unpickle", "device"),
+    ("bench", "errors", "sanitize", "points", "rng", "kinds", "trip", "cell", "epsilon", "unpickle", "device", "uses"),
     ("parameters", "registry", "gradients", "record"),
     ("datasets", "models", "defenses", "attacks"),
     ("federated", "scoring", "pictures", "ceilings"),

@@ -110,7 +110,7 @@ def _mean_gradients(
         for name, value in local.items()
     }
     with torch.enable_grad():
-        if twice_under_vmap(model):
+        if twice_under_vmap(model, {name: value[0] for name, value in leaves.items()}, inputs.flatten(0, 1)):
             gradients = vmap(grad(_loss), in_dims=(0, None, 0, 0))(leaves, model, inputs, targets)
         else:
             gradients = _one_by_one(leaves, model, inputs, targets, graph)

@@ -1,0 +1,145 @@
+"""Uses of a model's parameters, read from autograd's graph of a forward pass.
+
+Gradients by layers need two properties.  A parameter acts only through its own layer's call: during such calls the
+parameters are constants, so that a path from the logits to a parameter is another use.  An example stays in its rows of
+axis 0: the derivatives between two examples are exactly zero.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bench.errors import NotApplicable
+
+Tensors = Mapping[str, Tensor]
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_PLAIN = frozenset((bool, int, float, str))
+
+
+@dataclass(slots=True)
+class Trace:
+    """A forward pass on two examples."""
+
+    inputs: Tensor
+    """The examples, (2, *shape)."""
+    logits: Tensor = field(default_factory=lambda: torch.zeros(()))
+    """The model's output."""
+    calls: list[tuple[Any, Any]] = field(default_factory=list)
+    """First argument and output of each call of a layer with parameters."""
+    own: bool = False
+    """Whether the parameters act on the logits only through their own layers' calls."""
+
+
+def trace(model: nn.Module, weights: Tensors, inputs: Tensor) -> Trace:
+    """Trace a pass on `inputs` (2, *shape) at `weights`.  Raises `NotApplicable` if the model uses a parameter that
+    `functional_call` cannot replace."""
+    result = Trace(inputs.detach().clone().requires_grad_())
+    leaves = {name: value.detach().clone().requires_grad_() for name, value in weights.items()}
+    handles = [handle for layer in model.modules() if has_parameters(layer) for handle in _watched(layer, result.calls)]
+    try:
+        with torch.enable_grad():
+            result.logits = functional_call(model, leaves, (result.inputs.clone(),))
+    finally:
+        for handle in handles:
+            handle.remove()
+    fixed = {name: value for name, value in model.named_parameters() if name in weights}
+    if name := reached(result.logits, fixed):
+        raise NotApplicable(bypass(name))
+    result.own = reached(result.logits, leaves) is None
+    return result
+
+
+def bypass(name: str) -> str:
+    """Return the error line for a parameter that keeps its value when the model gets other weights."""
+    return f"the model uses its parameter {name!r} through a closure, so a copy does not replace it; read it from self"
+
+
+def has_parameters(layer: nn.Module) -> bool:
+    return next(layer.parameters(recurse=False), None) is not None
+
+
+def bare(layer: nn.Module) -> bool:
+    """Whether the layer's call is its class's `forward` alone, without hooks."""
+    return "forward" not in vars(layer) and not any(getattr(layer, name) for name in HOOKS)
+
+
+def reached(outputs: Tensor, tensors: Tensors) -> str | None:
+    """Return the name of a tensor in the autograd graph behind `outputs`; None if the graph has none of `tensors`."""
+    names = {id(value): name for name, value in tensors.items()}
+    return next((names[id(leaf)] for leaf in _leaves(outputs) if id(leaf) in names), None)
+
+
+def separate(traced: Trace) -> bool:
+    """Whether each example stays in its rows of axis 0, in the logits and in every layer's input and output."""
+    calls = [call for call in traced.calls if all(isinstance(value, Tensor) for value in call)]
+    batched = all(len(a) % 2 == 0 and len(z) % 2 == 0 and z.requires_grad for a, z in calls)
+    if len(calls) < len(traced.calls) or not batched or len(traced.logits) != 2:
+        return False
+    inputs, outputs = [a for a, _ in calls], [z for _, z in calls]
+    return all(
+        not _touches(inputs, [traced.inputs], example) and not _touches([traced.logits], outputs, example)
+        for example in (0, 1)
+    )
+
+
+def state(model: nn.Module) -> list[Hashable]:
+    """Return values that change with the model's layers, modes, hooks, and plain attributes of a user's classes."""
+    parts: list[Hashable] = []
+    for layer in model.modules():
+        own = vars(layer)
+        hooks = [key for name in HOOKS if own[name] for key in own[name]]  # torch never uses a key again
+        parts += (ref(layer), layer.training, own.get("forward"), *hooks)
+        if not type(layer).__module__.startswith("torch."):
+            parts += [value for value in own.values() if type(value) in _PLAIN]
+    return parts
+
+
+def _watched(layer: nn.Module, calls: list[tuple[Any, Any]]) -> Iterator[Any]:
+    """Make a layer's parameters constants between its last hook before and its first hook behind a call."""
+    live: list[dict[str, Any]] = []  # a layer may call itself
+
+    def enter(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
+        del arguments
+        live.append(dict(layer._parameters))
+        layer._parameters.update({name: value if value is None else value.detach() for name, value in live[-1].items()})
+
+    def leave(layer: nn.Module, arguments: tuple[Any, ...], out: Any) -> None:
+        layer._parameters.update(live.pop())
+        calls.append((arguments[0] if arguments else None, out))
+
+    yield layer.register_forward_pre_hook(enter)
+    yield layer.register_forward_hook(leave, prepend=True, always_call=True)
+
+
+def _leaves(outputs: Tensor) -> Iterator[Tensor]:
+    """Yield the leaves of the autograd graph behind `outputs`."""
+    waiting, seen = [outputs.grad_fn], set[Any]()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name() == "torch::autograd::AccumulateGrad":
+            yield node.variable  # type: ignore[attr-defined]
+        waiting += [behind for behind, _ in node.next_functions]
+
+
+def _touches(outputs: Iterable[Tensor], inputs: list[Tensor], example: int) -> bool:
+    """Whether the example's rows of any output have a derivative to the other example's rows of any input."""
+    draws = torch.Generator().manual_seed(example)
+    sums = []
+    for output in outputs:
+        rows = _rows(output, example)
+        sums.append((rows * torch.rand(rows.shape, generator=draws, dtype=torch.float64).to(rows)).sum())
+    slopes = torch.autograd.grad(sums, inputs, retain_graph=True, allow_unused=True)
+    return any(slope is not None and bool(_rows(slope, 1 - example).any()) for slope in slopes)
+
+
+def _rows(value: Tensor, example: int) -> Tensor:
+    """Return the example's rows of axis 0, an equal part for each of two examples."""
+    return value.chunk(2)[example]
