@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from opacus import GradSampleModule
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -94,6 +95,66 @@ def test_models_of_the_project_are_stacks_and_others_fall_back() -> None:
     tied = nn.Linear(6, 6)
     assert stack(nn.Sequential(tied, nn.ReLU(), tied)) is None
     assert stack(nn.Sequential(nn.Linear(6, 6), nn.Dropout()).train()) is None
+
+
+class _Residual(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        z: Tensor = super().forward(x)
+        return z + x[:, :CLASSES]
+
+
+class _Shifted(nn.MaxPool2d):
+    def forward(self, x: Tensor) -> Tensor:
+        z: Tensor = super().forward(x)
+        return z.sin()
+
+
+class _Scaled(nn.Flatten):
+    def forward(self, x: Tensor) -> Tensor:
+        return 3 * super().forward(x)
+
+
+class _Skipped(nn.Dropout):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.cos()
+
+
+def _altered(way: str) -> nn.Module:
+    head = nn.Linear(12, CLASSES)
+    if way == "residual":
+        return _Residual(nn.Flatten(), head)
+    if way == "pooling":
+        return nn.Sequential(_Shifted(1), nn.Flatten(), head)
+    if way == "flattening":
+        return nn.Sequential(_Scaled(), head)
+    if way == "dropout":
+        return nn.Sequential(nn.Flatten(), _Skipped(), head)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 12), nn.Tanh(), head)
+    if way == "forward":
+        head.forward = lambda x: F.linear(x.square(), head.weight, head.bias)  # type: ignore[method-assign, assignment]
+    elif way == "hook":
+        head.register_forward_hook(lambda layer, _, z: z * layer.weight.norm())
+    elif way == "hook before the model":
+        model.register_forward_pre_hook(lambda _, arguments: (arguments[0] * 2,))
+    elif way == "weight norm":
+        model[1] = nn.utils.weight_norm(nn.Linear(12, 12))
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+@pytest.mark.parametrize(
+    "way", ["residual", "pooling", "flattening", "dropout", "forward", "hook", "hook before the model", "weight norm"]
+)
+def test_a_model_with_more_than_its_layers_is_no_stack(way: str) -> None:
+    torch.manual_seed(1)
+    model = _altered(way).double().eval()
+    weights = {key: value.detach().expand(CLIENTS, *value.shape) for key, value in model.named_parameters()}
+    shape = (12,) if way == "residual" else (1, 3, 4)
+    inputs = torch.rand(CLIENTS, EXAMPLES, *shape, dtype=torch.float64)
+    labels = torch.randint(CLASSES, (CLIENTS, EXAMPLES))
+    expected = {key: value.mean(1) for key, value in slow(model, weights, inputs, labels).items()}
+    found = network(model).gradients(weights, inputs, labels).mean()
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", ["fed-cnn", "mlp"])

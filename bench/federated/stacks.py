@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from bench.defenses.base import Tensors
 from bench.gradients import bilinear, convolution_backward
+from bench.uses import bare, has_parameters
 
 _FEW_CHANNELS = 3  # input channels up to which unfolded columns beat a grouped convolution (BENCHMARKS.md)
 # Layers without parameters which treat each example separately and accept any leading axes.
@@ -139,8 +140,10 @@ class StackGradients:
 
 
 def stack(model: nn.Module) -> Stack | None:
-    """Return the model as a stack; None for unsupported layers, weights shared between layers, or no weights."""
-    if not isinstance(model, nn.Sequential):
+    """Return the model as a stack; None for unsupported layers, hooks, weights shared between layers, or no weights."""
+    if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
+        return None
+    if has_parameters(model) or not all(bare(module) for module in model.modules()):
         return None
     parts: list[_Layer | Callable[[Tensor], Tensor]] = []
     owners: set[int] = set()
@@ -158,16 +161,16 @@ def stack(model: nn.Module) -> Stack | None:
 
 
 def _part(path: str, module: nn.Module) -> "_Layer | Callable[[Tensor], Tensor] | None":
-    if isinstance(module, nn.Linear | nn.Conv2d) and bilinear(module):
+    if isinstance(module, nn.Linear | nn.Conv2d) and bilinear(module):  # no subclass: `forward` may differ
         bias = None if module.bias is None else f"{path}.bias"
         return _Layer(f"{path}.weight", bias, module)
-    if isinstance(module, nn.MaxPool2d):
+    if type(module) is nn.MaxPool2d:
         return _max_pool(module)
-    if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1):
+    if type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
         return nn.Flatten(2)
     if type(module) in _PLAIN:
         return _out_of_place(module)
-    if isinstance(module, nn.Dropout) and not module.training:
+    if type(module) is nn.Dropout and not module.training:
         return nn.Identity()
     return None
 
