@@ -29,12 +29,12 @@ from bench.attacks.base import Attack
 from bench.datasets.base import Group
 from bench.device import repeatable
 from bench.errors import BenchError, NotApplicable
-from bench.gradients import group_gradients, one_hot
+from bench.gradients import batch_gradient, one_hot
 from bench.kinds.known import of_shape
 from bench.own import coerce
 from bench.own.check import Check, check
 from bench.own.coerce import ZERO_TO_ONE, Range, Values
-from bench.own.copies import plain_copy
+from bench.own.copies import plain_copy, unwrapped
 from bench.own.flower import from_flower
 from bench.own.frames import Frames, frames
 from bench.own.given import build, open_reading, reading, save_reading
@@ -54,6 +54,7 @@ from bench.scoring.score import Scores
 from bench.scoring.score import score as score_examples
 from bench.sweep.session import chosen_device
 from bench.trip import Budget, Reading, Reconstruction
+from bench.uses import bypass, reached
 
 __all__ = (
     "SGD",
@@ -78,21 +79,24 @@ NO_PUBLIC = "a uniform grey, as no public examples were given; a real prior is n
 def gradient(model: nn.Module, inputs: Values, labels: Values) -> dict[str, Tensor]:
     """Return the mean cross-entropy gradient over a batch, name → (*shape), from a copy of the model in eval mode.
 
-    `inputs` are (example, *shape), `labels` (example,).  Raises `BenchError` for inputs or labels unfit for the model.
+    `inputs` are (example, *shape), `labels` (example,).  The gradient is plain autograd's over the whole batch.  Raises
+    `BenchError` for inputs or labels unfit for the model, and for a model whose copy uses the original's parameters.
     """
     refuse_batch_statistics(model)
     module = plain_copy(model)
-    weights = {name: value.detach() for name, value in module.named_parameters()}
-    x = coerce.tensor(inputs, "inputs").to(next(iter(weights.values())).dtype)
+    module.requires_grad_()
+    x = coerce.tensor(inputs, "inputs").to(next(module.parameters()).dtype)
     try:
-        with torch.no_grad():
-            classes = module(x).shape[-1]
+        with torch.enable_grad():
+            logits = module(x.clone())
+            classes = logits.shape[-1]
     except (RuntimeError, ValueError, IndexError) as error:
         wrong = f"{tuple(x.shape)}, (example, *shape): {first_line(error)}"
         raise BenchError(f"the model takes no inputs of shape {wrong}") from None
     targets = one_hot(coerce.labels(labels, len(x), classes), classes, x.dtype)
-    gradients = group_gradients(module, weights, x[None], targets[None])
-    return {name: value[0].detach() for name, value in gradients.items()}
+    if name := reached(logits, dict(unwrapped(model).named_parameters())):
+        raise BenchError(bypass(name))
+    return batch_gradient(module, logits, targets)
 
 
 def attack(

@@ -1,6 +1,7 @@
 """A gradient or an update from one's own loop never ends in a silent "nothing leaks"."""
 
 import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 from bench import api
 from bench.errors import BenchError
@@ -319,6 +321,107 @@ def test_who_knows_the_defense_gets_more(model: nn.Module, digits: tuple[Tensor,
         mse = (found.inputs[:, 0] - x).square().flatten(1).mean(1)
         leaked.append(int((mse < 1e-2).sum()))
     assert leaked[0] < leaked[1]
+
+
+# --- models whose layers are not what they seem --------------------------------------------------------
+
+
+def _computed(kind: str) -> nn.Module:
+    """A network with a weight which is computed from other parameters before each call of its layer."""
+    torch.manual_seed(1)
+    first: nn.Module = nn.Linear(64, 16)
+    if kind == "weight_norm":
+        first = nn.utils.weight_norm(first)
+    elif kind == "spectral_norm":
+        first = nn.utils.spectral_norm(first)
+    else:
+        prune.l1_unstructured(first, "weight", 0.3)
+    return nn.Sequential(nn.Flatten(), first, nn.Sigmoid(), nn.Linear(16, 10)).eval()
+
+
+def _autograd(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    names, values = zip(*model.named_parameters(), strict=True)
+    slopes = torch.autograd.grad(F.cross_entropy(model(x), y), values, materialize_grads=True)
+    return dict(zip(names, slopes, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+@pytest.mark.parametrize("kind", ["weight_norm", "spectral_norm", "pruned"])
+@pytest.mark.parametrize("used", [False, True])
+def test_a_computed_weight_is_copied(kind: str, used: bool, digits: tuple[Tensor, Tensor]) -> None:
+    net, x, y = _computed(kind), digits[0][:1], digits[1][:1]
+    if used:
+        net(x)
+    sent = api.gradient(net, x, y)
+    torch.testing.assert_close(sent, _autograd(net, x, y))
+    reading = read(net, digits, sent)
+    assert api.check(reading, x, y).explained
+    for _ in range(2):  # a pass leaves no graph behind
+        assert api.attack(reading, "dlg", evaluations=3).inputs.shape == (1, 1, *SHAPE)
+
+
+class _Elsewhere(nn.Module):
+    """A head that is held by a closure; `way`: the layer, or its parameters."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.head = head = nn.Linear(64, 10)
+        if way == "layer":
+            self.use = lambda x: F.linear(x, head.weight, head.bias)
+        else:
+            self.use = partial(F.linear, weight=head.weight, bias=head.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.use(x.flatten(1))
+
+
+def test_a_parameter_that_a_copy_does_not_replace_is_refused(digits: tuple[Tensor, Tensor]) -> None:
+    x, y = digits[0][:2], digits[1][:2]
+    line = (
+        r"uses its parameter 'head.(weight|bias)' through a closure, so a copy does not replace it; read it from self"
+    )
+    net, copied = _Elsewhere("layer"), _Elsewhere("parameters")
+    for refused in (lambda: api.gradient(net, x, y), lambda: read(net, digits, _autograd(net, x, y))):
+        with pytest.raises(BenchError, match=line):
+            refused()
+    # `deepcopy` follows a partial, so the copy alone has the right gradient
+    sent = api.gradient(copied, x, y)
+    torch.testing.assert_close(sent, _autograd(copied, x, y))
+    with pytest.raises(BenchError, match=line):
+        read(copied, digits, sent)
+
+
+class _Faint(nn.Module):
+    """A body that is not trained, a faint use of the head by function, and logits that hang on the whole batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(64, 8), nn.Linear(8, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.body(x.flatten(1))).detach()
+        logits: Tensor = self.head(h) + 1e-7 * F.linear(h, self.head.weight)
+        return logits - 0.5 * logits.mean(0)
+
+
+def test_a_batchs_gradient_is_autograds_for_every_model(digits: tuple[Tensor, Tensor]) -> None:
+    torch.manual_seed(0)
+    net, x, y = _Faint().double(), digits[0][:3].double(), digits[1][:3]
+    torch.testing.assert_close(api.gradient(net, x, y), _autograd(net, x, y), rtol=1e-12, atol=1e-15)
+
+
+def test_readings_of_a_model_that_mixes_examples_do_not_disturb_each_other(digits: tuple[Tensor, Tensor]) -> None:
+    class Mixing(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = super().forward(x)
+            return logits - 0.5 * logits.softmax(0)
+
+    net, x, y = Mixing(*deep()), digits[0][:6].unflatten(0, (3, 2)), digits[1][:6].unflatten(0, (3, 2))
+    each = [_autograd(net, *pair) for pair in zip(x, y, strict=True)]
+    sent = {name: torch.stack([one[name] for one in each]) for name in each[0]}
+    checked = api.check(read(net, digits, sent, batch=2), x, y)
+    assert checked.explained, checked.line
+    assert checked.cosine == pytest.approx(1, abs=1e-5)
 
 
 # --- what an adversary got past the check, each now told ------------------------------------------------

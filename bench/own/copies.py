@@ -1,10 +1,16 @@
-"""A copy of a user's model for attackers: without wrappers and trainer hooks, in eval mode."""
+"""A copy of a user's model for attackers: without wrappers and trainer hooks, in eval mode.
+
+A layer's weight may be computed from other parameters before each call (`weight_norm`, pruning), and is then a tensor
+with a graph, which `deepcopy` refuses.  The copy drops such graphs after each pass.
+"""
 
 import copy
 from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+
+from bench.uses import HOOKS
 
 _WRAPPERS = {
     "GradSampleModule": "_module",
@@ -12,15 +18,18 @@ _WRAPPERS = {
     "DistributedDataParallel": "module",
     "OptimizedModule": "_orig_mod",
 }
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _TRAINERS = ("opacus",)  # packages with hooks which keep state for a later backward pass
 
 
 def plain_copy(model: nn.Module) -> nn.Module:
     """Copy a user's model to the CPU in eval mode, without wrappers and hooks; frozen parameters stay frozen."""
-    module = copy.deepcopy(unwrapped(model)).cpu().eval()
+    plain = unwrapped(model)
+    computed = {id(value): value.detach().clone() for _, _, value in _computed(plain)}
+    module = copy.deepcopy(plain, dict[int, Any](computed)).cpu().eval()
+    if computed and _drop_graphs not in module._forward_hooks.values():
+        module.register_forward_hook(_drop_graphs)
     for layer in module.modules():
-        for name in _HOOKS:
+        for name in HOOKS:
             hooks = getattr(layer, name)
             for key in [key for key, hook in hooks.items() if _origin(hook) in _TRAINERS]:
                 del hooks[key]
@@ -36,6 +45,22 @@ def unwrapped(model: nn.Module) -> nn.Module:
     while (name := _WRAPPERS.get(type(model).__name__)) and isinstance(inner := getattr(model, name), nn.Module):
         model = inner
     return model
+
+
+def _computed(module: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
+    """List the tensors which are plain attributes of a layer, neither parameters nor buffers."""
+    return [
+        (layer, name, value)
+        for layer in module.modules()
+        for name, value in vars(layer).items()
+        if isinstance(value, Tensor)
+    ]
+
+
+def _drop_graphs(module: nn.Module, arguments: Any, out: Any) -> None:
+    del arguments, out
+    for layer, name, value in _computed(module):
+        setattr(layer, name, value.detach())
 
 
 def _origin(hook: Any) -> str:

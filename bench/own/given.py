@@ -1,6 +1,5 @@
 """A user's gradient or weight update as a reading for attacks, and reading files on disk."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from os import PathLike
@@ -16,7 +15,7 @@ from bench.kinds.known import of_shape
 from bench.models.base import Model
 from bench.own import coerce, files
 from bench.own.coerce import ZERO_TO_ONE, Range, Values
-from bench.own.copies import plain_copy
+from bench.own.copies import plain_copy, unwrapped
 from bench.own.defended import Chosen, defended
 from bench.own.local import SGD
 from bench.own.repeats import granted_labels
@@ -27,6 +26,7 @@ from bench.own.weights import (
     named_state,
     of_trained,
     refuse_batch_statistics,
+    refuse_closures,
     refuse_weights,
 )
 from bench.points import point
@@ -122,6 +122,8 @@ def reading(
     module = _module(model, meta, update)
     of_data = of_shape(meta.shape, kind, integers=coerce.integers(public, "public"))
     check_model(module, meta.shape, classes)
+    if isinstance(model, nn.Module):
+        refuse_closures(unwrapped(model), module, meta.shape)
     parameters, values = _values(update, module, meta)
     inputs, input_labels = _public(public, public_labels, meta, of_data)
     trained = None if after is None else local
@@ -247,7 +249,8 @@ def open_reading(
     fields = asdict(meta)
     protocol = {name: fields.pop(name) for name in ("momentum", "weight_decay", "ragged")}
     if frozen := fields.pop("frozen"):
-        model = copy.deepcopy(model)
+        model, own = plain_copy(model), unwrapped(model)
+        refuse_closures(own, model, meta.shape)
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name not in frozen)
     examples = fields.pop("client_examples") or meta.batch * meta.steps

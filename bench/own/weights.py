@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from bench.errors import BenchError
 from bench.gradients import mixing_layer
 from bench.own.coerce import Values, tensor
 from bench.record.checkpoints import fit
 from bench.sanitize import first_line
+from bench.uses import bypass, reached
 
 _PREFIXES = ("module.", "_module.", "_orig_mod.")  # wrappers' prefixes
 _SAME = 0.999  # cosine above which "gradients" are the weights
@@ -32,6 +34,18 @@ def check_model(module: nn.Module, shape: tuple[int, ...], classes: int) -> None
     if not isinstance(outputs, Tensor) or tuple(outputs.shape) != (1, classes):
         given = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise BenchError(f"the model gives {given} for one example; expected logits (1, {classes}), one a class")
+
+
+def refuse_closures(model: nn.Module, module: nn.Module, shape: tuple[int, ...]) -> None:
+    """Raise `BenchError` if the copy `module` uses a parameter of the original `model`, or if other weights cannot
+    replace the copy's.  An input has `shape`."""
+    leaves = {name: value.detach().requires_grad_() for name, value in module.named_parameters()}
+    like = next(iter(leaves.values()), torch.zeros(0))
+    with torch.enable_grad():
+        outputs = functional_call(module, leaves, (torch.zeros((1, *shape), dtype=like.dtype),))
+    for held in (model, module):
+        if name := reached(outputs, dict(held.named_parameters())):
+            raise BenchError(bypass(name))
 
 
 def load_state(module: nn.Module, state: Mapping[str, Tensor] | None, what: str) -> dict[str, Tensor]:
