@@ -16,9 +16,9 @@ _SPREAD = 3.0  # of the logits over their variables
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Search space for original examples and their mixing matrix. An original's variables are its variables in `inner`,
-    then the `examples` logits of its matrix row. Variables and inputs both have the shape (..., example, value +
-    examples)."""
+    """Search space for original examples and their mixing matrix. The variables of an original are its variables in
+    `inner`, and the logits of its row in the matrix (one per original). Variables and inputs both have the shape (...,
+    example, value + examples)."""
 
     inner: Space
     """Search space for an original's inputs."""

@@ -52,7 +52,7 @@ def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth(ByReading):
-    """The true examples of readings at a point, for each position in the batch."""
+    """The true examples behind readings at a point."""
 
     inputs: Tensor = field(metadata=READING)
     """(reading, example, *shape): inputs in [0, 1]."""

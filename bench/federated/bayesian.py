@@ -123,8 +123,9 @@ class Accountant:
         }
 
     def _estimates(self, moved: Tensor, level: str) -> list[np.ndarray]:
-        """Return the cost (order,) of each group: a client's batch, or the round. `moved` are the distances of
-        `_distances`, divided by the noise variance."""
+        """Return the privacy cost (order,) of each group: a client's batch, or all clients of the round. `moved`
+        (group, row) are the squared distances that a group's mean moves without a row, divided by the noise variance.
+        `level` gives the sampling rate."""
         rounds = self.stages.setting.rounds if self.config.dependent else 1
         moments = bayesian.log_moments(
             moved.flatten().double().cpu().numpy(), q=self._rate(level), formula=self.config.formula

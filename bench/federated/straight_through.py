@@ -89,8 +89,9 @@ def _same(plain: StraightThrough, own: StraightThrough, probe: Tensors, state: S
 def _expected(
     transform: Transform, tensors: Tensors, state: State, context: Context, *, stated: bool = True
 ) -> tuple[dict[str, Tensor], State]:
-    """Return `expected` of the transform, or the mean of `update` over fixed draws (`CentralDraws`). The second result
-    is the next state, for a mean the first draw's. `stated` False always takes the mean."""
+    """Return the mean output of the transform over its draws, and the next state. The mean is `expected` of the
+    transform if defined and `stated` is True, and otherwise a mean of `update` over fixed draws (`CentralDraws`). The
+    next state then comes from the first of these draws."""
     draws = CentralDraws(lead=context.lead, parts=PARTS)
     central = replace(context, draws=CentralDraws(lead=context.lead))
     known = transform.expected(tensors, state, central) if stated else None

@@ -123,7 +123,7 @@ def _of_rates(
 
 
 def _tries(reading: Reading, inputs: Tensor, labels: Tensor) -> Iterator[tuple[str, Callable[[], dict[str, Tensor]]]]:
-    """Yield (mistake, function that returns the update under this mistake) for all other mistakes."""
+    """Yield (mistake, function that returns the update under this mistake) for mistakes with a known learning rate."""
     if reading.description is not None:
         yield (
             "the defense is declared and was not applied; leave it out",

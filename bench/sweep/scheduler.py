@@ -132,8 +132,8 @@ class Scheduler:
         return sum(map(self._cost, self._ready[data])) / (1 + workers)
 
     def _half(self, worker: str) -> CellGroup | None:
-        """Take the later half of the longest queue of another worker; a cascade stays with one worker. None if no other
-        worker has a queue."""
+        """Take the later half of the longest queue of another worker; a cascade stays with one worker. The result is
+        None if no other worker has a queue."""
         others = [queue for name, queue in self._queues.items() if queue and name != worker]
         if not others:
             return None

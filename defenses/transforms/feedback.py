@@ -39,13 +39,14 @@ class RememberUnsent(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State]:
-        """Return `KeepLargest.smoothed` for p, and the memory p minus the result."""
+        """Return `KeepLargest.smoothed` for p = memory + gradient, and as memory p minus the result."""
         whole = {name: tensor + state[name].to(tensor) for name, tensor in tensors.items()}
         sent, _ = KeepLargest(share=self.share).smoothed(whole, state, context, width)
         return sent, {name: (value - sent[name]).detach() for name, value in whole.items()}
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """Return `KeepLargest.simulate` in round 0, where m = 0, and None later, because attackers do not know m."""
+        """Return the candidate at the coordinates that the reading keeps, in round 0; None in later rounds. In later
+        rounds, the memory m is not 0, and attackers do not know it."""
         if context.round:
             return None
         return KeepLargest(share=self.share).simulate(tensors, observed, context)
