@@ -308,8 +308,8 @@ class Trial:
     def best(
         self, scaling: Scaling, words: str, widths: Iterable[float], ridges: Sequence[float], count: int
     ) -> Choice:
-        """Fit every kernel width in `widths` with every λ in `ridges` on at most `count` simulations. Return the
-        regression with the least error on held-out simulations. `words` describe `scaling`."""
+        """Fit a regression for every kernel width in `widths` with every ridge in `ridges`, on at most `count`
+        simulations. Return the regression with the least error on held-out simulations. `words` describe `scaling`."""
         rows = slice(0, min(count, self.fitted))
         features, others = (scaling(self.simulated.vectors[at]) for at in (rows, slice(self.fitted, None)))
         products, across = features @ features.T, others @ features.T

@@ -74,7 +74,7 @@ class FedAlphaCdp(Defense):
         )
 
     def schedule(self, setting: Setting) -> Schedule:
-        """Return σ_t as a function of the round, or of the local step if `by` = "step"."""
+        """Return the noise multiplier σ as a function of the round, or of the local step if `by` = "step"."""
         count = setting.rounds * (setting.steps if self.by == "step" else 1)
         if self.decay == "as-published":
             return AsPublished(steps=count)

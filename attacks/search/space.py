@@ -72,7 +72,8 @@ class Spectrum:
         return self.inputs(u), 0.5 * (u * u).sum(-1)
 
     def transposed(self, gradient: Tensor) -> Tensor:
-        """Turn a gradient by inputs x (..., value) into the gradient by variables u, by a product with Aᵀ."""
+        """Turn a gradient by inputs x (..., value) into the gradient by variables u. The map is Aᵀ, for inputs x = mean
+        + A·u."""
         across, down = cosines(self.mean.shape[-1]).to(gradient), cosines(self.mean.shape[-2]).to(gradient)
         colours = self._colours(gradient.unflatten(-1, self.mean.shape), self.channels)
         return (down @ colours @ across.T * self.deviation.to(gradient)).flatten(-3)

@@ -38,7 +38,8 @@ class AdaptiveClip(Transform):
     """True for s ← .9s + .1v and noise with deviation multiplier², as in the repository cited by Fed-αCDP."""
 
     def initial(self, shapes: Shapes) -> State:
-        """Return a = 0 and s = √(h1·h2); the state stores s², or s if `as_cited`."""
+        """Return the state before round 0: mean a = 0 and spread s = √(h1·h2) for each coordinate, with the limits h1 =
+        `low` and h2 = `high`. The state stores s², or s if `as_cited`."""
         start = (self.low * self.high) ** (0.5 if self.as_cited else 1.0)
         return {_MEAN + name: torch.zeros(shape) for name, shape in shapes.items()} | {
             _SPREAD + name: torch.full(shape, start) for name, shape in shapes.items()
@@ -68,7 +69,8 @@ class AdaptiveClip(Transform):
         return noised, after
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return variance (b·multiplier)² for each coordinate, exact because the server's scales b are public."""
+        """Return the noise variance (b·`multiplier`)² for each coordinate. b is the coordinate's scale. The value is
+        exact, because b follows from the state, which is public."""
         del context
         of_client = self.owner == "client"
         _, widths = self._scales(state, int(of_client))
@@ -80,7 +82,7 @@ class AdaptiveClip(Transform):
         return self.multiplier**2 if self.as_cited else self.multiplier
 
     def _scales(self, state: State, shared: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return a and b, name → (*shape), with `shared` leading axes."""
+        """Return each coordinate's mean a and scale b, name → (*shape). The state has `shared` leading axes."""
         means = {key.removeprefix(_MEAN): value for key, value in state.items() if key.startswith(_MEAN)}
         s = {n: state[_SPREAD + n] if self.as_cited else state[_SPREAD + n].sqrt() for n in means}
         total = sum((value.flatten(shared).sum(-1) for value in s.values()), torch.zeros(()))
@@ -89,7 +91,8 @@ class AdaptiveClip(Transform):
     def _read(
         self, tensors: Tensors, state: State, lead: int, shared: int
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return a and b, reshaped to broadcast against the rows; the state has `shared` leading axes."""
+        """Return the means a and the scales b of the coordinates, reshaped to broadcast against the rows. The rows have
+        `lead` leading axes, the state `shared`."""
 
         def over_rows(name: str, value: Tensor) -> Tensor:
             shape = (*value.shape[:shared], *[1] * (lead - shared), *value.shape[shared:])

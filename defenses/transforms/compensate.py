@@ -45,8 +45,9 @@ class Compensate(Transform):
         return unflattened(kept, tensors, context.lead)
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the candidate C·P·Pᵀ, with P from the reading: the reading's rows lie in the span of P. The last row
-        is left out for P, because it was cut off with the padding."""
+        """Return C·P·Pᵀ, with the candidate as the matrix C and the directions P that the server kept. The reading's
+        rows lie in the span of P, so P is computed from the reading. The last row is left out for P, because it was cut
+        off with the padding."""
         width, height = self._size(flattened(tensors, context.lead).shape[-1])
         c, seen = (self._matrix(flattened(each, context.lead), width, height) for each in (tensors, observed))
         shown = seen[..., :-1, :].detach()
@@ -57,7 +58,7 @@ class Compensate(Transform):
         return unflattened(((c @ p.mT) @ p).flatten(-2)[..., :size], tensors, context.lead)
 
     def _size(self, size: int) -> tuple[int, int]:
-        """Return the column count w and the row count v for `size` coordinates."""
+        """Return the matrix size for an update with `size` coordinates: w columns and v rows."""
         width = max(1, int(math.sqrt(size / self.quotient)))
         return width, -(-size // width)
 

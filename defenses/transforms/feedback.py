@@ -39,7 +39,8 @@ class RememberUnsent(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State]:
-        """Return `KeepLargest.smoothed` for p = memory + gradient, and as memory p minus the result."""
+        """Return a gradual version of `update`: `KeepLargest.smoothed` for the sum p of memory and gradient. The new
+        memory is p minus the result."""
         whole = {name: tensor + state[name].to(tensor) for name, tensor in tensors.items()}
         sent, _ = KeepLargest(share=self.share).smoothed(whole, state, context, width)
         return sent, {name: (value - sent[name]).detach() for name, value in whole.items()}

@@ -59,9 +59,10 @@ class StochasticLevels(Transform):
         return self._limited(tensors, context.lead), state
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return log(1 - |g/τ - m|), summed over the levels m in the reading, with the reading's τ, per row. Above |g/τ
-        - m| = .9 the function continues along its tangent: a gradient search then has a derivative also for a candidate
-        that cannot have sent m. Only `log_density` uses the information that τ gives on the candidate's norm."""
+        """Return log(1 - |g/τ - m|), summed over the coordinates, for each row. g is the candidate's coordinate; m is
+        the reading's integer level at that coordinate, and τ the reading's step. Above |g/τ - m| = .9 the function
+        continues along its tangent: a gradient search then has a derivative also for a candidate that cannot have sent
+        m. Only `log_density` uses the information that τ gives on the candidate's norm."""
         total = None
         for name, tensor in tensors.items():
             apart, _ = self._apart(tensor, observed[name].detach(), context.lead)
@@ -71,8 +72,9 @@ class StochasticLevels(Transform):
         return total
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return the reading's density for each row: `log_likelihood` without the tangent, plus a term for the step τ.
-        The reading reveals τ, so a candidate with another τ is excluded.  An impossible level counts log 10⁻⁶."""
+        """Return the logarithm of the reading's density, for each row. The value is `log_likelihood`, but without
+        continuation along the tangent, plus a term for the step τ. The reading reveals τ, so this term excludes
+        candidates with another τ. A level that the candidate cannot send counts log 10⁻⁶."""
         total = None
         for name, tensor in tensors.items():
             apart, off = self._apart(tensor, observed[name].detach(), context.lead)
@@ -82,7 +84,8 @@ class StochasticLevels(Transform):
         return total
 
     def variance_at(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return τ²·p(1 - p) for each coordinate."""
+        """Return the rounding variance τ²·p(1 - p) for each coordinate g. τ is the step, and p the fractional part of
+        g/τ."""
         variances = {}
         for name, tensor in self._limited(tensors, context.lead).items():
             tau = broadcast(self._step(tensor, context.lead), tensor)
@@ -92,9 +95,9 @@ class StochasticLevels(Transform):
         return variances
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the upper bound τ²/4 on the variance, for an attacker without a reading. τ is then unknown: the bound
-        takes twice the largest τ among public examples' gradients, or 1 without public data. A larger update exceeds
-        the bound. `log_likelihood` and `log_density` take τ from the reading instead."""
+        """Return the upper bound τ²/4 on the rounding variance, for an attacker without a reading. The step τ is then
+        unknown: the bound takes twice the largest τ among public examples' gradients, or τ = 1 without public data. A
+        larger update exceeds the bound. `log_likelihood` and `log_density` take τ from the reading instead."""
         del state
         steps = self._public_steps(context)
         if steps is None:
@@ -121,8 +124,9 @@ class StochasticLevels(Transform):
         return max(1, round(math.sqrt(coordinates))) if self.levels is None else self.levels
 
     def _apart(self, tensor: Tensor, observed: Tensor, lead: int) -> tuple[Tensor, Tensor]:
-        """Return |g/τ - m| for the candidate's coordinates g and the reading's levels m, with the reading's τ. The
-        result is (*lead, coordinate). The second result is the candidate's relative error of τ, (*lead,)."""
+        """Return two distances between a candidate and a reading, with the reading's step τ. The first is |g/τ - m|,
+        (*lead, coordinate), for candidate coordinates g and the reading's levels m. The second is the relative error of
+        the candidate's own τ, (*lead,)."""
         flat, seen = rows(tensor, lead), rows(observed, lead)
         tau = self._shown_step(seen, self._count(flat.shape[-1]))
         nothing = tau == 0  # the client sent a row of zeros, which has no step
@@ -152,7 +156,8 @@ class StochasticLevels(Transform):
         return (least / found).where(present, 0.0)
 
     def _public_steps(self, context: Context) -> dict[str, Tensor] | None:
-        """Return `_MARGIN` times the largest τ among public examples' gradients; None without public data."""
+        """Return a step size for each tensor: `_MARGIN` times the largest step size among public examples' gradients.
+        The result is None without public data."""
         gradients = public_gradients(context)
         if gradients is None:
             return None
@@ -164,8 +169,8 @@ class StochasticLevels(Transform):
 
 
 def public_gradients(context: Context) -> Mapping[str, Tensor] | None:
-    """Return a few public examples' gradients at the round's weights, name → (example, *shape). None without public
-    data."""
+    """Return a few public examples' gradients at the round's weights, name → (example, *shape). The result is None
+    without public data."""
     public = context.setting.public
     if public is None or not len(public.inputs):
         return None

@@ -32,14 +32,15 @@ class TopDirections(Transform):
         return {name: self._truncated(tensor, context.lead) for name, tensor in tensors.items()}
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the candidate's truncation, with the derivative for fixed column and row spaces U, V: UUᵀG + GVVᵀ -
-        UUᵀGVVᵀ.  This formula projects G on the tangent space of the matrices with the same rank."""
+        """Return the candidate's low-rank matrix, with a derivative for fixed column and row spaces U, V. The formula
+        for the candidate G is UUᵀG + GVVᵀ - UUᵀGVVᵀ. It projects G on the tangent space of the matrices with the same
+        rank."""
         return {n: self._projected(tensor, tensor, context.lead) for n, tensor in tensors.items()}, state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """Return UUᵀG + GVVᵀ - UUᵀGVVᵀ for the candidate G, with the column and row spaces U, V of the reading R. The
-        truth satisfies UUᵀG = R and GVVᵀ = R, hence yields R. The result drops only the part of G outside both spaces;
-        UUᵀGVVᵀ would also drop a candidate's other directions that reach into these spaces."""
+        true gradient satisfies UUᵀG = R and GVVᵀ = R, hence yields R. The result drops only the part of G outside both
+        spaces. The simpler UUᵀGVVᵀ would also drop a candidate's other directions that reach into these spaces."""
         return {name: self._projected(tensor, observed[name], context.lead) for name, tensor in tensors.items()}
 
     def _kept(self, matrix: Tensor) -> int:

@@ -40,8 +40,8 @@ class KeepLargest(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State]:
-        """Return κ·g·sigmoid((|g|/t - 1)/`width`) for each coordinate g, and `state`; t is the least kept magnitude.
-        Each row has a factor κ, which makes the squared distance to the masked row least."""
+        """Return κ·g·sigmoid((|g|/t - 1)/`width`) for each coordinate g, and `state`. t is the least kept magnitude. κ
+        is a factor per row that makes the squared distance to the masked row least."""
         vectors = flattened(tensors, context.lead)
         kept = max(1, vectors.shape[-1] - round(self.share * vectors.shape[-1]))
         least = vectors.abs().topk(kept, dim=-1).values[..., -1:]
@@ -114,8 +114,8 @@ class KeepRandom(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State] | None:
-        """Return `expected` with sigmoid((|g|/`threshold` - 1)/`width`) in place of |g| > `threshold`; None for
-        threshold 0."""
+        """Return `expected` with sigmoid((|g|/`threshold` - 1)/`width`) in place of |g| > `threshold` for each
+        coordinate g. The result is None for threshold 0."""
         if not self.threshold:
             return None
         above = {name: gradual(tensor, tensor.new_tensor(self.threshold), width) for name, tensor in tensors.items()}

@@ -38,7 +38,7 @@ class Ring:
 
     @property
     def width(self) -> int:
-        """log₂ R, equal to b plus the number of bits in K."""
+        """Number of bits of R, log₂ R: b plus the number of bits in K."""
         return self.bits + self.clients.bit_length()
 
     @property
@@ -46,7 +46,7 @@ class Ring:
         return 2 * self.clip / 2.0**self.bits
 
     def reduced(self, integers: Tensor) -> Tensor:
-        """Reduce integers modulo R to [-R/2, R/2), exactly in float64."""
+        """Reduce `integers` modulo R to [-R/2, R/2). The result is exact in float64."""
         size = 2.0**self.width
         return integers - size * torch.floor(integers / size + 0.5)
 
@@ -80,28 +80,29 @@ class MaskInRing(Transform):
         return masked
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the candidate limited to [-c, c], the centre of a round's mean. For a single upload the result has no
-        meaning, since the upload has no information on the candidate."""
+        """Return the candidate limited to [-c, c], with c = `ring.clip`. The mean over a round is centred at this
+        value. For a single upload the value has no meaning, because the upload has no information on the candidate."""
         del context
         ring = self.ring
         return {name: tensor.clamp(-ring.clip, ring.clip) for name, tensor in tensors.items()}, state
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the noise on a single upload and on a mean over K uploads.  An upload has the variance of a uniform
-        ring element, (R² - 1)/12 squared steps; the mean has only the rounding noise, at most 1/(4K) squared steps."""
+        """Return the noise variances of a single upload and of the mean over a round's K clients. An upload has the
+        variance of a uniform integer modulo R, (R² - 1)/12 squared steps. The mean has only the rounding noise, at most
+        1/(4K) squared steps."""
         del context, state
         square = self.ring.step**2
         return AddedNoise(variance=square * (4.0**self.ring.width - 1) / 12, of_mean=square / (4 * self.ring.clients))
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return 0 for every candidate, because all candidates are equally likely."""
+        """Return 0 for every candidate: an upload has the same distribution for all candidates."""
         del observed
         first = next(iter(tensors.values()))
         return 0 * first.flatten(context.lead).sum(-1).reshape(first.shape[: context.lead])
 
     def _seeds(self, name: str, like: Tensor, context: Context) -> Tensor:
-        """Return s_k, uniform in [0, R), in the shape of `like`, in float64. Each number comes from two draws, because
-        a single draw has too few bits."""
+        """Return the terms s_k of the masks: a uniform integer in [0, R) per coordinate, in the shape of `like`, in
+        float64. Each integer comes from two draws, because a single draw has too few bits."""
         high = torch.floor(context.draws.uniform(f"{name}/mask high", like).double() * 2.0 ** (self.ring.width - _LOW))
         low = torch.floor(context.draws.uniform(f"{name}/mask low", like).double() * 2.0**_LOW)
         return high * 2.0**_LOW + low

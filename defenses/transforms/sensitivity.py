@@ -47,17 +47,20 @@ class SensitivityNoise(Additive):
         return rescaled(tensors, Scaling({}, size), context)
 
     def by_norms(self, norms: Tensors, context: Context) -> Scaling:
+        """Return the deviation σ·S of the noise on each example, without clipping."""
         first = next(iter(norms.values()))
         size = self._sigma(context) * self._sensitivity(norms)
         return Scaling({}, size[:, None].expand(first.shape))
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the largest possible variance, for S = `bound`; the actual S depends on the batch."""
+        """Return the largest possible noise variance, for S = `bound`. The actual scale S follows from the gradient
+        norms in the batch."""
         del state
         return AddedNoise(variance=(self._sigma(context) * self.share * self.bound) ** 2, bound=True)
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
-        """Return the log density of N(g, σ²S²) with each candidate's S; None for batches, which change S."""
+        """Return the logarithm of the reading's density, N(g, σ²S²), with the scale S computed from the candidate g's
+        norms. The result is None for batches with several examples, because S depends on all of them."""
         if context.setting.batch > 1:
             return None
         own = {name: value.reshape(len(value), 1) for name, value in norms(tensors, context.lead).items()}
@@ -71,7 +74,7 @@ class SensitivityNoise(Additive):
         return density.reshape(next(iter(tensors.values())).shape[: context.lead])
 
     def _sensitivity(self, norms: Tensors) -> Tensor:
-        """Return S, (client,), from norms, name → (client, example)."""
+        """Return the noise scale S, (client,), from `norms`, name → (client, example)."""
         largest = torch.stack(tuple(norms.values())).amax(0)
         return largest.amax(1) if self.measure == "max" else largest.mean(1).clamp(FLOOR, CAP)
 

@@ -55,8 +55,9 @@ class NoiseShares(Additive):
         return total
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the noise on an upload, taken as Gaussian (exact without colluders, or at σ_r = 0).  In the mean over
-        clients only the noise from the factors r remains."""
+        """Return the noise variances of an upload and of the mean over clients. The noise is taken as Gaussian, exact
+        without colluders or for factors r without variance. In the mean only the noise from the factors r on received
+        shares remains."""
         del state
         share = round(context.colluders * self.shares) / self.shares
         own = self.deviation**2

@@ -91,7 +91,8 @@ class TwoPoint(Transform):
         )
 
     def _range(self, start: Tensor) -> tuple[Tensor, Tensor]:
-        """Return c and r for a tensor, in float64 on the tensor's device."""
+        """Return the centre c and the half width r of the range of a tensor's weights, from its weights `start` at the
+        start of the round. The results are float64 scalars on the tensor's device."""
         if self.radius is not None:
             known = torch.tensor((self.centre, self.radius), dtype=torch.float64, device=start.device)
             return known[0], known[1]

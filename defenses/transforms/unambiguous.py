@@ -59,7 +59,9 @@ class SendUnambiguous(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State] | None:
-        """Send r·sigmoid((r²/(α·v) - 1)/`width`) and hold the rest; None for α = 0, where every coordinate is sent."""
+        """Return a gradual version of `update`: send r·sigmoid((r²/(α·v) - 1)/`width`) and hold the rest. r is a
+        coordinate's sum of held gradients, v its sum of squares, and α the `threshold`. The result is None for α = 0,
+        because every coordinate is then sent."""
         if context.examples is None or not self.threshold:
             return None
         sent, after = {}, dict(state)
