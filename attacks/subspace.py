@@ -187,9 +187,9 @@ def _judged(reading: Reading, witness: Witness, space: RowSpace, mixing: Tensor,
 
 
 class _Problem:
-    """Least-squares problem for a reading. The variables of an example are its rank - 1 coordinates among the vectors
-    of the row space with bias entry 1. If `factors` is True, the log of the unknown factor on the example's gradient
-    follows."""
+    """Least-squares problem for a reading. The rows of the space span a subspace, in which the vectors with bias entry
+    1 form a plane. An example's variables are its rank - 1 coordinates in this plane. If `factors` is True, the log of
+    the unknown factor on the example's gradient follows."""
 
     def __init__(
         self, space: RowSpace, upper: Upper, observed: dict[str, Tensor], examples: int, factors: bool

@@ -143,7 +143,8 @@ class Description(Protocol):
 
     @property
     def ordered(self) -> bool:
-        """True if a simulation changes when clients exchange examples."""
+        """True if a simulated reading changes when two clients exchange an example, as under a clip of each client's
+        update."""
 
     @property
     def senders(self) -> int:

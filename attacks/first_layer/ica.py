@@ -51,9 +51,9 @@ def independent(space: RowSpace, reading: Reading, draw: np.random.Generator, *,
 
 
 def _sources(space: RowSpace, reading: Reading) -> Floats:
-    """Return the values to separate, (rank, place), computed linearly from the space's rows. A place of an image is a
-    difference of neighbouring pixels with decorrelated colours. A place of a table is a centred column. Each place is
-    divided by its standard deviation among public examples."""
+    """Return the samples to separate, (rank, sample), computed linearly from the rows of `space`. For images, a sample
+    is a difference of neighbouring pixels with decorrelated colours. For tables, a sample is a centred column. Each
+    sample is divided by its standard deviation among public examples."""
     public = reading.public_inputs[:PUBLIC].double().cpu()
     if not reading.kind.spatial:
         mean = public.mean(0).flatten()
@@ -78,9 +78,9 @@ def _differences(x: Tensor) -> Tensor:
 
 
 def _likeliest(unmixing: Floats, observed: Floats, density: _Density) -> Floats:
-    """Return the matrix W near `unmixing` (rank, rank) with the greatest likelihood of `observed` (rank, place). The
-    log likelihood is log|det W| + mean over places Σ log density(W · observed). `density` returns minus the log and its
-    slope. The rows of unmixing · observed are first scaled to deviation 1."""
+    """Return the matrix W near `unmixing` (rank, rank) with the greatest likelihood of `observed` (rank, sample). The
+    log likelihood is log|det W| + mean over samples Σ log density(W · observed). `density` returns minus the log and
+    its slope. The rows of unmixing · observed are first scaled to deviation 1."""
     sources = unmixing @ observed
     scale = np.sqrt((sources**2).mean(1, keepdims=True))
     sources = sources / scale

@@ -111,7 +111,7 @@ class RowSpace:
         return len(self.singular)
 
     def scaled(self, mixing: Tensor) -> Tensor:
-        """Scale each row of `mixing` (example, rank) so that the last entry of the example's row is 1."""
+        """Scale the rows of `mixing` (example, rank) so that mixing @ `bias` is 1 for each example."""
         return mixing / (mixing @ self.bias)[:, None]
 
     def deltas(self, mixing: Tensor) -> Tensor:

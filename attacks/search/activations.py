@@ -92,8 +92,9 @@ def _known(reading: Reading, gradients: dict[str, Tensor], layers: list[nn.Conv2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Activations:
-    """Problem for a solver: a row's variables are its example's, in `space`. The loss adds the squared distances to the
-    values known at a layer's input and output, each divided by these values' squared norm, and the weighted -log p."""
+    """Problem for a solver, with a row per reading. A row's variables are those of its single example, in `space`. The
+    loss is the squared distance to the known values at a layer's input and output, plus the weighted -log p. Each
+    squared distance is divided by the known values' squared norm."""
 
     model: nn.Module
     weights: dict[str, Tensor]
@@ -174,11 +175,11 @@ class _Activations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """Known values of rows that are known down to the same layer, in the variables' dtype and on their device."""
+    """Known values of the rows that share the lowest known layer, in the variables' dtype and on their device."""
 
     layer: int
     at: Tensor  # (member,), positions among the rows
-    directions: Tensor  # (member, direction, place)
+    directions: Tensor  # (member, direction, position)
     along: Tensor  # (member, channel, direction)
     outputs: Tensor  # (member, channel, height, width)
 

@@ -34,12 +34,13 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """Values of a reading that are known at the lowest layer l reached by the descent, in float64."""
+    """Values inside the model that a reading's gradient determines, at layer l, in float64. l is the lowest layer that
+    the descent reached."""
 
     layer: int
     """Position of the convolution l in the sequence of modules."""
     directions: Tensor
-    """Orthonormal directions, equal for all channels (direction, place)."""
+    """Orthonormal directions over pixel positions, equal for all channels (direction, position)."""
     along: Tensor
     """Values a_(l-1) along these directions (channel, direction)."""
     outputs: Tensor
@@ -110,9 +111,9 @@ def known_values(layers: list[nn.Conv2d], weights: Tensors, gradients: Tensors, 
 
 
 def _directions(delta: Tensor, layer: nn.Conv2d, gradient: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """Return the directions in which the weight `gradient` shows the layer's input. The directions are (direction,
-    place), equal for all channels. The input along them is (channel, direction). `delta` is δ at the layer's output,
-    and `shape` the input's shape."""
+    """Return the directions over pixel positions in which the weight `gradient` shows the layer's input. The directions
+    are (direction, position), equal for all channels. The input along them is (channel, direction). `delta` is δ at the
+    layer's output, and `shape` the input's shape."""
     places = shape[1] * shape[2]
     basis = torch.eye(places, dtype=delta.dtype).reshape(places, 1, shape[1], shape[2])
     patches = F.unfold(basis, _pair(layer.kernel_size), padding=_pair(layer.padding), stride=_pair(layer.stride))
@@ -169,7 +170,7 @@ def _solved(
 
 
 def _not_negative(values: Tensor, free: Tensor, shown: Tensor, start: Tensor) -> Tensor:
-    """Return nonnegative values (channel, place) that meet the same linear conditions as `values`. `free` are the
+    """Return nonnegative values (channel, position) that meet the same linear conditions as `values`. `free` are the
     directions without a known value, and `shown` the combinations of them that the conditions fix. The Douglas-Rachford
     iteration begins at `start`."""
 

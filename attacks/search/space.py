@@ -112,7 +112,7 @@ Gaussian = Spectrum | Dense
 
 @cache
 def cosines(size: int) -> Tensor:
-    """Return the orthonormal discrete cosine transform (type II) as a matrix (frequency, place), in float64."""
+    """Return the orthonormal discrete cosine transform (type II) as a matrix (frequency, position), in float64."""
     places = torch.arange(size, dtype=torch.float64)
     matrix = torch.cos(math.pi / size * (places + 0.5) * places[:, None]) * math.sqrt(2 / size)
     matrix[0] /= math.sqrt(2)

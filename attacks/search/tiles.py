@@ -18,7 +18,8 @@ _SIDES = (4, 2, 3, 5)  # pixels, first choice first; 4 is the total stride of mo
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Orthonormal map between images of `shape` (channel, height, width) and their spectra over tiles."""
+    """Orthonormal map between images of `shape` (channel, height, width) and cosine spectra. A spectrum is over the
+    tiles of an image, at a fixed phase: a channel and a position within a tile."""
 
     shape: tuple[int, int, int]
     """Shape of an image (channel, height, width)."""
@@ -26,7 +27,7 @@ class Tiles:
     """Height and width of a tile, in pixels; divides height and width of the image."""
 
     def spectra(self, x: Tensor) -> Tensor:
-        """Turn images (image, value) into spectra (frequency, image, phase)."""
+        """Turn images (image, value) into cosine spectra over tiles (frequency, image, phase)."""
         channels, height, width = self.shape
         side, count = self.side, len(x)
         tiles = x.reshape(count, channels, height // side, side, width // side, side).permute(2, 4, 0, 1, 3, 5)
@@ -34,7 +35,7 @@ class Tiles:
         return (self._frequencies(x) @ flat).reshape(len(flat), count, channels * side**2)
 
     def images(self, spectra: Tensor) -> Tensor:
-        """Turn spectra (frequency, image, phase) into images (image, value)."""
+        """Turn cosine spectra over tiles (frequency, image, phase) into images (image, value)."""
         channels, height, width = self.shape
         side, count = self.side, spectra.shape[1]
         flat = self._frequencies(spectra).T @ spectra.reshape(len(spectra), -1)
@@ -59,8 +60,8 @@ def tiles_of(shape: tuple[int, ...]) -> Tiles | None:
 
 
 def block_covariance(tiles: Tiles, x: Tensor) -> Tensor:
-    """Return the covariance of images `x` (image, value) with mean 0, within each frequency. The result is (frequency,
-    phase, phase) in float64; covariances between frequencies are left out."""
+    """Return the covariance of the phases at each frequency, for images `x` (image, value) with mean 0. The result is
+    (frequency, phase, phase) in float64. Covariances between frequencies are left out."""
     spectra = tiles.spectra(x).double()
     return spectra.mT @ spectra / len(x)
 

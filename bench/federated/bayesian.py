@@ -207,8 +207,8 @@ def _counted(level: str) -> tuple[Stage, ...]:
 
 
 def _variance(stages: Stages, level: str, federated: Federated, round_: int) -> float:
-    """Return the noise variance per coordinate in round `round_`, on a mean over a batch or over a round's clients.
-    `level` "instance" takes the mean over a batch."""
+    """Return the noise variance per coordinate in round `round_`, on a mean. At `level` "instance" the mean is over a
+    batch's examples, at other levels over a round's clients."""
     total = 0.0
     for stage in _counted(level):
         context = Context(lead=1, stage=stage, round=round_, step=0, setting=stages.setting, draws=NoDraws())

@@ -329,9 +329,10 @@ def describe(
 def _parts(
     stages: Stages, contexts: Mapping[Stage, Context], probe: Tensors, behind: Mapping[Stage, int], unit: float
 ) -> tuple[DescribedTransform, ...] | None:
-    """Return the transforms before the point, in a form for candidates; None if a transform fails on a candidate. Each
-    transform is tried on the gradient `probe` after its predecessors. `behind` is the number of draws averaged at each
-    stage, and `unit` the factor from a mean gradient to an update."""
+    """Return the transforms before the point, each with its differentiable form and state. Each transform is tried on
+    the gradient `probe`, after the transforms before it. `behind` is the number of draws averaged at each stage, and
+    `unit` the factor from a mean gradient to an update. The result is None if a transform mixes clients without
+    `expected`, or if a client's state depends on earlier rounds."""
     shapes = {name: tuple(value.shape) for name, value in probe.items()}
     places = [(stage, n) for stage in contexts for n in range(len(stages.transforms.get(stage, ())))]
     current = {name: value.detach()[None, None] for name, value in probe.items()}
@@ -375,9 +376,10 @@ def _passes(reads: Shown, later: Sequence[Transform]) -> bool:
 
 
 def _noises(parts: tuple[DescribedTransform, ...], contexts: Mapping[Stage, Context]) -> tuple[list[Added], bool]:
-    """Return each additive noise in stage order, and whether the noises are the only randomness. The second result is
-    also False if another transform follows the first noise. Draws that `simulate` recovers from the reading count as no
-    noise. Transforms after a noise can only shrink the noise: its variance is then a bound."""
+    """Return each additive noise of `parts` in stage order, and whether these noises are the only randomness. If a
+    transform follows the first noise, the second result is False; the noise can then only shrink, and its variance is a
+    bound. Draws that `simulate` recovers from the reading do not count as noise. `contexts` holds a context for each
+    stage."""
     added: list[Added] = []
     additive = True
     for part in parts:

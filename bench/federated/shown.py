@@ -17,7 +17,7 @@ from bench.federated.straight_through import PARTS
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A transform's code at a place in a training, for candidates' gradients."""
+    """A transform's code with its state and context; attackers call it on candidates' gradients."""
 
     transform: Transform
     """The transform."""
@@ -255,7 +255,7 @@ def _ordered(value: Tensor, groups: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """Each coordinate has a few possible outputs; the simulation takes the output nearest to the reading."""
+    """Rule for few possible outputs per coordinate: the simulation takes the output nearest to the reading."""
 
     reads: ClassVar[Shown] = "values"
     words: ClassVar[str] = f"few outputs per coordinate: the nearest of {PARTS} draws"

@@ -176,7 +176,7 @@ def _part(path: str, module: nn.Module) -> "_Layer | Callable[[Tensor], Tensor] 
 
 
 def _out_of_place(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Return the activation `module` without an overwritten input z, because the gradient needs z."""
+    """Return the activation `module` in a form that keeps its input, because the gradient needs the input."""
     if getattr(module, "inplace", False):
         return lambda x: module(x.clone())
     return module

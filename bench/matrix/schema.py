@@ -49,7 +49,8 @@ def _entry(axis: str) -> PlainValidator:
 
 
 def _entry_pattern(axis: str) -> PlainValidator:
-    """Return a validator without defaults: the pattern `{ name = "prune" }` matches prune with every share."""
+    """Return a validator for a pattern on an axis. Omitted parameters stay free: the pattern `{ name = "prune" }`
+    matches prune with every share."""
 
     def check(raw: Any, info: Any) -> dict[str, Any]:
         entry = registered(axis, raw, info.context["registry"])

@@ -12,10 +12,11 @@ _ANY = Entry(name="any")
 
 def expected(records: Iterable[Record], *, alone: bool = False) -> Callable[[AnyCell], float | None]:
     """Return a function from a cell to its expected CPU seconds; None for a cell without shipped records. A published
-    defense with equal parameters has its measured times. Another defense gets the median over published defenses of its
-    type, scaled to their median total: defenses that change single-example gradients, or the others (all, if the type
-    is missing). Cells with a reused reconstruction count with their measured time. `alone` True: the run has no
-    undefended cells, so no reconstruction can be reused from another defense."""
+    defense with equal parameters has its measured times. Another defense gets each cell's median over published
+    defenses of its type. The medians are scaled so that their sum is the defenses' median total time. The two types are
+    defenses that change single-example gradients, and all others. If no defense of the type is published, all defenses
+    count. Cells with a reused reconstruction count with their measured time. `alone` True: the run has no undefended
+    cells, so no reconstruction can be reused from another defense."""
     taken: dict[str, dict[str, float]] = {}
     kinds: dict[bool, dict[str, dict[str, float]]] = {False: {}, True: {}}
     for record, seconds in _taken(records, alone=alone):

@@ -168,7 +168,8 @@ class ClusterPool:
         return [(name, CellReturned())]
 
     def _look(self) -> list[tuple[str, Event]]:
-        """Return the workers that left and note new workers; a lost Dask scheduler blames no worker."""
+        """Compare the pool's workers with the cluster's; add new workers. Return an event for each worker that left. If
+        the scheduler was lost, the event blames neither the worker nor its cell."""
         away = self._client.status != "running"
         if away:
             self._reconnect()

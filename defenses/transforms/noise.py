@@ -30,6 +30,7 @@ class Noise(Additive):
     """Base class for additive noise with public distribution and variance."""
 
     law: ClassVar[Law]
+    """Distribution of the noise."""
 
     @abstractmethod
     def variance(self, context: Context) -> float:

@@ -115,7 +115,8 @@ def _stacked(stack: Sequence[Column], line: Line) -> Text:
 
 
 def _narrow(recognised: str) -> str:
-    """Break a recognition text into lines: 7 %, 3–15 %, chance 13 %, ceiling 20 %, here 16 %."""
+    """Put each figure of a recognition text on its own line: `7 %`, `3–15 %`, `chance 13 %`, `ceiling 20 %`, `here 16
+    %`."""
     value, _, rest = recognised.replace("\n", " ").partition(" [")
     return "\n".join([value, *rest.replace("]", "").split(", ")]) if rest else recognised
 
