@@ -137,9 +137,9 @@ def _weights(folder: Path) -> Path:
 
 
 def _features(weights: Path, parts: Iterable[Iterable[Images]]) -> list[NDArray[np.float32]]:
-    """Return the inputs of the network's last layer for each part: (image, 2048), at least 0. A part is an iterator of
-    chunks of images. A single thread is used: the number of threads changes the last bits, and these change the data's
-    hash."""
+    """Return the inputs of the network's last layer for each of `parts`: (image, 2048), at least 0. A part is an
+    iterator of chunks of images. The file `weights` holds the network's weights. A single thread is used: the number of
+    threads changes the last bits, and these change the data's hash."""
     import torch
     from torchvision.models import resnet50
 

@@ -14,7 +14,7 @@ _USUAL = (1e-6, 1e6)  # norms left unchanged: products of two squares stay finit
 
 @dataclass(frozen=True, slots=True)
 class _RescaledDescription:
-    """`Description` for a reading multiplied by `factor`. Candidates' gradients keep their scale."""
+    """The description `inner`, for a reading multiplied by `factor`. Candidates' gradients keep their scale."""
 
     inner: Description
     factor: float

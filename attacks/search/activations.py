@@ -93,7 +93,7 @@ def _known(reading: Reading, gradients: dict[str, Tensor], layers: list[nn.Conv2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Activations:
     """Problem for a solver, with a row per reading. A row's variables are those of its single example, in `space`. The
-    loss is the squared distance to the known values at a layer's input and output, plus the weighted -log p. Each
+    loss is the squared distance to the `known` values at a layer's input and output, plus -log p times `weight`. Each
     squared distance is divided by the known values' squared norm."""
 
     model: nn.Module

@@ -57,7 +57,8 @@ class Stage:
 
 @dataclass(slots=True, kw_only=True)
 class _Search:
-    """State of all readings; counts, row numbers and start numbers are on the host."""
+    """State of a staged search over all readings, with the arguments of `staged`. Counts, row numbers and start numbers
+    are on the host."""
 
     problem: MatchingProblem
     hypotheses: Tensor

@@ -49,8 +49,8 @@ def mean_squared_errors(reading: Reading, truth: Tensor, labels: Tensor) -> Tens
 
 
 def _jacobian(reading: Reading, description: Description, row: int, truth: Tensor, label: Tensor) -> Tensor:
-    """Return the derivative of a simulated reading with respect to the example, (coordinate, value). The derivative is
-    divided by the noise's standard deviation."""
+    """Return the derivative of the simulated reading number `row` with respect to its example, (coordinate, value). The
+    example is `truth` (*shape) with the `label`. The derivative is divided by the noise's standard deviation."""
     observed = {name: value[row, 0].double() / reading.unit for name, value in reading.values.items()}
     weights = {name: value[0].double() for name, value in reading.weights.items()}
     deviations = _deviations(description, observed)

@@ -149,7 +149,8 @@ class _Files:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shown:
-    """The board for some runs; for a suite's runs, together with the shipped reference results."""
+    """The board for some `runs`, with its records, rows and standings. For a suite's runs, the board includes the
+    shipped reference results."""
 
     runs: tuple[Path, ...]
     version: str | None

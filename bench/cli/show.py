@@ -35,7 +35,8 @@ _SORTED: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """Filter for the cell list: each field holds alternatives; an empty field accepts all cells."""
+    """Filter for the cell list. Each field holds alternatives: parts of the names of defenses and attacks, and names of
+    points. An empty field accepts all cells."""
 
     defense: tuple[str, ...]
     attack: tuple[str, ...]

@@ -327,9 +327,9 @@ def of_one(transform: Transform, state: State) -> State:
 
 
 def _of_tensor(what: str, apart: Tensor, like: Tensor, said: AddedNoise | None, name: str, lead: int) -> None:
-    """Test deviations `apart` from `expected`, (draw, *lead, *shape), against the stated variance. `said` is the stated
-    noise; None states no noise. Standard errors come from the draws' means, since coordinates within a draw may be
-    dependent."""
+    """Test deviations `apart` from `expected`, (draw, *lead, *shape), against the variance stated for the tensor
+    `name`. `said` is the stated noise; None states no noise. `like` is the tensor's expected output, and `what` begins
+    the error message. Standard errors come from the draws' means, since coordinates within a draw may be dependent."""
     stated = 0.0
     if said is not None:
         variance = said.variance[name] if isinstance(said.variance, Mapping) else said.variance
@@ -353,7 +353,8 @@ def _of_tensor(what: str, apart: Tensor, like: Tensor, said: AddedNoise | None, 
 
 
 def _of_what_passes(what: str, apart: Tensor, exact: Tensor) -> None:
-    """Test deviations `apart` (draw, *lead, *shape) against the variance `exact`, which depends on the gradient."""
+    """Test deviations `apart` (draw, *lead, *shape) against the variance `exact`, which depends on the gradient. `what`
+    begins the error message."""
     squares = apart.square().flatten(1).mean(1)
     stated = float(exact.mean())
     found, error = float(squares.mean()), float(squares.std() / len(squares) ** 0.5)

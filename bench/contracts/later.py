@@ -48,8 +48,8 @@ def _keeps(
     *,
     moving: bool,
 ) -> None:
-    """Test `rounds` for a transform; `moving` starts from the state after the previous round, else from the initial
-    state."""
+    """Test `rounds` for a transform on the gradients `given`. `moving` starts each round from the state after the
+    previous round, otherwise from the initial `state`. `what` begins the error message."""
     start = context_of(trial, stage)
     after, now_state = transform.update(given, state, start)
     first, said = _change(after, given), _variance(transform, start, state)

@@ -70,7 +70,8 @@ def _keeps(words: str, trial: Trial, mechanism: Mechanism) -> None:
 
 def _linear(words: str, mechanism: Mechanism, mean: _Shown, without: _Shown, deviations: _Shown) -> list[Stage]:
     """Return the stages at which noise is only added or averaged. Later stages, such as a clip of noisy tensors, are
-    post-processing: the mechanism must not state more noise there."""
+    post-processing: the mechanism must not state more noise there. `mean` is the mean output over draws, `without` the
+    output without noise, and `deviations` the deviation of each coordinate. `words` begin the error message."""
     added: list[Stage] = []
     bent = False
     for stage in (stage for stage in STAGES if mechanism.rows.get(stage)):

@@ -29,7 +29,8 @@ _Ends = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trial:
-    """A trial run of a transform: the gradient `given`, and the transform's `output` for a draw."""
+    """A trial run of a transform: the gradient `given`, and the transform's `output` for a draw, both name → (*lead,
+    *shape)."""
 
     given: Tensors
     output: Tensors

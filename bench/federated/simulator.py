@@ -116,7 +116,8 @@ class RoundSimulator:
 
     def _rounds(self, inputs: Tensor, labels: Tensor, steps: int) -> Iterator[tuple[Batches, int]]:
         """Yield rounds whose clients hold the candidates' examples, and the number of readings to keep from each.
-        Further clients only fill a round. Client numbers go on across rounds: no two candidates share a draw."""
+        `steps` is the number of local steps. Further clients only fill a round. Client numbers go on across rounds: no
+        two candidates share a draw."""
         senders = self.federated.per_round if self.point.scope is Scope.AGGREGATE else 1
         count, rows = len(inputs), (len(inputs) * senders, steps, -1)
         if self.point.scope is Scope.EXAMPLE and _batchwise(self._seen()):

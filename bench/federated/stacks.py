@@ -69,8 +69,8 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """Factors of a layer's gradient: the layer's input `read` (or its unfolded columns), and `delta` = ∂loss/∂output.
-    Both are (example, client, …)."""
+    """Factors of the gradient of a `layer`: its input `read` (or the input's unfolded columns), and `delta` =
+    ∂loss/∂output. Both are (example, client, …)."""
 
     layer: _Layer
     read: Tensor
@@ -237,7 +237,7 @@ def _out_size(size: Sequence[int], module: nn.Conv2d) -> tuple[int, int]:
 
 
 def _summed(term: _Term) -> Tensor:
-    """Return the weight's gradient summed over each client's examples, (client, *shape)."""
+    """Return the gradient of the weight in `term`, summed over each client's examples: (client, *shape)."""
     module, a, delta = term.layer.module, term.read, term.delta
     if isinstance(module, nn.Linear):
         return torch.einsum("bko,bkf->kof", delta, a)
@@ -249,7 +249,7 @@ def _summed(term: _Term) -> Tensor:
 
 
 def _of_each(term: _Term) -> Tensor:
-    """Return the weight's example gradients, (example, client, *shape)."""
+    """Return the example gradients of the weight in `term`: (example, client, *shape)."""
     module, a, delta = term.layer.module, term.read, term.delta
     examples, clients = delta.shape[:2]
     if isinstance(module, nn.Linear):
@@ -282,7 +282,8 @@ def _bias(term: _Term) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _MaxPool:
-    """Max-pooling with channels last in memory: PyTorch is then ten times faster, even with the copies."""
+    """Max-pooling with channels last in memory: PyTorch is then ten times faster, even with the copies. `options` are
+    the arguments of PyTorch's max-pooling."""
 
     options: tuple[Any, ...]
 

@@ -213,7 +213,8 @@ def stages(defense: Defense, setting: Setting, shapes: Shapes) -> Stages:
 
 
 def _rows(stage: Stage, tensors: Tensors, clients: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], ...], int]:
-    """Return each row's client and example numbers for the draw keys, and the number of leading axes."""
+    """Return the client and example numbers of each row, for the draw keys, and the number of leading axes. `clients`
+    are the clients' numbers."""
     if stage == "aggregate":
         return ((),), 0
     if stage in ("input", "example"):

@@ -108,8 +108,9 @@ def _expected(
 
 
 def _is_right(plain: StraightThrough, probe: Tensors, state: State, context: Context, agree: float = _AGREE) -> bool:
-    """Return whether the derivative predicts the effect of a 1 % change, in random directions, to a share `agree`. A
-    rounding fails: its derivative is 0 within a step, or reflects only the changed step size."""
+    """Return whether the derivative of `plain` predicts its change after a 1 % change of `probe`, in random directions.
+    The prediction must agree to a share `agree`. A rounding fails: its derivative is 0 within a step, or reflects only
+    the changed step size."""
     for number in range(_DIRECTIONS):
         step = _direction(probe, number)
         change = _difference(plain, probe, step, state, context)
@@ -135,7 +136,8 @@ def _is_right(plain: StraightThrough, probe: Tensors, state: State, context: Con
 
 
 def _slopes(plain: StraightThrough, probe: Tensors, state: State, context: Context) -> Slopes:
-    """Return a factor for each tensor: factor · change fits the effect of a 1 % change best. A factor ≤ 0 becomes 1."""
+    """Return a factor for each tensor: the factor times a 1 % change of `probe` fits the effect of this change best. A
+    factor ≤ 0 becomes 1."""
     along, size = dict.fromkeys(probe, 0.0), dict.fromkeys(probe, 0.0)
     for number in range(_DIRECTIONS):
         step = _direction(probe, number)

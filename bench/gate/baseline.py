@@ -44,7 +44,8 @@ class Baseline:
 
 
 class _File(Frozen):
-    """The baseline file's JSON without its records, which are parsed one by one."""
+    """The baseline file's JSON without its records, which are parsed one by one. `baseline` is the version of the
+    format."""
 
     baseline: Literal[3]
     margins: dict[str, float]

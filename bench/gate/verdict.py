@@ -200,7 +200,8 @@ _Subject = tuple[str, str, str]  # condition's title, defense, and point or "tra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Measurement:
-    """Values of a metric for a subject (a defense under a condition at a point), not yet compared with the margin."""
+    """A metric's mean before and after, for a subject: a defense under a condition at a point. `increase` is the
+    worsening over pairs, and `attacks` names the attacks behind it. The margin is not yet applied."""
 
     metric: GateMetric
     subject: _Subject

@@ -78,9 +78,9 @@ def _of_kind(entry: type, name: str, dataset: str, kind: Kind) -> str | None:
 
 @lru_cache(maxsize=256)
 def _unbuildable(model: type, params: str, shape: tuple[int, ...], classes: int) -> str | None:
-    """Return the reason why the model cannot be built for this example shape, or None if it can. A large model is built
-    on torch's meta device, which needs no memory for weights. A small model is built on the CPU: the first use of the
-    meta device is slow."""
+    """Return the reason why the model cannot be built for this example shape and number of classes, or None if it can.
+    `params` are the model's parameters as JSON text. A large model is built on torch's meta device, which needs no
+    memory for weights. A small model is built on the CPU: the first use of the meta device is slow."""
     misfit = "its layers do not fit inputs of this size"
     for device in ("meta", "cpu"):
         try:

@@ -196,7 +196,8 @@ def _check_complete(errors: Errors, content: Mapping[str, Any]) -> None:
 
 
 def _on_a_preset(errors: Errors, content: Mapping[str, Any], folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the path and content of the preset that the file extends, with the file's title and added defenses."""
+    """Return the path and content of the preset in `folder` that the file `content` extends, with the file's title and
+    added defenses."""
     name, defenses = content["preset"], content.get("defense", [])
     for key in content.keys() - {"preset", "title", "defense"}:
         errors.add(key, "a file with `preset` has `title` and `defense` alone", "leave it out, or write all axes")
@@ -227,7 +228,8 @@ def _named(errors: Errors, names: Sequence[str], axis: str, registry: Registry) 
 
 
 def _with_attacks(content: Mapping[str, Any], right: Sequence[Typed]) -> dict[str, Any]:
-    """Return the tables that change when only the attacks `right` run; a block's own list is replaced, too."""
+    """Return the tables of `content` that change when only the attacks `right` run. A block's own list of attacks is
+    replaced, too."""
     changed: dict[str, Any] = {}
     axes, blocks = content.get("axes", {}), content.get("attack")
     if isinstance(axes, dict):

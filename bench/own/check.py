@@ -121,10 +121,10 @@ def _off(observed: dict[str, Tensor], found: Likeness) -> str:
 def _behind_noise(
     found: Likeness, noise: float, observed: dict[str, Tensor], bound: bool, figures: str
 ) -> tuple[bool | None, str]:
-    """Return whether noise with expected squared length `noise` explains the difference, and a line of text. The
-    squared length of noise varies by a few times √coordinates. The coefficient of the replay in the update should be 1,
-    with the standard error √(v/‖replay‖²) for noise of variance v. `bound` is True if the noise is only an upper bound.
-    """
+    """Return whether noise with expected squared length `noise` explains the difference, and a line of text with
+    `figures`. The first result is None if the noise hides the replay. The squared length of noise varies by a few times
+    √coordinates. The coefficient of the replay in the update `observed` should be 1, with the standard error
+    √(v/‖replay‖²) for noise of variance v. `bound` is True if the noise is only an upper bound."""
     count = sum(value[0].numel() for value in observed.values())
     error = (noise / count / found.energy.clamp_min(1e-300)).sqrt()
     share, worst = found.share, int((found.share - 1).abs().argmax())

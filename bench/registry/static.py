@@ -87,7 +87,8 @@ def _bare(name: str, locations: list[str]) -> ModuleSpec | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scope:
-    """Classes in a file by name, and imported names with their origin: (module, name there)."""
+    """Names in a file: `classes` maps a class name to its syntax tree, `imported` maps a name to its origin (module,
+    name there)."""
 
     classes: dict[str, ast.ClassDef]
     imported: dict[str, tuple[str, str]]

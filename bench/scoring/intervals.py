@@ -193,7 +193,8 @@ def stratified_change(
 
 
 def _united(samples: Sequence[tuple[int, Sequence[Stratum]]], level: float) -> tuple[float, float, float]:
-    """Return the sum over `samples` of sign × mean share over strata, with its interval as in `stratified_share`."""
+    """Return Σ sign × (mean share over strata) for the pairs (sign, strata) in `samples`, with its interval at
+    confidence `level`. The interval is computed as in `stratified_share`."""
     value = centre = variance = 0.0
     by_cluster: dict[int, float] = {}
     z = _normal_quantile(level)

@@ -66,7 +66,8 @@ class FailedCheck(RecordError):
 
 @dataclass(slots=True)
 class _Gathered:
-    """Valid records and findings so far. `named` maps the hash of an array file to the records that name it."""
+    """Valid records and findings so far. `findings` are lines of text. `named` maps the hash of an array file to the
+    records that name it."""
 
     records: list[Record] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)

@@ -40,8 +40,9 @@ _SUFFIXES = ("*.safetensors", "*.npz", "*.pt", "*.pth")  # weights files
 
 @dataclass(slots=True, kw_only=True)
 class _Rerun:
-    """Cells to run again (`cells`, by id), and the submitted records by cell id (`trainings`, `attacks`). The keys of
-    `notes` and `changes` are lines of text for the report, in order of discovery."""
+    """State of a verification: the cells to run again (`cells`, by id), and the submitted records by cell id
+    (`trainings`, `attacks`). The keys of `notes` and `changes` are lines of text for the report, in order of discovery.
+    """
 
     resolver: Resolver
     weights: "_WeightsFiles"

@@ -182,7 +182,8 @@ def _answers(target: Target) -> bool:
 
 
 def _versions(target: Target, cell_id: str, sha256: str) -> tuple[Any | None, list[str]]:
-    """Return the cell's finished MLflow run with record hash `sha256` (or None), and ids of other MLflow runs.
+    """Return the finished MLflow run of the cell `cell_id` with record hash `sha256` (or None), and the ids of its
+    other MLflow runs.
 
     MLflow runs with the tag `bench.superseded` are not listed."""
     same: Any | None = None

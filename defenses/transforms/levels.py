@@ -136,9 +136,9 @@ class StochasticLevels(Transform):
         return apart, own / unit - (~nothing).to(own)
 
     def _shown_step(self, seen: Tensor, levels: int) -> Tensor:
-        """Return the step τ that a reading shows, (*lead,): the largest τ that divides all magnitudes. A zero row has τ
-        = 0. Levels are integers, so τ is the least magnitude divided by 1, 2, … If a small tensor holds only multiples
-        of 2 or 3, the result overestimates τ."""
+        """Return the step τ that a reading `seen` shows, (*lead,): the largest τ that divides all magnitudes. Levels
+        are integers up to `levels`, so τ is the least magnitude divided by 1, 2, … A row of zeros has τ = 0. If a small
+        tensor holds only multiples of 2 or 3, the result overestimates τ."""
         magnitudes = seen.abs()
         least = magnitudes.where(magnitudes > 0, torch.inf).amin(-1)
         present = least.isfinite()

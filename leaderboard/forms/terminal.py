@@ -83,7 +83,8 @@ def bayesian(result: BayesianResult | None) -> list[str]:
 
 
 def _board_table(title: str, group: Sequence[Line]) -> RenderableType:
-    """Draw a board table in 80 columns; related figures share a column, and columns without a value are omitted."""
+    """Draw a board table with the heading `title`, in 80 columns. Related figures share a column, and columns without a
+    value are omitted."""
     stacks = grouped(columns(line.row for line in group), lambda column: column.terminal and column.terminal[0])
     shown = {
         heading: stack
