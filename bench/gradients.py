@@ -111,7 +111,7 @@ class _LayerHook:
 
 
 def _hookable(model: nn.Module) -> bool:
-    """Whether all parameters are untied and lie in supported convolutions and linear layers."""
+    """Whether every parameter belongs to a single layer, and this layer is `bilinear`."""
     seen: set[int] = set()
     for layer in model.modules():
         parameters = list(layer.parameters(recurse=False))
@@ -125,6 +125,8 @@ def _hookable(model: nn.Module) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Uses:
+    """Properties of a model's use of its parameters. A field is False also if its property is not verified."""
+
     own: bool = False
     """Whether parameters act only through their own layers' calls."""
     by_layers: bool = False
@@ -147,7 +149,8 @@ def _uses(model: nn.Module, weights: Tensors, inputs: Tensor) -> _Uses:
 
 
 def _decide(model: nn.Module, weights: Tensors, inputs: Tensor) -> _Uses:
-    """Decide on two examples at slightly moved weights and inputs, because a zero can hide a use."""
+    """Decide how the model uses its `weights`. The test takes two examples, at slightly moved weights and inputs,
+    because a zero can hide a use."""
     moved = {name: _moved(value) for name, value in weights.items()}
     pair = _moved(inputs[[0, -1]])
     try:
@@ -170,7 +173,8 @@ def _moved(value: Tensor) -> Tensor:
 
 
 def _as_alone(model: nn.Module, weights: Tensors, pair: Tensor, logits: Tensor) -> bool:
-    """Whether the hooks' gradients of two examples together equal autograd's of each example alone."""
+    """Whether the gradients by hooks of the two examples in `pair`, taken together, equal autograd's gradients of each
+    example alone. `logits` are the model's outputs for `pair`."""
     targets = logits.detach().roll(1, -1).softmax(-1)
     fast = _by_hooks(model, weights, pair[:, None], targets[:, None], differentiable=False)
     slow = _one_by_one(model, weights, pair[:, None], targets[:, None])
@@ -178,7 +182,7 @@ def _as_alone(model: nn.Module, weights: Tensors, pair: Tensor, logits: Tensor) 
 
 
 def _nearly_equal(fast: Tensors, slow: Tensors) -> bool:
-    """Whether gradients agree up to rounding, tensor by tensor."""
+    """Whether the gradients `fast` and `slow`, name → tensor, agree up to rounding in every tensor."""
     whole = torch.stack([value.norm() for value in slow.values()]).norm()
     close = torch.finfo(whole.dtype).eps ** 0.4  # 5e-7 in double, 1.7e-3 in single precision
     return all(
@@ -187,8 +191,8 @@ def _nearly_equal(fast: Tensors, slow: Tensors) -> bool:
 
 
 def bilinear(layer: nn.Module) -> bool:
-    """Whether the layer's weight gradient is a supported bilinear map of its input and its output's gradient: a
-    linear layer, or a convolution without groups and with numeric zero padding.
+    """Whether the layer's weight gradient is a bilinear map of the layer's input and its output's gradient, in a form
+    that the bench supports. Supported are linear layers, and convolutions without groups and with numeric zero padding.
     """
     if "forward" in vars(layer) or "weight" not in dict(layer.named_parameters(recurse=False)):
         return False  # a weight that is computed from other parameters
@@ -283,7 +287,7 @@ def conv_weight_gradient(a: Tensor, delta: Tensor, layer: nn.Conv2d, groups: int
 
 
 def _as_groups(x: Tensor, groups: int) -> Tensor:
-    """Rearrange `x` (group·example, channel, h, w) to (example, group·channel, h, w)."""
+    """Rearrange `x` (group·example, channel, h, w) for `groups` groups: (example, group·channel, h, w)."""
     return x.reshape(groups, -1, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
 
 
@@ -340,8 +344,8 @@ def convolution_backward(
 
 
 def twice_under_vmap(model: nn.Module, weights: Tensors, inputs: Tensor) -> bool:
-    """Whether the model's second derivatives under `vmap` are verified, for `inputs` (example, *shape) and `weights` of
-    these shapes."""
+    """Whether second derivatives of the model's loss are correct under `vmap`, as far as the bench can verify it. The
+    model gets `inputs` (example, *shape), and `weights` name → (*parameter shape)."""
     return _uses(model, weights, inputs).under_vmap
 
 
@@ -351,7 +355,8 @@ def _verified(model: nn.Module) -> bool:
 
 
 def _one_by_one(model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Use plain autograd group by group, with the graph: slow, but correct for every model."""
+    """Return each group's mean gradient by plain autograd, group by group, with the graph: slow, but correct for every
+    model. `inputs` are (group, example, *shape), `targets` (group, example, class) class probabilities."""
     rows = []
     for x, y in zip(inputs, targets, strict=True):
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in weights.items()}

@@ -23,7 +23,7 @@ _PLAIN = frozenset((bool, int, float, str))
 
 @dataclass(slots=True)
 class Trace:
-    """A forward pass on two examples."""
+    """A forward pass of a model on two examples."""
 
     inputs: Tensor
     """The examples, (2, *shape)."""
@@ -100,7 +100,8 @@ def state(model: nn.Module) -> list[Hashable]:
 
 
 def _watched(layer: nn.Module, calls: list[tuple[Any, Any]]) -> Iterator[Any]:
-    """Make a layer's parameters constants between its last hook before and its first hook behind a call."""
+    """Make a layer's parameters constants during its call, and add the call's first argument and output to `calls`. The
+    call lasts from the layer's last hook before `forward` to its first hook behind."""
     live: list[dict[str, Any]] = []  # a layer may call itself
 
     def enter(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
@@ -130,7 +131,8 @@ def _leaves(outputs: Tensor) -> Iterator[Tensor]:
 
 
 def _touches(outputs: Iterable[Tensor], inputs: list[Tensor], example: int) -> bool:
-    """Whether the example's rows of any output have a derivative to the other example's rows of any input."""
+    """Whether the rows of the example number `example` in any of `outputs` depend on the other example's rows in any of
+    `inputs`."""
     draws = torch.Generator().manual_seed(example)
     sums = []
     for output in outputs:
@@ -141,5 +143,5 @@ def _touches(outputs: Iterable[Tensor], inputs: list[Tensor], example: int) -> b
 
 
 def _rows(value: Tensor, example: int) -> Tensor:
-    """Return the example's rows of axis 0, an equal part for each of two examples."""
+    """Return the rows of the example number `example` (0 or 1) of two: an equal part of axis 0."""
     return value.chunk(2)[example]

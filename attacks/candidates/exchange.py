@@ -49,7 +49,7 @@ class Pool:
     messages: Sequence[Tensors]
     """For each observation, the simulated reading if every sender holds only this member: name → (member, *shape)."""
     separable: bool = False
-    """True if the simulated reading of a set is the mean of its members' messages."""
+    """True if the simulated reading of a set is the mean of its members' `messages`."""
 
     @property
     def size(self) -> int:
@@ -91,7 +91,8 @@ class Pool:
         return self.shown(observed, sets)
 
     def adds_up(self, chosen: Tensor) -> bool:
-        """Return whether the simulated reading of the set `chosen` (example,) is the mean of its members' messages."""
+        """Return whether the simulated reading of the set `chosen` (example,) is the mean of the readings simulated for
+        each member alone."""
         for observed, messages in zip(self.observed, self.messages, strict=True):
             whole, means = self.shown(observed, chosen[None]), _means(messages, chosen[1:], chosen[:1])
             if any(

@@ -177,9 +177,10 @@ def _of_one_size(value: Tensor, lead: int) -> bool:
 
 
 def _boundaries(trials: Sequence[_Trial], lead: int, mirrored: bool) -> tuple[_Ends | None, _Ends | None]:
-    """Return intervals for the position of a rounding's boundary between two levels (0: lower level, 1: upper level).
-    The first interval is for most levels; the second, with `mirrored`, for the boundary above level zero. An interval
-    is None if no position fits all trials."""
+    """Return the position of a rounding's boundary between two adjacent levels, as intervals that fit all `trials`.
+    Position 0 is the lower level, 1 the upper level. The first interval is for most pairs of levels. The second is for
+    the pair of level zero and the level above, if the rounding is `mirrored` at zero. An interval is None if no
+    position fits all trials."""
     above, at_zero = [], []
     for trial in trials:
         for name, value in trial.given.items():
