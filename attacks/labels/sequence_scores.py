@@ -65,11 +65,12 @@ def _residual(energy: Tensor, product: Tensor, square: Tensor, rescaled: bool) -
 
 def marginal_scores(layer: LastLayer, sequences: Tensor) -> Tensor:
     """Return -2 log density of the update (sequence,), up to a constant, for each of the label `sequences` (sequence,
-    example). An example's features are random around their class mean, with variance `layer.spread`. p - y (p:
-    probabilities, y: one-hot labels) is computed on the class means. The residual in each column of the weight gradient
-    then has the covariance Σ spread · (p - y)(p - y)ᵀ over examples. A floor on the covariance covers noise and the
-    error of p - y. The bias is a further column, weighted by the mean squared norm of features. Every coordinate must
-    have been sent."""
+    example). Every coordinate must have been sent.
+
+    An example's features are random around their class mean, with variance `layer.spread`. p - y (p: probabilities, y:
+    one-hot labels) is computed on the class means. The residual in each column of the weight gradient then has the
+    covariance Σ spread · (p - y)(p - y)ᵀ over examples. A floor on the covariance covers noise and the error of p - y.
+    The bias is a further column, weighted by the mean squared norm of features."""
     steps = layer.step_of
     flat, sent = layer.means.flatten(0, 1), layer.d_weight
     gram, logits = flat @ flat.mT, flat @ layer.weight.mT + layer.bias
@@ -127,12 +128,13 @@ def _reach(momentum: float, steps: Tensor) -> Tensor:
 
 
 def fitted_scores(layer: LastLayer, sequences: Tensor, *, evaluations: int = 40) -> Tensor:
-    """Return -2 log density of the update (sequence,), up to a constant, with the most probable features. `sequences`
-    (sequence, example) are label sequences; `evaluations` limits the fit of features. An example's features vary around
-    their class mean with the public variance. The update's column sums give the noise variance. The variance is at
-    least 1/1000 of the update's squared norm per example and feature: a fit down to rounding would not separate
-    sequences. If all coordinates were sent, the search is limited to the span of the means, the rows of dW and the rows
-    of W; the best features lie in this span."""
+    """Return -2 log density of the update (sequence,), up to a constant, for each of the label `sequences` (sequence,
+    example). The features are the most probable ones; `evaluations` limits their fit.
+
+    An example's features vary around their class mean with the public variance. The update's column sums give the noise
+    variance. The variance is at least 1/1000 of the update's squared norm per example and feature: a fit down to
+    rounding would not separate sequences. If all coordinates were sent, the search is limited to the span of the class
+    means, the rows of dW and the rows of W; the best features lie in this span."""
     steps = layer.step_of
     kept = layer.kept[:, :-1].to(layer.weight)
     sent, means, weights = layer.d_weight * kept, layer.means, layer.weight

@@ -170,9 +170,9 @@ def _solved(
 
 
 def _not_negative(values: Tensor, free: Tensor, shown: Tensor, start: Tensor) -> Tensor:
-    """Return nonnegative values (channel, position) that meet the same linear conditions as `values`. `free` are the
-    directions without a known value, and `shown` the combinations of them that the conditions fix. The Douglas-Rachford
-    iteration begins at `start`."""
+    """Return nonnegative values (channel, position) that meet the same linear conditions as `values`. `free`
+    (direction, position) are the directions in which values may change. `shown` are the changes that would violate a
+    condition, as orthonormal rows. The Douglas-Rachford iteration begins at `start`."""
 
     def met(x: Tensor) -> Tensor:
         step = ((x - values) @ free.T).flatten()

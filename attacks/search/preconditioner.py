@@ -18,13 +18,14 @@ _ROOM = 1 << 22  # coordinates of gradients in memory at once
 
 
 def preconditioner(reading: Reading, key: Key) -> Tensor:
-    """Return a length per input value, (value,): the factor from the solver's variable to the input. Curvatures of the
-    distance Σ (∇L(x, y) - g)² to a reading g differ tenfold between pixels: a strided convolution sees some pixels
-    through more windows than others. The length is the inverse root of the mean curvature in this value, divided by its
-    mean over values; so the solver's variables have similar curvatures. The curvature is the mean of (Jᵀz)² with J =
-    ∂∇L/∂x, over random signs z (Hutchinson's estimator; Bekas, Kokiopoulou & Saad 2007) and public examples; `key`
-    draws both. With 64 draws the length's error is 9 %. Lengths are 1 without public examples, or if no value changes
-    the gradient."""
+    """Return a length per input value, (value,): the factor from the solver's variable to the input. Lengths are 1
+    without public examples, or if no value changes the gradient.
+
+    Curvatures of the distance Σ (∇L(x, y) - g)² to a reading g differ tenfold between pixels: a strided convolution
+    sees some pixels through more windows than others. The length is the inverse root of the mean curvature in this
+    value, divided by its mean over values; so the solver's variables have similar curvatures. The curvature is the mean
+    of (Jᵀz)² with J = ∂∇L/∂x, over random signs z (Hutchinson's estimator; Bekas, Kokiopoulou & Saad 2007) and public
+    examples; `key` draws both. With 64 draws the length's error is 9 %."""
     count, like = min(PUBLIC, len(reading.public_inputs)), next(iter(reading.values.values()))
     ones = like.new_ones(reading.public_mean.numel())
     if not count:

@@ -67,8 +67,9 @@ def block_covariance(tiles: Tiles, x: Tensor) -> Tensor:
 
 
 def in_variables(space: Gaussian, blocks: Tensor, tiles: Tiles, like: Tensor) -> Tensor:
-    """Turn the curvature `blocks` in inputs (frequency, phase, phase) into a matrix in the variables of `space`. The
-    matrix is (value, value). `like` gives its dtype and device."""
+    """Turn a curvature in inputs into a matrix (value, value) in the variables of `space`. The curvature is given by
+    its `blocks` (frequency, phase, phase), a matrix for each cosine frequency over `tiles`. `like` gives dtype and
+    device."""
     values, vectors = torch.linalg.eigh(blocks)
     root = ((vectors * values.clamp_min(0).sqrt()[:, None]) @ vectors.mT).to(like)
     rows: Tensor = (tiles.spectra(linear_part(space).to(like)) @ root).transpose(1, 2).flatten(0, 1)

@@ -78,7 +78,8 @@ Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Problem(Protocol):
-    """Independent minimisations, a row each; row and restart numbers are on the host."""
+    """Many independent minimisations, each in a row with its own start; a restart begins a row again. Row and restart
+    numbers are on the host."""
 
     def start(self, row: int, restart: int) -> Tensor:
         """Return the first point of the row numbered `row` at this `restart`: (variable,)."""

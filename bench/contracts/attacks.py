@@ -148,9 +148,9 @@ def reading_untouched(attack: Attack) -> None:
 
 def situated(attack: Attack, where: str = "type-2", **changes: Any) -> Situation:
     """Return a reading taken at the point `where`, for the attack's first level of knowledge, such as `plain`.
-    `changes` are further arguments of `situation`. If an adaptive attack refuses this reading, a reading behind `mixup`
-    is tried. Its labels are granted: an attack infers labels from simulated public batches, which are no evaluations of
-    its objective."""
+    `changes` are further arguments of `situation`. If an adaptive attack refuses this reading, a reading behind the
+    defense `mixup`, with granted labels, is tried. Without granted labels, the attack would infer them by simulations,
+    which do not count as evaluations."""
     first: Any = attack.knowledge[0]
     changes = {"kind": named(attack.takes[0])} | changes
     case = situation(where, knowledge=first, **changes)

@@ -118,7 +118,8 @@ def _standardised(one: Tensors, other: Tensors, deviations: Tensors) -> torch.Te
 
 
 def _crafted(given: Tensors) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
-    """Yield (words, replacement for the first row of `given`): name → (*shape). Absent names are zero."""
+    """Yield extreme rows for the test, as (words, row): a multiple of the first row of `given`, or single tensors of
+    it. A row maps names to (*shape); names that it lacks are zero."""
     own = {name: _first(value, given) for name, value in given.items()}
     for size in _SIZES:
         yield f"a gradient {size:g} times larger", {name: size * value for name, value in own.items()}

@@ -97,16 +97,18 @@ def at_point(
 
 
 def _of_mean(mechanism: Mechanism, setting: Setting, uses: int) -> Mechanism:
-    """Return the mechanism of an example at the mean of clients after L ≥ 2 noisy local steps, by two valid bounds.
+    """Return the mechanism of an example at the mean over clients after L ≥ 2 noisy local steps. Two bounds are valid,
+    and the better is returned. `uses` is Σ n² over the steps (`uses_of_example`).
 
-    A client's later step reads weights with noise from earlier steps, and may take this noise off again.  Hence only
-    the noise of the last step is certain to stay in the mean.
+    A client's later step reads weights with noise from earlier steps, and may take this noise off again. Hence only the
+    noise of the last step is certain to stay in the mean.
 
     - The example's client by itself: each use of the example has the client's noise of the same step, because later
       steps only process a noisy gradient.
-    - The last step: noise of all K clients, against the shift of the whole update.  In units of twice the clip: a first
-      use replaces one gradient (two with a copy in the batch) by 1, or removes the gradient by 1/2; each of at most
-      L - 1 later steps reads other weights, and replaces all B gradients in both cases."""
+    - The last step: noise of all K clients, against the change of the whole update. At the first use, a replaced
+      example changes a gradient by at most 2C, with the clip C (two gradients, if the batch holds a copy); a removed
+      example changes it by C. Each of at most L - 1 later steps reads other weights: all B gradients change by 2C, in
+      both cases."""
     copies = min(setting.batch, 2) if uses > 1 else 1
     later = setting.batch * (setting.steps - 1)
     replaced, removed = [], []
