@@ -123,9 +123,9 @@ class Accountant:
         }
 
     def _estimates(self, moved: Tensor, level: str) -> list[np.ndarray]:
-        """Return the privacy cost (order,) of each group: a client's batch, or all clients of the round. `moved`
-        (group, row) are the squared distances that a group's mean moves without a row, divided by the noise variance.
-        `level` gives the sampling rate."""
+        """Return the privacy cost (order,) of each group of rows: the examples in a client's batch, or all clients of
+        the round. `moved` (group, row) is the squared change of a group's mean if the row is removed, divided by the
+        noise variance. `level` gives the sampling rate."""
         rounds = self.stages.setting.rounds if self.config.dependent else 1
         moments = bayesian.log_moments(
             moved.flatten().double().cpu().numpy(), q=self._rate(level), formula=self.config.formula

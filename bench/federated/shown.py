@@ -93,9 +93,10 @@ class Kept:
         return scaled
 
     def _scaled(self, candidate: Tensor, seen: Tensor) -> Tensor:
-        """Return `candidate` (..., coordinate) times a factor that fits o = `seen`. The factor gives equal length if
-        factors are positive, otherwise the least squares. Equal length is better for a search: its distance 2‖o‖²(1 -
-        cos) grows with the angle up to 180°. The residual of least squares, ‖o‖²(1 - cos²), falls again beyond 90°."""
+        """Return `candidate` (..., coordinate) times the factor that fits the reading `seen` best. If factors are
+        positive, both get equal length; otherwise the factor is the least-squares factor. Equal length is better for a
+        search: with o = `seen`, its distance 2‖o‖²(1 - cos) grows with the angle up to 180°. The residual of least
+        squares, ‖o‖²(1 - cos²), falls again beyond 90°."""
         tiny = torch.finfo(candidate.dtype).tiny
         square = candidate.square().sum(-1, keepdim=True).clamp_min(tiny)
         if self.positive:

@@ -192,7 +192,8 @@ def _batchwise(stages: Stages) -> bool:
 
 
 def _of_clients(stages: Stages, clients: tuple[int, ...], weights: Tensors) -> Stages:
-    """Return the stages with initial states for the numbered `clients`, and unchanged server states."""
+    """Return the stages with initial states for the numbered `clients`, and unchanged server states. The shapes of
+    `weights` give the states' shapes."""
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
     states = {}
     for (stage, position), state in stages.states.items():

@@ -37,7 +37,8 @@ class Values(Protocol):
         (..., n, m), in [0, 1]."""
 
     def centre(self, examples: Array) -> Array:
-        """Return the example nearest to all examples on average, (example, *shape) → (*shape)."""
+        """Return the values with the least mean distance to all `examples`, such as their mean: (example, *shape) →
+        (*shape)."""
 
     def draw(self, random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
         """Draw values of this shape with the generator `random`, without knowledge of the data."""
