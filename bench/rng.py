@@ -9,17 +9,31 @@ in training comes from a torch stream for each client and round, seeded by a key
 import hashlib
 import json
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 
 Field = str | int | float | bool | None
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 def generator(seed: int, purpose: str, *fields: Field) -> np.random.Generator:
     """Return the generator whose key is made from `seed`, `purpose` and `fields`."""
-    text = json.dumps([seed, purpose, *fields], separators=(",", ":"))
+    text = _ENCODER.encode([seed, purpose, *fields])
     digest = hashlib.sha256(text.encode()).digest()
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
+    return np.random.Generator(np.random.Philox(_PhiloxKey(digest[:16])))  # type: ignore[arg-type]
+
+
+class _PhiloxKey(ISeedSequence):
+    """A key in place of a seed: `Philox(key=…)` first draws a seed from the system, in five times the time."""
+
+    def __init__(self, key: bytes) -> None:
+        self._words = np.frombuffer(key, "<u8").astype(np.uint64)
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> Any:
+        assert (n_words, dtype) == (2, np.uint64), "Philox has another key"
+        return self._words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
