@@ -86,10 +86,13 @@ def description(defense: Defense) -> None:
     if not seen:
         raise ContractSkipped("there is nothing to describe, or attackers stay plain, with a flag")
     for one in seen:
-        _differentiable(one)
-        off = _distance(one, at_truth=True)
+        inputs, targets = one.trial.trained_on
+        free = inputs.clone().requires_grad_()
+        at_truth = _described(one, free, targets)
+        _require_derivative(one, at_truth, free)
+        off = _distance(one, at_truth)
         if unread(one.said):
-            elsewhere = _distance(one, at_truth=False)
+            elsewhere = _distance(one, _described(one, 1 - inputs, targets))
             require(off < elsewhere, f"{one.words}: the truth is at {off:.1e}, other examples at {elsewhere:.1e}")
             continue
         require(off <= EXACT, f"{one.words}: the candidate at the truth is off the reading by {off:.1e} of it")
@@ -282,24 +285,18 @@ def _described(one: Seen, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
     return said.sent({n: v.unflatten(0, (-1, said.senders)) for n, v in updates.items()}, one.observed)
 
 
-def _distance(one: Seen, *, at_truth: bool) -> float:
-    """Return the distance between the described and the real reading, relative to the real reading's norm. Without
-    `at_truth`, the description is applied to the wrong examples 1 - x instead of the true examples x."""
-    inputs, targets = one.trial.trained_on
-    simulated = _described(one, inputs if at_truth else 1 - inputs, targets)
+def _distance(one: Seen, simulated: Tensors) -> float:
+    """Return the distance between a described and the real reading, relative to the real reading's norm."""
     for name, value in simulated.items():
         expected = one.observed[name].shape
         require(
             value.shape == expected, f"{one.words}: candidate {name} is {tuple(value.shape)}, not {tuple(expected)}"
         )
-    apart = joined({name: value - one.observed[name] for name, value in simulated.items()}).norm()
+    apart = joined({name: value.detach() - one.observed[name] for name, value in simulated.items()}).norm()
     return float(apart / joined(one.observed).norm().clamp_min(POSITIVE))
 
 
-def _differentiable(one: Seen) -> None:
-    inputs, targets = one.trial.trained_on
-    free = inputs.clone().requires_grad_()
-    after = _described(one, free, targets)
+def _require_derivative(one: Seen, after: Tensors, free: Tensor) -> None:
     total = torch.stack([value.sum() for value in after.values()]).sum()
     require(total.requires_grad, f"{one.words}: the candidate is not differentiable in the dummy's gradient")
     (slope,) = torch.autograd.grad(total, free, allow_unused=True)

@@ -29,14 +29,14 @@ def reports(defense: Defense) -> None:
     middle = (every.amin((0, 1)) + every.amax((0, 1))) / 2
     reported = every.amin((0, 1)) < every.amax((0, 1))
     require(bool(reported.any()), f"{words}: no coordinate's report changes with the update")
-    for one, first in shown.items():
-        for other, second in shown.items():
-            for kind, chances in (("high", 1.0), ("low", -1.0)):
-                p, q = (
-                    float((chances * draws > chances * middle)[:, reported].double().mean())
-                    for draws in (first, second)
-                )
-                count = _DRAWS * int(reported.sum())
+    count = _DRAWS * int(reported.sum())
+    chances = {
+        "high": {size: float((draws > middle)[:, reported].double().mean()) for size, draws in shown.items()},
+        "low": {size: float((draws < middle)[:, reported].double().mean()) for size, draws in shown.items()},
+    }
+    for kind, of_size in chances.items():
+        for one, p in of_size.items():
+            for other, q in of_size.items():
                 error = sqrt((1 - p) / (count * p) + (1 - q) / (count * q)) if p and q else inf
                 gained = log(p / q) if p and q else inf if p > SIGMAS / count else 0.0
                 chance = SIGMAS * error if p and q else 0.0

@@ -214,7 +214,7 @@ def context_of(trial: Trial, stage: Stage, *, draw: int = 0) -> Context:
     rows: tuple[tuple[int, ...], ...] = tuple((client,) for client in CLIENTS)
     if stage in ("input", "example"):
         rows = tuple((client, example) for client in CLIENTS for example in range(trial.federated.batch))
-    lead = lead_of(stage)
+    lead, each = lead_of(stage), trial.at("example") if stage == "step" else None
     return Context(
         lead=lead,
         stage=stage,
@@ -222,8 +222,8 @@ def context_of(trial: Trial, stage: Stage, *, draw: int = 0) -> Context:
         step=0,
         setting=trial.stages.setting,
         draws=KeyedDraws(seed=3, fields=(draw, 0, 0, stage), rows=rows if lead else ((),)),
-        norms=norms(trial.at("example"), 2) if stage == "step" else None,
-        examples=trial.at("example") if stage == "step" else None,
+        norms=norms(each, 2) if each else None,
+        examples=each,
         weights=trial.weights,
         local=trial.local(CLIENTS, trial.federated.batch) if stage == "example" else None,
     )
