@@ -72,14 +72,14 @@ def test_nothing_moves_nothing_is_spent() -> None:
 def too_low(most: float, estimator: float, repeats: int = 4000) -> float:
     """How often the cost at λ = 8, q = .2, estimated from 50 rows with x uniform in [0, most), is below the truth."""
     draw, order = np.random.default_rng(1), 7
-    grid = np.linspace(0, most, 2001)
+    grid = np.linspace(0, most, 501)
     curve = numbers.log_moments(grid, q=0.2)[:, order]
     truth = math.log(np.trapezoid(np.exp(curve), grid) / most)
-    moments = np.interp(most * draw.random((repeats, 50)), grid, curve)[..., None].repeat(order + 1, -1)
-    return float(np.mean([numbers.cost(one, estimator=estimator)[order] < truth for one in moments]))
+    moments = np.interp(most * draw.random((repeats, 50)), grid, curve)
+    return float(np.mean(numbers.cost(moments.T, estimator=estimator) < truth))  # each column has a cost of its own
 
 
-@pytest.mark.parametrize("estimator", [pytest.param(0.05, marks=pytest.mark.slow), 0.2])
+@pytest.mark.parametrize("estimator", [0.05, 0.2])
 def test_estimates_are_too_low_no_more_often_than_they_say(estimator: float) -> None:
     """Where rows' moments are alike (up to a factor of 1.1): within five standard errors of δ'."""
     low = too_low(0.05, estimator)

@@ -86,7 +86,7 @@ def test_originals_come_out_of_mixtures_that_an_attacker_who_knows_of_none_keeps
     """Of digits in batches of three, granted labels: the same readings, the same budget."""
     rates = {}
     for name in ("demix", "map"):
-        cell = batch_of(attack=Entry(name=name), evaluations=400, readings=4)
+        cell = batch_of(attack=Entry(name=name), evaluations=400, readings=3)
         record = run(cell, RunContext(run=tmp_path), Memory())
         assert record.attack is not None, record.reason
         examples = [example for reading in record.attack.readings for example in reading.examples]

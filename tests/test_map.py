@@ -98,7 +98,7 @@ def test_pictures_of_a_model_that_is_blind_to_scale_are_as_bright_as_public_ones
         assert torch.equal(usual_brightness(black, reading), black)
 
 
-@pytest.mark.parametrize("victims", [(0, 3, 5, 7, 9, 11), pytest.param(range(12), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("victims", [(0, 5, 9, 11), pytest.param(range(12), marks=pytest.mark.slow)])
 def test_the_angle_finds_examples_that_a_trained_model_is_sure_of(victims: Sequence[int]) -> None:
     """Their gradients are faint: a second start, by the angle, finds what the distance does not."""
     digits = load_digits()

@@ -295,7 +295,7 @@ def test_examples_of_several_epochs_count_once(model: nn.Module, digits: tuple[T
     before, after = trained(model, [(x[n : n + 1], y[n : n + 1]) for n in (0, 1, 0, 1)])
     reading = read(model, digits, before=before, after=after, local=api.SGD(lr=RATE, epochs=2, examples=2), labels=y)
     assert (reading.examples, reading.labels.tolist()) == (4, [sorted([*y.tolist()] * 2)])
-    for name, evaluations in (("map", 600), ("cpl", 40)):
+    for name, evaluations in (("map", 300), ("cpl", 40)):
         found = api.attack(reading, name, evaluations=evaluations)
         assert found.inputs.shape[:2] == (1, 2)
         scores = api.score(found, x, y)
@@ -315,7 +315,7 @@ def test_who_knows_the_defense_gets_more(model: nn.Module, digits: tuple[Tensor,
     leaked = []
     for defense in (None, {"name": "prune", "share": 0.7}):
         reading = read(model, digits, gradients, defense=defense)
-        found = api.attack(reading, "map", evaluations=200)
+        found = api.attack(reading, "map", evaluations=100)
         if defense is not None:
             assert api.check(reading, x, y).cosine == pytest.approx(1, abs=0.05)
         mse = (found.inputs[:, 0] - x).square().flatten(1).mean(1)

@@ -18,7 +18,8 @@ from bench.federated.draws import KeyedDraws
 from bench.federated.stages import stages
 from bench.points import POINTS
 
-DRAWS = 40_000
+CLIENTS, COORDINATES = 200, 200
+DRAWS = CLIENTS * COORDINATES
 SIGMAS = 5
 
 
@@ -37,11 +38,12 @@ def context(clients: int, *, weight_step: float = 1.0, weights: Any = None) -> C
     return Context(lead=1, stage="client", round=0, step=0, setting=setting, draws=draws, weights=weights)
 
 
-def reported(w: float, report: TwoPoint, *, begun: Tensor, weight_step: float = 1.0) -> np.ndarray:
-    """`DRAWS` clients report the same weight w: what the server takes each one's weight to be."""
-    update = ((begun - w) / weight_step).expand(DRAWS, *begun.shape)
-    sent = report.apply({"a": update}, context(DRAWS, weight_step=weight_step, weights={"a": begun}))["a"]
-    return (begun - weight_step * sent)[:, 0].double().numpy()
+def reported(w: float, report: TwoPoint, *, begun: float, weight_step: float = 1.0) -> np.ndarray:
+    """`CLIENTS` report the same weight w at `COORDINATES`: what the server takes each of these `DRAWS` to be."""
+    weights = torch.full((COORDINATES,), begun, dtype=torch.float64)
+    update = ((weights - w) / weight_step).expand(CLIENTS, COORDINATES)
+    sent = report.apply({"a": update}, context(CLIENTS, weight_step=weight_step, weights={"a": weights}))["a"]
+    return (weights - weight_step * sent).flatten().numpy()
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
@@ -52,7 +54,7 @@ def test_reports_are_two_values_unbiased_and_of_the_stated_variance(
 ) -> None:
     """Lemmas 1 and 2, with the term -(w - c)² that lemma 2 drops; within five standard errors."""
     report = TwoPoint(epsilon=epsilon, centre=0.01, radius=0.075)
-    found = reported(w, report, begun=torch.tensor([0.02], dtype=torch.float64), weight_step=weight_step)
+    found = reported(w, report, begun=0.02, weight_step=weight_step)
     stretch = (math.exp(epsilon) + 1) / (math.exp(epsilon) - 1)
     assert np.unique(found.round(9)).tolist() == pytest.approx([0.01 - 0.075 * stretch, 0.01 + 0.075 * stretch])
     variance = (0.075 * stretch) ** 2 - (w - 0.01) ** 2
@@ -97,9 +99,8 @@ def test_an_adaptive_range_is_each_tensors_own_and_the_servers() -> None:
 
 
 def test_weights_out_of_range_count_as_its_ends() -> None:
-    begun = torch.zeros(1, dtype=torch.float64)
     for w in (0.3, 7.0):
-        found = reported(w, TwoPoint(epsilon=1.0, radius=0.2), begun=begun)
+        found = reported(w, TwoPoint(epsilon=1.0, radius=0.2), begun=0.0)
         variance = (0.2 * TwoPoint(epsilon=1.0, radius=0.2).stretch) ** 2 - 0.04
         assert abs(found.mean() - 0.2) < SIGMAS * math.sqrt(variance / DRAWS)
 

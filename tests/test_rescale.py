@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 import pytest
 import torch
@@ -59,19 +60,25 @@ def scaled(factor: float, *, adaptive: bool = True) -> tuple[Reading, Tensor]:
 
 def attacked(name: str, reading: Reading) -> Reconstruction:
     made: Reconstruction = registry.instance("attacks", name, {}).reconstruct(
-        reading, Budget(evaluations=200), Key(seed=0)
+        reading, Budget(evaluations=100), Key(seed=0)
     )
     return made
+
+
+@cache
+def unscaled_db(name: str) -> float:
+    """The worse victim's decibels without a factor."""
+    reading, truth = scaled(1.0)
+    return float(psnr_db(truth.numpy(), attacked(name, reading).inputs[:, 0].numpy()).min())
 
 
 @pytest.mark.parametrize("factor", [1e-21, 1e-12, 1e12, 1e20])
 @pytest.mark.parametrize("name", ["map", "gradinv"])
 def test_who_knows_of_a_factor_is_not_stopped_by_it(name: str, factor: float) -> None:
     reading, truth = scaled(factor)
-    unscaled, _ = scaled(1.0)
-    found, usual = (attacked(name, each).inputs[:, 0].numpy() for each in (reading, unscaled))
-    assert psnr_db(truth.numpy(), usual).min() > 20
-    assert psnr_db(truth.numpy(), found).min() > psnr_db(truth.numpy(), usual).min() - 10
+    found = attacked(name, reading).inputs[:, 0].numpy()
+    assert unscaled_db(name) > 20
+    assert psnr_db(truth.numpy(), found).min() > unscaled_db(name) - 10
 
 
 def test_the_cosine_needs_no_knowledge_of_it() -> None:

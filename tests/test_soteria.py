@@ -1,6 +1,7 @@
 """Soteria: the right features go, and only in the defended layer's weight gradient."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -126,14 +127,20 @@ def net(activation: str, examples: int) -> Local:
     )
 
 
+@cache
+def with_jacobian(activation: str) -> tuple[Local, Tensor]:
+    """`net` and its features' sensitivity, by the whole Jacobian."""
+    local = net(activation, 8)
+    return local, feature_sensitivity(local, "")
+
+
 @pytest.mark.parametrize("activation", ["sigmoid", "relu"])
 @pytest.mark.parametrize("own", [False, True], ids=["one set of weights", "own weights"])
 @pytest.mark.parametrize("share", [0.02, 0.6, 0.99])
 def test_a_screened_search_prunes_the_columns_of_the_whole_jacobian(activation: str, own: bool, share: float) -> None:
-    local = net(activation, 8)
+    local, whole = with_jacobian(activation)
     if own:
         local = replace(local, weights={name: value.clone() for name, value in local.weights.items()})
-    whole = feature_sensitivity(local, "")
     count = round(share * whole.shape[-1])
     found = sensitivity_about(local, "", count)
     assert found.shape == whole.shape
