@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from bench.defenses.accounting import local
 from bench.defenses.base import Context, Setting
