@@ -6,6 +6,7 @@ A new file directly under `bench/` needs a layer in `LAYERS`; a new border is a 
 import ast
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -92,7 +93,9 @@ IMPORTERS = {"bench.cli.main", "bench.registry.plugins", "bench.registry.entries
 Trees = Mapping[str, ast.Module]
 
 
-def _read() -> dict[str, ast.Module]:
+@cache
+def sources() -> Trees:
+    """The modules of bench, parsed where a test asks: each process of tests imports this file."""
     trees = {}
     for package, folder in FOLDERS.items():
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -102,15 +105,16 @@ def _read() -> dict[str, ast.Module]:
     return trees
 
 
-TREES = _read()
-# The makers of the documents build on the wheel; `docs/recipes` are texts for users.
-DOCS = ROOT / "docs"
-MAKERS = {
-    path.relative_to(DOCS).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__"): ast.parse(
-        path.read_text("utf-8"), str(path)
-    )
-    for path in [*DOCS.glob("*.py"), *(DOCS / "_make").glob("*.py")]
-}
+@cache
+def makers() -> Trees:
+    """The makers of the documents, which build on the wheel; `docs/recipes` are texts for users."""
+    docs = ROOT / "docs"
+    return {
+        path.relative_to(docs).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__"): ast.parse(
+            path.read_text("utf-8"), str(path)
+        )
+        for path in [*docs.glob("*.py"), *(docs / "_make").glob("*.py")]
+    }
 
 
 def _within(module: str, package: str) -> bool:
@@ -127,9 +131,15 @@ def _imported(node: ast.AST, trees: Trees) -> Iterator[str]:
             yield whole if whole in trees else node.module
 
 
+@cache
+def _import_statements(tree: ast.Module) -> tuple[ast.AST, ...]:
+    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+
+
 def _graph(trees: Trees) -> dict[str, set[str]]:
     return {
-        name: {other for node in ast.walk(tree) for other in _imported(node, trees)} for name, tree in trees.items()
+        name: {other for node in _import_statements(tree) for other in _imported(node, trees)}
+        for name, tree in trees.items()
     }
 
 
@@ -226,7 +236,7 @@ def test_every_folder_of_sources_is_a_package() -> None:
 def test_no_relative_imports() -> None:
     relative = [
         f"{name}:{node.lineno}"
-        for name, tree in (TREES | MAKERS).items()
+        for name, tree in {**sources(), **makers()}.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.level
     ]
@@ -234,11 +244,11 @@ def test_no_relative_imports() -> None:
 
 
 def test_imports_go_down() -> None:
-    assert upward(TREES) == []
+    assert upward(sources()) == []
 
 
 def test_parts_of_attacks_import_down() -> None:
-    assert upward_in_attacks(TREES) == []
+    assert upward_in_attacks(sources()) == []
 
 
 def test_only_entries_stand_at_the_top_of_attacks() -> None:
@@ -248,33 +258,33 @@ def test_only_entries_stand_at_the_top_of_attacks() -> None:
 
 
 def test_no_circles() -> None:
-    trees = TREES | MAKERS
+    trees = {**sources(), **makers()}
     graph = {name: others & set(trees) - {name} for name, others in _graph(trees).items()}
     TopologicalSorter(graph).prepare()  # raises CycleError with the circle
 
 
 def test_borders_hold() -> None:
-    assert crossings(TREES) == []
+    assert crossings(sources()) == []
 
 
 @pytest.mark.parametrize(("distribution", "owner"), OWNERS.items())
 def test_one_file_imports_it(distribution: str, owner: str) -> None:
     """Or two, where they have nothing else in common."""
     importers = {
-        name for name, others in _graph(TREES).items() if any(_within(other, distribution) for other in others)
+        name for name, others in _graph(sources()).items() if any(_within(other, distribution) for other in others)
     }
     assert importers <= set(owner.split())
 
 
 def test_imports_stand_at_the_top_but_for_the_list() -> None:
-    assert hidden(TREES) == []
-    assert hidden(MAKERS) == []
+    assert hidden(sources()) == []
+    assert hidden(makers()) == []
 
 
 def test_the_wheel_imports_no_maker_of_documents() -> None:
-    assert "_make.claims" in MAKERS
-    graph = _graph(TREES | MAKERS)
-    assert [name for name in TREES if graph[name] & {*MAKERS}] == []
+    assert "_make.claims" in makers()
+    graph = _graph({**sources(), **makers()})
+    assert [name for name in sources() if graph[name] & {*makers()}] == []
 
 
 def test_concrete_entries_are_reached_through_the_registry_only() -> None:
@@ -287,7 +297,7 @@ def test_concrete_entries_are_reached_through_the_registry_only() -> None:
     }
     named = [
         f"{name} imports {other}"
-        for name, others in _graph(TREES).items()
+        for name, others in _graph(sources()).items()
         for other in sorted(others & entries)
         if not _within(name, other.rpartition(".")[0])
     ]
