@@ -1,5 +1,6 @@
 """Fixtures that several files of tests share."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,18 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "bytecode")
 
 
+gc.disable()  # until all is imported: what a collection finds in modules is not garbage
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files marked `long` run first: no process is left with such a file at the end."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+def pytest_collection_finish() -> None:
+    """No later collection walks the million objects of modules."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
