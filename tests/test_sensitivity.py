@@ -184,11 +184,6 @@ def test_behind_a_step_that_is_not_linear_no_noise_is_gained() -> None:
         sensitivity(_OthersNoiseCounted())
 
 
-@pytest.mark.parametrize("name", ["fed-cdp", "fed-sdp", "fed-split", "adaclip", "quantile", "niss"])
-def test_what_is_registered_keeps_it(name: str) -> None:
-    sensitivity(registry.instance("defenses", name, {}))
-
-
 def test_the_bound_is_near() -> None:
     """Stated a fifth stronger than it is, Fed-CDP is found: the contract has no room for more."""
 

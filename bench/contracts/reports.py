@@ -6,7 +6,7 @@ import torch
 
 from bench.contracts.base import ContractSkipped, require
 from bench.contracts.situations import Tensors
-from bench.contracts.trials import SIGMAS, Trial, first_trial, variants
+from bench.contracts.trials import CLIENTS, SIGMAS, Trial, first_trial, variants
 from bench.defenses.accounting.mechanism import Reports
 from bench.defenses.base import Defense
 from bench.points import UPDATE_STAGES
@@ -63,6 +63,8 @@ def _stated(defense: Defense) -> tuple[str, Trial, float]:
 def _drawn(trial: Trial, own: Tensors, size: float) -> torch.Tensor:
     stage = next(stage for stage in UPDATE_STAGES if trial.stages.has(stage))
     largest = max(float(value.abs().max()) for value in own.values())
-    scaled = {name: torch.full_like(value, size * largest) for name, value in own.items()}
-    draws = [trial.apply(stage, scaled, draw=draw) for draw in range(_DRAWS)]
+    mixed = any(item.mixes_clients for item in trial.stages.transforms[stage])
+    clients = CLIENTS if mixed else CLIENTS[:1]  # alone as in company, by another contract
+    scaled = {name: torch.full_like(value[: len(clients)], size * largest) for name, value in own.items()}
+    draws = [trial.apply(stage, scaled, draw=draw, clients=clients) for draw in range(_DRAWS)]
     return torch.stack([torch.cat([value[0].flatten() for value in each.values()]) for each in draws])

@@ -111,6 +111,9 @@ def _is_right(plain: StraightThrough, probe: Tensors, state: State, context: Con
     """Return whether the derivative of `plain` predicts its change after a 1 % change of `probe`, in random directions.
     The prediction must agree to a share `agree`. A rounding fails: its derivative is 0 within a step, or reflects only
     the changed step size."""
+    free = {name: value.detach().clone().requires_grad_() for name, value in probe.items()}
+    with torch.enable_grad():
+        after, _ = plain(free, state, context)
     for number in range(_DIRECTIONS):
         step = _direction(probe, number)
         change = _difference(plain, probe, step, state, context)
@@ -119,13 +122,11 @@ def _is_right(plain: StraightThrough, probe: Tensors, state: State, context: Con
         if not isfinite(size) or 0 < size < _TINY:
             continue  # outside single precision the trial is meaningless
         along = {name: value / size if size else value for name, value in change.items()}
-        free = {name: value.detach().clone().requires_grad_() for name, value in probe.items()}
         with torch.enable_grad():
-            after, _ = plain(free, state, context)
             total = torch.stack([(after[name] * along[name]).sum() for name in probe]).sum()
         if not total.requires_grad:
             return False
-        slopes = torch.autograd.grad(total, list(free.values()), allow_unused=True)
+        slopes = torch.autograd.grad(total, list(free.values()), retain_graph=True, allow_unused=True)
         predicted = sum(
             (slope * step[name]).sum() for name, slope in zip(free, slopes, strict=True) if slope is not None
         )
