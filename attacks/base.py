@@ -30,6 +30,9 @@ class Attack(ABC):
     mergeable: ClassVar[bool] = False
     """True if readings from several experiment cells may form a single batch."""
 
+    takes_mates: ClassVar[bool] = False
+    """True if the attack uses known examples behind a reading (the grant `mates`)."""
+
     def refuses(self, reading: Reading) -> str | None:
         """Return the reason, in a few words, why the attack cannot take this reading, or None if the attack can."""
         del reading

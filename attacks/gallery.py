@@ -9,6 +9,7 @@ from bench.attacks.base import Attack, closed_form
 from bench.attacks.candidates import combination
 from bench.attacks.candidates.exchange import most_likely
 from bench.attacks.candidates.listed import alone, by_label, candidates
+from bench.attacks.candidates.single import likelihoods
 from bench.attacks.inverter.sketch import Sketch
 from bench.attacks.objective.distance import Distance
 from bench.attacks.objective.mismatch import Mismatch, by_likelihood, mean_observation, observations, same_weights
@@ -23,19 +24,25 @@ LIST = 10  # candidates named for a single example, best first
 
 @dataclass(frozen=True, kw_only=True)
 class Gallery(Attack):
-    """Name the gallery's candidates that most likely made a reading. The attack reconstructs no input: it returns the
-    public mean, and only recognition is scored. For a single example, the attack takes the candidate with the greatest
-    likelihood of the reading under the defense's description. Without a description, it takes the candidate whose
-    gradient has the greatest cosine with the reading. If all candidates are equally probable in advance, no attacker
-    names them better than the likelihood. For several examples, the attack searches for the likeliest set of candidates
-    (`candidates/exchange.py`). Each step exchanges a candidate in the set for a candidate outside. The search has two
-    starts, the candidates with the largest coefficients in a non-negative combination of gradients. The first start
-    combines the candidates' gradients, the second these gradients after the defense. The combination is fitted to the
-    reading's nonzero coordinates."""
+    """Name the gallery's candidates that most likely made a reading. The attack reconstructs no input: the inputs
+    returned are the public mean, and only recognition is scored.
+
+    For a single unknown example, the attack takes the candidate with the least -log likelihood of the reading, by the
+    description of the defense; without a description, the candidate whose gradient has the greatest cosine with the
+    reading. With the grant `mates`, only the first example behind a reading is unknown. If all candidates are equally
+    probable in advance, no attacker names them better than the likelihood.
+
+    For several examples, the attack searches for the likeliest set of candidates: each step exchanges a candidate in
+    the set for a candidate outside (`candidates/exchange.py`). The search has two starts. Each start holds the
+    candidates with the largest coefficients in a non-negative combination of gradients, fitted to the reading's nonzero
+    coordinates. The first start combines the candidates' gradients; the second combines these gradients after the
+    defense.
+    """
 
     reference = "ours; the maximum likelihood among exchangeable candidates"
     knowledge = ("plain", "adaptive")
     iterative = False
+    takes_mates = True
 
     def refuses(self, reading: Reading) -> str | None:
         if reading.gallery_inputs is None:
@@ -50,34 +57,21 @@ class Gallery(Attack):
         del budget
         reading = rescaled(reading)
         assert reading.gallery_inputs is not None and reading.gallery_labels is not None
-        scores = _likelihoods(reading) if reading.examples == 1 else _sets(reading, key)
+        scores = likelihoods(reading) if reading.unknown == 1 else _sets(reading, key)
         named = torch.stack([_best(reading, row, scores[row]) for row in range(len(reading))])
-        first = named[:, : reading.examples]
+        first = named[:, : reading.unknown]
         mean = reading.public_mean.expand(*first.shape, *reading.shape)
         return closed_form(reading, mean, reading.gallery_labels[first], loss=-scores.amax(1), named=named)
 
 
 def _best(reading: Reading, row: int, scores: Tensor) -> Tensor:
     assert reading.gallery_labels is not None
-    if reading.examples == 1:
+    if reading.unknown == 1:
         if reading.labels is not None:
             scores = scores.where(reading.gallery_labels == reading.labels[row], -torch.inf)
         return scores.topk(min(LIST, len(scores))).indices
     ranked, counts = by_label(reading, scores, None if reading.labels is None else reading.labels[row])
     return torch.cat([each[:count] for each, count in zip(ranked, counts, strict=True)])
-
-
-def _likelihoods(reading: Reading) -> Tensor:
-    mismatch, observed, every = _mismatch(reading), observations(reading), candidates(reading)
-    rows = []
-    for row in range(len(reading)):
-        parts = []
-        for x, y in alone(*every):
-            seen = [{n: v[row].expand(len(x), *v.shape[1:]) for n, v in each.items()} for each in observed]
-            with torch.no_grad():
-                parts.append(mismatch(seen, x, y, differentiable=False))
-        rows.append(-torch.cat(parts))
-    return torch.stack(rows).cpu()
 
 
 def _mismatch(reading: Reading) -> Mismatch:

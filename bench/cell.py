@@ -182,7 +182,9 @@ class Grants(Frozen):
     public: PublicKnowledge = Field(default="distribution", description="public data: {}")
     """The attacker's public data: examples (`distribution`), only their `statistics`, or `none`."""
     gallery: int = Field(default=0, ge=0, description="{} candidates, of which the examples are some")
-    """Number of candidate examples that the attacker gets, including the true examples; 0: no gallery."""
+    """How many candidate examples the attacker gets, including the true examples; 0: no gallery."""
+    mates: Annotated[bool, Field(description="all other examples behind a reading")] = False
+    """Whether the attacker knows all examples behind a reading except the first, the only victim."""
 
     def granted(self) -> dict[str, Any]:
         """Return the grants whose values differ from the defaults, as field name → value."""

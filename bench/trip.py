@@ -120,6 +120,9 @@ class Candidates:
 # (local step, each example's gradient, name → (row, example, *shape), candidates) → that step's mean, (row, *shape)
 StepDefense = Callable[[int, Mapping[str, Tensor], Candidates], dict[str, Tensor]]
 
+# (gradients of candidates for the first example, name → (row, *shape), candidates) → simulated readings, (row, *shape)
+Given = Callable[[Mapping[str, Tensor], Candidates], dict[str, Tensor]]
+
 
 class Description(Protocol):
     """Public description of a defense: its effect on a candidate's gradient, in gradient units. An adaptive attacker
@@ -170,12 +173,26 @@ class Description(Protocol):
         attacked reading itself.  The result equals `local_steps` followed by `sent`.
         """
 
+    def with_mates(self, mates: Tensors, observed: Tensors, behind: Candidates) -> Given:
+        """Return a function that simulates a reading for candidates in place of its first example.
+
+        `mates` are the gradients of all other examples, name → (1, example - 1, *shape), of the candidates `behind`;
+        `observed` is the reading, (1, *shape).  The result equals `simulate` for a single local step.
+        """
+
     def local_steps(self, observed: Tensors) -> StepDefense:
         """Return a function that applies the defense to a local step's gradients, client by client for each reading."""
 
     def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
         """Return the expected reading (reading, *shape) for clients' `updates` (reading, client, *shape). `observed`
         (reading, *shape) is the attacked reading itself."""
+
+    def with_clients(self, others: Tensors, observed: Tensors) -> Callable[[Tensors], dict[str, Tensor]]:
+        """Return a function from the first client's update, (row, *shape), to simulated readings, (row, *shape).
+
+        `others` are the known updates of the other clients behind the reading, (1, client - 1, *shape), empty for a
+        single client; `observed` is the reading, (1, *shape).  The result equals `sent`.
+        """
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
         """Return log p(observed | simulated) ≤ 0, (reading,), up to a constant. None for Gaussian and Laplace noise,
@@ -211,9 +228,11 @@ class Simulator(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading(ByReading):
-    """Everything that the attacker knows: a batch of readings taken at a point under the same weights. Fields from
-    `description` to `gallery_labels` keep their defaults unless the cell's knowledge or grants fill them. Without a
-    grant, no field holds a victim's example or label. No field holds a batch statistic or a batch order."""
+    """All that the attacker knows: a batch of readings taken at a point under the same weights.
+
+    Fields from `description` to `mates_labels` keep their defaults unless the cell's knowledge or grants fill them.
+    Without a grant, no field holds a victim's example or label.  No field holds a batch statistic or a batch order.
+    """
 
     point: Point
     """Observation point in the pipeline."""
@@ -267,6 +286,10 @@ class Reading(ByReading):
     """(candidate, *shape): the readings' examples among strangers, in random order; None without the grant."""
     gallery_labels: Tensor | None = field(default=None, metadata=SHARED)
     """(candidate,): class numbers; None without the grant."""
+    mates_inputs: Tensor | None = field(default=None, metadata=READING)
+    """(reading, example - 1, *shape): known examples behind a reading, all but the first; None without the grant."""
+    mates_labels: Tensor | None = field(default=None, metadata=READING)
+    """(reading, example - 1): class numbers; None without the grant."""
     momentum: float = 0.0
     """Momentum in the client's SGD (`bench.own` only)."""
     weight_decay: float = 0.0
@@ -298,6 +321,11 @@ class Reading(ByReading):
         if self.ragged:
             return sum(self.batches)
         return self.point.examples(batch=self.batch, steps=self.steps, senders=self.senders)
+
+    @property
+    def unknown(self) -> int:
+        """Number of examples behind each reading that the attacker does not know."""
+        return self.examples if self.mates_inputs is None else 1
 
     @property
     def batches(self) -> tuple[int, ...]:

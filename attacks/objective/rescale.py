@@ -1,13 +1,13 @@
 """Rescale readings whose squared norms leave the range of single precision."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from bench.trip import Candidates, Description, Noise, Reading, Simulator, StepDefense, Tensors
+from bench.trip import Candidates, Description, Given, Noise, Reading, Simulator, StepDefense, Tensors
 
 _USUAL = (1e-6, 1e6)  # norms left unchanged: products of two squares stay finite
 
@@ -61,11 +61,19 @@ class _RescaledDescription:
     ) -> dict[str, Tensor]:
         return _times(self.factor, self.inner.simulate(per_example, self._as_read(observed), candidates))
 
+    def with_mates(self, mates: Tensors, observed: Tensors, behind: Candidates) -> Given:
+        given = self.inner.with_mates(mates, self._as_read(observed), behind)
+        return lambda gradients, candidates: _times(self.factor, given(gradients, candidates))
+
     def local_steps(self, observed: Tensors) -> StepDefense:
         return self.inner.local_steps(self._as_read(observed))
 
     def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
         return _times(self.factor, self.inner.sent(updates, self._as_read(observed)))
+
+    def with_clients(self, others: Tensors, observed: Tensors) -> Callable[[Tensors], dict[str, Tensor]]:
+        sent = self.inner.with_clients(others, self._as_read(observed))
+        return lambda first: _times(self.factor, sent(first))
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
         return self.inner.log_likelihood(self._as_read(simulated), self._as_read(observed))

@@ -115,7 +115,7 @@ def conditions(
         described=cell.knowledge == "adaptive" and knows_all,
         simulated=cell.knowledge == "black-box",
         random=is_random(setup.stages, point),
-        exact=decoded or (reading.examples == 1 and has_likelihood(reading)),
+        exact=decoded or (reading.unknown == 1 and has_likelihood(reading)),
     )
 
 

@@ -12,6 +12,7 @@ from bench.trip import Reading
 
 _ROUNDING = 1e-5  # relative to the reading's squared norm, in single precision
 _ERRORS = 6.0  # standard errors for a mean square under the heaviest law, Laplace
+_EXAMPLES = 512  # checked at most, in whole readings: each needs a gradient
 _LAPLACE = 5.0  # variance of a squared Laplace draw, in squared variances
 
 
@@ -25,6 +26,9 @@ def explained(reading: Reading, truth: Truth) -> bool | None:
         return None
     if reading.senders > 1 and reading.steps > 1:
         return None
+    count = max(1, _EXAMPLES // reading.examples)
+    if count < len(reading):
+        reading, truth = reading.of(range(count)), truth.of(range(count))
     reading = rescaled(reading)
     description = reading.description
     assert description is not None

@@ -25,9 +25,8 @@ from bench.trip import Reading
 def take_reading(
     cell: AttackCell, setup: Setup, truth: CellTruth, batches: Sequence[Batches], simulations: Kept | None = None
 ) -> Reading:
-    """Return the readings at the cell's point, with everything that the attacker knows. `batches` are the observed
-    clients' batches. `simulations` keeps results of the black box between cells."""
-    point, gallery = truth.point, truth.gallery
+    """Return the readings at the cell's point with all that the attacker knows; `simulations` are reused."""
+    point, gallery, mates = truth.point, truth.gallery, truth.mates
     data, grants, federated = setup.data, cell.grants, cell.federated
     shown = [
         observe(cell, setup, point, batches, setup.stages, observation=number)
@@ -61,6 +60,8 @@ def take_reading(
         repeated_readings=grants.repeated_readings,
         gallery_inputs=None if gallery is None else gallery.inputs,
         gallery_labels=None if gallery is None else gallery.labels,
+        mates_inputs=None if mates is None else mates.inputs,
+        mates_labels=None if mates is None else mates.labels,
     )
     if cell.knowledge == "black-box":
         return replace(reading, simulator=simulator(cell, setup, point, reading, simulations))

@@ -25,7 +25,9 @@ class CellTruth:
     victims: Victims
     """All examples in the observed clients' batches."""
     examples: Truth
-    """True examples of each reading at this point, for example the batch or a single example."""
+    """True examples of each reading at this point that the attacker does not know: the victims, which are scored."""
+    mates: Truth | None
+    """Examples behind each reading that the attacker is granted, in order; None without the grant."""
     gallery: Gallery | None
     """Gallery granted to the attacker; None if none is granted."""
     rows: tuple[int, ...]
@@ -43,12 +45,15 @@ def truth_from(cell: AttackCell, source: Source, rows: tuple[int, ...] | None = 
     """Draw the true examples from `source`; `rows` are the numbers of the readings to attack, None for all."""
     point = point_of(cell.point)
     victims = draw_victims(cell, source, point)
-    examples = truth_at(victims, point)
+    examples, mates = truth_at(victims, point), None
+    if cell.grants.mates:
+        examples, mates = examples.split_at(1)
     return CellTruth(
         source=source,
         point=point,
         victims=victims,
         examples=examples,
+        mates=mates,
         gallery=granted_gallery(cell, source.data, examples),
         rows=tuple(range(cell.readings)) if rows is None else rows,
     )

@@ -1,6 +1,6 @@
 """Draw a cell's victims by a key that does not depend on defense or attack."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import torch
@@ -9,11 +9,16 @@ from torch import Tensor
 from bench import rng
 from bench.answer.setup import Setup, Source
 from bench.cell import AttackCell
+from bench.errors import NotApplicable
 from bench.federated.batches import Batches, Indices, data_key, local_batches
 from bench.federated.stages import DrawKey
 from bench.gradients import one_hot
 from bench.points import Point, Scope
 from bench.trip import READING, ByReading, Victims
+
+# Keys of `AttackCell.victims` for two draws without a common victim: a victim's position in the training split is even
+# (tuning) or odd (scoring).
+HALVES = ("tuning", "scoring")
 
 
 def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
@@ -24,6 +29,8 @@ def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
     generator = rng.generator(cell.seed, "victims", data_key(cell, source.data))
     order = generator.permutation(cell.federated.clients)
     flat = np.resize(order, cell.readings * senders)
+    if cell.victims in HALVES:
+        flat = _of_half(cell, source, order, senders)
     batches, indices = _batches(cell, source, tuple(int(client) for client in flat))
     shape = (cell.readings, senders)
     return Victims(
@@ -32,6 +39,25 @@ def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
         indices=torch.from_numpy(indices).unflatten(0, shape),
         clients=tuple(tuple(int(client) for client in row) for row in flat.reshape(shape)),
     )
+
+
+def _of_half(cell: AttackCell, source: Source, order: Indices, senders: int) -> Indices:
+    """Return the clients of all readings, (reading·sender,).  The first client of a reading has, as first example of
+    its batch, an example of the cell's half of the training split; no two readings have the same first client.
+    Raises `NotApplicable` if too few clients qualify.
+    """
+    half = HALVES.index(cell.victims or "")
+    _, indices = _batches(cell, source, tuple(int(client) for client in order))
+    fits = indices[:, 0, 0] % len(HALVES) == half
+    first, others = order[fits][: cell.readings], np.concatenate([order[~fits], order[fits][cell.readings :]])
+    if len(first) < cell.readings or len(others) < senders - 1:
+        raise NotApplicable(
+            f"{cell.readings} victims of the half {cell.victims}: {len(first)} of {len(order)} clients have one; "
+            "take fewer readings or more clients"
+        )
+    companions = np.resize(others, (cell.readings, senders - 1))
+    flat: Indices = np.concatenate([first[:, None], companions], 1).flatten()
+    return flat
 
 
 def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> list[Batches]:
@@ -67,6 +93,15 @@ class Truth(ByReading):
         """Return the class probabilities used as the loss's targets, (reading, example, class), in `dtype`. `classes`
         is the number of classes."""
         return one_hot(self.labels, classes, dtype) if self.targets is None else self.targets.to(dtype)
+
+    def split_at(self, count: int) -> "tuple[Truth, Truth]":
+        """Return the first `count` examples of each reading, and the others."""
+        named = {each.name: getattr(self, each.name) for each in fields(self)}
+        first, others = (
+            replace(self, **{name: None if value is None else value[:, cut] for name, value in named.items()})
+            for cut in (slice(None, count), slice(count, None))
+        )
+        return first, others
 
     def or_else(self, other: "Truth", rows: Tensor) -> "Truth":
         """Return these true examples, with `other`'s at the readings marked in the mask `rows` (reading,)."""

@@ -16,7 +16,7 @@ from bench.federated.shown import Code, Rule
 from bench.federated.stages import Stages
 from bench.federated.straight_through import StraightThrough, straight_through
 from bench.points import GRADIENT_STAGES, STAGES, UPDATE_STAGES, Point, Scope, Stage
-from bench.trip import Candidates, Noise, StepDefense
+from bench.trip import Candidates, Given, Noise, StepDefense
 
 _IN_STEPS: tuple[Stage, ...] = ("example", "step")
 _OF_A_CLIENT = (*_IN_STEPS, *UPDATE_STAGES)
@@ -136,24 +136,60 @@ class Composition:
         return between
 
     def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
-        """Return the simulated reading, (reading, *shape), for `updates` (reading, sender, *shape). All are in gradient
-        units; `observed` is the attacked reading."""
-        readings = len(next(iter(updates.values())))
-        current = {name: value.flatten(0, 1) for name, value in updates.items()}
-        seen = observed
-        scaled = any(part.stage not in _IN_STEPS for part in self.parts) and self.unit != 1
-        if scaled:
-            current = {name: self.unit * value for name, value in current.items()}
-            seen = {name: self.unit * value for name, value in observed.items()}
+        """Return the simulated reading, (reading, *shape), for updates (reading, sender, *shape), in gradient units."""
+        messages = self._messages(updates, observed)
+        mean = {name: value[:, 0] if self.senders == 1 else value.mean(1) for name, value in messages.items()}
+        return self._aggregated(mean, observed)
+
+    def with_clients(self, others: Tensors, observed: Tensors) -> Callable[[Tensors], dict[str, Tensor]]:
+        if self.senders == 1 or any(part.transform.mixes_clients for part in self.parts):
+
+            def together(first: Tensors) -> dict[str, Tensor]:
+                count = len(next(iter(first.values())))
+                seen = {name: value.expand(count, *value.shape[1:]) for name, value in observed.items()}
+                rest = {name: value.expand(count, *value.shape[1:]) for name, value in others.items()}
+                return self.sent(
+                    {n: torch.cat([v[:, None], rest[n]], 1) if rest else v[:, None] for n, v in first.items()}, seen
+                )
+
+            return together
+        total = {name: value.sum(1) for name, value in self._messages(others, observed).items()}
+
+        def apart(first: Tensors) -> dict[str, Tensor]:
+            count = len(next(iter(first.values())))
+            seen = {name: value.expand(count, *value.shape[1:]) for name, value in observed.items()}
+            own = self._messages({name: value[:, None] for name, value in first.items()}, seen)
+            return self._aggregated({n: (v[:, 0] + total[n]) / self.senders for n, v in own.items()}, seen)
+
+        return apart
+
+    def _messages(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
+        """Return clients' messages after the update stages, (reading, client, *shape), in the update's unit."""
+        readings, clients = next(iter(updates.values())).shape[:2]
+        unit = self._unit
+        current = {
+            name: unit * value.flatten(0, 1) if unit != 1 else value.flatten(0, 1) for name, value in updates.items()
+        }
+        seen = {name: unit * value for name, value in observed.items()} if unit != 1 else observed
         for part in self.parts:
             if part.stage in UPDATE_STAGES:
-                current = self._of_clients(part, current, seen, readings)
-        mean = {name: value.unflatten(0, (readings, -1)) for name, value in current.items()}
-        current = {name: value[:, 0] if self.senders == 1 else value.mean(1) for name, value in mean.items()}
+                current = self._of_clients(part, current, seen, readings, clients)
+        return {name: value.unflatten(0, (readings, clients)) for name, value in current.items()}
+
+    def _aggregated(self, mean: dict[str, Tensor], observed: Tensors) -> dict[str, Tensor]:
+        """Apply the transforms at stage `aggregate` to means of messages, (reading, *shape) → in gradient units."""
+        current, unit = mean, self._unit
+        seen = {name: unit * value for name, value in observed.items()} if unit != 1 else observed
         for part in self.parts:
             if part.stage == "aggregate":
+                readings = len(next(iter(current.values())))
                 current, _ = part(current, seen, part.of_rows(readings), self.contexts["aggregate"], self.width)
-        return {name: value / self.unit for name, value in current.items()} if scaled else current
+        return {name: value / unit for name, value in current.items()} if unit != 1 else current
+
+    @property
+    def _unit(self) -> float:
+        """Factor from a mean gradient to the tensors of the stages after training; 1 if no transform acts there."""
+        return self.unit if any(part.stage not in _IN_STEPS for part in self.parts) else 1.0
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
         """Return log p(`observed` | `simulated`) ≤ 0, (reading,), by the last transform. The result is None if the last
@@ -198,36 +234,97 @@ class Composition:
         observed: Tensors,
         states: dict[int, State],
     ) -> dict[str, Tensor]:
-        """Apply a local step's transforms, (client, example, *shape) → (client, *shape). `each` are the example
-        gradients; `states` are advanced in place."""
-        current, of_examples = dict(each), True
+        """Apply a local step's transforms, (client, example, *shape) → (client, *shape); advance `states` in place."""
+        examples = self._examples(step, each, candidates, observed, states)
+        mean = {name: value.mean(1) for name, value in examples.items()}
+        return self._mean(step, mean, lambda: norms(examples, 2), lambda: examples, observed, states)
+
+    def _examples(
+        self,
+        step: int,
+        each: Mapping[str, Tensor],
+        candidates: Candidates | None,
+        observed: Tensors,
+        states: dict[int, State],
+    ) -> dict[str, Tensor]:
+        """Apply the transforms at stage `example`, (client, example, *shape) → the same axes."""
+        current = dict(each)
         local = None if candidates is None else _local(self.contexts, candidates)
-        batch = {name: value[:, None] for name, value in observed.items()}
-        remaining: dict[str, Tensor] | None = None
-        examples: dict[str, Tensor] | None = None
-        for number, part in enumerate(self.parts):
-            if part.stage not in _IN_STEPS:
-                break
-            context = replace(self.contexts[part.stage], step=step)
-            if part.stage == "example":
-                context = replace(context, local=local)
-            elif of_examples:
-                remaining, examples = norms(current, 2), current
-                current, of_examples = {name: value.mean(1) for name, value in current.items()}, False
-            if part.stage == "step":
-                context = replace(
-                    context, norms=remaining, examples=examples if part.transform.needs_examples else None
-                )
-            seen = batch if part.stage == "example" else observed
+        seen = {name: value[:, None] for name, value in observed.items()}
+        for number, part in self._at("example"):
+            context = replace(self.contexts["example"], step=step, local=local)
             current, states[number] = part(current, seen, states[number], context, self.width)
-        return {name: value.mean(1) for name, value in current.items()} if of_examples else current
+        return current
+
+    def _mean(
+        self,
+        step: int,
+        mean: dict[str, Tensor],
+        remaining: Callable[[], dict[str, Tensor]],
+        examples: Callable[[], dict[str, Tensor]],
+        observed: Tensors,
+        states: dict[int, State],
+    ) -> dict[str, Tensor]:
+        """Apply the transforms at stage `step` to a step's mean, (client, *shape); `remaining` returns the examples'
+        norms, (client, example), and `examples` their gradients.
+        """
+        current = mean
+        for number, part in self._at("step"):
+            context = replace(
+                self.contexts["step"],
+                step=step,
+                norms=remaining(),
+                examples=examples() if part.transform.needs_examples else None,
+            )
+            current, states[number] = part(current, observed, states[number], context, self.width)
+        return current
+
+    def _at(self, stage: Stage) -> list[tuple[int, DescribedTransform]]:
+        return [(number, part) for number, part in enumerate(self.parts) if part.stage == stage]
+
+    def with_mates(self, mates: Tensors, observed: Tensors, behind: Candidates) -> Given:
+        """Return a function from candidates for the first example to simulated readings; the other examples, `mates`,
+        are simulated once.  Axes: as in `Description.with_mates`.
+        """
+        states = self._states({name: value[:1] for name, value in mates.items()})
+        done = self._examples(0, mates, behind, observed, states)
+        batch = (next(iter(mates.values())).shape[1] + 1) // self.senders
+        own = {name: value[:, : batch - 1] for name, value in done.items()}
+        known, total = norms(own, 2), {name: value.sum(1) for name, value in own.items()}
+        others = {name: value[0, batch - 1 :].unflatten(0, (-1, batch)) for name, value in done.items()}
+        rest = self._step_of(others, observed) if self.senders > 1 else {}
+        sent = self.with_clients({name: value[None] for name, value in rest.items()}, observed)
+
+        def given(gradients: Tensors, candidates: Candidates) -> dict[str, Tensor]:
+            count = len(candidates.inputs)
+            seen = {name: value.expand(count, *value.shape[1:]) for name, value in observed.items()}
+            each = {name: value[:, None] for name, value in gradients.items()}
+            first = self._examples(0, each, candidates, seen, self._states(each))
+
+            def examples() -> dict[str, Tensor]:
+                return {n: torch.cat([v, own[n].expand(count, *own[n].shape[1:])], 1) for n, v in first.items()}
+
+            def remaining() -> dict[str, Tensor]:
+                return {n: torch.cat([v, known[n].expand(count, -1)], 1) for n, v in norms(first, 2).items()}
+
+            mean = {name: (value[:, 0] + total[name]) / batch for name, value in first.items()}
+            mean = self._mean(0, mean, remaining, examples, seen, self._states(mean))
+            return sent(mean)
+
+        return given
+
+    def _step_of(self, examples: Tensors, observed: Tensors) -> dict[str, Tensor]:
+        """Return local step 0 after stage `step`, (client, *shape), for example gradients after stage `example`."""
+        mean = {name: value.mean(1) for name, value in examples.items()}
+        seen = {name: value.expand(len(mean[name]), *value.shape[1:]) for name, value in observed.items()}
+        return self._mean(0, mean, lambda: norms(examples, 2), lambda: dict(examples), seen, self._states(mean))
 
     def _of_clients(
-        self, part: DescribedTransform, rows: Tensors, observed: Tensors, readings: int
+        self, part: DescribedTransform, rows: Tensors, observed: Tensors, readings: int, clients: int
     ) -> dict[str, Tensor]:
         context = self.contexts[part.stage]
         if not part.transform.mixes_clients:
-            return part(rows, observed, part.of_rows(readings * self.senders), context, self.width)[0]
+            return part(rows, observed, part.of_rows(readings * clients), context, self.width)[0]
         rounds = [
             part(
                 {n: v.unflatten(0, (readings, -1))[r] for n, v in rows.items()},

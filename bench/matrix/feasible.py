@@ -130,7 +130,7 @@ def _unknowns(cell: AttackCell, registry: Registry) -> str | None:
     steps = cell.federated.steps
     if POINTS[cell.point].after_training and steps > MOST_STEPS:
         return f"too many unknowns: {steps} local steps, at most {MOST_STEPS}"
-    count = examples(cell.point, cell.federated)
+    count = 1 if cell.grants.mates else examples(cell.point, cell.federated)
     most = getattr(registry.load("attacks", cell.attack.name), "most_examples", MOST_EXAMPLES)
     if count > most:
         return f"too many unknowns: {count} examples behind a reading, at most {most}"
@@ -138,13 +138,12 @@ def _unknowns(cell: AttackCell, registry: Registry) -> str | None:
 
 
 def _repeats(cell: AttackCell, training: int) -> str | None:
-    """Return the reason why a reading would use an example twice, or two readings the same client; None if neither.
-    `training` is the number of training examples."""
+    """Return a reason if a reading would use an example twice, or two readings have the same victims; else None."""
     point, setting = POINTS[cell.point], cell.federated
     size, used = client_examples(setting, training), setting.batch * setting.steps
     if point.after_training and used > size:
         return f"a reading would hold the same example twice: {used} of a client with {size}"
-    senders = setting.per_round if point.scope is Scope.AGGREGATE else 1
+    senders = setting.per_round if point.scope is Scope.AGGREGATE and not cell.grants.mates else 1
     distinct = setting.clients // senders
     if cell.readings > distinct:
         each = "one client" if senders == 1 else f"{senders} clients"

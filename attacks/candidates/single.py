@@ -1,0 +1,112 @@
+"""Scores of candidates for a reading's only unknown example."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from bench.attacks.candidates.listed import alone, candidates
+from bench.attacks.objective.distance import Distance
+from bench.attacks.objective.mismatch import Mismatch, by_likelihood, observations
+from bench.gradients import group_gradients, one_hot
+from bench.trip import Candidates, Given, Reading
+
+Tensors = Mapping[str, Tensor]
+
+
+def likelihoods(reading: Reading) -> Tensor:
+    """Return the log likelihood of each candidate as the only unknown example, up to a constant: (reading, candidate).
+
+    Without a description, a negative distance replaces the log likelihood: the squared distance if the other examples
+    are known, else 1 - cosine. If the other examples and the label are known, candidates of other labels have -inf.
+    """
+    observed = observations(reading)
+    return torch.stack([_of_observation(reading, each, number) for number, each in enumerate(observed)]).mean(0)
+
+
+def _of_observation(reading: Reading, observed: Tensors, number: int) -> Tensor:
+    """Return an observation's scores, (reading, candidate); a candidate's gradient serves all readings."""
+    assert reading.gallery_labels is not None
+    weights = {name: value[number] for name, value in reading.weights.items()}
+    mismatch = _mismatch(reading)
+    targets = [{name: value[row : row + 1] for name, value in observed.items()} for row in range(len(reading))]
+    given = [_given(mismatch, target, weights, row) for row, target in enumerate(targets)]
+    scores = torch.full((len(reading), len(reading.gallery_labels)), -torch.inf)
+    for rows, members in _groups(reading):
+        for chosen, behind in _parts(reading, members, weights):
+            gradients = group_gradients(reading.model, weights, behind.inputs, behind.targets)
+            for row in rows:
+                seen = {name: value.expand(len(chosen), *value.shape[1:]) for name, value in targets[row].items()}
+                with torch.no_grad():
+                    scores[row, chosen] = -mismatch.of_shown(given[row](gradients, behind), seen).float().cpu()
+    return scores
+
+
+def _mismatch(reading: Reading) -> Mismatch:
+    plain = reading.description is None and reading.mates_inputs is None
+    return Mismatch(
+        reading=reading, distance=by_likelihood(Distance(kind="cosine" if plain else "l2"), reading), exact=True
+    )
+
+
+def _groups(reading: Reading) -> Iterator[tuple[Sequence[int], Tensor]]:
+    """Yield readings with their candidates; with known other examples and labels, candidates of the reading's label."""
+    assert reading.gallery_labels is not None
+    if reading.mates_inputs is None or reading.labels is None:
+        yield range(len(reading)), torch.arange(len(reading.gallery_labels))
+        return
+    own = reading.labels[:, 0]
+    for label in own.unique():
+        yield torch.nonzero(own == label)[:, 0].tolist(), torch.nonzero(reading.gallery_labels == label)[:, 0]
+
+
+def _parts(reading: Reading, members: Tensor, weights: Tensors) -> Iterator[tuple[Tensor, Candidates]]:
+    start = 0
+    for x, y in alone(*candidates(reading, members)):
+        yield members[start : start + len(x)], Candidates(inputs=x, targets=y, weights=weights)
+        start += len(x)
+
+
+def _given(mismatch: Mismatch, observed: Tensors, weights: Tensors, row: int) -> Given:
+    """Return a function that simulates the reading in position `row` for candidates."""
+    reading, description = mismatch.reading, mismatch.reading.description
+    if reading.examples == 1 or reading.mates_inputs is None or reading.mates_labels is None:
+        return lambda gradients, behind: mismatch.shown(
+            _rows(observed, len(behind.inputs)), {name: value[:, None] for name, value in gradients.items()}, behind
+        )
+    like = next(iter(observed.values()))
+    x = reading.mates_inputs[row].to(like)
+    y = one_hot(reading.mates_labels[row], reading.classes, like.dtype).to(like)
+    if description is not None and description.inside_steps:
+        each = group_gradients(reading.model, weights, x[:, None], y[:, None])
+        behind = Candidates(inputs=x[None], targets=y[None], weights=weights)
+        return description.with_mates({name: value[None] for name, value in each.items()}, observed, behind)
+    return _given_means(mismatch, observed, weights, x, y)
+
+
+def _given_means(mismatch: Mismatch, observed: Tensors, weights: Tensors, x: Tensor, y: Tensor) -> Given:
+    """Return a function as `_given` does, for a defense that acts on clients' mean gradients only (or not at all)."""
+    reading, description = mismatch.reading, mismatch.reading.description
+    batch = (len(x) + 1) // reading.senders
+    own = group_gradients(reading.model, weights, x[None, : batch - 1], y[None, : batch - 1]) if batch > 1 else {}
+    others = {}
+    if reading.senders > 1:
+        of_clients = (value[batch - 1 :].unflatten(0, (-1, batch)) for value in (x, y))
+        others = group_gradients(reading.model, weights, *of_clients)
+
+    def updated(gradients: Tensors) -> dict[str, Tensor]:
+        if not own:
+            return dict(gradients)
+        return {name: (value + (batch - 1) * own[name]) / batch for name, value in gradients.items()}
+
+    if description is None:
+        total = {name: value.sum(0) for name, value in others.items()}
+        return lambda gradients, _: {
+            name: (value + total.get(name, 0)) / reading.senders for name, value in updated(gradients).items()
+        }
+    sent = description.with_clients({name: value[None] for name, value in others.items()}, observed)
+    return lambda gradients, _: sent(updated(gradients))
+
+
+def _rows(observed: Tensors, count: int) -> dict[str, Tensor]:
+    return {name: value.expand(count, *value.shape[1:]) for name, value in observed.items()}

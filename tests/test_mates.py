@@ -1,0 +1,139 @@
+"""Promise: who knows all other examples behind a reading names the first by the exact likelihood."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.cells import attack, entry
+
+from bench.answer.attack import attack as run_attack
+from bench.answer.context import Memory, RunContext
+from bench.answer.readings import take_reading
+from bench.answer.setup import load_data, prepare
+from bench.answer.truth import draw_truth, truth_from
+from bench.answer.victims import HALVES, batches_of
+from bench.attacks.candidates.single import likelihoods
+from bench.attacks.objective.mismatch import observations
+from bench.cell import AttackCell, Federated, Grants
+from bench.errors import NotApplicable
+from bench.gradients import example_gradients, one_hot
+from bench.registry import entries as registry
+from bench.trip import Candidates, Reading
+
+CANDIDATES = 40
+KNOWN = Grants(labels=True, gallery=CANDIDATES, mates=True)
+
+
+def cell(**changes: object) -> AttackCell:
+    fields = {
+        "attack": entry("attacks", "gallery"),
+        "knowledge": "adaptive",
+        "grants": KNOWN,
+        "federated": Federated(clients=20, per_round=3, batch=4),
+        "point": "type-1",
+        "readings": 3,
+    }
+    return attack(**(fields | changes))
+
+
+def taken(which: AttackCell, run: Path) -> tuple[Reading, torch.Tensor, torch.Tensor]:
+    """A reading with all its examples, the unknown first."""
+    context, memory = RunContext(run=run), Memory()
+    setup = prepare(which, context, memory)
+    truth = truth_from(which, setup.source)
+    reading = take_reading(which, setup, truth, batches_of(which, setup, truth.victims, truth.point))
+    assert truth.mates is not None
+    inputs = torch.cat([truth.examples.inputs, truth.mates.inputs], 1)
+    labels = torch.cat([truth.examples.labels, truth.mates.labels], 1)
+    return reading, inputs, labels
+
+
+def random_defenses() -> list[str]:
+    return sorted(name for name in registry.names("defenses") if name != "none")
+
+
+@pytest.mark.parametrize("where", ["type-1", "aggregate"])
+@pytest.mark.parametrize("name", random_defenses())
+def test_known_examples_are_simulated_as_the_whole_batch_is(tmp_path: Path, name: str, where: str) -> None:
+    """For each registered defense with a description: `with_mates` gives what `simulate` gives for the whole batch."""
+    try:
+        reading, inputs, labels = taken(cell(defense=entry("defenses", name), point=where), tmp_path)
+    except NotApplicable as refused:
+        pytest.skip(str(refused))
+    description = reading.description
+    if description is None or reading.linked != "vector":
+        pytest.skip("no description")
+    weights = {key: value[0] for key, value in reading.weights.items()}
+    targets = one_hot(labels, reading.classes, inputs.dtype)
+    flat = example_gradients(reading.model, weights, inputs.flatten(0, 1), targets.flatten(0, 1))
+    each = {key: value.unflatten(0, labels.shape) for key, value in flat.items()}
+    for row in range(len(reading)):
+        observed = {key: value[row : row + 1] for key, value in observations(reading)[0].items()}
+        behind = Candidates(inputs=inputs[row : row + 1], targets=targets[row : row + 1], weights=weights)
+        of_row = {key: value[row : row + 1] for key, value in each.items()}
+        whole = description.simulate(of_row, observed, behind)
+        mates = Candidates(inputs=behind.inputs[:, 1:], targets=behind.targets[:, 1:], weights=weights)
+        first = Candidates(inputs=behind.inputs[:, :1], targets=behind.targets[:, :1], weights=weights)
+        given = description.with_mates({key: value[:, 1:] for key, value in of_row.items()}, observed, mates)
+        again = given({key: value[:, 0] for key, value in of_row.items()}, first)
+        scale = torch.stack([value.norm() for value in whole.values()]).norm()
+        for key, value in whole.items():
+            assert float((again[key] - value).norm()) <= 1e-5 * float(scale), key
+
+
+@pytest.mark.parametrize(("where", "batch"), [("type-1", 1), ("type-1", 16), ("type-0", 16), ("aggregate", 16)])
+def test_without_a_defense_the_unknown_example_is_named(tmp_path: Path, where: str, batch: int) -> None:
+    which = cell(point=where, federated=Federated(clients=20, per_round=3, batch=batch), readings=6)
+    result, _ = run_attack(which, RunContext(run=tmp_path), Memory())
+    naming = result.figures().naming
+    assert naming is not None and naming.value == 1
+    assert [len(reading.examples) for reading in result.readings] == [1] * 6
+
+
+def test_the_score_is_the_gaussian_likelihood(tmp_path: Path) -> None:
+    """Against a float64 oracle: ‖reading - mean gradient with the candidate‖² up to a constant."""
+    noisy = entry("defenses", "gaussian", at="client", variance=1e-4)
+    reading, inputs, labels = taken(cell(defense=noisy), tmp_path)
+    assert reading.gallery_inputs is not None and reading.gallery_labels is not None
+    scores = likelihoods(reading)
+    weights = {key: value[0].double() for key, value in reading.weights.items()}
+    model = reading.model.double()
+    for row in range(len(reading)):
+        own = int(labels[row, 0])
+        of_label = torch.nonzero(reading.gallery_labels == own)[:, 0]
+        assert set(torch.nonzero(scores[row].isfinite())[:, 0].tolist()) == set(of_label.tolist())
+        expected = []
+        for candidate in of_label:
+            x = torch.cat([reading.gallery_inputs[candidate][None], inputs[row, 1:]]).double()
+            y = one_hot(labels[row], reading.classes, torch.float64)
+            mean = {key: value.mean(0) for key, value in example_gradients(model, weights, x, y).items()}
+            observed = {key: value[row, 0].double() for key, value in reading.values.items()}
+            expected.append(-float(sum((observed[key] - value).square().sum() for key, value in mean.items())))
+        found = scores[row, of_label].double().numpy()
+        assert np.allclose(found - found.max(), np.array(expected) - max(expected), atol=1e-4 * abs(max(expected)))
+
+
+def test_an_attack_that_cannot_use_known_examples_refuses(tmp_path: Path) -> None:
+    with pytest.raises(NotApplicable, match="cannot use known examples"):
+        run_attack(cell(attack=entry("attacks", "map")), RunContext(run=tmp_path), Memory())
+
+
+def test_tuning_and_scoring_share_no_victim(tmp_path: Path) -> None:
+    """Over seeds, points and settings; the other examples may recur, the victim may not."""
+    drawn: dict[str, set[int]] = {half: set() for half in HALVES}
+    for half in HALVES:
+        for seed in range(4):
+            for where in ("type-2", "type-1", "aggregate"):
+                which = cell(victims=half, seed=seed, point=where)
+                truth = draw_truth(which, load_data(which, RunContext(run=tmp_path), Memory()), tmp_path)
+                positions = truth.examples.indices[:, 0].tolist()
+                assert len(set(positions)) == len(positions)
+                drawn[half] |= set(positions)
+    assert len(drawn["tuning"]) > 6 and len(drawn["scoring"]) > 6
+    assert not drawn["tuning"] & drawn["scoring"]
+
+
+def test_too_few_clients_for_a_half_is_said(tmp_path: Path) -> None:
+    with pytest.raises(NotApplicable, match="victims of the half tuning"):
+        run_attack(cell(victims="tuning", readings=19), RunContext(run=tmp_path), Memory())
