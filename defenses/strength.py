@@ -25,19 +25,19 @@ class Strength:
         if self.weak == self.strong:
             raise ValueError(f"strength {self.parameter}: weak and strong are equal ({self.weak:g})")
         for end in (self.weak, self.strong):
-            if not (math.isfinite(end) and self._scaled(end) > 0):
+            if not (math.isfinite(end) and self.scaled(end) > 0):
                 bound = "above 0" if self.scale == "log" else "below 1"
                 raise ValueError(f"strength {self.parameter}: an end must be {bound}, got {end:g}")
 
     def value(self, position: float) -> float:
         """Return the parameter's value at a position in [0, 1]."""
         weak, strong = self._ends
-        return self._scaled(math.exp(weak + position * (strong - weak)))
+        return self.scaled(math.exp(weak + position * (strong - weak)))
 
     def position(self, value: float) -> float:
         """Return the position of a value; below 0 or above 1 outside the range, ±inf at the end of the scale."""
         weak, strong = self._ends
-        scaled = self._scaled(value)
+        scaled = self.scaled(value)
         return ((math.log(scaled) if scaled > 0 else -math.inf) - weak) / (strong - weak)
 
     def words(self) -> str:
@@ -46,9 +46,10 @@ class Strength:
 
     @property
     def _ends(self) -> tuple[float, float]:
-        return math.log(self._scaled(self.weak)), math.log(self._scaled(self.strong))
+        return math.log(self.scaled(self.weak)), math.log(self.scaled(self.strong))
 
-    def _scaled(self, value: float) -> float:
+    def scaled(self, value: float) -> float:
+        """Return the number whose equal factors are equal steps of the position: the value x, or 1 - x."""
         return value if self.scale == "log" else 1 - value
 
 

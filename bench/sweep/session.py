@@ -1,7 +1,7 @@
 """A whole run, from schedule to records: impossible cells are recorded as n/a, the others run on a worker pool."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 
 import torch
@@ -23,18 +23,33 @@ def run_schedule(
     """Run the schedule's remaining cells; every cell gets a record.
 
     The caller must lock `context.run` (`record.folder.locked`).  `start_pool` is called only if cells can run.  Raises
-    `StorageError` for a failed write, and `BenchError` if no worker is left."""
+    `StorageError` for a failed write, and `BenchError` if no worker is left.
+    """
+    _record_impossible(schedule, context, observers)
+    if schedule.groups:
+        with closing(start_pool()) as pool:
+            _dispatch(schedule, context, pool, observers)
+
+
+def run_on(pool: WorkerPool, schedule: RunSchedule, context: RunContext, *observers: Observer) -> None:
+    """Run the schedule's remaining cells on a pool that stays open; otherwise as `run_schedule`."""
+    _record_impossible(schedule, context, observers)
+    if schedule.groups:
+        _dispatch(schedule, context, pool, observers)
+
+
+def _record_impossible(schedule: RunSchedule, context: RunContext, observers: Sequence[Observer]) -> None:
     for cell, reason in schedule.impossible:
         record = record_without_result(cell, context, "n/a", reason)
         write(context.run, record)
         for observer in observers:
             observer.on_record(record)
-    if not schedule.groups:
-        return
+
+
+def _dispatch(schedule: RunSchedule, context: RunContext, pool: WorkerPool, observers: Sequence[Observer]) -> None:
     estimates = schedule.estimates
-    with closing(start_pool()) as pool:
-        scheduler = Scheduler(schedule.groups, estimates.seconds, lambda: estimates.seen)
-        dispatch(scheduler, pool, context, observers, estimates.learn)
+    scheduler = Scheduler(schedule.groups, estimates.seconds, lambda: estimates.seen)
+    dispatch(scheduler, pool, context, observers, estimates.learn)
 
 
 def default_jobs(device: str = "cpu") -> int:

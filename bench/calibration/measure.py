@@ -1,0 +1,122 @@
+"""Cells that measure a defense at a strength, and their records as counts per weight seed."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bench.answer.victims import HALVES
+from bench.calibration.curve import Tried
+from bench.cell import AttackCell, Entry, Federated
+from bench.defenses.strength import at_strength
+from bench.matrix.expand import FactsOf, PlannedCell, expand
+from bench.matrix.read import Combination, Matrix
+from bench.parameters import values
+from bench.points import POINTS
+from bench.record.schema import Record
+from bench.registry import entries as registry
+
+TUNING, SCORING = HALVES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Federation:
+    """One federation: the setting in which a defense's leakage and accuracy are measured."""
+
+    dataset: str
+    model: str
+    readings: Mapping[str, tuple[Combination, ...]]
+    """Interception point → the matrix's attacks there, one for each weight seed."""
+    trainings: tuple[Combination, ...]
+    """The matrix's trainings, one for each learning rate."""
+
+
+def federations(matrix: Matrix) -> tuple[Federation, ...]:
+    """Return a matrix's federations: attacks and trainings with equal data, model and setting, up to the rate."""
+    attacks: dict[str, dict[str, list[Combination]]] = {}
+    trainings: dict[str, list[Combination]] = {}
+    for row in matrix.attacks:
+        attacks.setdefault(_key(row), {}).setdefault(row["point"], []).append(row)
+    for row in matrix.trainings:
+        trainings.setdefault(_key(row), []).append(row)
+    return tuple(
+        Federation(
+            dataset=_first(points)["dataset"].name,
+            model=_first(points)["model"].name,
+            readings={point: tuple(points[point]) for point in POINTS if point in points},
+            trainings=tuple(trainings.get(key, ())),
+        )
+        for key, points in attacks.items()
+    )
+
+
+def _first(points: Mapping[str, Sequence[Combination]]) -> Combination:
+    return next(iter(points.values()))[0]
+
+
+def _key(row: Combination) -> str:
+    federated: Federated = row["federated"]
+    return f"{row['dataset']!r} {row['model']!r} {federated.model_copy(update={'rate': 1.0})!r}"
+
+
+def at(defense: Entry, position: float | None) -> Entry:
+    """Return the defense at a position of its strength; unchanged if the position is None."""
+    if position is None:
+        return defense
+    return Entry(name=defense.name, params=values(at_strength(registry.of("defenses", defense), position)))
+
+
+def reading_cells(
+    matrix: Matrix, rows: Sequence[Combination], defense: Entry, half: str, facts: FactsOf
+) -> tuple[PlannedCell, ...]:
+    """Return the attack cells of one interception point for a defense on the victims of a half; scoring cells have
+    other weight seeds than tuning cells.
+    """
+    shift = len(rows) if half == SCORING else 0
+    attacks = tuple({**row, "defense": defense, "victims": half, "seed": row["seed"] + shift} for row in rows)
+    return expand(replace(matrix, attacks=attacks, trainings=()), facts)
+
+
+def training_cells(
+    matrix: Matrix, rows: Iterable[Combination], defense: Entry, facts: FactsOf, **changed: Any
+) -> tuple[PlannedCell, ...]:
+    """Return the training cells for a defense; `changed` are fields of `TrainingCell` that replace the matrix's."""
+    trainings = tuple({**row, "defense": defense, **changed} for row in rows)
+    return expand(replace(matrix, attacks=(), trainings=trainings), facts)
+
+
+def tried(position: float, records: Iterable[Record]) -> Tried | None:
+    """Return the counts of named examples at a strength, per weight seed; None if a cell has no figure."""
+    hits: dict[int, int] = {}
+    readings: dict[int, int] = {}
+    for record in records:
+        cell = record.cell
+        assert isinstance(cell, AttackCell)
+        if record.attack is None or record.attack.summary is None:
+            return None
+        summary = record.attack.summary
+        if summary.naming is None:
+            return None
+        readings[cell.seed] = summary.examples
+        hits[cell.seed] = round(summary.naming.value * summary.examples)
+    seeds = sorted(hits)
+    return Tried(
+        position=position, hits=tuple(hits[each] for each in seeds), readings=tuple(readings[each] for each in seeds)
+    )
+
+
+def chance_of(records: Iterable[Record]) -> float:
+    """Return κ: the mean share of examples which a blind guess names."""
+    chances = [
+        record.attack.summary.naming_chance
+        for record in records
+        if record.attack is not None and record.attack.summary is not None
+        if record.attack.summary.naming_chance is not None
+    ]
+    if not chances:
+        raise ValueError("no record has a chance of naming")
+    return sum(chances) / len(chances)
+
+
+def accuracy_of(record: Record) -> float:
+    """Return a training's last test accuracy; 0 if the training diverged or has no result."""
+    return 0.0 if record.training is None or record.training.diverged else record.training.accuracy

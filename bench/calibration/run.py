@@ -1,0 +1,241 @@
+"""Calibrate a defense in a federation: strengths for each listener and level, then accuracy and scores there.
+
+All measurements are ordinary cells with records in a run folder.  The sequence of cells follows from the records alone,
+so that an interrupted calibration goes on where it stopped.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bench.calibration.curve import Calibrated, Tried, calibrated
+from bench.calibration.ladder import FIRST, next_positions, position_step
+from bench.calibration.measure import (
+    SCORING,
+    TUNING,
+    Federation,
+    accuracy_of,
+    at,
+    chance_of,
+    reading_cells,
+    training_cells,
+    tried,
+)
+from bench.cell import Entry, TrainingCell
+from bench.defenses.base import Defense
+from bench.matrix.expand import FactsOf, PlannedCell
+from bench.matrix.read import Matrix
+from bench.points import POINTS, Stage
+from bench.record.schema import Record
+
+# Runs cells that have no valid record yet, and returns cell id → record for all.
+Runner = Callable[[Sequence[PlannedCell]], Mapping[str, Record]]
+
+ABOVE_CHANCE = 0.05  # L1: recognised at most this much above chance
+MOST_NAMED = 0.20  # L2: recognised at most
+SELECTED = 0  # seed of the trainings that choose the learning rate
+SCORED = (1, 2, 3)  # seeds of the trainings whose accuracy counts
+_FINALISTS = 2
+_SHORT = 3  # the first trainings take a third of the rounds
+
+
+def levels(chance: float) -> dict[str, float]:
+    """Return the levels of recognition by name, for a chance κ."""
+    return {"L1": chance + ABOVE_CHANCE, "L2": MOST_NAMED}
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Listener:
+    """A listener's measurements of one family."""
+
+    point: str
+    """Interception point."""
+    defense: Entry
+    """The family, with all parameters but the strength's."""
+    strengths: dict[float | None, tuple[Record, ...]] = field(default_factory=dict)
+    """Position of a strength → tuning records; the key None: a family without a strength."""
+    calibrated: dict[str, Calibrated] = field(default_factory=dict)
+    """Level → result."""
+    absent: str | None = None
+    """Reason why the first cell without a figure has none; None: all cells have figures."""
+
+    @property
+    def chance(self) -> float:
+        """κ over all tuning records."""
+        return chance_of(record for records in self.strengths.values() for record in records)
+
+    @property
+    def tried(self) -> tuple[Tried, ...]:
+        """Counts of named examples for each strength with figures, from weak to strong."""
+        found = [tried(position, records) for position, records in self.strengths.items() if position is not None]
+        return tuple(sorted((each for each in found if each is not None), key=lambda each: each.position))
+
+
+def listening_points(federation: Federation, stages: Collection[Stage]) -> tuple[str, ...]:
+    """Return the interception points at which a defense with these acting stages changes the reading.
+
+    A point with the same stages and the same scope as a point before shows the same reading, and is left out: type-0
+    for a defense without a server.
+    """
+    seen: set[tuple[str, tuple[Stage, ...]]] = set()
+    chosen = []
+    for name in federation.readings:
+        point = POINTS[name]
+        visible = tuple(stage for stage in stages if point.sees(stage))
+        key = (str(point.scope), visible)
+        if visible and key not in seen:
+            seen.add(key)
+            chosen.append(name)
+    return tuple(chosen)
+
+
+def calibrate(
+    matrix: Matrix,
+    federation: Federation,
+    families: Iterable[tuple[Entry, Defense, tuple[str, ...]]],
+    facts: FactsOf,
+    run: Runner,
+    say: Callable[[str], None] = lambda line: None,
+) -> tuple[Listener, ...]:
+    """Return each family's measurements at each of its points; the cells of all families run together, turn by turn."""
+    open_: list[tuple[Listener, float | None]] = []
+    for entry, defense, points in families:
+        declared = type(defense).strength
+        step = None if declared is None else position_step(declared)
+        open_ += [(Listener(point=point, defense=entry), step) for point in points]
+    done = tuple(listener for listener, _ in open_)
+    turn = 0
+    while open_:
+        wanted = [(listener, position) for listener, step in open_ for position in _wanted(listener, step)]
+        turn += 1
+        if wanted:
+            say(f"turn {turn}: {len(wanted)} strengths")
+            _measure(matrix, federation, wanted, facts, run)
+        open_ = [(listener, step) for listener, step in open_ if any(each is listener for each, _ in wanted)]
+    for listener in done:
+        counts = listener.tried
+        if listener.absent is None and len(counts) >= 2:
+            chance = listener.chance
+            listener.calibrated = {name: calibrated(counts, chance, level) for name, level in levels(chance).items()}
+    return done
+
+
+def _wanted(listener: Listener, step: float | None) -> tuple[float | None, ...]:
+    if listener.absent is not None:
+        return ()
+    if step is None:
+        return () if listener.strengths else (None,)
+    if not listener.strengths:
+        return FIRST
+    chance = listener.chance
+    return next_positions(listener.tried, chance, tuple(levels(chance).values()), step)
+
+
+def _measure(
+    matrix: Matrix, federation: Federation, wanted: Sequence[tuple[Listener, float | None]], facts: FactsOf, run: Runner
+) -> None:
+    planned = [
+        reading_cells(matrix, federation.readings[listener.point], at(listener.defense, position), TUNING, facts)
+        for listener, position in wanted
+    ]
+    records = run([cell for cells in planned for cell in cells])
+    for (listener, position), cells in zip(wanted, planned, strict=True):
+        answered = tuple(records[item.cell.id] for item in cells)
+        missing = [record.reason or "no figure" for record in answered if record.status != "done"]
+        if missing:
+            listener.absent = missing[0]
+        else:
+            listener.strengths[position] = answered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """A defense's figures at one strength."""
+
+    listener: Listener
+    """The listener that the strength was calibrated for."""
+    level: str
+    """Name of the level, or `point` for a family without a strength."""
+    defense: Entry
+    """The defense at this strength."""
+    readings: tuple[Record, ...]
+    """Attacks on the scoring victims."""
+    trainings: tuple[Record, ...]
+    """Trainings of the scored seeds with the best learning rate."""
+
+
+def undefended(matrix: Matrix, federation: Federation, facts: FactsOf, run: Runner) -> tuple[Record, ...]:
+    """Return the undefended trainings of the scored seeds, with the learning rate chosen as in `scored`."""
+    return _trained(matrix, federation, [Entry(name="none")], facts, run)[0]
+
+
+def calibrated_strengths(listeners: Iterable[Listener]) -> tuple[tuple[Listener, str, Entry], ...]:
+    """Return each listener with its reached levels and the defense there; a family without a strength has one."""
+    found: list[tuple[Listener, str, Entry]] = []
+    for listener in listeners:
+        if listener.absent is None and None in listener.strengths:
+            found.append((listener, "point", listener.defense))
+        for name, result in listener.calibrated.items():
+            if result.position is not None:
+                found.append((listener, name, at(listener.defense, result.position)))
+    return tuple(found)
+
+
+def scored(
+    matrix: Matrix, federation: Federation, strengths: Sequence[tuple[str, str, Entry]], facts: FactsOf, run: Runner
+) -> tuple[Scored, ...]:
+    """Return the figures at calibrated strengths, given as (interception point, level, defense).
+
+    Every strength gets the same learning rates: all for a third of the rounds, the best `_FINALISTS` to the end, the
+    best of these for the scored seeds.  The rate is chosen by test accuracy of the seed `SELECTED`.
+    """
+    readings = [
+        reading_cells(matrix, federation.readings[listener.point], defense, SCORING, facts)
+        for listener, _, defense in strengths
+    ]
+    records = run([cell for cells in readings for cell in cells])
+    trainings = _trained(matrix, federation, [defense for _, _, defense in strengths], facts, run)
+    return tuple(
+        Scored(
+            listener=listener,
+            level=level,
+            defense=defense,
+            readings=tuple(records[item.cell.id] for item in attacked),
+            trainings=trained,
+        )
+        for (listener, level, defense), attacked, trained in zip(strengths, readings, trainings, strict=True)
+    )
+
+
+def _trained(
+    matrix: Matrix, federation: Federation, defenses: Sequence[Entry], facts: FactsOf, run: Runner
+) -> list[tuple[Record, ...]]:
+    """Return each defense's trainings of the scored seeds with its best learning rate."""
+    rounds = federation.trainings[0]["rounds"]
+    rates = {row["federated"].rate for row in federation.trainings}
+    chosen: list[Collection[float]] = [rates] * len(defenses)
+    for length, count in ((max(1, rounds // _SHORT), _FINALISTS), (rounds, 1)):
+        cells = [
+            training_cells(matrix, _of_rates(federation, each), defense, facts, rounds=length, seed=SELECTED)
+            for each, defense in zip(chosen, defenses, strict=True)
+        ]
+        records = run([cell for group in cells for cell in group])
+        chosen = [_best(records, group, count) for group in cells]
+    cells = [
+        tuple(
+            cell
+            for seed in SCORED
+            for cell in training_cells(matrix, _of_rates(federation, each), defense, facts, seed=seed)
+        )
+        for each, defense in zip(chosen, defenses, strict=True)
+    ]
+    records = run([cell for group in cells for cell in group])
+    return [tuple(records[item.cell.id] for item in group) for group in cells]
+
+
+def _best(records: Mapping[str, Record], cells: Sequence[PlannedCell], count: int) -> tuple[float, ...]:
+    ranked = sorted(cells, key=lambda item: -accuracy_of(records[item.cell.id]))
+    return tuple(item.cell.federated.rate for item in ranked[:count] if isinstance(item.cell, TrainingCell))
+
+
+def _of_rates(federation: Federation, rates: Collection[float]) -> tuple[Mapping[str, object], ...]:
+    return tuple(row for row in federation.trainings if row["federated"].rate in rates)

@@ -1,0 +1,70 @@
+"""`bench calibrate`: for each listener the weakest strength of a defense that hides examples, and its accuracy."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bench.cli import common, completion
+
+if TYPE_CHECKING:
+    pass
+
+
+@click.command()
+@click.option(
+    "--defense",
+    "defenses",
+    multiple=True,
+    required=True,
+    metavar="NAMES",
+    shell_complete=completion.entries("defenses", several=True),
+    help="Families, with the parameters that stay fixed: dp-sgd:clip=.5,gaussian:at=client.",
+)
+@click.option("--matrix", "matrix_name", default="tradeoff", show_default=True, metavar="FILE|PRESET")
+@click.option("--out", type=common.PATH, default=Path("runs/tradeoff"), show_default=True, help="Run folder.")
+@common.data_dir
+@common.device
+@common.jobs
+@click.option("--plugin", "plugins", multiple=True, metavar="FILE|MODULE", help="Add entries of your own.")
+@common.json_flag
+def command(
+    defenses: Sequence[str],
+    matrix_name: str,
+    out: Path,
+    data_dir: Path | None,
+    device: str,
+    jobs: int | None,
+    plugins: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Calibrate the strength of defenses: who names no more than chance + 5 points (L1) or 20 % (L2) of the examples?
+
+    Per interception point the weakest strength whose 95 % band meets the level, then test accuracy and ε at this
+    strength, on other victims and seeds.  The same command goes on where it stopped.
+
+    \b
+    bench calibrate --defense gaussian:at=client,prune:at=client
+    bench calibrate --plugin my_defense.py --defense round-off
+    """
+    from bench.calibration import result as results
+    from bench.cli import calibrating
+
+    tradeoff = calibrating.run(
+        defenses,
+        matrix_name,
+        out=out,
+        data_dir=data_dir,
+        device=device,
+        jobs=jobs,
+        plugins=plugins,
+        say=partial(click.echo, err=True),
+    )
+    path = results.write(out, tradeoff)
+    if as_json:
+        click.echo(path.read_text("utf-8"), nl=False)
+        return
+    calibrating.show(tradeoff)
+    click.echo(f"\nwritten to {path}")

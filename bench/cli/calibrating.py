@@ -1,0 +1,176 @@
+"""Run a calibration on this machine's processes, and print its table."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+from bench.answer.context import RunContext
+from bench.calibration import run as calibration
+from bench.calibration.measure import accuracy_of, federations
+from bench.calibration.result import Row, Tradeoff, family_name, row
+from bench.cell import Entry, Federated
+from bench.cli import common
+from bench.defenses.base import Defense, Setting
+from bench.errors import BenchError
+from bench.matrix.expand import PlannedCell
+from bench.matrix.read import read
+from bench.matrix.typed import entries
+from bench.parameters import values
+from bench.points import Stage
+from bench.record import store as records
+from bench.record.folder import locked
+from bench.record.schema import Record
+from bench.registry import entries as registry
+from bench.sweep.plan import Resolver, schedule
+from bench.sweep.pool import WorkerPool
+from bench.sweep.processes import ProcessPool
+from bench.sweep.session import chosen_device, default_jobs, run_on
+
+
+def run(
+    defenses: Sequence[str],
+    matrix_name: str,
+    *,
+    out: Path,
+    data_dir: Path | None,
+    device: str,
+    jobs: int | None,
+    plugins: tuple[str, ...],
+    say: Callable[[str], None],
+) -> Tradeoff:
+    """Calibrate the typed defenses in every federation of the matrix; raises `BenchError` for a wrong name."""
+    for plugin in plugins:
+        registry.add_plugin(plugin)
+    matrix, families = read(matrix_name), [_family(each) for each in entries(defenses, "--defense")]
+    resolver = Resolver(data_dir)
+    context = RunContext(run=out, data_dir=data_dir, device=chosen_device(device))
+    workers = jobs or default_jobs(context.device)
+    rows: list[Row] = []
+    undefended: dict[str, tuple[float, ...]] = {}
+    with locked(out), closing(ProcessPool(context, jobs=workers, plugins=plugins)) as pool:
+        execute = partial(_execute, resolver=resolver, context=context, pool=pool, say=say)
+        for federation in federations(matrix):
+            where = f"{federation.dataset} · {federation.model}"
+            say(f"{where}: {', '.join(entry.name for entry, _ in families)}")
+            setting = _setting(federation.trainings[0]["federated"])
+            planned = [
+                (entry, defense, calibration.listening_points(federation, _stages(defense, setting)))
+                for entry, defense in families
+            ]
+            listeners = calibration.calibrate(matrix, federation, planned, resolver.data, execute, say)
+            for listener in listeners:
+                say(_line(listener))
+            strengths = calibration.calibrated_strengths(listeners)
+            scores = calibration.scored(matrix, federation, strengths, resolver.data, execute)
+            plain = calibration.undefended(matrix, federation, resolver.data, execute)
+            last = plain[0]
+            undefended[where] = tuple(accuracy_of(record) for record in plain)
+            declared = {entry.name: type(defense).strength for entry, defense in families}
+            rows += [
+                row(
+                    federation.dataset,
+                    federation.model,
+                    listener,
+                    scores,
+                    declared[listener.defense.name],
+                    family_name(listener.defense, declared[listener.defense.name]),
+                )
+                for listener in listeners
+            ]
+    return Tradeoff(
+        code=last.provenance.bench.sha256,
+        machine=last.environment and last.environment.device_name,
+        undefended=undefended,
+        rows=tuple(rows),
+    )
+
+
+def _family(typed: str | dict[str, object]) -> tuple[Entry, Defense]:
+    name, params = (
+        (typed, {}) if isinstance(typed, str) else (str(typed["name"]), {k: v for k, v in typed.items() if k != "name"})
+    )
+    defense: Defense = registry.instance("defenses", name, params)
+    return Entry(name=name, params=values(defense)), defense
+
+
+def _setting(federated: Federated) -> Setting:
+    size = federated.client_examples or federated.batch
+    return Setting(
+        clients=federated.clients,
+        per_round=federated.per_round,
+        rounds=1,
+        steps=federated.steps,
+        batch=federated.batch,
+        client_examples=size,
+        rate=federated.rate,
+    )
+
+
+def _stages(defense: Defense, setting: Setting) -> tuple[Stage, ...]:
+    """Return the stages at which the defense acts with its parameters; of its class if they cannot be built here."""
+    try:
+        return tuple(stage for stage, transforms in defense.transforms(setting).items() if transforms)
+    except (ValueError, TypeError, AttributeError):
+        return tuple(type(defense).stages)  # type: ignore[arg-type]
+
+
+def _execute(
+    cells: Sequence[PlannedCell],
+    *,
+    resolver: Resolver,
+    context: RunContext,
+    pool: WorkerPool,
+    say: Callable[[str], None],
+) -> Mapping[str, Record]:
+    distinct = {item.cell.id: item for item in cells}
+    planned = schedule(distinct.values(), context.run, resolver)
+    if planned.waiting:
+        say(f"  {len(planned.waiting)} cells, {len(planned.done)} there")
+    run_on(pool, planned, context)
+    found = {each: records.read(records.record_path(context.run, each)) for each in distinct}
+    crashed = [record for record in found.values() if record.status == "crashed"]
+    if crashed:
+        raise BenchError(
+            f"{len(crashed)} cells crashed, the first {crashed[0].id[:8]}: {crashed[0].reason}; `bench show`"
+        )
+    return found
+
+
+def _line(listener: calibration.Listener) -> str:
+    if listener.absent is not None:
+        return f"  {listener.defense.name} at {listener.point}: {listener.absent}"
+    shares = ", ".join(f"{each.position:.3f}: {each.share:.1%}" for each in listener.tried)
+    found = ", ".join(
+        f"{name} {'not reached' if each.position is None else f'{each.position:.3f}'}"
+        for name, each in listener.calibrated.items()
+    )
+    return f"  {listener.defense.name} at {listener.point}: {shares}; {found}"
+
+
+def show(tradeoff: Tradeoff) -> None:
+    """Print a line for each family, listener and level."""
+    lines = []
+    for each in tradeoff.rows:
+        undefended = tradeoff.undefended[f"{each.dataset} · {each.model}"]
+        for at in each.at_levels:
+            kept = at.accuracy / (sum(undefended) / len(undefended))
+            lines.append(
+                (
+                    each.point,
+                    each.family,
+                    at.level,
+                    "–" if at.value is None else f"{each.parameter} = {at.value:.3g}",
+                    f"{at.share:.1%} [{at.low:.1%}, {at.high:.1%}]",
+                    "–" if at.ceiling is None else f"≤ {at.ceiling:.1%}",
+                    f"{at.accuracy:.1%} ({kept:.0%} kept)",
+                    "–" if at.released is None else f"{at.released:.3g}",
+                )
+            )
+        if each.absent is not None:
+            lines.append((each.point, each.family, "–", each.absent, "", "", "", ""))
+        lines += [(each.point, each.family, level, "not reached", "", "", "", "") for level in each.missed]
+    heads = ("point", "family", "level", "strength", "named", "any attacker", "accuracy", "ε")
+    common.print_table(
+        heads, sorted(lines, key=lambda line: (line[0], line[2], (line[6] and -float(line[6].partition("%")[0])) or 0))
+    )
