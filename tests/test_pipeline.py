@@ -12,10 +12,11 @@ from torch.func import functional_call
 from bench.cell import Federated
 from bench.defenses.base import Context, Defense, Setting, Transform
 from bench.defenses.none import NoDefense
+from bench.federated import pipeline
 from bench.federated.batches import Batches
 from bench.federated.draws import KeyedDraws
 from bench.federated.pipeline import run_round, server_step
-from bench.federated.stages import DrawKey, stages
+from bench.federated.stages import DrawKey, Stages, stages
 from bench.points import Stage
 
 CLIENTS, BATCH, CLASSES = 3, 4, 5
@@ -249,3 +250,29 @@ def test_a_clients_state_is_its_own_and_outlives_the_round(model: nn.Module, wei
     for name in weights:
         torch.testing.assert_close(second.shown["client"][name][0], plain.shown["client"][name][0] + 1)
         torch.testing.assert_close(second.shown["client"][name][1], plain.shown["client"][name][1])
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_means_of_large_batches_equal_the_means_of_example_gradients(
+    steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federated = Federated(algorithm="fedavg", clients=4, per_round=2, steps=steps, batch=20, rate=0.1)
+    model = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)
+    ).double()
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+    random = torch.Generator().manual_seed(0)
+    batches = Batches(
+        clients=(0, 1),
+        inputs=torch.rand((2, steps, 20, 1, 2, 3), generator=random, dtype=torch.float64),
+        labels=torch.randint(3, (2, steps, 20), generator=random),
+    )
+    setting = Setting(clients=4, per_round=2, rounds=1, steps=steps, batch=20, client_examples=60, rate=0.1)
+    empty = Stages(setting=setting, transforms={}, states={})
+    key = DrawKey(seed=0, draw=0, round=0)
+    fast = run_round(model, weights, batches, federated, empty, key, classes=3)
+    monkeypatch.setattr(pipeline, "_FEW", 20)
+    slow = run_round(model, weights, batches, federated, empty, key, classes=3)
+    for stage, shown in slow.shown.items():
+        for name, value in shown.items():
+            torch.testing.assert_close(fast.shown[stage][name], value, rtol=1e-12, atol=1e-14)

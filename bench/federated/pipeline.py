@@ -13,8 +13,10 @@ from bench.defenses.base import Local, Tensors
 from bench.defenses.transforms.rows import norms
 from bench.federated.batches import Batches
 from bench.federated.stages import DrawKey, Stages
-from bench.gradients import example_gradients, one_hot
+from bench.gradients import example_gradients, group_gradients, one_hot
 from bench.points import UPDATE_STAGES, Stage
+
+_FEW = 16  # examples in a batch: with more, and no transform inside a step, only means are computed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +51,19 @@ def run_round(
         targets = one_hot(batches.labels[:, step], classes, inputs.dtype)
         inputs, targets, stages = stages.trained_on(inputs, targets, now, clients, weights=weights)
         here = Local(model=model, weights=local, inputs=inputs, labels=targets.argmax(-1))
-        per_example = _per_example(here, targets, same=step == 0)
-        per_example, stages = stages.apply("example", per_example, now, clients, weights=weights, local=here)
-        mean = {name: value.mean(1) for name, value in per_example.items()}
-        remaining = norms(per_example, 2) if stages.has("step") else None
-        mean, stages = stages.apply(
-            "step", mean, now, batches.clients, norms=remaining, weights=weights, examples=per_example
-        )
+        if inputs.shape[1] > _FEW and not stages.has("example") and not stages.has("step"):
+            mean, first = _means(here, targets, same=step == 0)
+        else:
+            per_example = _per_example(here, targets, same=step == 0)
+            per_example, stages = stages.apply("example", per_example, now, clients, weights=weights, local=here)
+            mean = {name: value.mean(1) for name, value in per_example.items()}
+            remaining = norms(per_example, 2) if stages.has("step") else None
+            mean, stages = stages.apply(
+                "step", mean, now, batches.clients, norms=remaining, weights=weights, examples=per_example
+            )
+            first = {name: value[:, 0] for name, value in per_example.items()}
         if step == 0:
-            shown["example"] = {name: value[:, 0] for name, value in per_example.items()}
-            shown["step"] = mean
+            shown["example"], shown["step"] = first, mean
         total = {name: value + mean[name] for name, value in total.items()}
         local = {name: value - federated.rate * mean[name] for name, value in local.items()}
     unit = federated.unit
@@ -82,12 +87,38 @@ def _per_example(local: Local, targets: Tensor, *, same: bool) -> dict[str, Tens
     """Return example gradients, (client, example, *shape), at each client's weights.  `targets` (client, example,
     class) are probabilities; `same` means that all clients have equal weights."""
     if same:
-        weights = {name: value[0] for name, value in local.weights.items()}
+        weights = _of_first(local)
         flat = example_gradients(local.model, weights, local.inputs.flatten(0, 1), targets.flatten(0, 1))
         return {name: value.detach().unflatten(0, local.labels.shape) for name, value in flat.items()}
-    own = [{name: value[client] for name, value in local.weights.items()} for client in range(len(targets))]
     parts = [
         example_gradients(local.model, weights, inputs, target)
-        for weights, inputs, target in zip(own, local.inputs, targets, strict=True)
+        for weights, inputs, target in zip(_of_each(local), local.inputs, targets, strict=True)
     ]
     return {name: torch.stack([part[name].detach() for part in parts]) for name in local.weights}
+
+
+def _means(local: Local, targets: Tensor, *, same: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the clients' mean gradients and the gradients of their first examples, both (client, *shape).  Axes and
+    `same` are as in `_per_example`; large batches are much faster this way.
+    """
+    if same:
+        weights, inputs = _of_first(local), local.inputs
+        mean = group_gradients(local.model, weights, inputs, targets)
+        first = example_gradients(local.model, weights, inputs[:, 0], targets[:, 0])
+    else:
+        rows = zip(_of_each(local), local.inputs[:, None], targets[:, None], strict=True)
+        parts = [group_gradients(local.model, weights, inputs, target) for weights, inputs, target in rows]
+        mean = {name: torch.cat([part[name] for part in parts]) for name in local.weights}
+        first = {}
+    return (
+        {name: value.detach() for name, value in mean.items()},
+        {name: value.detach() for name, value in first.items()},
+    )
+
+
+def _of_first(local: Local) -> dict[str, Tensor]:
+    return {name: value[0] for name, value in local.weights.items()}
+
+
+def _of_each(local: Local) -> list[dict[str, Tensor]]:
+    return [{name: value[client] for name, value in local.weights.items()} for client in range(len(local.inputs))]
