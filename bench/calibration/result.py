@@ -78,6 +78,8 @@ class Row:
     model: str
     point: str
     """Interception point."""
+    also: tuple[str, ...]
+    """Later points that show the same reading."""
     family: str
     """Name of the defense with the parameters that stay fixed."""
     parameter: str | None
@@ -147,6 +149,7 @@ def row(
         dataset=dataset,
         model=model,
         point=listener.point,
+        also=listener.also,
         family=family,
         parameter=None if strength is None else strength.parameter,
         chance=None if listener.absent is not None else listener.chance,

@@ -30,8 +30,9 @@ from bench.record.schema import Record
 # Runs cells that have no valid record yet, and returns cell id → record for all.
 Runner = Callable[[Sequence[PlannedCell]], Mapping[str, Record]]
 
-ABOVE_CHANCE = 0.05  # L1: recognised at most this much above chance
-MOST_NAMED = 0.20  # L2: recognised at most
+ABOVE_CHANCE = 0.05  # L1: named at most this much above chance
+MOST_NAMED = 0.20  # L2: named at most
+HALF = "half"  # half of the examples named: a point of the picture, no level of a board
 SELECTED = 0  # seed of the trainings that choose the learning rate
 SCORED = (1, 2, 3)  # seeds of the trainings whose accuracy counts
 _FINALISTS = 2
@@ -39,8 +40,8 @@ _SHORT = 3  # the first trainings take a third of the rounds
 
 
 def levels(chance: float) -> dict[str, float]:
-    """Return the levels of recognition by name, for a chance κ."""
-    return {"L1": chance + ABOVE_CHANCE, "L2": MOST_NAMED}
+    """Return the largest permitted shares of named examples, for a chance κ: level → share."""
+    return {"L1": chance + ABOVE_CHANCE, "L2": MOST_NAMED, HALF: 0.5}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -49,6 +50,8 @@ class Listener:
 
     point: str
     """Interception point."""
+    also: tuple[str, ...]
+    """Later points that show the same reading."""
     defense: Entry
     """The family, with all parameters but the strength's."""
     strengths: dict[float | None, tuple[Record, ...]] = field(default_factory=dict)
@@ -70,38 +73,42 @@ class Listener:
         return tuple(sorted((each for each in found if each is not None), key=lambda each: each.position))
 
 
-def listening_points(federation: Federation, stages: Collection[Stage]) -> tuple[str, ...]:
-    """Return the interception points at which a defense with these acting stages changes the reading.
-
-    A point with the same stages and the same scope as a point before shows the same reading, and is left out: type-0
-    for a defense without a server.
+def listening_points(federation: Federation, stages: Collection[Stage]) -> dict[str, tuple[str, ...]]:
+    """Return the interception points at which a defense with these acting stages changes the reading, each with the
+    later points that show the same reading: type-1 with type-0, for a defense without a server.
     """
-    seen: set[tuple[str, tuple[Stage, ...]]] = set()
-    chosen = []
+    first: dict[tuple[str, tuple[Stage, ...]], str] = {}
+    found: dict[str, tuple[str, ...]] = {}
     for name in federation.readings:
         point = POINTS[name]
         visible = tuple(stage for stage in stages if point.sees(stage))
+        if not visible:
+            continue
         key = (str(point.scope), visible)
-        if visible and key not in seen:
-            seen.add(key)
-            chosen.append(name)
-    return tuple(chosen)
+        if key in first:
+            found[first[key]] += (name,)
+        else:
+            first[key] = name
+            found[name] = ()
+    return found
 
 
 def calibrate(
     matrix: Matrix,
     federation: Federation,
-    families: Iterable[tuple[Entry, Defense, tuple[str, ...]]],
+    families: Iterable[tuple[Entry, Defense, Mapping[str, tuple[str, ...]]]],
     facts: FactsOf,
     run: Runner,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[Listener, ...]:
-    """Return each family's measurements at each of its points; the cells of all families run together, turn by turn."""
+    """Return each family's measurements at each of its points (`listening_points`); the cells of all families run
+    together, turn by turn.
+    """
     open_: list[tuple[Listener, float | None]] = []
     for entry, defense, points in families:
         declared = type(defense).strength
         step = None if declared is None else position_step(declared)
-        open_ += [(Listener(point=point, defense=entry), step) for point in points]
+        open_ += [(Listener(point=point, also=also, defense=entry), step) for point, also in points.items()]
     done = tuple(listener for listener, _ in open_)
     turn = 0
     while open_:
