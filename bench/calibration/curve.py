@@ -1,9 +1,10 @@
 """The share of named examples as a falling curve of a defense's strength, and the strength at which the curve's upper
 band meets a level.
 
-The curve is logistic in the position t of the strength (0: weak, 1: strong), from 1 down to chance κ:
+The curve is the bound of a Gaussian mechanism (Balle, Cherubin & Hayes 2022) in the position t of the strength, 0 (weak)
+to 1 (strong); the curve falls from 1 to chance κ:
 
-    p(t) = κ + (1 - κ) / (1 + exp(slope · (t - middle))),  slope > 0
+    p(t) = Φ(Φ⁻¹(κ) + exp(-slope · (t - middle))),  slope > 0
 
 All strengths tried so far enter the fit. A verdict per strength (pass or fail) would wander: 512 readings near a level
 have a standard deviation of 1 to 2 points.
@@ -15,13 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
+from scipy.special import log_ndtr, ndtr, ndtri
 
 _DRAWS = 200  # bootstrap draws of weight seeds
 _BAND = 0.95  # one-sided
-_SLOPES = (4.0, 16.0, 64.0)  # starts of the fit
-_STEEPEST = 2000.0  # a slope above: the share falls within a thousandth of the range
-_LEAST = 1e-9
+_MIDDLES, _SLOPES = (-2.0, 3.0), (0.5, 2000.0)  # ranges of the fit
+_COARSE = (121, 25)  # grid points of the first search: middles, slopes
+_FINE, _ZOOMS, _ZOOM = 9, 14, 0.6  # grid points of a later search per parameter; searches; ratio of widths
 
 Array = NDArray[np.float64]
 
@@ -45,26 +46,24 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A falling logistic curve from 1 to chance."""
+    """A falling curve from 1 to chance."""
 
     middle: float
-    """Position at which the share is halfway between 1 and chance."""
+    """Position at which the bound's shift is 1."""
     slope: float
     """Steepness, above 0."""
     chance: float
-    """κ, the share of examples that a blind guess names."""
+    """κ, the share of examples that a blind guess names, in (0, 1)."""
 
     def share(self, position: float | Array) -> Array:
         """Return the share of named examples at positions of any shape."""
-        exponent = np.clip(self.slope * (np.asarray(position) - self.middle), -700, 700)
-        return self.chance + (1 - self.chance) / (1 + np.exp(exponent))
+        return np.asarray(ndtr(ndtri(self.chance) + _shift(np.asarray(position), self.middle, self.slope)))
 
     def position(self, share: float) -> float:
         """Return the position with this share; -inf for a share of 1 and above, inf for chance and below."""
-        rest = (share - self.chance) / (1 - self.chance)
-        if rest <= 0 or rest >= 1:
-            return math.inf if rest <= 0 else -math.inf
-        return self.middle + math.log(1 / rest - 1) / self.slope
+        if share <= self.chance or share >= 1:
+            return math.inf if share <= self.chance else -math.inf
+        return self.middle - math.log(float(ndtri(share) - ndtri(self.chance))) / self.slope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,73 +82,78 @@ class Calibrated:
 
 def fitted(tried: Sequence[Tried], chance: float) -> Curve:
     """Return the curve of greatest likelihood, with binomial counts at each strength."""
-    positions = np.array([each.position for each in tried])
-    hits = np.array([sum(each.hits) for each in tried], np.float64)
-    readings = np.array([sum(each.readings) for each in tried], np.float64)
-    return _fit(positions, hits, readings, chance)
+    hits, readings = _counts(tried)
+    return _fit(_positions(tried), hits.sum(0)[None], readings.sum(0)[None], chance)[0]
 
 
-def _fit(positions: Array, hits: Array, readings: Array, chance: float, start: Curve | None = None) -> Curve:
-    def loss(parameters: Array) -> float:
-        curve = Curve(middle=float(parameters[0]), slope=math.exp(parameters[1]), chance=chance)
-        share = np.clip(curve.share(positions), _LEAST, 1 - _LEAST)
-        return float(-(hits * np.log(share) + (readings - hits) * np.log(1 - share)).sum())
-
-    if start is not None:
-        starts = [(start.middle, math.log(start.slope))]
-    else:
-        starts = [(middle, math.log(slope)) for middle in _middles(positions, hits / readings) for slope in _SLOPES]
-    bounds = [(-2.0, 3.0), (math.log(0.5), math.log(_STEEPEST))]
-    found = min(
-        (
-            minimize(loss, each, method="Nelder-Mead", bounds=bounds, options={"xatol": 1e-4, "fatol": 1e-4})
-            for each in starts
-        ),
-        key=lambda result: float(result.fun),
-    )
-    return Curve(middle=float(found.x[0]), slope=math.exp(found.x[1]), chance=chance)
-
-
-def _middles(positions: Array, shares: Array) -> tuple[float, ...]:
-    """Return starts for the middle: between the last position with a share above one half, and the next."""
-    order = np.argsort(positions)
-    above = [at for at in order if shares[at] > 0.5]
-    below = [at for at in order if shares[at] <= 0.5]
-    if not above or not below:
-        return (1.2,) if above else (-0.2,)
-    return (float(positions[above[-1]] + positions[below[0]]) / 2, 0.5)
-
-
-def calibrated(tried: Sequence[Tried], chance: float, level: float, seed: int = 0) -> Calibrated:
-    """Return the weakest position in [0, 1] whose upper band is at most `level`.
+def calibrated(tried: Sequence[Tried], chance: float, levels: Sequence[float], seed: int = 0) -> tuple[Calibrated, ...]:
+    """Return for each level the weakest position in [0, 1] whose upper band is at most the level.
 
     The band is the 95 % quantile, position by position, of curves fitted to resampled weight seeds (the clusters).  Its
-    random numbers depend on `seed` only.  Raises `ValueError` if strengths have different weight seeds, or `level` is
-    not above chance.
+    random numbers depend on `seed` only.  Raises `ValueError` if strengths have different weight seeds, or if a level
+    is not above chance.
     """
-    if not chance < level < 1:
-        raise ValueError(f"a level must lie between chance ({chance:.3g}) and 1, got {level:.3g}")
-    if len({len(each.hits) for each in tried}) != 1:
-        raise ValueError("each strength needs the same weight seeds")
-    best = fitted(tried, chance)
-    curves = _resampled(tried, best, seed)
-    at_level = np.array([curve.position(level) for curve in curves])
-    low, high = (float(each) for each in np.quantile(at_level, (1 - _BAND, _BAND), method="nearest"))
-    # The share falls with the position, so the band meets the level where the 95 % quantile of curves does.
-    position = None if high > 1 else max(0.0, high)
-    return Calibrated(level=level, position=position, fitted=best.position(level), interval=(low, high))
+    for level in levels:
+        if not chance < level < 1:
+            raise ValueError(f"a level must lie between chance ({chance:.3g}) and 1, got {level:.3g}")
+    if len({each.readings for each in tried}) != 1:
+        raise ValueError("each strength needs the same weight seeds and readings")
+    best, curves = fitted(tried, chance), _resampled(tried, chance, seed)
+    found = []
+    for level in levels:
+        low, high = np.quantile([curve.position(level) for curve in curves], (1 - _BAND, _BAND), method="nearest")
+        # The share falls with the position, so the 95 % quantile of curves meets the level where that of positions is.
+        position = None if high > 1 else max(0.0, float(high))
+        found.append(
+            Calibrated(level=level, position=position, fitted=best.position(level), interval=(float(low), float(high)))
+        )
+    return tuple(found)
 
 
-def _resampled(tried: Sequence[Tried], best: Curve, seed: int) -> list[Curve]:
-    random = np.random.default_rng(seed)
-    positions = np.array([each.position for each in tried])
-    hits = np.array([each.hits for each in tried], np.float64)
-    readings = np.array([each.readings for each in tried], np.float64)
-    seeds = hits.shape[1]
-    curves = []
-    for _ in range(_DRAWS):
-        chosen = random.integers(seeds, size=seeds)
-        # a draw from the fitted curve's noise inside each seed, because few hits per seed make the resampled counts
-        # coarse
-        curves.append(_fit(positions, hits[:, chosen].sum(1), readings[:, chosen].sum(1), best.chance, best))
-    return curves
+def _resampled(tried: Sequence[Tried], chance: float, seed: int) -> list[Curve]:
+    hits, readings = _counts(tried)
+    chosen = np.random.default_rng(seed).integers(len(hits), size=(_DRAWS, len(hits)))
+    return _fit(_positions(tried), hits[chosen].sum(1), readings[chosen].sum(1), chance)
+
+
+def _positions(tried: Sequence[Tried]) -> Array:
+    return np.array([each.position for each in tried])
+
+
+def _counts(tried: Sequence[Tried]) -> tuple[Array, Array]:
+    """Return hits and readings, (weight seed, strength)."""
+    return np.array([each.hits for each in tried], np.float64).T, np.array(
+        [each.readings for each in tried], np.float64
+    ).T
+
+
+def _fit(positions: Array, hits: Array, readings: Array, chance: float) -> list[Curve]:
+    """Return the curve of greatest likelihood for each draw; counts are (draw, strength).  A grid, then finer grids
+    around the best point: the likelihood may have a flat top, where gradients fail.
+    """
+    middles = np.linspace(*_MIDDLES, _COARSE[0])
+    slopes = np.linspace(*np.log(_SLOPES), _COARSE[1])
+    grid = np.stack(np.meshgrid(middles, slopes, indexing="ij"), -1).reshape(1, -1, 2)
+    best = _best(grid, positions, hits, readings, chance)
+    width = np.array([middles[1] - middles[0], slopes[1] - slopes[0]])
+    steps = np.linspace(-1, 1, _FINE)
+    around = np.stack(np.meshgrid(steps, steps, indexing="ij"), -1).reshape(1, -1, 2)
+    for _ in range(_ZOOMS):
+        grid = best[:, None] + around * width
+        best = _best(grid, positions, hits, readings, chance)
+        width = _ZOOM * width
+    return [Curve(middle=float(middle), slope=math.exp(slope), chance=chance) for middle, slope in best]
+
+
+def _best(grid: Array, positions: Array, hits: Array, readings: Array, chance: float) -> Array:
+    """Return for each draw the grid point of greatest likelihood, (draw, 2); `grid` is (draw or 1, point, 2)."""
+    quantile = ndtri(chance) + _shift(positions, grid[..., :1], np.exp(grid[..., 1:]))
+    named, other = log_ndtr(quantile), log_ndtr(-quantile)  # (draw or 1, point, strength)
+    total = (named * hits[:, None] + other * (readings - hits)[:, None]).sum(-1)
+    rows = np.arange(len(hits))
+    return np.broadcast_to(grid, (len(hits), *grid.shape[1:]))[rows, total.argmax(1)]
+
+
+def _shift(positions: Array, middle: float | Array, slope: float | Array) -> Array:
+    """Return exp(-slope · (t - middle)), limited to [0, 38]: Φ is 1 in double precision beyond."""
+    return np.minimum(np.exp(np.clip(-slope * (positions - middle), -700, 4)), 38.0)

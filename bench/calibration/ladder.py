@@ -36,8 +36,7 @@ def next_positions(tried: Sequence[Tried], chance: float, levels: Sequence[float
     """Return the positions to try next for these levels; empty if all levels are settled, or `MOST` were tried."""
     positions = {each.position for each in tried}
     wanted: list[float] = []
-    for level in levels:
-        result = calibrated(tried, chance, level)
+    for result in calibrated(tried, chance, levels):
         if settled(result, tried, step):
             continue
         target = min(1.0, max(0.0, result.fitted if result.position is None else result.position))

@@ -122,7 +122,9 @@ def calibrate(
         counts = listener.tried
         if listener.absent is None and len(counts) >= 2:
             chance = listener.chance
-            listener.calibrated = {name: calibrated(counts, chance, level) for name, level in levels(chance).items()}
+            wanted_levels = levels(chance)
+            found = calibrated(counts, chance, tuple(wanted_levels.values()))
+            listener.calibrated = dict(zip(wanted_levels, found, strict=True))
     return done
 
 

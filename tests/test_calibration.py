@@ -1,0 +1,138 @@
+"""Promise: the calibrated strength is the weakest that hides examples, found twice alike, and never too weak."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from bench.calibration.curve import Curve, Tried, calibrated, fitted
+from bench.calibration.ladder import FACTOR, FIRST, MOST, next_positions, position_step
+from bench.defenses.strength import Strength
+
+SEEDS, READINGS, CANDIDATES = 16, 32, 100
+CHANCE = 1 / CANDIDATES
+LEVELS = (CHANCE + 0.05, 0.20)
+STRENGTH = Strength("sigma", weak=1e-2, strong=1e2)
+STEP = position_step(STRENGTH)
+
+
+def best_decoder(sigma: float, seed_shift: float = 0.0) -> float:
+    """Maximum likelihood among 100 orthogonal gradients of norm 1 in Gaussian noise of deviation σ: the true one has
+    the largest of 100 normals, whose law is an integral.
+    """
+    noise = np.linspace(-9, 9, 1001)
+    others = norm.cdf(noise + math.exp(seed_shift) / sigma) ** (CANDIDATES - 1)
+    return float(np.trapezoid(norm.pdf(noise) * others, noise))
+
+
+def ladder(share: Callable[[float, float], float], seed: int) -> tuple[list[Tried], int]:
+    """Climb until nothing is wanted; the weight seeds stay the same over all strengths."""
+    tried: list[Tried] = []
+    wanted, turns = FIRST, 0
+    while wanted:
+        for position in wanted:
+            random = np.random.default_rng([seed, round(position * 1e6)])
+            shifts = np.random.default_rng(seed).normal(0, 0.15, SEEDS)
+            hits = tuple(int(random.binomial(READINGS, share(STRENGTH.value(position), shift))) for shift in shifts)
+            tried.append(Tried(position=position, hits=hits, readings=(READINGS,) * SEEDS))
+        turns += 1
+        wanted = next_positions(tried, CHANCE, LEVELS, STEP)
+    return tried, turns
+
+
+def true_strength(level: float) -> float:
+    low, high = 1e-2, 1e2
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        mean = np.mean([best_decoder(middle, shift) for shift in norm.ppf((np.arange(9) + 0.5) / 9) * 0.15])
+        low, high = (middle, high) if mean > level else (low, middle)
+    return high
+
+
+@pytest.mark.parametrize("middle", [0.3, 0.52])
+@pytest.mark.parametrize("slope", [8.0, 30.0])
+def test_the_fit_finds_the_curve_that_made_the_counts(middle: float, slope: float) -> None:
+    curve = Curve(middle=middle, slope=slope, chance=CHANCE)
+    many = 10**6
+    positions = tuple(np.linspace(0, 1, 33))
+    tried = [Tried(position=p, hits=(round(many * float(curve.share(p))),), readings=(many,)) for p in positions]
+    found = fitted(tried, CHANCE)
+    assert found.middle == pytest.approx(middle, abs=2e-3)
+    assert found.slope == pytest.approx(slope, rel=0.02)
+    for level in LEVELS:
+        assert float(curve.share(curve.position(level))) == pytest.approx(level)
+
+
+def test_two_calibrations_with_other_seeds_agree_and_none_is_too_weak() -> None:
+    """Eight calibrations: strengths within a factor of 1.25 of their median but for one, above the true strength but for
+    one, and at most 1.6 times above.
+    """
+    for number, level in enumerate(LEVELS):
+        found = []
+        for seed in range(8):
+            tried, _ = ladder(best_decoder, seed)
+            position = calibrated(tried, CHANCE, [level])[0].position
+            assert position is not None and len(tried) <= MOST
+            found.append(STRENGTH.value(position))
+        median, truth = float(np.median(found)), true_strength(level)
+        assert sum(value < truth for value in found) <= 1, (number, sorted(found), truth)
+        assert truth < median < 1.6 * truth
+        apart = [max(value / median, median / value) for value in found]
+        assert sorted(apart)[-2] < FACTOR, sorted(found)
+
+
+def test_half_of_the_calibrated_strength_exceeds_the_level() -> None:
+    for level in LEVELS:
+        tried, _ = ladder(best_decoder, 0)
+        position = calibrated(tried, CHANCE, [level])[0].position
+        assert position is not None
+        assert best_decoder(STRENGTH.value(position) / 2) > level
+
+
+def test_pure_noise_meets_each_level_at_its_weakest_strength() -> None:
+    """The control: nothing of an example is sent, so 1 % is named at every strength."""
+    for seed in range(8):
+        tried, turns = ladder(lambda sigma, shift: CHANCE, seed)
+        assert turns == 1
+        assert [each.position for each in calibrated(tried, CHANCE, LEVELS)] == [0.0, 0.0]
+
+
+def test_a_defense_that_hides_nothing_reaches_no_level() -> None:
+    tried, turns = ladder(lambda sigma, shift: 1.0, 0)
+    assert turns == 1
+    assert [each.position for each in calibrated(tried, CHANCE, LEVELS)] == [None, None]
+
+
+def test_a_leak_at_the_strongest_strength_reaches_no_level() -> None:
+    tried, _ = ladder(lambda sigma, shift: max(0.4, best_decoder(sigma)), 3)
+    assert [each.position for each in calibrated(tried, CHANCE, LEVELS)] == [None, None]
+
+
+def test_the_strength_does_not_depend_on_the_order_of_the_measurements() -> None:
+    tried, _ = ladder(best_decoder, 1)
+    forwards, backwards = (calibrated(each, CHANCE, [0.2])[0].position for each in (tried, tried[::-1]))
+    assert forwards == pytest.approx(backwards, abs=1e-3)
+
+
+def test_more_readings_need_less_strength() -> None:
+    """The band narrows, so the strength comes nearer to the true one."""
+    tried, _ = ladder(best_decoder, 2)
+    few = [dataclasses.replace(each, hits=each.hits[:4], readings=each.readings[:4]) for each in tried]
+    many, fewer = (calibrated(each, CHANCE, [0.2])[0] for each in (tried, few))
+    assert many.interval[1] - many.interval[0] < fewer.interval[1] - fewer.interval[0]
+
+
+@pytest.mark.parametrize("level", [CHANCE, 0.001, 1.0])
+def test_a_level_out_of_range_is_refused(level: float) -> None:
+    tried, _ = ladder(best_decoder, 0)
+    with pytest.raises(ValueError, match="a level must lie between chance"):
+        calibrated(tried, CHANCE, [level])
+
+
+def test_strengths_with_other_weight_seeds_are_refused() -> None:
+    one = Tried(position=0.0, hits=(1, 2), readings=(4, 4))
+    with pytest.raises(ValueError, match="same weight seeds"):
+        calibrated([one, dataclasses.replace(one, position=1.0, hits=(1,), readings=(4,))], 0.1, [0.2])
