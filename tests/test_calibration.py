@@ -67,8 +67,8 @@ def test_the_fit_finds_the_curve_that_made_the_counts(middle: float, slope: floa
 
 
 def test_two_calibrations_with_other_seeds_agree_and_none_is_too_weak() -> None:
-    """Eight calibrations: strengths within a factor of 1.25 of their median but for one, above the true strength but for
-    one, and at most 1.6 times above.
+    """Eight calibrations: strengths within a factor of 1.25 of their median but for one, above the true strength but
+    for one, and at most 1.6 times above.
     """
     for number, level in enumerate(LEVELS):
         found = []

@@ -26,7 +26,7 @@ LAYERS = (
     ("answer", "leaderboard"),
     ("contracts", "isolation"),
     ("sweep", "gate"),
-    ("tracking", "submission", "own", "reference"),
+    ("tracking", "submission", "own", "reference", "calibration"),
     ("api", "health"),
     ("cli",),
 )

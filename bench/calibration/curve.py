@@ -1,8 +1,8 @@
 """The share of named examples as a falling curve of a defense's strength, and the strength at which the curve's upper
 band meets a level.
 
-The curve is the bound of a Gaussian mechanism (Balle, Cherubin & Hayes 2022) in the position t of the strength, 0 (weak)
-to 1 (strong); the curve falls from 1 to chance κ:
+The curve is the bound of a Gaussian mechanism (Balle, Cherubin & Hayes 2022) in the position t of the strength, from 0
+(weak) to 1 (strong). The curve falls from 1 to chance κ:
 
     p(t) = Φ(Φ⁻¹(κ) + exp(-slope · (t - middle))),  slope > 0
 
@@ -81,13 +81,13 @@ class Calibrated:
 
 
 def fitted(tried: Sequence[Tried], chance: float) -> Curve:
-    """Return the curve of greatest likelihood, with binomial counts at each strength."""
+    """Return the curve of greatest likelihood for binomial counts at each strength; `chance` is κ."""
     hits, readings = _counts(tried)
     return _fit(_positions(tried), hits.sum(0)[None], readings.sum(0)[None], chance)[0]
 
 
 def calibrated(tried: Sequence[Tried], chance: float, levels: Sequence[float], seed: int = 0) -> tuple[Calibrated, ...]:
-    """Return for each level the weakest position in [0, 1] whose upper band is at most the level.
+    """Return for each of `levels` the weakest position in [0, 1] whose upper band is at most the level.
 
     The band is the 95 % quantile, position by position, of curves fitted to resampled weight seeds (the clusters).  Its
     random numbers depend on `seed` only.  Raises `ValueError` if strengths have different weight seeds, or if a level

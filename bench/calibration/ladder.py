@@ -20,7 +20,7 @@ def position_step(strength: Strength) -> float:
 
 def settled(result: Calibrated, tried: Sequence[Tried], step: float) -> bool:
     """Return whether a level needs no further strength: the interval is narrow and a strength inside was tried, or the
-    strongest strength exceeds the level, or the weakest meets the level.
+    strongest strength exceeds the level, or the weakest meets the level.  `step` is the widest interval, in position.
     """
     shares = {each.position: each.share for each in tried}
     if result.position is None:
@@ -33,7 +33,10 @@ def settled(result: Calibrated, tried: Sequence[Tried], step: float) -> bool:
 
 
 def next_positions(tried: Sequence[Tried], chance: float, levels: Sequence[float], step: float) -> tuple[float, ...]:
-    """Return the positions to try next for these levels; empty if all levels are settled, or `MOST` were tried."""
+    """Return the positions to try next for these levels; empty if all levels are settled, or `MOST` were tried.
+
+    `chance` is κ, the share that a blind guess names; `step` is the widest interval of a settled strength, in position.
+    """
     positions = {each.position for each in tried}
     wanted: list[float] = []
     for result in calibrated(tried, chance, levels):

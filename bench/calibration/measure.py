@@ -23,7 +23,9 @@ class Federation:
     """One federation: the setting in which a defense's leakage and accuracy are measured."""
 
     dataset: str
+    """Name of the data set."""
     model: str
+    """Name of the model."""
     readings: Mapping[str, tuple[Combination, ...]]
     """Interception point → the matrix's attacks there, one for each weight seed."""
     trainings: tuple[Combination, ...]
@@ -69,7 +71,8 @@ def reading_cells(
     matrix: Matrix, rows: Sequence[Combination], defense: Entry, half: str, facts: FactsOf
 ) -> tuple[PlannedCell, ...]:
     """Return the attack cells of one interception point for a defense on the victims of a half; scoring cells have
-    other weight seeds than tuning cells.
+    other weight seeds than tuning cells.  `rows` are the matrix's attacks at this point; `facts` returns a data set's
+    properties.
     """
     shift = len(rows) if half == SCORING else 0
     attacks = tuple({**row, "defense": defense, "victims": half, "seed": row["seed"] + shift} for row in rows)
@@ -79,13 +82,17 @@ def reading_cells(
 def training_cells(
     matrix: Matrix, rows: Iterable[Combination], defense: Entry, facts: FactsOf, **changed: Any
 ) -> tuple[PlannedCell, ...]:
-    """Return the training cells for a defense; `changed` are fields of `TrainingCell` that replace the matrix's."""
+    """Return the training cells for a defense.  `rows` are the matrix's trainings; `changed` are fields of
+    `TrainingCell` that replace the matrix's; `facts` returns a data set's properties.
+    """
     trainings = tuple({**row, "defense": defense, **changed} for row in rows)
     return expand(replace(matrix, attacks=(), trainings=trainings), facts)
 
 
 def tried(position: float, records: Iterable[Record]) -> Tried | None:
-    """Return the counts of named examples at a strength, per weight seed; None if a cell has no figure."""
+    """Return the counts of named examples per weight seed at the strength with this `position`; None if a cell has no
+    figure.
+    """
     hits: dict[int, int] = {}
     readings: dict[int, int] = {}
     for record in records:

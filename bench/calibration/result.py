@@ -75,7 +75,9 @@ class Row:
     """A family for one listener."""
 
     dataset: str
+    """Name of the data set."""
     model: str
+    """Name of the model."""
     point: str
     """Interception point."""
     also: tuple[str, ...]
@@ -109,6 +111,7 @@ class Tradeoff:
     undefended: dict[str, tuple[float, ...]]
     """Data set and model → undefended test accuracies, per seed."""
     rows: tuple[Row, ...]
+    """Families, each for every listener whose reading it changes."""
 
 
 _TRADEOFF = TypeAdapter(Tradeoff)
@@ -129,7 +132,9 @@ def read(path: Path) -> Tradeoff:
 def row(
     dataset: str, model: str, listener: Listener, scores: Iterable[Scored], strength: Strength | None, family: str
 ) -> Row:
-    """Return a family's row for one listener; `scores` are the figures at this listener's strengths."""
+    """Return a family's row for one listener.  `dataset` and `model` name the federation; `scores` are the figures at
+    the strengths of all listeners; `family` is the family's name with its fixed parameters.
+    """
     counted = [
         (position, tried(0.0 if position is None else position, records))
         for position, records in listener.strengths.items()

@@ -102,7 +102,7 @@ def calibrate(
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[Listener, ...]:
     """Return each family's measurements at each of its points (`listening_points`); the cells of all families run
-    together, turn by turn.
+    together, turn by turn.  `facts` returns a data set's properties; `say` gets a line per turn.
     """
     open_: list[tuple[Listener, float | None]] = []
     for entry, defense, points in families:
@@ -173,7 +173,9 @@ class Scored:
 
 
 def undefended(matrix: Matrix, federation: Federation, facts: FactsOf, run: Runner) -> tuple[Record, ...]:
-    """Return the undefended trainings of the scored seeds, with the learning rate chosen as in `scored`."""
+    """Return the undefended trainings of the scored seeds, with the learning rate chosen as in `scored`.  `facts`
+    returns a data set's properties; `run` runs cells.
+    """
     return _trained(matrix, federation, [Entry(name="none")], facts, run)[0]
 
 
@@ -195,7 +197,8 @@ def scored(
     """Return the figures at calibrated strengths, given as (interception point, level, defense).
 
     Every strength gets the same learning rates: all for a third of the rounds, the best `_FINALISTS` to the end, the
-    best of these for the scored seeds.  The rate is chosen by test accuracy of the seed `SELECTED`.
+    best of these for the scored seeds.  The rate is chosen by test accuracy of the seed `SELECTED`.  `facts` returns a
+    data set's properties; `run` runs cells.
     """
     readings = [
         reading_cells(matrix, federation.readings[listener.point], defense, SCORING, facts)

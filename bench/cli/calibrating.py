@@ -11,6 +11,8 @@ from bench.calibration.measure import accuracy_of, federations
 from bench.calibration.result import Row, Tradeoff, family_name, row
 from bench.cell import Entry, Federated
 from bench.cli import common
+from bench.contracts.base import ContractBroken, ContractSkipped
+from bench.contracts.strength import strength
 from bench.defenses.base import Defense, Setting
 from bench.errors import BenchError
 from bench.matrix.expand import PlannedCell
@@ -39,7 +41,11 @@ def run(
     plugins: tuple[str, ...],
     say: Callable[[str], None],
 ) -> Tradeoff:
-    """Calibrate the typed defenses in every federation of the matrix; raises `BenchError` for a wrong name."""
+    """Calibrate the typed defenses in every federation of `matrix_name`, a matrix file or preset.
+
+    `out` is the run folder, `data_dir` the folder of data sets, `jobs` the number of processes (None: cores), `plugins`
+    files with own entries; `say` gets lines on the progress.  Raises `BenchError` for a wrong name.
+    """
     for plugin in plugins:
         registry.add_plugin(plugin)
     matrix, families = read(matrix_name), [_family(each) for each in entries(defenses, "--defense")]
@@ -91,6 +97,12 @@ def _family(typed: str | dict[str, object]) -> tuple[Entry, Defense]:
         (typed, {}) if isinstance(typed, str) else (str(typed["name"]), {k: v for k, v in typed.items() if k != "name"})
     )
     defense: Defense = registry.instance("defenses", name, params)
+    try:
+        strength(defense)
+    except ContractBroken as error:
+        raise BenchError(f"{name}: {error}") from None
+    except ContractSkipped:
+        pass  # without a strength, the family is a point
     return Entry(name=name, params=values(defense)), defense
 
 

@@ -136,7 +136,8 @@ class Composition:
         return between
 
     def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
-        """Return the simulated reading, (reading, *shape), for updates (reading, sender, *shape), in gradient units."""
+        """Return the simulated reading, (reading, *shape), for `updates` (reading, sender, *shape). All are in gradient
+        units; `observed` is the attacked reading."""
         messages = self._messages(updates, observed)
         mean = {name: value[:, 0] if self.senders == 1 else value.mean(1) for name, value in messages.items()}
         return self._aggregated(mean, observed)
@@ -284,7 +285,7 @@ class Composition:
 
     def with_mates(self, mates: Tensors, observed: Tensors, behind: Candidates) -> Given:
         """Return a function from candidates for the first example to simulated readings; the other examples, `mates`,
-        are simulated once.  Axes: as in `Description.with_mates`.
+        are simulated once.  `observed` is the reading; axes are as in `Description.with_mates`.
         """
         states = self._states({name: value[:1] for name, value in mates.items()})
         done = self._examples(0, mates, behind, observed, states)
