@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from tests.command import fault, output
+from tests.command import fault, in_this_process, output
 from tests.records import attack_cell, attack_record, printed, readings_of, unfinished
 
 from bench.answer.context import Memory, RunContext
@@ -378,6 +378,7 @@ class Grey(Attack):
 
 
 def test_a_plug_in_is_ranked_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_this_process(monkeypatch)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.toml").write_text(MATRIX)
     (tmp_path / "my_attack.py").write_text(MINE)
