@@ -95,7 +95,7 @@ def test_records_of_cells_in_company(tmp_path: Path) -> None:
         mate(PRUNE, knowledge="adaptive", evaluations=40),
         mate(NOISE, evaluations=40),
         mate(NONE, evaluations=40),
-        mate(NONE, readings=20),
+        mate(NONE, readings=10, evaluations=40),
         mate(Entry(name="prune", params={"share": 0.5}), evaluations=40),
     ]
     alone, together = answered(cells, tmp_path / "alone", None), answered(cells, tmp_path / "beside", 9)

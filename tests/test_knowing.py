@@ -99,7 +99,7 @@ def compare(name: str, defense: str, where: str, folder: Path, *, victims: int, 
 
 @pytest.mark.parametrize(("name", "defense", "where", "batch"), FAST)
 def test_who_knows_the_defense_is_no_weaker(name: str, defense: str, where: str, batch: int, tmp_path: Path) -> None:
-    compare(name, defense, where, tmp_path, victims=6, evaluations=100, batch=batch)
+    compare(name, defense, where, tmp_path, victims=6, evaluations=60, batch=batch)
 
 
 @pytest.mark.slow

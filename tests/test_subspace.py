@@ -89,7 +89,7 @@ def test_clipped_examples_are_exact_where_factors_are_free() -> None:
     values = {name: torch.einsum("n,n...->...", 0.1 / norm, value) / 3 for name, value in each.items()}
     shown = {name: value.detach()[None, None] for name, value in values.items()}
     clipped = replace(case.reading, values=shown, unit=1.0, labels=case.labels)
-    assert farthest(run(clipped, 1000, unknown_scale=True).inputs, case.truth) < 0.05
+    assert farthest(run(clipped, 400, unknown_scale=True).inputs, case.truth) < 0.05
     assert farthest(run(clipped).inputs, case.truth) > 0.1
 
 
