@@ -16,9 +16,9 @@ _SCALED = "the model does not see the scale of its inputs: each picture is as br
 
 @dataclass(frozen=True, kw_only=True)
 class Map(Attack):
-    """Find the most probable examples: minimise ‖D(∇L(x', y)) - g‖² + 2v·½‖u‖² over x' = mean + A u. D is the described
-    defense, g the reading, v the variance of the described noise, and A Aᵀ the covariance of public examples. The
-    search runs in stages, successive minimisations:
+    """Find the most probable examples: minimise ‖D(∇L(x', y)) - g‖² + 2v·½‖u‖² over x' = mean + A u. L is the loss, D
+    the described defense, g the reading, v the variance of the described noise, and A Aᵀ the covariance of public
+    examples. The search runs in stages, successive minimisations:
 
     - The first stages replace ReLUs by smooth functions, ever sharper. The last stage keeps ReLUs. A smoothed model's
       gradient has another length, so these stages minimise the angle to the reading, unless noise is described.

@@ -99,7 +99,7 @@ class Federated(Frozen):
     """The federated setting (Fed-αCDP §3)."""
 
     algorithm: Annotated[Literal["fedsgd", "fedavg"], IN_ID] = "fedsgd"
-    """Upload: a local step's gradient (`fedsgd`), or w_0 - w_L after L local steps (`fedavg`)."""
+    """Upload: a local step's gradient (`fedsgd`), or the weight difference w_0 - w_L over L local steps (`fedavg`)."""
     clients: Annotated[int, Field(ge=1, description="N"), IN_ID] = 100
     """N, the number of clients."""
     per_round: Annotated[int, Field(ge=1, description="K"), IN_ID] = 10

@@ -93,7 +93,8 @@ class Victims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """Distribution of a defense's additive noise in an observation, around the expected reading from `simulate`."""
+    """Distribution of a defense's additive noise in an observation, around the expected reading
+    (`Description.simulate`)."""
 
     law: Literal["gaussian", "laplace"] = "gaussian"
     """Distribution of each coordinate."""
@@ -107,7 +108,7 @@ class Noise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """A candidate batch for a local step, before its gradients are computed."""
+    """Candidate batches for a local step, before their gradients are computed; a row is a batch."""
 
     inputs: Tensor
     """(row, example, *shape): candidate inputs."""

@@ -36,8 +36,8 @@ class Trace:
 
 
 def trace(model: nn.Module, weights: Tensors, inputs: Tensor) -> Trace:
-    """Trace a pass on `inputs` (2, *shape) at `weights`.  Raises `NotApplicable` if the model uses a parameter that
-    `functional_call` cannot replace."""
+    """Trace a forward pass on `inputs` (2, *shape) at `weights`. Raises `NotApplicable` if the model uses a parameter
+    that `functional_call` cannot replace."""
     result = Trace(inputs.detach().clone().requires_grad_())
     leaves = {name: value.detach().clone().requires_grad_() for name, value in weights.items()}
     handles = [handle for layer in model.modules() if has_parameters(layer) for handle in _watched(layer, result.calls)]

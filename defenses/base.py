@@ -251,9 +251,10 @@ class Transform:
         return None if scaling is None else (scaling, state)
 
     def noise(self, context: Context, state: State) -> AddedNoise | None:
-        """Return the noise that lies around `expected` on every coordinate, or None if the transform adds no noise.
-        `state` is the state before the transform. Draws recovered by `simulate`, and other randomness, do not count as
-        noise."""
+        """Return the noise that the transform adds to the output of the method `expected`, or None if it adds no noise.
+        Noise here is an independent random number with mean 0 on every coordinate. Other randomness, such as a random
+        mask, does not count, nor do draws that the attacker finds in the reading by `simulate`. `state` is the state
+        before the transform."""
         del context, state
         return None
 

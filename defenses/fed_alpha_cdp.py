@@ -21,9 +21,9 @@ _SOURCE = "Fed-αCDP"
 class FedAlphaCdp(Defense):
     """Clip each tensor of each example gradient to C, and add noise σ·S; S ≤ C is the largest norm in the batch. With
     `decay` (Fed-αCDP[σ]) σ falls during training, to `final` after T rounds. `noise` is placed as in `fed-cdp`: on each
-    example, on the mean (`batch`), or on the mean divided by B (`code`). The paper gives no constants for its decays;
-    `as-published` follows the authors' accounting script. S depends on the data: the paper claims ε as if S = C, and no
-    accountant covers the difference."""
+    example, on the mean (`batch`), or on the mean and divided by the batch size B (`code`). The paper gives no
+    constants for its decays; `as-published` follows the authors' accounting script. S depends on the data: the paper
+    claims ε as if S = C, and no accountant covers the difference."""
 
     reference = "Fed-αCDP §5.1 to §5.3"
     stages = ("example", "step")

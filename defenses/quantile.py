@@ -1,4 +1,4 @@
-"""Quantile-based adaptive clipping: the norm bound follows the median norm."""
+"""Quantile-based adaptive clipping: the norm bound follows a quantile of the norms, by default the median."""
 
 import math
 from dataclasses import dataclass, replace
@@ -17,13 +17,14 @@ _SOURCE = "Andrew et al. 2021"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantile(Defense):
-    """Clip rows to norm C and add noise with multiplier z; C moves towards the median norm, by a private count. Rows
-    are a round's K updates, or a batch's B examples; n is their number. The count of rows with a norm within C gets
-    noise with deviation σ_b = n/20. `share` gives each row N(0, z²C²/n): the sum carries N(0, z²C²). `each` gives each
-    row N(0, z²C²).
+    """Clip rows to norm C and add noise with multiplier z; C moves towards the γ-quantile of the norms (γ =
+    `quantile`). Rows are a round's K updates, or a batch's B examples; n is their number. After each use of C,
+    C ← C·exp(-η_C(b̃ - γ)) with the step η_C = `rate`, where b̃ is the share of rows with a norm within C. This count of
+    rows has noise with deviation σ_b = n/20. `share` gives each row N(0, z²C²/n): the sum carries N(0, z²C²). `each`
+    gives each row N(0, z²C²).
 
     - `correction` = "exact": z = (σ⁻² - (2σ_b)⁻²)^(-1/2) is larger than σ, so that both noises together have the ε of
-      σ. z exists only for σ < n/10.
+      σ. z exists only for σ < n/10; a larger σ raises ValueError.
     - `correction` = "none": z = σ, and ε covers both noises."""
 
     reference = "Andrew et al. 2021; Fed-αCDP §7.6, per example as its table III suggests"

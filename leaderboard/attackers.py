@@ -179,7 +179,7 @@ def crossed(records: Iterable[Record], own: Collection[str] = (), victims: str |
     """Return the cross of the attack records on a draw of victims; None without such records. `own` names the user's
     attacks, and `victims` is the draw (`AttackCell.victims`). Attacks with a granted gallery name examples and
     reconstruct none: they are left out. Conditions are sorted by defense (undefended first), by point, and by the
-    number of parts that are not `common`."""
+    number of parts (such as `B = 1`) that most conditions do not share."""
     contests: dict[str, Contest] = {}
     order: dict[str, tuple[Any, ...]] = {}
     for record in of_one_series(records):
@@ -302,7 +302,8 @@ def _attacker(attack: str, contests: Sequence[Contest], names: Sequence[str], ow
 
 
 def _stratum(contest: Contest, attack: str) -> Stratum:
-    """Return an attack's hits on all examples of a condition, with the numbers of readings and of weight seeds."""
+    """Return an attack's successes (True or False) on all examples of a condition, and each example's reading and
+    weight seed, as three lists of equal length."""
     hits = dict.fromkeys(sorted(contest.examples()), False)
     hits |= contest.outcomes[attack].hits if attack in contest.outcomes else {}
     keys = list(hits)

@@ -42,7 +42,7 @@ class AttackRow:
     rmse_of_successes: float | None
     """Median RMSE over the reconstructed examples."""
     prior_psnr_db: float | None
-    """Median PSNR in dB of the best prior-only baseline; None without a baseline."""
+    """Median over examples of the highest PSNR in dB among the prior-only baselines; None without a baseline."""
     evaluations: float | None
     """Median number of gradient evaluations over the readings."""
     outer: float | None

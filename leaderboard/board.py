@@ -75,9 +75,9 @@ class AtPoint:
     reached: tuple[float, ...]
     """Share of examples brought to a PSNR of at least 10, 12, …, 60 dB by any attack; () if attacks stop early."""
     prior_asr: float | None
-    """Success rate of the best prior-only baseline; None without a baseline."""
+    """Highest success rate among the prior-only baselines; None without a baseline."""
     prior_psnr_db: float | None
-    """Median PSNR in dB of the best prior-only baseline; None without a baseline."""
+    """Median over examples of the highest PSNR in dB among the prior-only baselines; None without a baseline."""
     reference_db: float | None = None
     """Median PSNR in dB of the best estimate if the gradient were linear around the truth; None if not computed."""
     epsilon: float | None
@@ -117,7 +117,7 @@ class Row:
     cost: DefenseCost | None
     """Cost in training; None without a training."""
     complete: bool
-    """True if no evidence is missing."""
+    """True without a flag in `flags.INCOMPLETE`, such as an attack that was not run, or too few examples."""
     private: bool
     """True if the data are private."""
     cells: tuple[str, ...]
@@ -130,7 +130,7 @@ class Row:
     Complete rows come first, then incomplete rows, then rows with a fault flag. Among these, rows are sorted by the
     highest success rate over points, the highest identified rate, and lost accuracy; smaller is better."""
     pareto: bool = False
-    """True if no other row has both as little leakage and as little lost accuracy (see `on_front`)."""
+    """True if every other row has a higher success rate or loses more accuracy (Pareto front, see `on_front`)."""
 
     @property
     def worst(self) -> AtPoint | None:
@@ -316,9 +316,10 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
 
 
 def on_front(row: Row, rows: Iterable[Row], point: str | None = None) -> bool:
-    """Return whether no other row has both as little leakage and as little lost accuracy (Pareto front). Leakage is the
-    success rate at `point`, or (None) the highest over points; a tie is decided by the identified rate. False for an
-    incomplete row, a row without accuracy, and flags for faults, failed attacks or a weaker defense in training."""
+    """Return whether every other row leaks more or loses more accuracy than `row` (Pareto front); equal rows do not
+    count. Leakage is the success rate at `point`, or (None) the highest over points; a tie is decided by the identified
+    rate. False for an incomplete row, a row without accuracy, and flags for faults, failed attacks or a weaker defense
+    in training."""
 
     def order(row: Row) -> tuple[tuple[float, float], float] | None:
         at = row.worst if point is None else row.points.get(point)

@@ -224,7 +224,8 @@ class WorstCase:
         return best, _rate(self._on_draws(best, first=False))
 
     def best_median(self, metric: Metric) -> float | None:
-        """Return a metric's median for the best attack, on the noise draws behind its rate; None without attacks."""
+        """Return the median of `metric` over the examples of the attack with the highest success rate (`best`), on the
+        noise draws behind this rate; None without attacks, and in a cascade."""
         best = self.best
         return None if best is None else self.median_on_report_draws(best[0], metric)
 
@@ -244,12 +245,13 @@ class WorstCase:
 
     @property
     def prior_psnr_db(self) -> float | None:
-        """Median over examples of the best prior-only baseline's PSNR in dB; None without a baseline."""
+        """Median over examples of the highest PSNR in dB among the prior-only baselines; None without a baseline."""
         return median(list(self.prior_db.values()), -inf)
 
     @property
     def reference_db(self) -> float | None:
-        """Median PSNR in dB of the best estimate if the gradient were linear near the truth; None if not computed."""
+        """Median over records of the PSNR in dB of the best estimate for a gradient linear near the truth; None if not
+        computed."""
         each = [r.attack.reference_db for records in self.records.values() for r in records if r.attack]
         return median([value for value in each if value is not None], -inf)
 

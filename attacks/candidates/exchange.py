@@ -123,7 +123,7 @@ def most_likely(
     """Search for the most likely set behind a reading; return its candidates' positions in the gallery (example,).
 
     - `observed`: the reading's observations, each name → (1, *shape).
-    - `scores` (candidate,) of all candidates in the gallery; candidates with the best scores enter the search.
+    - `scores` (candidate,) of all candidates in the gallery; candidates with the highest scores enter the search.
     - `labels` (example,): the examples' labels, or None if unknown.
     - `sketch`: turns a gradient into a vector.
     - `generator`: draws the random exchanges."""
@@ -185,9 +185,9 @@ def _message(mismatch: Mismatch, observed: Tensors, gradients: Tensors, behind: 
 
 
 def _search(pool: Pool, starts: Sequence[Tensor], options: Sequence[Tensor], generator: np.random.Generator) -> Tensor:
-    """Return the best set (example,) found by iterated local search (Lourenço, Martin, Stützle 2003). `options` are the
-    members that each example may take. The search descends from the `starts`, then from the best set after random
-    exchanges, until the best set is found twice."""
+    """Return the set (example,) with the least loss found by iterated local search (Lourenço, Martin, Stützle 2003).
+    `options` are the members that each example may take. The search descends from the `starts`, then from this set
+    after random exchanges, until the set is found twice."""
     met = Counter[tuple[int, ...]]()
     best, least = starts[0], math.inf
     for turn in range(len(starts) + _KICKS):

@@ -29,7 +29,7 @@ def alone(inputs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def by_label(reading: Reading, scores: Tensor, labels: Tensor | None) -> tuple[list[Tensor], list[int]]:
-    """Return, for each label, its candidates' positions in the gallery (best of `scores` first), and its count.
+    """Return, for each label, its candidates' positions in the gallery (highest of `scores` first), and its count.
     `scores` (candidate,). The count is the number of examples with the label in `labels` (example,). None for `labels`
     puts all candidates in a single group."""
     assert reading.gallery_labels is not None

@@ -68,7 +68,8 @@ def _parts(reading: Reading, members: Tensor, weights: Tensors) -> Iterator[tupl
 
 
 def _given(mismatch: Mismatch, observed: Tensors, weights: Tensors, row: int) -> Given:
-    """Return a function that simulates the reading in position `row` for candidates."""
+    """Return a function that simulates the reading in position `row` for candidates at the model's `weights`.
+    `observed` is this reading."""
     reading, description = mismatch.reading, mismatch.reading.description
     if reading.examples == 1 or reading.mates_inputs is None or reading.mates_labels is None:
         return lambda gradients, behind: mismatch.shown(

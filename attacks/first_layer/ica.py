@@ -79,8 +79,8 @@ def _differences(x: Tensor) -> Tensor:
 
 def _likeliest(unmixing: Floats, observed: Floats, density: _Density) -> Floats:
     """Return the matrix W near `unmixing` (rank, rank) with the greatest likelihood of `observed` (rank, sample). The
-    log likelihood is log|det W| + mean over samples Σ log density(W · observed). `density` returns minus the log and
-    its slope. The rows of unmixing · observed are first scaled to deviation 1."""
+    log likelihood is log|det W| + mean over samples Σ log density(W · observed). `density` returns minus the log
+    density, and its slope. The rows of unmixing · observed are first scaled to deviation 1."""
     sources = unmixing @ observed
     scale = np.sqrt((sources**2).mean(1, keepdims=True))
     sources = sources / scale

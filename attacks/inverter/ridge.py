@@ -1,7 +1,7 @@
 """Kernel ridge regression in closed form.
 
 The prediction for features z is f(z) = b + k(z) A, with A = (K + λ m I)⁻¹ (T - b). K is the kernel matrix, T the
-targets, b their mean, and m the mean of K's diagonal, so λ has no unit."""
+targets, b their mean, m the mean of K's diagonal, so λ has no unit. A row is an example: its features and targets."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

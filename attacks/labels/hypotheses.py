@@ -36,7 +36,7 @@ def label_hypotheses(reading: Reading, observed: Tensors, count: int, key: Key |
     Examples are in the order of local steps, with labels ascending within a step. Granted labels are kept: hypotheses
     then differ only in the order of labels over steps. If fewer than `count` hypotheses exist, the list starts again.
     All labels are -1 if the model has no last linear layer with an output per class. If a client repeats its examples,
-    `tied_examples` gives the positions with the same example."""
+    `tied_examples` (`objective/repeats.py`) gives the positions with the same example."""
     described = described_classes(reading, observed)
     counted = labels_from(reading, observed, described)
     layers = last_layers(reading, observed) if reading.examples <= _MOST else None

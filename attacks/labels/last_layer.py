@@ -48,7 +48,7 @@ class LastLayer:
 
     @property
     def distinct(self) -> int:
-        """Number of distinct examples: the examples in the client's first pass."""
+        """Number of distinct examples: the examples in the client's first pass over its data."""
         return self.examples if self.client_examples is None else min(self.examples, self.client_examples)
 
     @property
@@ -91,7 +91,7 @@ class LastLayer:
 
 
 def last_layers(reading: Reading, observed: Tensors) -> list[LastLayer] | None:
-    """Build the last layer of each reading; None unless the model ends in a linear layer with `classes` outputs.
+    """Build the last layer of each reading; None unless the model ends in a linear layer with an output per class.
     `observed` name → (reading, *shape): mean gradient over all local steps. Features at local step s are computed at
     the weights w_0 - s η · observed, with start w_0 and rate η: a straight line approximates local training. An
     aggregate of several senders counts as one step."""

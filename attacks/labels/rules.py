@@ -3,8 +3,8 @@
 Single example (Zhao et al. 2020): the cross entropy gradient at the last bias is p - y (probabilities minus one-hot
 label), negative only at the true class. At the weights it is (p - y) hᵀ with features h; its sum over features is
 largest in magnitude at the true class (three classes or more), and negative only there if h ≥ 0. Batches: class counts
-from the bias gradient, (Σp - counts)/B with p estimated on public examples, or from the weights (Wainakh et al. 2021).
-"""
+from the bias gradient, (Σp - counts)/B for B examples with p estimated on public examples, or from the weights (Wainakh
+et al. 2021)."""
 
 from collections.abc import Mapping
 
@@ -19,7 +19,7 @@ Tensors = Mapping[str, Tensor]
 
 def labels_by_rule(reading: Reading, gradients: Tensors) -> Tensor:
     """Infer labels from the last layer's gradient, (reading, example), ascending within a reading. `gradients` name →
-    (reading, *shape): mean over local steps. Labels are -1 without a last linear layer with `classes` outputs."""
+    (reading, *shape): mean over local steps. Labels are -1 without a last linear layer with an output per class."""
     path = last_layer(reading.model, reading.classes)
     if path is None:
         return torch.full((len(next(iter(gradients.values()))), reading.examples), -1)

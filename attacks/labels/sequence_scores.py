@@ -57,7 +57,7 @@ def mean_residuals(layer: LastLayer, sequences: Tensor, *, rescaled: bool = Fals
 
 def _residual(energy: Tensor, product: Tensor, square: Tensor, rescaled: bool) -> Tensor:
     """Return ‖o - s·c‖² for vectors o and c, from `energy` ‖o‖², `product` o·c and `square` ‖c‖². s is 1 or, if
-    `rescaled`, the best s ≥ 0."""
+    `rescaled`, the s ≥ 0 with the least value."""
     if not rescaled:
         return energy - 2 * product + square
     return energy - product.clamp_min(0).square() / square.clamp_min(_TINY)

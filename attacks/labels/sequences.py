@@ -1,6 +1,7 @@
 """Label sequences: labels in the order of local steps, ascending within a step, whose mean gradient shows no order.
 
-If a client repeats its examples, each pass has the labels of the first pass (`repeats`)."""
+A pass uses each of a client's examples once. If a client repeats its examples, each pass has the labels of the first
+pass (`objective/repeats.py`). The last layer (`LastLayer`) gives the lengths of steps and passes."""
 
 from collections.abc import Callable, Iterator
 from itertools import permutations, product
@@ -143,6 +144,8 @@ def _first_pass(labels: Tensor, distinct: int) -> Tensor:
 
 
 def canonical(sequences: Tensor, layer: LastLayer) -> Tensor:
-    """Sort the labels of each sequence in `sequences` (sequence, example) within each step and pass."""
+    """Sort the labels within each part of a sequence in which order has no effect on the update. A part is in the same
+    local step and the same pass over the client's examples; `layer` gives their lengths. `sequences` is (sequence,
+    example)."""
     lengths = segments(layer.batches, layer.distinct)
     return torch.cat([part.sort(1).values for part in sequences.split(lengths, dim=1)], 1)

@@ -101,8 +101,8 @@ def _example_gradients(
 def _mean_gradients(
     model: nn.Module, shared: Tensors | None, local: Tensors, inputs: Tensor, targets: Tensor, graph: bool
 ) -> dict[str, Tensor]:
-    """Return each group's mean gradient, name → (group, *shape). Weights are `shared`, name → (*shape), or else
-    `local`, name → (group, *shape). `graph` True keeps autograd's graph."""
+    """Return the mean gradient of each group (a reading's examples in a step), name → (group, *shape). Weights are
+    `shared`, name → (*shape), or else `local`, name → (group, *shape). `graph` True keeps autograd's graph."""
     if shared is not None:
         return group_gradients(model, shared, inputs, targets, differentiable=graph)
     leaves = {
@@ -123,8 +123,8 @@ def _loss(weights: Tensors, model: nn.Module, inputs: Tensor, targets: Tensor) -
 
 
 def _one_by_one(weights: Tensors, model: nn.Module, inputs: Tensor, targets: Tensor, graph: bool) -> dict[str, Tensor]:
-    """Return each group's mean gradient by plain autograd, group by group: slow, but right for every model. `graph`
-    True keeps autograd's graph."""
+    """Return groups' mean gradients as `_mean_gradients` does, by plain autograd, one by one: slow, but right for every
+    model. `graph` True keeps autograd's graph."""
     rows = []
     for row, (x, y) in enumerate(zip(inputs, targets, strict=True)):
         local = {name: value[row] for name, value in weights.items()}

@@ -40,9 +40,11 @@ class Start:
 def start_by_layers(
     reading: Reading, observed: list[dict[str, Tensor]], space: Gaussian, evaluations: int
 ) -> Start | None:
-    """Search each reading's first candidate in `space`, with at most `evaluations` evaluations. `observed`: the
-    observations, each name → (reading, *shape). Return None if the evaluations are too few, if the model has another
-    structure than `chain` describes, or if a reading is not the undefended gradient of a single example."""
+    """Return first candidates for a later search (`staged`), from values inside the net that the gradient shows.
+    `known_values` finds these values layer by layer. The search here, in `space`, minimises the squared distance to
+    these values plus a weighted -log p, with at most `evaluations` evaluations. `observed`: the observations, each name
+    → (reading, *shape). Return None if the evaluations are too few, if the model has another structure than `chain`
+    describes, or if a reading is not a single example's gradient without a described defense."""
     layers = chain(reading.model)
     alone = len(observed) == 1 and reading.examples == 1 and reading.steps == 1 and reading.senders == 1
     if layers is None or not alone or reading.description is not None or evaluations < _LEAST:

@@ -32,10 +32,10 @@ _SETS = 8  # sets of public examples which measure a gap
 def annealed(
     reading: Reading, mismatch: Mismatch, first: Space, later: Space, evaluations: int, key: Key
 ) -> tuple[Stage, ...] | None:
-    """Return the stages of a start with `evaluations`, the last with hard decisions. Return None if the hard decisions
-    change almost nothing in public examples' readings. After a large change, the first stage searches in the space
-    `first` and the next stages in `later`. After a small change, all stages search in `first`. `key` draws the public
-    examples."""
+    """Return a start's stages (successive minimisations) within `evaluations` evaluations, the last with hard
+    decisions. Return None if the hard decisions change almost nothing in public examples' readings. After a large
+    change, the first stage searches in the space `first` and the next stages in `later`. After a small change, all
+    stages search in `first`. `key` draws the public examples."""
     share = _energy(_gap(reading, mismatch, _TRIAL, key), reading) / _energy(_squares(reading), reading)
     if share < _NO_GAP:
         return None

@@ -21,11 +21,11 @@ def preconditioner(reading: Reading, key: Key) -> Tensor:
     """Return a length per input value, (value,): the factor from the solver's variable to the input. Lengths are 1
     without public examples, or if no value changes the gradient.
 
-    Curvatures of the distance Σ (∇L(x, y) - g)² to a reading g differ tenfold between pixels: a strided convolution
-    sees some pixels through more windows than others. The length is the inverse root of the mean curvature in this
-    value, divided by its mean over values; so the solver's variables have similar curvatures. The curvature is the mean
-    of (Jᵀz)² with J = ∂∇L/∂x, over random signs z (Hutchinson's estimator; Bekas, Kokiopoulou & Saad 2007) and public
-    examples; `key` draws both. With 64 draws the length's error is 9 %."""
+    Curvatures of the distance Σ (∇L(x, y) - g)² (L: loss) to a reading g differ tenfold between pixels: a strided
+    convolution sees some pixels through more windows than others. The length is the inverse root of the mean curvature
+    in this value, divided by its mean over values; so the solver's variables have similar curvatures. The curvature is
+    the mean of (Jᵀz)² with J = ∂∇L/∂x, over random signs z (Hutchinson's estimator; Bekas, Kokiopoulou & Saad 2007) and
+    public examples; `key` draws both. With 64 draws the length's error is 9 %."""
     count, like = min(PUBLIC, len(reading.public_inputs)), next(iter(reading.values.values()))
     ones = like.new_ones(reading.public_mean.numel())
     if not count:
@@ -59,9 +59,9 @@ def _samples(reading: Reading, like: Tensor, key: Key, examples: range, draws: i
 def signed_derivative(
     reading: Reading, like: Tensor, examples: Sequence[int], bits: Callable[[tuple[int, ...]], NDArray[np.int8]]
 ) -> Tensor:
-    """Return Jᵀz (example, value) for the public examples with numbers `examples`; J = ∂∇L/∂x. `bits` draws 0 or 1 for
-    each value of a shape, and z = 2·bits - 1. `like` gives dtype and device. An example's label is its number modulo
-    the number of classes."""
+    """Return Jᵀz (example, value) for the public examples with numbers `examples`; J = ∂∇L/∂x for the loss L. `bits`
+    draws 0 or 1 for each value of a shape, and z = 2·bits - 1. `like` gives dtype and device. An example's label is its
+    number modulo the number of classes."""
     weights = {name: value[0] for name, value in reading.weights.items()}
     labels = torch.tensor(examples, device=like.device) % reading.classes
     targets = one_hot(labels, reading.classes, like.dtype)[:, None]

@@ -16,8 +16,8 @@ from bench.trip import Reading
 def refine(
     problem: MatchingProblem, solver: Solver[Any], limits: RowLimits, solution: Solution, chunk: int
 ) -> Solution:
-    """Continue the unfinished rows of `solution` in float64, without restarts, `chunk` rows at once. A row is
-    unfinished if evaluations remain and its normalised loss is finite and above `limits.stop_loss`."""
+    """Continue the unfinished rows (readings) of `solution` in float64, without restarts, `chunk` rows at once. A row
+    is unfinished if evaluations remain and its normalised loss is finite and above `limits.stop_loss`."""
     loss = problem.loss_scale(torch.arange(len(solution.loss))) * solution.loss
     unfinished = ((loss > (limits.stop_loss or 0.0)) & torch.isfinite(loss)).cpu()
     rows = torch.nonzero((solution.evaluations < limits.evaluations) & unfinished)[:, 0]
@@ -47,7 +47,8 @@ def in_double(reading: Reading) -> Reading:
 
 
 def _merged(first: Solution, more: Solution, rows: Tensor) -> Solution:
-    """Replace rows of `first` by the better rows of `more`; evaluation counts in `more` include those in `first`."""
+    """Replace rows of `first` by rows of `more` with a lower loss; evaluation counts in `more` include those in
+    `first`."""
     x, loss, evaluations = first.x.clone(), first.loss.clone(), first.evaluations.clone()
     at = rows.to(loss.device)
     better = more.loss.to(loss) < loss[at]

@@ -93,7 +93,7 @@ def staged(
 ) -> Solution:
     """Minimise in stages over several `starts`; return each reading's point with the least loss, in `problem.space`.
 
-    - `hypotheses` (reading, start, example): labels of each start, best first.
+    - `hypotheses` (reading, start, example): labels of each start, most plausible first.
     - `solver`: method of every stage.
     - `ways`: stages of each start, taken cyclically; the last stage is the same in all.
     - `stop`: a reading is finished if its loss is below this share of a zero gradient's loss, or no longer falls.
@@ -201,7 +201,7 @@ def _run(
 ) -> Tensor:
     """Run a stage from `x` (row, example, value) for the readings numbered `rows`; return the inputs reached. `limit`
     is the evaluation count at which the stage ends, `runs` (row,) holds start numbers, and `last` marks the final
-    stage. Stages without softened ReLUs store the best inputs."""
+    stage. Stages without softened ReLUs store the inputs of least loss."""
     problem = _labelled(search, rows, runs)
     distance = problem.mismatch.distance
     if stage.variances is not None:

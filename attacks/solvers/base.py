@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass
 class State:
-    """A solver's state: tensors with a leading row axis."""
+    """A solver's state: tensors with a leading row axis; a row is a minimisation."""
 
     trial: Tensor
     """Next point to evaluate (row, variable)."""
@@ -26,7 +26,8 @@ S = TypeVar("S", bound=State)
 
 
 class Solver(ABC, Generic[S]):
-    """A descent method for many independent rows."""
+    """A descent method for many independent minimisations, each a row of the tensors. S is the solver's own class of
+    state, a subclass of `State`."""
 
     @abstractmethod
     def init(self, x: Tensor) -> S:

@@ -50,7 +50,7 @@ class LbfgsState(State):
     filled: Tensor
     """Mask of the slots that hold a step (row, slot)."""
     clock: Tensor
-    """Step count of the oldest row (row,), on the host; all rows write to the slot clock mod `history`."""
+    """Step count of the oldest row (row,), on the host; all rows write to the slot clock mod `Lbfgs.history`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ class Fit:
     """Result of `least_squares`, per start."""
 
     x: Tensor
-    """Best variables (start, variable)."""
+    """Variables with the least sum (start, variable)."""
     loss: Tensor
     """Sum of squared residuals (start,)."""
     evaluations: Tensor

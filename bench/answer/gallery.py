@@ -80,7 +80,7 @@ def naming_chance(gallery: Gallery, truth: Truth, *, labels: bool) -> float:
 
 
 def of_first(places: Sequence[int], hits: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return ranks in the shape of `hits` (reading, example): `places` for each first example, -1 for the others."""
+    """Return `places` (reading,), ranks of first examples, in the shape of `hits` (reading, example), else -1."""
     whole = np.full(hits.shape, -1, np.int64)
     whole[:, 0] = places
     return whole

@@ -23,8 +23,8 @@ HALVES = ("tuning", "scoring")
 
 def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
     """Draw the victims of an attack cell, equal for all points, defenses and attacks. A key draws the order of clients,
-    each with its batch for the round. A reading takes the next client; at point `aggregate`, the next K clients.
-    `source` holds the data set and the clients."""
+    each with its batch for the round. A reading takes the next client; at point `aggregate`, the next K clients (a
+    round's number). `source` holds the data set and the clients."""
     senders = cell.federated.per_round if point.scope is Scope.AGGREGATE else 1
     generator = rng.generator(cell.seed, "victims", data_key(cell, source.data))
     order = generator.permutation(cell.federated.clients)

@@ -152,13 +152,14 @@ def execute(
 ) -> dict[str, Any]:
     """Run the remaining cells with a live display, and return the result as JSON types.
 
-    - `device`: torch device, or `auto`; `quiet`: True prints on standard error.
+    - `device`: torch device, or `auto`; `quiet`: True shows no progress and no tables; other messages go to standard
+      error.
     - `tracking_uri`: address of the MLflow store; None disables MLflow, "" means the default store.
     - `include_pictures`: True uploads pictures from private data.
-    - `overrides`: options that make a suite unranked.
-    - `time_limit`: seconds allowed for a cell; `executor`: a cluster's address.
+    - `overrides`: typed options that change the matrix; a suite's run is then not ranked.
+    - `time_limit`: seconds allowed for a cell; `executor`: address of a Dask cluster, None: processes on this machine.
     - `rows`: number of readings attacked at once; None: as many as the GPU holds.
-    - `verbose`: True prints more at the end.
+    - `verbose`: True also prints the gain from knowing the defense, the caveats for ε and the legend.
 
     Raises the errors of `record.folder.locked` and `sweep.session.run_schedule`."""
     began = time.monotonic()

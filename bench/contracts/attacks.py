@@ -147,10 +147,10 @@ def reading_untouched(attack: Attack) -> None:
 
 
 def situated(attack: Attack, where: str = "type-2", **changes: Any) -> Situation:
-    """Return a reading taken at the point `where`, for the attack's first level of knowledge, such as `plain`.
-    `changes` are further arguments of `situation`. If an adaptive attack refuses this reading, a reading behind the
-    defense `mixup`, with granted labels, is tried. Without granted labels, the attack would infer them by simulations,
-    which do not count as evaluations."""
+    """Return a reading at the point `where`, for an attacker with the attack's first level of knowledge, such as
+    `plain`. `changes` are further arguments of `situation`. If an adaptive attack refuses this reading, as an attack on
+    mixtures does, return a reading of the defense `mixup` instead. Its labels are granted: the attack would otherwise
+    infer labels by simulations, which do not count as evaluations."""
     first: Any = attack.knowledge[0]
     changes = {"kind": named(attack.takes[0])} | changes
     case = situation(where, knowledge=first, **changes)

@@ -132,7 +132,7 @@ def finite(defense: Defense) -> None:
 
 
 def keyed(defense: Defense) -> None:
-    """Require equal output for equal keys, bit for bit; a new draw changes it exactly if a transform says `random`."""
+    """Require equal output for equal keys, bit for bit; a new draw changes it exactly if a transform has `random` True."""
     for words, trial, stage, before in _wired(defense):
         first, second = under_two_seeds(lambda: trial.apply(stage, before))  # noqa: B023
         name = differing(first, second)
@@ -152,7 +152,7 @@ def inputs_untouched(defense: Defense) -> None:
 
 
 def row_alone(defense: Defense) -> None:
-    """Require equal results, to 1e-9, for a row alone and in a batch, unless a transform says `mixes_clients`."""
+    """Require equal results, to 1e-9, for a row alone and in a batch, unless a transform has `mixes_clients` True."""
     for words, trial, stage, before in _wired(defense):
         if stage == "aggregate" or any(item.mixes_clients for item in trial.stages.transforms[stage]):
             continue

@@ -42,7 +42,7 @@ EXCEPTIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Quiet(Transform):
-    """A transform without its noise: it returns the inner transform's `expected`."""
+    """A transform without its noise: its output is that of the inner transform's method `expected`."""
 
     inner: Transform
     """The transform with noise."""
@@ -324,9 +324,10 @@ def of_one(transform: Transform, state: State) -> State:
 
 
 def _of_tensor(what: str, apart: Tensor, like: Tensor, said: AddedNoise | None, name: str, lead: int) -> None:
-    """Test deviations `apart` from `expected`, (draw, *lead, *shape), against the variance stated for the tensor
-    `name`. `said` is the stated noise; None states no noise. `like` is the tensor's expected output, and `what` begins
-    the error message. Standard errors come from the draws' means, since coordinates within a draw may be dependent."""
+    """Test deviations `apart` from the expected output, (draw, *lead, *shape), against the variance stated for the
+    tensor `name`. `lead` is the number of leading axes. `said` is the stated noise; None states no noise. `like` is the
+    tensor's expected output, and `what` begins the error message. Standard errors come from the draws' means, since
+    coordinates within a draw may be dependent."""
     stated = 0.0
     if said is not None:
         variance = said.variance[name] if isinstance(said.variance, Mapping) else said.variance

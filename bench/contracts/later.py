@@ -48,8 +48,9 @@ def _keeps(
     *,
     moving: bool,
 ) -> None:
-    """Test `rounds` for a transform on the gradients `given`. `moving` starts each round from the state after the
-    previous round, otherwise from the initial `state`. `what` begins the error message."""
+    """Require that `transform` changes the gradients `given` in every later round by at least half its change in round
+    0. True for `moving` starts each round from the state after the previous round, False from the initial `state`.
+    `defense`, `trial` and `stage` give the context. `what`, with `{}` for the round, begins the error message."""
     start = context_of(trial, stage)
     after, now_state = transform.update(given, state, start)
     first, said = _change(after, given), _variance(transform, start, state)

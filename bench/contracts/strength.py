@@ -44,7 +44,7 @@ def _with_defaults(defense: Defense) -> Defense:
 
 
 def _moved(defense: Defense) -> float:
-    """Return the mean over draws of ‖defended - undefended‖² / ‖undefended‖², summed over the wired stages."""
+    """Return the mean over draws of ‖defended - undefended‖² / ‖undefended‖², summed over stages with transforms."""
     _, trial = first_trial(defense)
     stages = [stage for stage in trial.wired if stage in GRADIENT_STAGES]
     if not stages:

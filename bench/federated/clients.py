@@ -171,8 +171,8 @@ def local_updates(
 
 def follows_from_norms(stages: Stages) -> bool:
     """Return whether a training can apply stage `example` without forming example gradients, from their norms. Three
-    conditions: every transform at the stage defines `update_by_norms`; only the last transform adds noise; no transform
-    at stage `step` reads example gradients or follows such noise."""
+    conditions: every transform at the stage defines `Transform.update_by_norms`; only the last transform adds noise; no
+    transform at stage `step` reads example gradients or follows such noise."""
     transforms = stages.transforms.get("example", ())
     random = [transform.random for transform in transforms]
     if any(random[:-1]) or (any(random) and stages.has("step")) or stages.needs_examples:

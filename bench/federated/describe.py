@@ -476,8 +476,8 @@ def _passes(reads: Shown, later: Sequence[Transform]) -> bool:
 def _noises(parts: tuple[DescribedTransform, ...], contexts: Mapping[Stage, Context]) -> tuple[list[Added], bool]:
     """Return each additive noise of `parts` in stage order, and whether these noises are the only randomness. If a
     transform follows the first noise, the second result is False; the noise can then only shrink, and its variance is a
-    bound. Draws that `simulate` recovers from the reading do not count as noise. `contexts` holds a context for each
-    stage."""
+    bound. Draws that `Transform.simulate` finds in the reading do not count as noise. `contexts` holds a context for
+    each stage."""
     added: list[Added] = []
     additive = True
     for part in parts:

@@ -22,7 +22,7 @@ class MeanOver:
     steps: int
     """L, local steps."""
     senders: int
-    """Clients averaged in the reading."""
+    """K, clients averaged in the reading."""
 
 
 def total_noise(added: Sequence[Added], scales: Mapping[Stage, float], counts: MeanOver, probe: Tensors) -> Noise:

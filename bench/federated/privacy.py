@@ -66,10 +66,10 @@ def account(defense: Defense, setting: Setting, *, tensors: int, coordinates: in
 def at_point(
     defense: Defense, setting: Setting, where: Point, *, tensors: int, coordinates: int, round_: int, observations: int
 ) -> tuple[Epsilon | None, str | None]:
-    """Return (ε, None) for an attacker who reads the point `where` in round `round_`, or (None, reason). The attacker
-    gets `observations` readings. `tensors` and `coordinates` are the numbers of the model's tensors and coordinates. ε
-    bounds the attacker's knowledge of an example or client; each reading counts an example once for each local step
-    that may use it."""
+    """Return (ε, None) for an attacker who reads the point `where` in round `round_`, or (None, reason). ε bounds the
+    attacker's knowledge of an example or a client; `Epsilon` holds this protected unit and δ. The attacker gets
+    `observations` readings, and an example counts once in each for each local step that may use it. `tensors` and
+    `coordinates` are the numbers of the model's tensors and coordinates."""
     mechanism = defense.mechanism(setting)
     if mechanism is None:
         return None, NO_MECHANISM

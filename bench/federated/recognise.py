@@ -38,8 +38,8 @@ class _Trial:
 
 def recognised(transform: Transform, probe: Tensors, state: State, context: Context) -> Rule | None:
     """Return the rule by which a reading shows the draws in the transform's output; None without such a rule. Only
-    transforms without a description are tried: without `expected`, `simulate`, `noise`, `log_likelihood` and
-    `log_density`. A rule must explain each trial's output up to rounding from the trial's gradient, but not from a
+    transforms without a description are tried: without own methods `expected`, `simulate`, `noise`, `log_likelihood`
+    and `log_density`. A rule must explain each trial's output up to rounding from the trial's gradient, but not from a
     different gradient. `probe`, name → (*lead, *shape), gives each tensor's size. A transform without draws needs a
     rule only if its code has no useful derivative."""
     if transform.mixes_clients or any(getattr(type(transform), n) is not getattr(Transform, n) for n in _DESCRIPTIONS):
@@ -78,7 +78,7 @@ def _of_draws(trials: Sequence[_Trial], code: Code) -> Iterator[Rule]:
 
 
 def _of_rounding(trials: Sequence[_Trial], lead: int) -> Iterator[Rule]:
-    """Yield rules for a transform without draws and without a useful derivative, such as a sign or a rounding."""
+    """Yield rules for a transform without draws and without a useful derivative, such as a sign. `lead`: leading axes."""
     if all(_of_one_size(value, lead) for trial in trials for value in trial.output.values()):
         yield Signs(own_scale=True)
         return
@@ -109,7 +109,7 @@ def _holds(rule: Rule, trials: Sequence[_Trial], code: Code) -> bool:
 
 
 def _distance(simulated: Tensors, output: Tensors, lead: int) -> float:
-    """Return the relative distance ‖simulated - output‖/‖output‖; 0 for two zero outputs."""
+    """Return the relative distance ‖simulated - output‖/‖output‖, 0 for two zero outputs; `lead`: leading axes."""
     seen = flattened(output, lead).double()
     apart = float((flattened(simulated, lead).double() - seen).norm())
     return apart / max(float(seen.norm()), 1e-300) if apart else 0.0
@@ -177,10 +177,10 @@ def _of_one_size(value: Tensor, lead: int) -> bool:
 
 
 def _boundaries(trials: Sequence[_Trial], lead: int, mirrored: bool) -> tuple[_Ends | None, _Ends | None]:
-    """Return the position of a rounding's boundary between two adjacent levels, as intervals that fit all `trials`.
-    Position 0 is the lower level, 1 the upper level. The first interval is for most pairs of levels. The second is for
-    the pair of level zero and the level above, if the rounding is `mirrored` at zero. An interval is None if no
-    position fits all trials."""
+    """Return the position of a rounding's boundary between two adjacent levels, as intervals that fit all `trials`
+    (tensors with `lead` leading axes). Position 0 is the lower level, 1 the upper level. The first interval is for most
+    pairs of levels. The second is for the pair of level zero and the level above, if the rounding is `mirrored` at
+    zero. An interval is None if no position fits all trials."""
     above, at_zero = [], []
     for trial in trials:
         for name, value in trial.given.items():

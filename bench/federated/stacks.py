@@ -37,7 +37,7 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A model as a sequence of layers with weights and plain functions."""
+    """A model as a sequence of layers with weights and plain functions, for the gradients of many clients together."""
 
     parts: tuple["_Layer | Callable[[Tensor], Tensor]", ...]
     """Layers with weights, and functions for the layers without weights, in order."""
@@ -140,7 +140,8 @@ class StackGradients:
 
 
 def stack(model: nn.Module) -> Stack | None:
-    """Return the model as a stack; None for unsupported layers, hooks, weights shared between layers, or no weights."""
+    """Return the model as a `Stack`, which computes the gradients of many clients in a single program. None for a model
+    that is no plain `nn.Sequential`, unsupported layers, hooks, weights shared between layers, or no weights."""
     if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
         return None
     if has_parameters(model) or not all(bare(module) for module in model.modules()):

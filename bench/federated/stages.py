@@ -139,8 +139,8 @@ class Stages:
         values: Tensors,
         context: Context,
     ) -> tuple[Output, "Stages"]:
-        """Call `update` on `values` and the state at `place` of the numbered `clients`. Return its output, and the
-        stages with the next state."""
+        """Call `update` on `values` and the state at `place` (a transform's stage and position) of the numbered
+        `clients`. Return its output, and the stages with the next state."""
         state = self.states.get(place)
         if state is None:
             return update(values, {}, context)[0], self

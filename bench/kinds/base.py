@@ -29,12 +29,12 @@ class Values(Protocol):
         """Return the values of a reconstruction as float64, moved to the nearest allowed value."""
 
     def apart(self, truth: ArrayLike, guess: ArrayLike) -> Floats:
-        """Return the distance of each guess to its true example: (reading, example). `truth` and `guess` are (reading,
-        example, *shape)."""
+        """Return the distance of each guess to its true example, such as the mean squared difference: (reading,
+        example). `truth` and `guess` are (reading, example, *shape)."""
 
     def distances(self, first: Floats, second: Floats) -> Floats:
-        """Return distances between the examples `first` (..., n, value) and `second` (..., m, value). Distances are
-        (..., n, m), in [0, 1]."""
+        """Return distances, measured as in `apart`, between the examples `first` (..., n, value) and `second` (..., m,
+        value): (..., n, m), in [0, 1]."""
 
     def centre(self, examples: Array) -> Array:
         """Return the values with the least mean distance to all `examples`, such as their mean: (example, *shape) →

@@ -38,9 +38,9 @@ class Model(ABC):
         return float(fan_in**-0.5)
 
     def initial(self, module: nn.Module, seed: int) -> dict[str, Tensor]:
-        """Return initial weights of the parameters in `module`, by name. Each is drawn uniformly in ±bound with a
-        separate key. Normalisation layers start as the identity. Raises `BenchError` for other layers with parameters.
-        """
+        """Return initial weights of the parameters in `module`, by name. Each is drawn uniformly between -w and w, with
+        w from `bound` and a separate key. Normalisation layers start as the identity. Raises `BenchError` for other
+        layers with parameters."""
         return {
             name: torch.from_numpy(
                 rng.generator(seed, "weights", name).uniform(-width, width, tuple(tensor.shape)) + centre

@@ -1,8 +1,7 @@
 """A copy of a user's model for attackers: without wrappers and trainer hooks, in eval mode.
 
 A layer's weight may be computed from other parameters before each call (`weight_norm`, pruning), and is then a tensor
-with a graph, which `deepcopy` refuses.  The copy drops such graphs after each pass.
-"""
+with a graph, which `deepcopy` refuses. The copy drops such graphs after each forward pass."""
 
 import copy
 from functools import partial

@@ -90,8 +90,8 @@ def reading(
 
     - `model`: a module, which is copied into eval mode (frozen parameters stay frozen), or a registered name.
     - `shape`, `classes`: (channel, height, width) or (feature,), and the number of classes.
-    - `batch`, `steps`, `rate`, `unit`: without `local`, examples per local step, local steps, learning rate, and 1 for
-      gradients or `rate` for a weight difference w_0 - w_L.
+    - `batch`, `steps`, `rate`: without `local`, examples per local step, number of local steps, learning rate.
+    - `unit`: without `local`, 1 for gradients, `rate` for a weight difference (weights before minus weights after).
     - `value_range`: smallest and largest possible input value.
     - `kind`: kind of data (`bench.kinds`); None infers the kind from `shape`.
     - `labels`: true labels, granted to the attacker.

@@ -64,8 +64,9 @@ def load_state(module: nn.Module, state: Mapping[str, Tensor] | None, what: str)
 
 
 def named_state(values: Mapping[str, Values] | Sequence[Values], model: nn.Module, what: str) -> dict[str, Tensor]:
-    """Return a model's state by name; a list has the order of `model.state_dict()` or `model.parameters()`. Raises
-    `BenchError`, with the name `what` of the state, for names and shapes that do not fit the model."""
+    """Return a model's state (parameters and buffers) by name. A list `values` has the order of `model.state_dict()` if
+    both have equal length, else of `model.parameters()`. Raises `BenchError`, with the name `what` of the state, for
+    names and shapes that do not fit the model."""
     parameters = {name: value.detach() for name, value in model.named_parameters()}
     state = dict(model.state_dict())
     if isinstance(values, Mapping):

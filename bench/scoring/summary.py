@@ -79,8 +79,8 @@ def median(values: ArrayLike | Sequence[float | None], failed: float) -> float |
 
 
 def share(hits: Sequence[bool | None], groups: Sequence[int] | None = None) -> Share:
-    """Return the share of hits and its 95 % interval; None in `hits` is no hit. Hits with equal `groups` (hit,) are
-    dependent; None: all hits are independent."""
+    """Return the share of True in `hits` (outcome,) and its 95 % interval; None in `hits` counts as False. Outcomes
+    with equal `groups` (outcome,) are dependent; None for `groups`: all are independent."""
     count = sum(map(bool, hits))
     low, high = wilson(count, len(hits)) if groups is None else clustered_share([bool(hit) for hit in hits], groups)
     return Share(value=count / len(hits), low=low, high=high)

@@ -49,7 +49,7 @@ class Limits:
     file: int = 2**32 - 2**20
     """Size of the submission file; a zip without zip64 cannot be larger."""
     directory: int = 2**24
-    """Size of the zip's directory."""
+    """Size of the zip's directory, its own list of the files inside."""
     entries: int = 65_000
     """Number of files in the zip."""
     manifest: int = 2**24
@@ -180,7 +180,8 @@ def _check_entries(infos: list[zipfile.ZipInfo], limits: Limits) -> None:
 
 
 def _check_places(infos: list[zipfile.ZipInfo], directory: int, file: io.BufferedReader) -> None:
-    """Raise `ArchiveFault` if a byte of the zip belongs to no file inside, or to two files."""
+    """Raise `ArchiveFault` if a byte of the zip `file` belongs to no file inside, or to two. `infos` describe the files
+    inside, and `directory` is the position in bytes of the zip's own list of these files."""
     end = 0
     for info in sorted(infos, key=lambda info: info.header_offset):
         if info.header_offset != end:

@@ -96,10 +96,11 @@ def _findings(cell: AttackCell, result: AttackResult, data: Data, content: array
 
 
 def _of_truth(result: AttackResult, content: arrays.Arrays, originals: list[NDArray[np.float32]]) -> Iterator[str]:
-    """Yield contradictions between the true examples in a submission's arrays and the data set's examples. `originals`
-    holds arrays (reading, example, *shape): first the data set's examples at the result's indices. If a defense mixes
-    pairs of examples, a second array holds the other example of each pair. The submitted truth of a reading must equal
-    either of them. A reading that did not leak must be scored against the example nearer to its reconstruction."""
+    """Yield contradictions between the true examples in a submission's arrays and the data set's examples. `content`
+    holds the submission's arrays. `originals` holds arrays (reading, example, *shape): first the data set's examples at
+    the result's indices. If a defense mixes pairs of examples, a second array holds the partner in each pair. A
+    reading's submitted truth must equal its example in the first or the second array, and if it did not leak, the
+    example nearer to the reconstruction."""
     stated, guess = content["truth"], content["reconstruction"]
     if stated.shape != originals[0].shape or guess.shape != stated.shape:
         yield "what its arrays call the truth is not in the data set at its indices"

@@ -134,8 +134,8 @@ class KeepRandom(Transform):
 
 
 def _first(scores: Tensors, share: float, lead: int) -> dict[str, Tensor]:
-    """Return masks of the coordinates with the highest `scores`: False for the round(share·n) lowest of a row's n
-    scores."""
+    """Return masks of the coordinates with the highest `scores`, compared over all tensors of a row together. A row's n
+    scores give False for the round(`share`·n) lowest, True for the others. `scores` have `lead` leading axes."""
     vectors = flattened(scores, lead)
     count = vectors.shape[-1]
     order = vectors.argsort(dim=-1, descending=True, stable=True)[..., : count - round(share * count)]

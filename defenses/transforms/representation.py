@@ -60,7 +60,8 @@ class PruneRepresentation(Transform):
         return {**tensors, name: torch.where(shown, tensors[name], 0.0)}
 
     def _defended(self, tensors: Tensors, lead: int) -> str:
-        """Return the name of the layer's weight, or of the last matrix-shaped weight if no layer is named."""
+        """Return the name of the layer's weight in `tensors`, with `lead` leading axes; the last matrix if no layer is
+        named."""
         if self.layer:
             return f"{self.layer}.weight"
         return [name for name, value in tensors.items() if name.endswith("weight") and value.dim() == lead + 2][-1]

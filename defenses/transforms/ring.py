@@ -38,7 +38,7 @@ class Ring:
 
     @property
     def width(self) -> int:
-        """Number of bits of R, log₂ R: b plus the number of bits in K."""
+        """log₂ R for the modulus R: `bits` plus the binary digits of the number of `clients`."""
         return self.bits + self.clients.bit_length()
 
     @property
@@ -53,12 +53,12 @@ class Ring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskInRing(Transform):
-    """Round each update x_k, limited to [-c, c], to an integer at random, add a mask m_k, and reduce modulo R. Client k
-    sends (⌊x_k/step + u_k⌋ + m_k) mod R, times the step; u_k uniform in [0, 1) makes the rounding unbiased. m_k = s_k -
-    s_(k+1), with s_k uniform in the ring and s_(K+1) = s_1. So the masks have the uniform distribution with sum 0, like
-    masks from pairwise seeds (Bonawitz et al. 2017, §4): a single upload is uniform in the ring for every update, and
-    any K - 1 uploads are independent. If the harness passes a row count other than K (only if no point shows the
-    result), row k has the mask s_k: nobody can read the sum, but every row is masked."""
+    """Round each of K updates x_k, limited to [-c, c], to an integer at random, add a mask m_k, and reduce modulo R.
+    Client k sends (⌊x_k/step + u_k⌋ + m_k) mod R, times the step; u_k uniform in [0, 1) makes the rounding unbiased.
+    m_k = s_k - s_(k+1), with s_k uniform in the ring and s_(K+1) = s_1. So the masks have the uniform distribution with
+    sum 0, like masks from pairwise seeds (Bonawitz et al. 2017, §4): a single upload is uniform in the ring for every
+    update, and any K - 1 uploads are independent. If the harness passes a row count other than K (only if no point
+    shows the result), row k has the mask s_k: nobody can read the sum, but every row is masked."""
 
     random: ClassVar[bool] = True
     mixes_clients: ClassVar[bool] = True
@@ -110,10 +110,10 @@ class MaskInRing(Transform):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSum(Transform):
-    """Remove the masks from the mean upload: K times the mean is an integer number of steps, reduced modulo R. Masks
-    and multiples of R cancel, so the result is the mean update, exact in double precision. In single precision an
-    upload has 24 bits, fewer than a ring for many clients: the mean has a root mean square error of about √K/5 steps,
-    2·10⁻⁶ for ten clients and default steps."""
+    """Remove the masks from the mean upload: the mean of K uploads, times K, is an integer number of steps, reduced
+    modulo R. Masks and multiples of R cancel, so the result is the mean update, exact in double precision. In single
+    precision an upload has 24 bits, fewer than a ring for many clients: the mean has a root mean square error of about
+    √K/5 steps, 2·10⁻⁶ for ten clients and default steps."""
 
     ring: Ring
     """The ring."""

@@ -53,5 +53,6 @@ class ScaledSign(Transform):
 
 
 def _scale(tensor: Tensor, lead: int) -> Tensor:
-    """Return the mean magnitude of each row of `tensor`, shaped to multiply the row."""
+    """Return the mean magnitude of each row of `tensor`, shaped to multiply the row. The first `lead` axes number the
+    rows."""
     return broadcast(rows(tensor, lead).abs().mean(-1), tensor)

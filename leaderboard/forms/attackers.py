@@ -24,8 +24,8 @@ LEGEND = (
 
 
 def labels(contests: Sequence[Contest], *, full: bool = False) -> list[str]:
-    """Return a short name for each condition: its number, and its parts that are not `common`. `full` True keeps the
-    defense's parameters."""
+    """Return a short name for each condition in `contests`: its number, the parts that most conditions do not share,
+    and its defense. `full` True keeps the defense's parameters."""
     shared, short = common(contests), distinct(contest.defense for contest in contests)
     texts = []
     for number, contest in enumerate(contests, 1):
