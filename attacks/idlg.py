@@ -10,7 +10,7 @@ from bench.trip import Budget, Reading
 
 @dataclass(frozen=True, kw_only=True)
 class IDlg(LbfgsMatching):
-    """Improved DLG: minimise ‖∇L(x', y) - g‖² (L: loss) over inputs x', with the label y inferred from the gradient g."""
+    """Improved DLG: minimise ‖∇L(x', y) - g‖² (L: loss) over x', with the label y inferred from the reading g."""
 
     reference = "Zhao et al. 2020"
 

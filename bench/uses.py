@@ -143,5 +143,5 @@ def _touches(outputs: Iterable[Tensor], inputs: list[Tensor], example: int) -> b
 
 
 def _rows(value: Tensor, example: int) -> Tensor:
-    """Return the rows of the example number `example` (0 or 1) of two: an equal part of axis 0."""
+    """Return the rows of `value` for the example number `example` (0 or 1) of two: an equal part of axis 0."""
     return value.chunk(2)[example]

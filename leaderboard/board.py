@@ -79,7 +79,8 @@ class AtPoint:
     prior_psnr_db: float | None
     """Median over examples of the highest PSNR in dB among the prior-only baselines; None without a baseline."""
     reference_db: float | None = None
-    """Median PSNR in dB of the best estimate if the gradient were linear around the truth; None if not computed."""
+    """Median PSNR in dB that an ideal estimate would have if the gradient were linear around the truth; None: not
+    computed."""
     epsilon: float | None
     """Differential-privacy ε of a reading at this point, valid against any attacker; None without a guarantee."""
     epsilon_absent: str | None

@@ -41,7 +41,7 @@ class TrainingRow:
     diverged: int
     """Number of diverged trainings."""
     rounds: int | None
-    """Median number of executed rounds."""
+    """Median over seeds of the number of executed rounds."""
     epsilon: float | None
     """ε guaranteed for the released model, from the training with the most rounds; None without a guarantee."""
     epsilon_paper: float | None
@@ -51,7 +51,7 @@ class TrainingRow:
     caveats: tuple[str, ...]
     """Limits to the validity of both ε values, as text."""
     milliseconds: float | None
-    """Median milliseconds per client and local step."""
+    """Milliseconds per client and local step, a median over seeds."""
     overhead: float | None
     """A client step's time divided by an undefended step's time; the two are measured alternately."""
     crashed: int

@@ -250,8 +250,7 @@ class WorstCase:
 
     @property
     def reference_db(self) -> float | None:
-        """Median over records of the PSNR in dB of the best estimate for a gradient linear near the truth; None if not
-        computed."""
+        """Median over records of the field `reference_db`, a PSNR in dB; None if not computed."""
         each = [r.attack.reference_db for records in self.records.values() for r in records if r.attack]
         return median([value for value in each if value is not None], -inf)
 

@@ -25,7 +25,8 @@ def likelihoods(reading: Reading) -> Tensor:
 
 
 def _of_observation(reading: Reading, observed: Tensors, number: int) -> Tensor:
-    """Return an observation's scores, (reading, candidate); a candidate's gradient serves all readings."""
+    """Return the scores by `observed`, the observation `number`: (reading, candidate). A candidate's gradient serves
+    all."""
     assert reading.gallery_labels is not None
     weights = {name: value[number] for name, value in reading.weights.items()}
     mismatch = _mismatch(reading)

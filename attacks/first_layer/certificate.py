@@ -92,7 +92,7 @@ class Agreement:
     explained: Tensor
     """Agreement (example,): 1 for equal δ, about -1 for a different example with the same label."""
     labels: Tensor
-    """Label whose simulated δ agrees best (example,)."""
+    """Label whose simulated δ has the highest agreement (example,)."""
 
     @property
     def certain(self) -> int:

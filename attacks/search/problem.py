@@ -117,7 +117,7 @@ class MatchingProblem:
         return torch.stack(losses).mean(0)
 
     def noise_floor(self, rows: Tensor) -> Tensor:
-        """Return the loss (row,) that noise causes for the true examples. The loss is the noise variance times the
+        """Return the loss (row,) that noise causes at the true examples. The loss is the noise variance times the
         number of nonzero coordinates (for L1: the mean magnitude in place of the variance), and 0 for the cosine
         distance."""
         kind = self.mismatch.distance.kind

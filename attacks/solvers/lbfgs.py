@@ -172,7 +172,7 @@ class Lbfgs(Solver[LbfgsState]):
 
     def _shrink(self, state: LbfgsState, loss: Tensor) -> Tensor:
         """Return the factor (row,) on the step size for the next trial, within [.1, .5]. The factor leads to the
-        minimum of the parabola through the losses f(0), f(t) and the slope f'(0)."""
+        minimum of the parabola through f(0), f(t) = `loss` and the slope f'(0)."""
         rise = loss - state.loss - state.t * state.slope
         factor = -0.5 * state.t * state.slope / rise
         return torch.where(torch.isfinite(factor), factor, 0.1).clamp(0.1, 0.5)

@@ -30,7 +30,7 @@ class Diagnosis(ByReading):
     places: tuple[int, ...] | None = field(default=None, metadata=READING)
     """(reading,): likelihood rank from `bench.answer.decoder.decoder_places`; None without a rank."""
     reference_db: float | None = None
-    """Median PSNR in dB of the best linear estimate (`bench.answer.checks.reference`); None if not computed."""
+    """Median PSNR in dB of the linear-Gaussian reference (`bench.answer.checks.reference`); None if not computed."""
 
     @property
     def distortion(self) -> Distortion:

@@ -132,7 +132,7 @@ def finite(defense: Defense) -> None:
 
 
 def keyed(defense: Defense) -> None:
-    """Require equal output for equal keys, bit for bit; a new draw changes it exactly if a transform has `random` True."""
+    """Require equal output for equal keys, bit for bit; a new draw changes it exactly if a transform is `random`."""
     for words, trial, stage, before in _wired(defense):
         first, second = under_two_seeds(lambda: trial.apply(stage, before))  # noqa: B023
         name = differing(first, second)

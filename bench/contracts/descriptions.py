@@ -286,7 +286,8 @@ def _described(one: Seen, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
 
 
 def _distance(one: Seen, simulated: Tensors) -> float:
-    """Return the distance between a described and the real reading, relative to the real reading's norm."""
+    """Return the distance ‖`simulated` - reading‖ of a described from the real reading, divided by the real reading's
+    norm."""
     for name, value in simulated.items():
         expected = one.observed[name].shape
         require(

@@ -57,7 +57,7 @@ class CentralDraws:
 
 @lru_cache(maxsize=64)
 def _orders(name: str, shape: tuple[int, ...], parts: int) -> Tensor:
-    """Return a random order of the numbers 0 … `parts` - 1 for each coordinate, (part, *shape)."""
+    """Return a random order of 0 … `parts` - 1 for each coordinate of the tensor `name`, (part, *shape)."""
     draw = generator(0, "own draws", name).random((parts, *shape), dtype=np.float32)
     return torch.from_numpy(draw.argsort(0))
 

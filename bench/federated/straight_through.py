@@ -62,8 +62,8 @@ class StraightThrough:
 
 
 def straight_through(transform: Transform, probe: Tensors, state: State, context: Context) -> StraightThrough:
-    """Return the best differentiable form of a transform, chosen by trials on `probe`, name → (*lead, *shape). If the
-    transform's code fails because an attacker lacks its inputs, the code's error is raised."""
+    """Return the differentiable form of a transform with the truest derivative, chosen by trials on `probe`, name →
+    (*lead, *shape). If the transform's code fails because an attacker lacks its inputs, the code's error is raised."""
     context = replace(context, draws=CentralDraws(lead=context.lead))
     stated = transform.expected(probe, state, context) is not None
     plain = StraightThrough(transform)

@@ -46,7 +46,7 @@ class Values(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Success:
-    """Success rule: a leaked example is near to its reconstruction, and nearer than the best prior-only guess by a
+    """Success rule: a leaked example is near to its reconstruction, and nearer than to every prior-only guess by a
     margin."""
 
     words: str
@@ -56,7 +56,7 @@ class Success:
     closeness: str
     """Name of the metric compared with prior-only guesses; higher is nearer."""
     over: str
-    """Name of the metric for the margin: `closeness` minus the best prior-only guess's `closeness`."""
+    """Name of the metric for the margin: `closeness` minus the highest `closeness` of a prior-only guess."""
     margin: float
     """Smallest value of the metric `over` for a leaked example; no margin is required without a prior-only guess."""
     strict: Callable[[Figures], Booleans] | None = None

@@ -28,7 +28,7 @@ class Likeness:
     energy: Tensor
     """Squared length of the replay, ‖replay‖²."""
     off: Mapping[str, Tensor]
-    """Parameter name → relative distance to the replay, for parameters that differ by more than rounding."""
+    """Parameter name → distance to the replay divided by its norm, for parameters that differ by more than rounding."""
 
     @property
     def worst(self) -> int:

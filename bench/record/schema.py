@@ -113,7 +113,7 @@ class ReadingScore(_Strict):
     evaluations: int | None = None
     """Gradient evaluations used, restarts included."""
     outer: int | None = None
-    """Number of iterations in the sense of the attack's paper."""
+    """Number of iterations, as the attack's paper counts them."""
     restarts: int = 0
     """Number of starts after the first."""
     snr_db: float | None = None
@@ -137,9 +137,9 @@ class PriorScore(_Strict):
     asr: float
     """Success rate without comparison to priors: images at PSNR ≥ 20 dB, tables by the rule in `Summary.asr`."""
     psnr_db_median: float | None
-    """Median PSNR, dB."""
+    """Median PSNR over the examples, dB."""
     rmse_median: float | None
-    """Median RMSE, 0 to 1."""
+    """Median RMSE over the examples, 0 to 1."""
     beaten: float
     """Share of examples for which the attack's PSNR is higher than the baseline's."""
 
@@ -168,13 +168,13 @@ class Summary(_Strict):
     gallery: int
     """Size of the gallery split, 0: no gallery."""
     medians: Figures
-    """Metric → median, with failed examples as the worst values."""
+    """Metric → median over the examples, with failed examples as the worst values."""
     label_accuracy: float | None
     """Mean label accuracy over the readings; None: no labels inferred."""
     evaluations_median: float
-    """Median gradient evaluations per reading."""
+    """Median over the readings of the number of gradient evaluations."""
     outer_median: float
-    """Median number of iterations per reading in the sense of the attack's paper."""
+    """Median over the readings of the number of iterations, as the attack's paper counts them."""
     diverged_share: float
     """Share of examples in diverged readings."""
     nan_share: float
@@ -184,7 +184,7 @@ class Summary(_Strict):
     priors: dict[str, PriorScore]
     """Prior-only baselines by name."""
     prior_beaten: float | None
-    """Share of examples for which the attack's PSNR is higher than the best baseline's; None: no baselines."""
+    """Share of examples for which the attack's PSNR is higher than every baseline's; None: no baselines."""
     beats_prior: bool | None
     """Whether `prior_beaten` exceeds one half."""
     naming: Share | None = None
@@ -193,7 +193,8 @@ class Summary(_Strict):
     """Share of examples that random picks would name."""
 
     def median(self, metric: Metric) -> float | None:
-        """Return the metric's median, with failed examples as the worst values; None: not a number."""
+        """Return the metric's median over the examples, with failed examples as the worst values; None: not a
+        number."""
         return self.medians.get(metric.name)
 
 
@@ -202,11 +203,11 @@ class Distortion(_Strict):
     """Difference between the defended and the undefended readings; only the harness knows both."""
 
     snr_db_median: float | None = None
-    """Median signal-to-noise ratio, dB, at most 120 (unchanged)."""
+    """Median signal-to-noise ratio over the readings, dB, at most 120 (unchanged)."""
     snr_db_least: float | None = None
-    """Least signal-to-noise ratio, dB, at most 120 (unchanged)."""
+    """Least signal-to-noise ratio of a reading, dB, at most 120 (unchanged)."""
     cosine_median: float | None = None
-    """Median cosine similarity, -1 to 1."""
+    """Median cosine similarity over the readings, -1 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +246,7 @@ class AttackConditions(_Strict):
     accuracy: float | None = None
     """Test accuracy, 0 to 1; None: unknown."""
     gradient_norm_median: float | None = None
-    """Median L2 norm over the undefended readings."""
+    """Median over the readings of the undefended reading's L2 norm."""
     mode: str | None = None
     """Mode of the model for gradients: `eval` or `train`."""
     client_examples: int | None = None
@@ -424,7 +425,7 @@ class TrainingCost(_Strict):
     undefended_milliseconds_per_step: float | None = None
     """Median time without the defense, ms, measured alternately on the same clients."""
     overhead: float | None = None
-    """Median ratio of the defended to the undefended step time."""
+    """Ratio of the defended to the undefended step time, a median over pairs of measurements."""
     overhead_quartiles: tuple[float, float] | None = None
     """First and third quartile of this ratio."""
 

@@ -124,9 +124,9 @@ class StochasticLevels(Transform):
         return max(1, round(math.sqrt(coordinates))) if self.levels is None else self.levels
 
     def _apart(self, tensor: Tensor, observed: Tensor, lead: int) -> tuple[Tensor, Tensor]:
-        """Return two distances between a candidate and a reading, with the reading's step τ. The first is |g/τ - m|,
-        (*lead, coordinate), for candidate coordinates g and the reading's levels m. The second is the relative error of
-        the candidate's own τ, (*lead,)."""
+        """Return two distances between a candidate's `tensor` and the reading `observed`, with the reading's step τ.
+        The first is |g/τ - m|, (*lead, coordinate), for candidate coordinates g and the reading's levels m. The second
+        is the relative error of the candidate's own τ, (*lead,)."""
         flat, seen = rows(tensor, lead), rows(observed, lead)
         tau = self._shown_step(seen, self._count(flat.shape[-1]))
         nothing = tau == 0  # the client sent a row of zeros, which has no step

@@ -72,7 +72,7 @@ def terminal(cross: Cross, title: str) -> RenderableType:
 
 
 def markdown(cross: Cross) -> str:
-    """Return a Markdown table of attacks, and a table of conditions with the best attack and the union."""
+    """Return a Markdown table of attacks, and a table of conditions with the attack of highest rate and the union."""
     shown = names(cross)
     numbers = [str(number) for number in range(1, len(cross.contests) + 1)]
     head = ["#", "attack", "mean", *numbers, "only", "dB", "CPU s a success"]
@@ -118,7 +118,7 @@ class PageRow:
     only: str
     """Number of examples that only this attack reconstructs."""
     psnr_db: str
-    """Median PSNR in dB."""
+    """Median PSNR in dB over the reconstructed examples."""
     seconds: str
     """CPU seconds for each reconstructed example."""
 
@@ -170,7 +170,8 @@ def page_table(heading: str, cross: Cross) -> PageTable:
 
 
 def _described(cross: Cross) -> list[str]:
-    """Return a line with the common parts, then a line for each condition: label, and the attack with the best rate."""
+    """Return a line with the common parts, then a line for each condition: label, and the attack with the highest
+    rate."""
     shown, told = names(cross), labels(cross.contests, full=True)
     width = max(map(len, told))
     texts = [f"conditions: {' · '.join(common(cross.contests))}, unless stated"] if common(cross.contests) else []

@@ -202,7 +202,7 @@ def _at(point: str) -> list[Column]:
 
 
 def _bar(row: Row) -> str:
-    """Return the PSNR of the best prior-only baseline and, if computed, of the linear-Gaussian reference, as text."""
+    """Return the PSNR of the prior-only baselines and, if computed, of the linear-Gaussian reference, as text."""
     worst = row.worst
     prior = figure(PSNR_DB, worst.prior_psnr_db if worst else None)
     if worst is None or worst.reference_db is None:

@@ -1,4 +1,4 @@
-"""Truth and reconstruction from a row's best attack, for the HTML page and the figure.
+"""Truth and reconstruction from a row's most successful attack, for the HTML page and the figure.
 
 The row's first cell with this attack and point is shown, so images are not selected by success."""
 
@@ -18,9 +18,9 @@ Runs = Mapping[str, Path]  # cell id → the run folder of its record
 
 
 def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats, Kind] | None:
-    """Return (truth, reconstruction, data kind) for the best attack of a row at `point`; `runs` maps cell id to run
-    folder. Both arrays are (reading, example, *shape). None for missing or damaged records or arrays; the page omits
-    the image."""
+    """Return (truth, reconstruction, data kind) for the attack with the highest success rate of a row at `point`;
+    `runs` maps cell id to run folder. Both arrays are (reading, example, *shape). None for missing or damaged records
+    or arrays; the page omits the image."""
     at = row.points.get(point)
     best = at.best.attack if at and at.best else None
     for cell_id in row.cells if best is not None else ():
@@ -39,9 +39,9 @@ def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats, Kind] | N
 
 
 def thumbnails(rows: Sequence[Row], runs: Runs, *, private: bool = False) -> dict[tuple[str, str], Thumbnail]:
-    """Map (condition key, defense) to the best attack's reconstructions at the point with the highest success rate.
-    `runs` maps cell id to run folder. More rows mean smaller images. Rows with private data appear only if `private` is
-    set."""
+    """Map (condition key, defense) to the most successful attack's reconstructions, at its most leaking point. `runs`
+    maps cell id to run folder. More rows mean smaller images. Rows with private data appear only if `private` is set.
+    """
     limit = min(MOST, TOTAL // max(1, len(rows)))
     made = {}
     for row in rows:

@@ -123,7 +123,7 @@ def _narrow(recognised: str) -> str:
 
 
 def _scored(worst: WorstCase | AtPoint, *, best: str = "", nothing: str = NONE) -> Text:
-    """Format a success rate in colour, then its interval and the best attack in dim text. Without a rate, the text is
+    """Format a success rate in colour, then its interval and the attack `best` in dim text. Without a rate, the text is
     the reason (crashed, n/a) or `nothing`."""
     if worst.asr is None:
         if worst.crashed:
@@ -221,7 +221,8 @@ def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> RenderableType:
 
 
 def _black_box(worst: WorstCase | None) -> Text:
-    """Format the black-box attacks' success rate and median PSNR; the table's other columns show other attacks."""
+    """Format the black-box attacks' success rate, and the median PSNR of the most successful; other columns show other
+    attacks."""
     if worst is None:
         return Text(NONE, style="dim")
     text = _informed(worst)
