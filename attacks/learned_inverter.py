@@ -296,7 +296,7 @@ class Trial:
         return cls(simulated=simulated, targets=targets, classes=classes, fitted=len(vectors) - simulated.held)
 
     def final(self, choice: Choice) -> Choice:
-        """Refine the kernel width and the ridge of `choice` on a few simulations; return the least error's, fitted on
+        """Refine the kernel width and ridge of `choice` on a few simulations; return the least error's, fitted on
         all."""
         regression = choice.regression
         widths = tuple(sorted({regression.kernel.width * factor for factor in (0.5, 1.0, 2.0)}))

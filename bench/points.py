@@ -23,7 +23,7 @@ UPDATE_STAGES: tuple[Stage, ...] = ("client", "exchange", "server")
 
 
 class Scope(StrEnum):
-    """Part of a round behind a reading: an example, a local step, a client's update, or the mean over K updates."""
+    """Part of a round behind a reading: an example, a local step, a client's update, or the mean over K clients."""
 
     EXAMPLE = "example"
     STEP = "step"
@@ -52,7 +52,7 @@ class Point:
 
     @property
     def after_training(self) -> bool:
-        """True if a reading covers all of a client's local steps: an update, or the mean over K updates."""
+        """True if a reading covers all of a client's local steps: an update, or the mean over K clients."""
         return self.scope in (Scope.UPDATE, Scope.AGGREGATE)
 
     def sees(self, stage: Stage) -> bool:

@@ -5,7 +5,7 @@ Axis names in every docstring:
     reading      an observed update: a client's local step or round, or an aggregate
     observation  a repeated report on the same victims, each under its round's weights
     example      a distinct example behind a reading (type-2: 1, type-1 and type-0: B·L, aggregate: K·B·L)
-    client, step      inside the federated pipeline
+    client, step      inside the federated pipeline: K clients in a round, L local steps, B examples in each
     candidate    an example in the granted gallery
     mark         an evaluation count at which losses were noted
     *shape       axes for an example, (channel, height, width) or (feature,), or for a parameter
@@ -85,7 +85,7 @@ class Victims:
     indices: Tensor
     """(reading, sender, step, example): positions in the training split."""
     clients: tuple[tuple[int, ...], ...]
-    """(reading, sender): client numbers; an aggregate has K senders, any other reading a single sender."""
+    """(reading, sender): client numbers; an aggregate has a round's K senders, any other reading a single sender."""
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -93,8 +93,7 @@ class Victims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """Distribution of a defense's additive noise in an observation, around the expected reading
-    (`Description.simulate`)."""
+    """Distribution of a defense's additive noise in an observation, around the output of `Description.simulate`."""
 
     law: Literal["gaussian", "laplace"] = "gaussian"
     """Distribution of each coordinate."""

@@ -60,8 +60,9 @@ def of_rows(
     at: Literal["server", "client", "example"],
     noise: Literal["share", "each"],
 ) -> Mechanism:
-    """Return the mechanism (noise and sensitivity) that computes ε, for noise multipliers `sigmas` σ_t. Noise σ_t·C is
-    on the sum of rows (`noise` "share") or on each row ("each"). `at` is the place of clipping."""
+    """Return the mechanism (noise and sensitivity) that computes ε, for noise multipliers `sigmas` σ_t. Noise σ_t·C,
+    for rows clipped to C, is on the sum of rows (`noise` "share") or on each row ("each"). `at` is the place of
+    clipping."""
     if at != "example":
         return of_updates(sigmas, setting, at=at, noise=noise)
     if noise == "each":

@@ -14,10 +14,10 @@ from bench.parameters import parameter
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DpSgd(Defense):
     """Clip each example gradient to norm C over all tensors, and add N(0, σ²C²) to their sum in every local step. The
-    step uses (Σ ḡ_i + N(0, σ²C²))/B with ḡ_i = g_i/max(1, ‖g_i‖₂/C). The defense equals `fed-cdp(clipping="flat",
-    noise="code")`, with this paper's name and numbers. A single example's gradient, at type-2, is clipped but has no
-    noise. Departure: the paper draws Poisson lots and divides by the expected size L. Here a batch has exactly B
-    examples, and the accountants count for the fixed size."""
+    step uses (Σ ḡ_i + N(0, σ²C²))/B with the batch size B and ḡ_i = g_i/max(1, ‖g_i‖₂/C). The defense equals
+    `fed-cdp(clipping="flat", noise="code")`, with this paper's name and numbers. A single example's gradient, at
+    type-2, is clipped but has no noise. Departure: the paper draws Poisson lots and divides by the expected size L.
+    Here a batch has exactly B examples, and the accountants count for the fixed size."""
 
     reference = "Abadi et al. 2016, CCS, algorithm 1; numbers of §5.2 (MNIST, medium noise)"
     stages = ("example", "step")

@@ -32,8 +32,8 @@ def layers(tensors: Tensors) -> dict[str, list[str]]:
 def layer_risks(public: Public, *, directions: int) -> dict[str, float]:
     """Return each layer's risk: the mean ‖J‖_F over public examples, J = ∂(layer gradient)/∂(example). This is
     Risk-balanced eq. 2 with p = 2. ‖J‖_F² is estimated as the mean of ‖Ju‖² over `directions` random sign vectors u
-    (Hutchinson), each with a single pass for all layers. With at least as many directions as input values, u runs over
-    the axes, and the norm is exact."""
+    (Hutchinson), each for all layers at once. With at least as many directions as input values, u runs over the axes,
+    and the norm is exact."""
     size = public.inputs[0].numel()
     exact = directions >= size
     squares: dict[str, list[Tensor]] = {}

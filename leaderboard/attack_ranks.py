@@ -31,8 +31,7 @@ class AttackRank:
     of_all: float
     """Successes divided by all examples in the condition; a later attack in a cascade ran only on earlier failures."""
     psnr_db: float | None
-    """Median PSNR in dB over the examples; None in a cascade (later attacks run only on examples not yet
-    reconstructed)."""
+    """Median PSNR in dB over the examples; None in a cascade (later attacks run only on earlier failures)."""
     seconds: float | None
     """The attack's CPU seconds divided by its successes; None without a success."""
     cpu_seconds: float

@@ -303,7 +303,7 @@ def _attacker(attack: str, contests: Sequence[Contest], names: Sequence[str], ow
 
 def _stratum(contest: Contest, attack: str) -> Stratum:
     """Return an attack's successes (True or False) on all examples of a condition, and each example's reading and
-    weight seed, as three lists of equal length."""
+    weight seed: three lists."""
     hits = dict.fromkeys(sorted(contest.examples()), False)
     hits |= contest.outcomes[attack].hits if attack in contest.outcomes else {}
     keys = list(hits)

@@ -319,8 +319,8 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
 def on_front(row: Row, rows: Iterable[Row], point: str | None = None) -> bool:
     """Return whether every other row leaks more or loses more accuracy than `row` (Pareto front); equal rows do not
     count. Leakage is the success rate at `point`, or (None) the highest over points; a tie is decided by the identified
-    rate. False for an incomplete row, a row without accuracy, and flags for faults, failed attacks or a weaker defense
-    in training."""
+    rate. False if incomplete, without accuracy, or flagged for faults, failed attacks or a weaker defense in training.
+    """
 
     def order(row: Row) -> tuple[tuple[float, float], float] | None:
         at = row.worst if point is None else row.points.get(point)

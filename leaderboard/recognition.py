@@ -53,10 +53,10 @@ def _recognised(
     spent: Epsilon | None,
     here: float | None,
 ) -> Rate | None:
-    """Return the share of examples in `hits` that are recognised, with chance level and ceiling; None without examples.
-    `chances` holds the chance of a blind guess by attack and example. `spent` is the ε of the ceiling, and `here` the
-    field of `Rate`. The ceiling is concave in chance: by Jensen's inequality, its value at the mean chance bounds the
-    examples' mean."""
+    """Return the share of True (recognised) in `hits`, with chance level and ceiling; None without examples. `chances`
+    holds the chance of a blind guess by attack and example. `spent` is the ε of the ceiling, and `here` the field of
+    `Rate`. The ceiling is concave in chance: by Jensen's inequality, its value at the mean chance bounds the examples'
+    mean."""
     interval = share_interval(hits)
     if interval is None:
         return None

@@ -250,7 +250,7 @@ class WorstCase:
 
     @property
     def reference_db(self) -> float | None:
-        """Median over records of the field `reference_db`, a PSNR in dB; None if not computed."""
+        """Median over records of `reference_db`, a PSNR in dB; None if not computed."""
         each = [r.attack.reference_db for records in self.records.values() for r in records if r.attack]
         return median([value for value in each if value is not None], -inf)
 
@@ -297,7 +297,7 @@ def readings(keys: Sequence[ExampleKey]) -> list[int]:
 
 
 def share_interval(hits: Mapping[ExampleKey, bool], level: float = LEVEL) -> tuple[float, float] | None:
-    """Return the interval at confidence `level` for the share of true `hits`, clustered by reading and weight seed.
+    """Return the interval at confidence `level` for the share of True in `hits`, clustered by reading and weight seed.
     None without `hits`."""
     if not hits:
         return None

@@ -25,7 +25,7 @@ def likelihoods(reading: Reading) -> Tensor:
 
 
 def _of_observation(reading: Reading, observed: Tensors, number: int) -> Tensor:
-    """Return the scores by `observed`, the observation `number`: (reading, candidate). A candidate's gradient serves
+    """Return the scores (reading, candidate) by `observed`, the observation `number`; candidates' gradients serve
     all."""
     assert reading.gallery_labels is not None
     weights = {name: value[number] for name, value in reading.weights.items()}

@@ -31,7 +31,7 @@ _Density = Callable[[Floats], tuple[Floats, Floats]]
 def independent(space: RowSpace, reading: Reading, draw: np.random.Generator, *, refine: bool) -> Tensor | None:
     """Separate the rows of `space` into independent examples. Return a matrix (rank, rank) that combines the rows into
     examples, each with bias entry 1; None if too few pixels (columns) vary. `draw` gives FastICA's random start.
-    `refine` adds the maximum likelihood fit."""
+    `refine` True adds the maximum likelihood fit."""
     observed = _sources(space, reading)
     size = space.rank
     if size == 1:

@@ -22,8 +22,8 @@ _TINY = 1e-300
 def mean_residuals(layer: LastLayer, sequences: Tensor, *, rescaled: bool = False) -> Tensor:
     """Return the squared difference (sequence,) between the last layer's gradient [dW|db] and its simulation. The
     simulation takes class-mean features h and the label sequences `sequences` (sequence, example), in the order of
-    local steps. The mean ‖h‖² weights the bias residual. `rescaled` fits a positive factor on dW and another on db: the
-    factors undo clipping, and adjust for an example that is predicted better or worse than mean features suggest."""
+    local steps. The mean ‖h‖² weights the bias residual. `rescaled` True fits a positive factor on dW and another on
+    db: the factors undo clipping, and adjust for an example predicted better or worse than mean features suggest."""
     steps = layer.step_of
     flat = layer.means.flatten(0, 1)
     gram, logits = flat @ flat.mT, flat @ layer.weight.mT + layer.bias

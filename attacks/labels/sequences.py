@@ -145,7 +145,6 @@ def _first_pass(labels: Tensor, distinct: int) -> Tensor:
 
 def canonical(sequences: Tensor, layer: LastLayer) -> Tensor:
     """Sort the labels within each part of a sequence in which order has no effect on the update. A part is in the same
-    local step and the same pass over the client's examples; `layer` gives their lengths. `sequences` is (sequence,
-    example)."""
+    local step and pass over the client's examples; `layer` gives both lengths. `sequences`: (sequence, example)."""
     lengths = segments(layer.batches, layer.distinct)
     return torch.cat([part.sort(1).values for part in sequences.split(lengths, dim=1)], 1)

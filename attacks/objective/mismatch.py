@@ -16,9 +16,9 @@ Tensors = Mapping[str, Tensor]
 
 def observations(reading: Reading) -> list[dict[str, Tensor]]:
     """Return the readings' observations as gradients, each name → (reading, *shape). An update over L steps, w_0 - w_L
-    = η Σ g, counts as the mean gradient, which is exact at L = 1. Observations under the same weights are averaged,
-    because their mean is a sufficient statistic. If the description has other randomness than added noise, all
-    observations are kept."""
+    = η Σ g with the learning rate η, counts as the mean gradient: exact at L = 1. Observations under the same weights
+    are averaged, because their mean is a sufficient statistic. If the description has other randomness than added
+    noise, all observations are kept."""
     scale = 1 / (reading.unit * reading.steps)
     values = {name: value * scale for name, value in reading.values.items()}
     if same_weights(reading) and (reading.description is None or reading.description.additive):
@@ -108,6 +108,7 @@ class Mismatch:
         self, weights: Tensors, observed: Tensors, inputs: Tensor, targets: Tensor, differentiable: bool
     ) -> dict[str, Tensor]:
         """Return candidates' gradients in the format that the description takes, name → the axes below.
+        `differentiable` True keeps autograd's graph.
 
         - without a description: the mean, (reading, *shape)
         - with a description: each client's update, (reading, client, *shape)

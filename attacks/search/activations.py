@@ -1,7 +1,7 @@
 """Start of a search: the most probable example whose values inside a ReLU net equal the known values (`layerwise.py`).
 
-An evaluation needs a single pass through the net's first layers, and no second derivative. If values are known down to
-the first convolution, the problem is convex."""
+An evaluation needs a first derivative through the net's first layers, and no second derivative. If values are known
+down to the first convolution, the problem is convex."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -47,7 +47,7 @@ def in_double(reading: Reading) -> Reading:
 
 
 def _merged(first: Solution, more: Solution, rows: Tensor) -> Solution:
-    """Replace rows of `first` by rows of `more` with a lower loss; evaluation counts in `more` include those in
+    """Replace rows of `first` by rows of `more` with lower loss; evaluation counts in `more` include those of
     `first`."""
     x, loss, evaluations = first.x.clone(), first.loss.clone(), first.evaluations.clone()
     at = rows.to(loss.device)

@@ -27,7 +27,7 @@ def blind_to_scale(reading: Reading) -> bool:
 
 
 def usual_brightness(inputs: Tensor, reading: Reading) -> Tensor:
-    """Scale each image in `inputs` (…, *shape) so that its bright values match a median public image's."""
+    """Scale each image in `inputs` (…, *shape) so that its bright values match the median over public images."""
     dims = len(reading.shape)
     bright = inputs.flatten(-dims).quantile(_BRIGHT, dim=-1)
     usual = reading.public_inputs.flatten(1).quantile(_BRIGHT, dim=1).median().to(bright)

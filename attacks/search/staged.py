@@ -200,7 +200,7 @@ def _run(
     search: _Search, stage: Stage, rows: Tensor, runs: Tensor, x: Tensor, limit: int, last: bool = False
 ) -> Tensor:
     """Run a stage from `x` (row, example, value) for the readings numbered `rows`; return the inputs reached. `limit`
-    is the evaluation count at which the stage ends, `runs` (row,) holds start numbers, and `last` marks the final
+    is the evaluation count at which the stage ends, `runs` (row,) holds start numbers, and `last` is True for the final
     stage. Stages without softened ReLUs store the inputs of least loss."""
     problem = _labelled(search, rows, runs)
     distance = problem.mismatch.distance

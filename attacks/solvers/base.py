@@ -26,8 +26,8 @@ S = TypeVar("S", bound=State)
 
 
 class Solver(ABC, Generic[S]):
-    """A descent method for many independent minimisations, each a row of the tensors. S is the solver's own class of
-    state, a subclass of `State`."""
+    """A descent method for many independent minimisations, each a row of the tensors. S is the solver's class of
+    `State`."""
 
     @abstractmethod
     def init(self, x: Tensor) -> S:

@@ -209,7 +209,7 @@ class Lbfgs(Solver[LbfgsState]):
 def _compact(
     columns: Tensor, s: Tensor, y: Tensor, sy: Tensor, yy: Tensor, filled: Tensor, scale: Tensor, slot: int
 ) -> Tensor:
-    """Return the direction -H g for a block of rows, small enough that its history stays in cache for both passes.
+    """Return the direction -H g for a block of rows, small enough that its history stays in cache for both reads.
     `columns` (row, 3, variable) are the gradient g, and the newest step and gradient change, stored in `slot`. The
     other arguments are the fields of `LbfgsState`; the products `sy` and `yy` are updated in place."""
     with_s, with_y = (columns @ s.mT).double(), (columns @ y.mT).double()

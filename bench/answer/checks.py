@@ -60,8 +60,7 @@ def diagnose(
 
 def reference(reading: Reading, truth: Truth) -> float | None:
     """Return the PSNR in dB of the linear estimate with least error under a Gaussian prior
-    (`ceilings.linear_gaussian`). The figure is the median over the first `REFERENCES` readings; None if the estimate is
-    not supported."""
+    (`ceilings.linear_gaussian`), as a median over the first `REFERENCES` readings; None if not supported."""
     if not reading.kind.spatial:
         return None
     errors = mean_squared_errors(reading, truth.inputs[:REFERENCES, 0], truth.labels[:REFERENCES, 0])

@@ -108,8 +108,7 @@ def _members(cell: AttackCell, company: Sequence[AnyCell], context: RunContext, 
 
 
 def _alike(cell: AttackCell, company: Sequence[AnyCell]) -> Iterator[AttackCell]:
-    """Yield the cells in `company` that differ from `cell` only in noise draw, point and (for a plain attacker)
-    defense."""
+    """Yield cells in `company` that differ from `cell` only in noise draw, point and (for a plain attacker) defense."""
     anything = {"defense": cell.defense, "draw": 0, "point": cell.point, "reference": False, "after": ()}
     own = cell.model_copy(update=anything).canonical()
     for other in company:

@@ -33,8 +33,8 @@ class RunContext:
 
 
 def many_rows(context: RunContext) -> bool:
-    """Return whether several cells may share a batch: on a GPU, or if `rows` is set. Not with a time limit, which is
-    per cell."""
+    """Return whether several cells may share a batch: on a GPU or with `rows`, but not with a limit on a cell's
+    time."""
     return context.time_limit is None and (context.rows is not None or context.device != "cpu")
 
 

@@ -22,7 +22,7 @@ from bench.sweep.bundle import inputs, unpack
 
 def repeat(path: Path, data_dir: Path | None, device: str, plugins: Sequence[str], as_json: bool) -> int:
     """Run the cell of the record at `path` again in a temporary folder, and print differences. `data_dir` is the folder
-    for data sets, `plugins` are files with entries, and `as_json` prints JSON. Return 0 if both records agree,
+    for data sets, `plugins` are files with entries, and `as_json` True prints JSON. Return 0 if both records agree,
     otherwise 1. Raises `BenchError` if the cell crashes now, but did not before."""
     old = store.read(path, foreign=True)
     cell = old.cell

@@ -152,7 +152,7 @@ def execute(
 ) -> dict[str, Any]:
     """Run the remaining cells with a live display, and return the result as JSON types.
 
-    - `device`: torch device, or `auto`; `quiet`: True shows no progress and no tables; other messages go to standard
+    - `device`: torch device, or `auto`; `quiet`: True shows no progress and tables, and writes messages to standard
       error.
     - `tracking_uri`: address of the MLflow store; None disables MLflow, "" means the default store.
     - `include_pictures`: True uploads pictures from private data.

@@ -286,8 +286,7 @@ def _described(one: Seen, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
 
 
 def _distance(one: Seen, simulated: Tensors) -> float:
-    """Return the distance ‖`simulated` - reading‖ of a described from the real reading, divided by the real reading's
-    norm."""
+    """Return the distance of the `simulated` from the real reading, divided by the real reading's norm."""
     for name, value in simulated.items():
         expected = one.observed[name].shape
         require(

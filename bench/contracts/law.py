@@ -118,8 +118,7 @@ def _standardised(
     apart: Tensor, said: AddedNoise, name: str, given: Tensors, lead: int, exact: Tensors | None
 ) -> Tensor:
     """Return the noise `apart` of the tensor `name`, with `lead` leading axes, divided by its standard deviation. The
-    deviation comes from the variance `exact` if given, from each row's values if `said` is a bound, and else from
-    `said`."""
+    deviation comes from the variance `exact` if given, from each row if `said` is a bound, else from `said`."""
     if exact is not None:
         return apart / _some(exact[name], lead).clamp_min(1e-300).sqrt()
     if said.bound:

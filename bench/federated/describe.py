@@ -73,7 +73,8 @@ class Composition:
     contexts: Mapping[Stage, Context]
     """Each stage's context: round, setting, public data."""
     unit: float = 1.0
-    """Factor from a mean gradient to an update: 1 for sent gradients; η·L for weight differences after L steps."""
+    """Factor from a mean gradient to an update: 1 for sent gradients; learning rate times L for L steps' weight
+    difference."""
     senders: int = 1
     """Number of clients behind a reading."""
     noise: Noise = Noise()
@@ -476,8 +477,8 @@ def _passes(reads: Shown, later: Sequence[Transform]) -> bool:
 def _noises(parts: tuple[DescribedTransform, ...], contexts: Mapping[Stage, Context]) -> tuple[list[Added], bool]:
     """Return each additive noise of `parts` in stage order, and whether these noises are the only randomness. If a
     transform follows the first noise, the second result is False; the noise can then only shrink, and its variance is a
-    bound. Draws that `Transform.simulate` finds in the reading do not count as noise. `contexts` holds a context for
-    each stage."""
+    bound. Draws that `Transform.simulate` finds in the reading do not count. `contexts` holds a context for each stage.
+    """
     added: list[Added] = []
     additive = True
     for part in parts:

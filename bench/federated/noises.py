@@ -27,9 +27,10 @@ class MeanOver:
 
 def total_noise(added: Sequence[Added], scales: Mapping[Stage, float], counts: MeanOver, probe: Tensors) -> Noise:
     """Return the total noise on a reading, in gradient units, from pairs `added` of stage and noise. `scales` maps a
-    stage to the size of a gradient unit there (1, or η·L for weight differences). `counts` are the numbers in each
-    mean: averaging over batch, steps and clients divides variances by B, L and K. `probe`, name → (*shape), gives the
-    shapes. A single Laplace noise stays Laplace; sums and means over several noises count as Gaussian."""
+    stage to the size of a gradient unit there (1, or learning rate η times L for weight differences). `counts` are the
+    numbers in each mean: averaging over batch, steps and clients divides variances by B, L and K. `probe`, name →
+    (*shape), gives the shapes. A single Laplace noise stays Laplace; sums and means over several noises count as
+    Gaussian."""
     shrunk = [
         (stage, replace(noise, variance=_on_reading(stage, noise, scales[stage], counts))) for stage, noise in added
     ]

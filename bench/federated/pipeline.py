@@ -41,7 +41,7 @@ def run_round(
 ) -> Taps:
     """Run a round for all clients together, and return the tensors after each stage. `weights`, name → (*shape), are
     the round's initial weights, and `classes` is the number of classes. FedSGD sends the local step's gradient, FedAvg
-    the weight difference w_0 - w_L = η Σ g."""
+    the weight difference w_0 - w_L = η Σ g over L steps, with the learning rate η."""
     shown: dict[Stage, dict[str, Tensor]] = {}
     local = {name: value.expand(len(batches.clients), *value.shape) for name, value in weights.items()}
     total: dict[str, Tensor] = {name: torch.zeros_like(value) for name, value in local.items()}
@@ -78,14 +78,14 @@ def run_round(
 
 def server_step(weights: Tensors, aggregate: Tensors, federated: Federated) -> dict[str, Tensor]:
     """Return the server's new weights from the `weights` w and the `aggregate`, the mean of the clients' messages.
-    FedSGD: w - η times the mean gradient. FedAvg: w minus the mean weight difference."""
+    FedSGD: w minus the mean gradient times the learning rate. FedAvg: w minus the mean weight difference."""
     rate = federated.rate if federated.algorithm == "fedsgd" else 1.0
     return {name: value - rate * aggregate[name] for name, value in weights.items()}
 
 
 def _per_example(local: Local, targets: Tensor, *, same: bool) -> dict[str, Tensor]:
-    """Return example gradients, (client, example, *shape), at each client's weights.  `targets` (client, example,
-    class) are probabilities; `same` means that all clients have equal weights."""
+    """Return example gradients, (client, example, *shape), at each client's weights. `targets` (client, example, class)
+    are probabilities; `same` is True if all clients have equal weights."""
     if same:
         weights = _of_first(local)
         flat = example_gradients(local.model, weights, local.inputs.flatten(0, 1), targets.flatten(0, 1))

@@ -179,8 +179,8 @@ def _of_one_size(value: Tensor, lead: int) -> bool:
 def _boundaries(trials: Sequence[_Trial], lead: int, mirrored: bool) -> tuple[_Ends | None, _Ends | None]:
     """Return the position of a rounding's boundary between two adjacent levels, as intervals that fit all `trials`
     (tensors with `lead` leading axes). Position 0 is the lower level, 1 the upper level. The first interval is for most
-    pairs of levels. The second is for the pair of level zero and the level above, if the rounding is `mirrored` at
-    zero. An interval is None if no position fits all trials."""
+    pairs of levels. The second is for the pair of level zero and the level above, if `mirrored` is True (equal
+    magnitudes on both sides of zero). An interval is None if no position fits all trials."""
     above, at_zero = [], []
     for trial in trials:
         for name, value in trial.given.items():

@@ -42,7 +42,7 @@ class Stages:
     transforms: Mapping[Stage, tuple[Transform, ...]]
     """Transforms of each stage, in order."""
     states: Mapping[Place, State]
-    """State by place: the server's state, or client states stacked on a first axis in the order of `members`."""
+    """State by (stage, position): the server's state, or client states on a first axis in the order of `members`."""
     members: tuple[int, ...] | None = None
     """Clients whose states are held, in order; None: all N clients."""
     states_only: bool = False

@@ -40,7 +40,7 @@ class Isolation:
     """A worker's plug-in processes, as the place (`bench.answer.place.Place`) at which cells run."""
 
     def __init__(self, plugins: Sequence[str], device: str, *, fork: bool = False) -> None:
-        """Prepare the processes for the plug-in files and modules `plugins`; each starts at its first call. `fork`
+        """Prepare the processes for the plug-in files and modules `plugins`; each starts at its first call. `fork` True
         starts them as copies of this process (`Helper.fork`); allowed only right after this process's start."""
         self._pipeline = Helper(PIPELINE, plugins, device)
         self._clean = Helper(ATTACKER, (), device)

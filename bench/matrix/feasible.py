@@ -138,8 +138,7 @@ def _unknowns(cell: AttackCell, registry: Registry) -> str | None:
 
 
 def _repeats(cell: AttackCell, training: int) -> str | None:
-    """Return a reason if a reading would use an example twice, or two readings have the same victims, else None.
-    `training` is the number of training examples."""
+    """Return a reason if a reading would use an example twice, or two readings share victims; None if not."""
     point, setting = POINTS[cell.point], cell.federated
     size, used = client_examples(setting, training), setting.batch * setting.steps
     if point.after_training and used > size:

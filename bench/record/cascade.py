@@ -1,4 +1,4 @@
-"""Cascades: an attack receives only the readings with an example that no earlier attack leaked.
+"""Cascades: an attack receives only the readings with an example that no earlier attack reconstructed.
 
 Victims and random draws depend only on the cell, so an attack's result on a reading does not depend on earlier attacks.
 """

@@ -216,8 +216,7 @@ def _arrays(sha256: str, content: bytes, gathered: _Gathered) -> None:
 
 
 def _left_out(manifest: Manifest, gathered: _Gathered, hashes: set[str]) -> Iterator[str]:
-    """Yield a finding for each array file not in `hashes` without a reason in the manifest, and for private
-    examples."""
+    """Yield a finding for each array file outside `hashes` without a reason in the manifest; and for private data."""
     for record in gathered.records:
         name, inside = f"records/{record.id}.json", record.arrays in hashes
         if record.arrays is not None and inside == (record.id in manifest.left_out):

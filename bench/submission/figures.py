@@ -98,8 +98,8 @@ def _counts(result: AttackResult, cell: AttackCell) -> Iterator[str]:
 
 
 def _chances(result: AttackResult, cell: AttackCell, earlier: bool) -> Iterator[str]:
-    """Yield a line for each wrong chance of a blind guess. The chance is the number of guesses per reading divided by
-    the number of candidates. Records with granted labels, or from protocols before 3 (`earlier`), are not tested."""
+    """Yield a line for each wrong chance of a blind guess: guesses per reading divided by the number of candidates.
+    Records with granted labels, or from protocols before 3 (`earlier` True), are not tested."""
     if earlier or cell.grants.labels or not result.readings:
         return
     stated, guesses = result.figures(), len(result.readings[0].examples)

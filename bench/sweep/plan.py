@@ -196,7 +196,7 @@ def _reading_keys(planned: Iterable[PlannedCell]) -> dict[str, str]:
 
 def _reading_key(cell: AttackCell) -> str:
     """Return a text that is equal for cells with possibly equal readings; defense, draw and knowledge do not count. For
-    B > 1 the text contains the point's scope: example, local step, client's update, or mean of updates."""
+    batches above 1 the text contains the point's scope: example, local step, client's update, or mean of updates."""
     scope = point(cell.point).scope if cell.federated.batch > 1 else ""
     equal = {"defense": Entry(name="any"), "point": str(scope), "knowledge": "plain", "draw": 0}
     return cell.model_copy(update=equal).canonical()

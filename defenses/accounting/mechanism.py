@@ -30,7 +30,7 @@ class Mechanism:
     per_tensor: bool = False
     """True if each of M tensors is clipped separately: a row's sensitivity is then √M times the bound."""
     paper: bool = True
-    """True if Fed-αCDP's accounting, for noise σC on a sum, applies."""
+    """True if Fed-αCDP's accounting applies, for noise σC on a sum of rows clipped to C."""
     unproved: str | None = None
     """Reason why no ε is proved; None: ε is proved."""
     caveats: tuple[str, ...] = ()

@@ -32,7 +32,7 @@ _LARGE = 600.0  # exponents up to which double precision holds the exponential
 
 def epsilon(counts: Mapping[float, float], delta: float, *, q: float, old: bool) -> float:
     """Return ε at δ = `delta` for steps of the subsampled Gaussian with sampling rate `q`. `counts` maps each noise
-    multiplier σ to its number of steps. `old` takes the minimum over orders α of RDP + ln(1/δ)/(α - 1), as in the
+    multiplier σ to its number of steps. `old` True takes the minimum over orders α of RDP + ln(1/δ)/(α - 1), as in the
     moments accountant. Otherwise the conversion is Canonne, Kamath & Steinke 2020, proposition 12, which is never
     larger."""
     if len(counts) > _MANY and min(counts) > 0:
@@ -54,8 +54,8 @@ def _interpolated(counts: Mapping[float, float], q: float) -> NDArray[np.float64
 
 
 def converted(total: NDArray[np.float64], delta: float, *, old: bool) -> float:
-    """Return ε at `delta` for an RDP curve `total` over `ORDERS`. `old` takes the moments accountant's conversion, min
-    over α of RDP + ln(1/δ)/(α - 1); otherwise a conversion that is never larger."""
+    """Return ε at `delta` for an RDP curve `total` over `ORDERS`. `old` True takes the moments accountant's conversion,
+    min over orders α of RDP + ln(1/δ)/(α - 1); otherwise a conversion that is never larger."""
     orders = np.array(ORDERS)
     of_order = total + math.log(1 / delta) / (orders - 1)
     if not old:

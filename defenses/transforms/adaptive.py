@@ -17,8 +17,7 @@ _MEAN, _SPREAD = "mean/", "variance/"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveClip(Transform):
     """Normalise each coordinate, w = (g - a)/b, clip w to norm 1 over all coordinates, add noise, and undo: b·w + a.
-    The noise has the deviation `multiplier`. The noised results g̃ update the mean a and the spread s, from which the
-    scale b follows:
+    The noise has the deviation `multiplier`. The noised results g̃ update mean a and spread s, hence scale b:
 
     - v = (g̃ - a)² - b²·multiplier²/n, limited to [h1, h2]; n is the number of rows that share a state.
     - a ← .99a + .01g̃; s² ← .9s² + .1v; b_i = √s_i·√Σs.

@@ -106,8 +106,8 @@ class LaplaceNoise(Noise):
 
 
 def _exponential(name: str, like: Tensor, context: Context) -> Tensor:
-    """Draw exponential numbers with mean 1 in the shape of `like`, keyed by `name`; the difference of two is Laplace.
-    The numbers are finite for every uniform draw. The inverse Laplace distribution function would be infinite at u = 0,
+    """Draw exponential numbers with mean 1, shaped like `like`, by the key `name`; their differences are Laplace. The
+    numbers are finite for every uniform draw. The inverse Laplace distribution function would be infinite at u = 0,
     which has probability 2⁻²⁴ in single precision. A uniform draw rounded up to 1 counts as the largest number below 1.
     """
     below_one = 1 - torch.finfo(like.dtype).eps / 2

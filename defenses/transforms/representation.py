@@ -60,7 +60,7 @@ class PruneRepresentation(Transform):
         return {**tensors, name: torch.where(shown, tensors[name], 0.0)}
 
     def _defended(self, tensors: Tensors, lead: int) -> str:
-        """Return the name of the layer's weight in `tensors`, with `lead` leading axes; the last matrix if no layer is
+        """Return the name of the layer's weight, or of the last matrix in `tensors` (without `lead` axes) if none is
         named."""
         if self.layer:
             return f"{self.layer}.weight"

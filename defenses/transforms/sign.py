@@ -53,6 +53,5 @@ class ScaledSign(Transform):
 
 
 def _scale(tensor: Tensor, lead: int) -> Tensor:
-    """Return the mean magnitude of each row of `tensor`, shaped to multiply the row. The first `lead` axes number the
-    rows."""
+    """Return the mean magnitude of each row of `tensor` (after `lead` leading axes), shaped to multiply the row."""
     return broadcast(rows(tensor, lead).abs().mean(-1), tensor)

@@ -72,7 +72,7 @@ def terminal(cross: Cross, title: str) -> RenderableType:
 
 
 def markdown(cross: Cross) -> str:
-    """Return a Markdown table of attacks, and a table of conditions with the attack of highest rate and the union."""
+    """Return a Markdown table of attacks, and a table of conditions with the most successful attack and the union."""
     shown = names(cross)
     numbers = [str(number) for number in range(1, len(cross.contests) + 1)]
     head = ["#", "attack", "mean", *numbers, "only", "dB", "CPU s a success"]

@@ -38,8 +38,7 @@ class Strip:
 
 
 def strips(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False) -> list[Strip]:
-    """Return the figure's lines: the true examples, then each row's reconstructions by the most successful attack at
-    `point`.
+    """Return the figure's lines: the true examples, then each row's, by its most successful attack at `point`.
 
     `runs` maps cell id to run folder. Only rows with the first row's condition and victims appear. At most eight
     victims are shown, in the readings' order, never selected by success. Rows with private data appear only if

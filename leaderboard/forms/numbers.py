@@ -32,7 +32,7 @@ def interval(ends: tuple[float, float] | None) -> str:
 
 
 def rate(asr: float | None, *, lower_bound: bool) -> str:
-    """Format the attack success rate `asr`; ≥ 68 % if it is a `lower_bound`."""
+    """Format the attack success rate `asr`; `lower_bound` True writes ≥ 68 %."""
     return ("≥ " if lower_bound and asr is not None else "") + share(asr)
 
 

@@ -36,7 +36,8 @@ def board(rows: Sequence[Row]) -> RenderableType:
 def conditions(every: Iterable[Condition], *, detail: bool = True) -> RenderableType:
     """Return a table for each condition, with each defense's success rate at each point over all attacks.
 
-    `detail` adds the interval, the best single attack with its median PSNR, and the best prior-only baseline."""
+    `detail` True adds the interval, the most successful attack with its median PSNR, and the best prior-only baseline.
+    """
     return Group(*(_condition_table(condition, detail) for condition in every))
 
 
@@ -55,7 +56,7 @@ def knowledge(rows: Iterable[KnowledgeRow]) -> RenderableType:
 def trainings(
     rows: Sequence[TrainingRow], published: Sequence[PublishedFigures] = (), *, caveats: bool = True
 ) -> RenderableType:
-    """Return a table for each data set and setting, with published figures; `caveats` adds the limits to ε."""
+    """Return a table for each data set and setting, with published figures; `caveats` True adds the limits to ε."""
     groups = grouped(rows, lambda row: f"{row.dataset} · {row.model} · {row.setting}")
     words = [f"{row.defense}: {line}" for row in rows for line in bayesian(row.bayesian)]
     words += dict.fromkeys(f"ε: {caveat}" for row in rows for caveat in row.caveats if caveats)
@@ -221,8 +222,7 @@ def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> RenderableType:
 
 
 def _black_box(worst: WorstCase | None) -> Text:
-    """Format the black-box attacks' success rate, and the median PSNR of the most successful; other columns show other
-    attacks."""
+    """Format the black-box attacks' success rate, and the median PSNR of the most successful of them."""
     if worst is None:
         return Text(NONE, style="dim")
     text = _informed(worst)
