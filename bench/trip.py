@@ -188,11 +188,11 @@ class Description(Protocol):
         (reading, *shape) is the attacked reading itself."""
 
     def with_clients(self, others: Tensors, observed: Tensors) -> Callable[[Tensors], dict[str, Tensor]]:
-        """Return a function from the first client's update, (row, *shape), to simulated readings, (row, *shape).
+        """Return a function from the first client's candidate updates, (row, *shape), to simulated readings, (row,
+        *shape).
 
         `others` are the known updates of the other clients behind the reading, (1, client - 1, *shape), empty for a
-        single client; `observed` is the reading, (1, *shape).  The result equals `sent`.
-        """
+        single client; `observed` is the reading, (1, *shape).  The result equals `sent`."""
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
         """Return log p(observed | simulated) ≤ 0, (reading,), up to a constant. None for Gaussian and Laplace noise,

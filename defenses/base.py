@@ -246,7 +246,8 @@ class Transform:
         return None
 
     def update_by_norms(self, norms: Tensors, state: State, context: Context) -> tuple[Scaling, State] | None:
-        """Return the effect of `update` on rows with these norms, and the next state; None: tensors are needed."""
+        """Return the effect of `update` on rows with these `norms`, and the next state; None if norms do not determine
+        it."""
         scaling = self.by_norms(norms, context)
         return None if scaling is None else (scaling, state)
 

@@ -59,7 +59,7 @@ class AtPoint:
     interval: tuple[float, float] | None
     """95 % interval for `asr`; None if `asr` is unknown."""
     lower_bound: bool
-    """True if more may leak: attacks failed, or no attack knew the defense."""
+    """True if more may leak: attacks crashed or diverged, or no attack knew the defense."""
     at_least_once: float | None
     """Share of examples reconstructed on at least one noise draw; None if only a single draw was attacked."""
     examples: int

@@ -161,7 +161,7 @@ class WorstCase:
 
     @property
     def cut_short(self) -> bool:
-        """Whether an attack failed on an example that no attack reconstructed."""
+        """Whether an attack crashed or diverged (`failed`) on an example that no attack reconstructed."""
         return any(not self.leaked[key] for key in self.failed)
 
     @property
@@ -172,7 +172,7 @@ class WorstCase:
 
     @property
     def lower_bound(self) -> bool:
-        """Whether more may leak: an attack failed on an unleaked example, or no attack knew the defense."""
+        """Whether more may leak: an attack crashed or diverged on an unleaked example, or none knew the defense."""
         return self.cut_short or self.plain_only
 
     @property

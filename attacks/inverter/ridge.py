@@ -14,7 +14,8 @@ WORST = 1e6  # λ at which only the mean remains
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """Linear kernel zᵀz' if `width` is 0, otherwise Gaussian kernel exp(-width · ‖z - z'‖² / median ‖z - z'‖²)."""
+    """Linear kernel zᵀz' of features z, z' if `width` is 0, else Gaussian kernel exp(-width · ‖z - z'‖² / median ‖z -
+    z'‖²), with the median over pairs of fitted rows."""
 
     width: float = 0.0
     """Width of the Gaussian kernel, without unit; 0 gives the linear kernel."""

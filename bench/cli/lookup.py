@@ -47,8 +47,8 @@ def shown_records(run: Path) -> list[Record]:
 
 
 def compact_records(run: Path, *, whole: bool = False) -> list[Record]:
-    """Return a run's records with only the fields that a board needs. Unreadable records are skipped; with `whole` they
-    raise `RecordError`."""
+    """Return a run's records with only the fields that a board needs. Unreadable records are skipped, but with `whole`
+    True they raise `RecordError`."""
     gc.disable()  # reading creates no garbage, and searching for garbage takes a quarter of the time
     try:
         return list(map(Interner(), records.records(run) if whole else shown_records(run)))

@@ -78,7 +78,7 @@ def _of_draws(trials: Sequence[_Trial], code: Code) -> Iterator[Rule]:
 
 
 def _of_rounding(trials: Sequence[_Trial], lead: int) -> Iterator[Rule]:
-    """Yield rules for a transform without draws and useful derivative, such as a sign. `lead`: leading axes."""
+    """Yield rules for a transform without draws or a useful derivative, such as a sign. `lead`: leading axes."""
     if all(_of_one_size(value, lead) for trial in trials for value in trial.output.values()):
         yield Signs(own_scale=True)
         return

@@ -47,8 +47,8 @@ def moved_by(reading: Reading, raw: Tensors, rate: float, inputs: Tensor, labels
 
 
 def best_rate(sent: Tensors, by_rate: Callable[[float], dict[str, Tensor]], declared: float) -> tuple[float, float]:
-    """Return the learning rate whose replay `by_rate(rate)` is most similar to the update `sent`, and the cosine. The
-    search starts from powers of ten and the `declared` rate."""
+    """Return the learning rate whose replay `by_rate(rate)` has the highest cosine with the update `sent`, in the worst
+    reading, and this cosine. The search starts from powers of ten and the `declared` rate."""
 
     def reached(rate: float) -> float:
         return likeness(sent, by_rate(rate)).least[0]

@@ -13,7 +13,8 @@ from bench.defenses.transforms.rows import flattened, unflattened
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceNoise(Transform):
-    """Add N(0, `deviation`²) to `count` slices, chosen by reservoir sampling (Risk-balanced algorithm 1)."""
+    """Add N(0, `deviation`²) to `count` slices (coordinate ranges), drawn by reservoir sampling (Risk-balanced
+    algorithm 1)."""
 
     random: ClassVar[bool] = True
 
