@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from bench.calibration.curve import Curve, Tried, calibrated, fitted
-from bench.calibration.ladder import FACTOR, FIRST, MOST, next_positions, position_step
+from bench.calibration.curve import Curve, Tried, calibrated, fitted, usual_slope
+from bench.calibration.ladder import FACTOR, FIRST, MOST, next_positions
 from bench.defenses.strength import Strength
 
 SEEDS, READINGS, CANDIDATES = 16, 32, 100
 CHANCE = 1 / CANDIDATES
 LEVELS = (CHANCE + 0.05, 0.20)
 STRENGTH = Strength("sigma", weak=1e-2, strong=1e2)
-STEP = position_step(STRENGTH)
+USUAL = usual_slope(STRENGTH)
 
 
 def best_decoder(sigma: float, seed_shift: float = 0.0) -> float:
@@ -39,7 +39,7 @@ def ladder(share: Callable[[float, float], float], seed: int) -> tuple[list[Trie
             hits = tuple(int(random.binomial(READINGS, share(STRENGTH.value(position), shift))) for shift in shifts)
             tried.append(Tried(position=position, hits=hits, readings=(READINGS,) * SEEDS))
         turns += 1
-        wanted = next_positions(tried, CHANCE, LEVELS, STEP)
+        wanted = next_positions(tried, CHANCE, LEVELS, STRENGTH)
     return tried, turns
 
 
@@ -59,7 +59,7 @@ def test_the_fit_finds_the_curve_that_made_the_counts(middle: float, slope: floa
     many = 10**6
     positions = tuple(np.linspace(0, 1, 33))
     tried = [Tried(position=p, hits=(round(many * float(curve.share(p))),), readings=(many,)) for p in positions]
-    found = fitted(tried, CHANCE)
+    found = fitted(tried, CHANCE, USUAL)
     assert found.middle == pytest.approx(middle, abs=2e-3)
     assert found.slope == pytest.approx(slope, rel=0.02)
     for level in LEVELS:
@@ -74,7 +74,7 @@ def test_two_calibrations_with_other_seeds_agree_and_none_is_too_weak() -> None:
         found = []
         for seed in range(8):
             tried, _ = ladder(best_decoder, seed)
-            position = calibrated(tried, CHANCE, [level])[0].position
+            position = calibrated(tried, CHANCE, [level], USUAL)[0].position
             assert position is not None and len(tried) <= MOST
             found.append(STRENGTH.value(position))
         median, truth = float(np.median(found)), true_strength(level)
@@ -87,7 +87,7 @@ def test_two_calibrations_with_other_seeds_agree_and_none_is_too_weak() -> None:
 def test_half_of_the_calibrated_strength_exceeds_the_level() -> None:
     for level in LEVELS:
         tried, _ = ladder(best_decoder, 0)
-        position = calibrated(tried, CHANCE, [level])[0].position
+        position = calibrated(tried, CHANCE, [level], USUAL)[0].position
         assert position is not None
         assert best_decoder(STRENGTH.value(position) / 2) > level
 
@@ -96,24 +96,24 @@ def test_pure_noise_meets_each_level_at_its_weakest_strength() -> None:
     """The control: nothing of an example is sent, so 1 % is named at every strength."""
     for seed in range(8):
         tried, turns = ladder(lambda sigma, shift: CHANCE, seed)
-        assert turns == 1
-        assert [each.position for each in calibrated(tried, CHANCE, LEVELS)] == [0.0, 0.0]
+        assert turns == 2
+        assert [each.position for each in calibrated(tried, CHANCE, LEVELS, USUAL)] == [0.0, 0.0]
 
 
 def test_a_defense_that_hides_nothing_reaches_no_level() -> None:
     tried, turns = ladder(lambda sigma, shift: 1.0, 0)
-    assert turns == 1
-    assert [each.position for each in calibrated(tried, CHANCE, LEVELS)] == [None, None]
+    assert turns == 2
+    assert [each.position for each in calibrated(tried, CHANCE, LEVELS, USUAL)] == [None, None]
 
 
 def test_a_leak_at_the_strongest_strength_reaches_no_level() -> None:
     tried, _ = ladder(lambda sigma, shift: max(0.4, best_decoder(sigma)), 3)
-    assert [each.position for each in calibrated(tried, CHANCE, LEVELS)] == [None, None]
+    assert [each.position for each in calibrated(tried, CHANCE, LEVELS, USUAL)] == [None, None]
 
 
 def test_the_strength_does_not_depend_on_the_order_of_the_measurements() -> None:
     tried, _ = ladder(best_decoder, 1)
-    forwards, backwards = (calibrated(each, CHANCE, [0.2])[0].position for each in (tried, tried[::-1]))
+    forwards, backwards = (calibrated(each, CHANCE, [0.2], USUAL)[0].position for each in (tried, tried[::-1]))
     assert forwards == pytest.approx(backwards, abs=1e-3)
 
 
@@ -121,7 +121,7 @@ def test_more_readings_need_less_strength() -> None:
     """The band narrows, so the strength comes nearer to the true one."""
     tried, _ = ladder(best_decoder, 2)
     few = [dataclasses.replace(each, hits=each.hits[:4], readings=each.readings[:4]) for each in tried]
-    many, fewer = (calibrated(each, CHANCE, [0.2])[0] for each in (tried, few))
+    many, fewer = (calibrated(each, CHANCE, [0.2], USUAL)[0] for each in (tried, few))
     assert many.interval[1] - many.interval[0] < fewer.interval[1] - fewer.interval[0]
 
 
@@ -129,10 +129,10 @@ def test_more_readings_need_less_strength() -> None:
 def test_a_level_out_of_range_is_refused(level: float) -> None:
     tried, _ = ladder(best_decoder, 0)
     with pytest.raises(ValueError, match="a level must lie between chance"):
-        calibrated(tried, CHANCE, [level])
+        calibrated(tried, CHANCE, [level], USUAL)
 
 
 def test_strengths_with_other_weight_seeds_are_refused() -> None:
     one = Tried(position=0.0, hits=(1, 2), readings=(4, 4))
     with pytest.raises(ValueError, match="same weight seeds"):
-        calibrated([one, dataclasses.replace(one, position=1.0, hits=(1,), readings=(4,))], 0.1, [0.2])
+        calibrated([one, dataclasses.replace(one, position=1.0, hits=(1,), readings=(4,))], 0.1, [0.2], USUAL)

@@ -7,7 +7,8 @@ The curve is the bound of a Gaussian mechanism (Balle, Cherubin & Hayes 2022) in
     p(t) = Φ(Φ⁻¹(κ) + exp(-slope · (t - middle))),  slope > 0
 
 All strengths tried so far enter the fit. A verdict per strength (pass or fail) would wander: 512 readings near a level
-have a standard deviation of 1 to 2 points.
+have a standard deviation of 1 to 2 points. Two strengths alone do not tell the slope, so the logarithm of the slope has
+a normal prior around the slope of additive noise.
 """
 
 import math
@@ -18,10 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr, ndtri
 
+from bench.defenses.strength import Strength
+
 _DRAWS = 200  # bootstrap draws of weight seeds
 _BAND = 0.95  # one-sided
 _MIDDLES, _SLOPES = (-2.0, 3.0), (0.5, 2000.0)  # ranges of the fit
 _COARSE = (121, 25)  # grid points of the first search: middles, slopes
+_PRIOR = 1.0  # standard deviation of the logarithm of the slope
 _FINE, _ZOOMS, _ZOOM = 9, 14, 0.6  # grid points of a later search per parameter; searches; ratio of widths
 
 Array = NDArray[np.float64]
@@ -73,47 +77,58 @@ class Calibrated:
     level: float
     """Largest permitted share of named examples."""
     position: float | None
-    """Position where the curve's one-sided 95 % upper band meets the level; None: no position in the range does."""
+    """Position where the curve's one-sided 95 % upper band meets the level; None: no position in the range does, or no
+    strength was tried at which the share meets the level."""
     fitted: float
     """Position where the fitted curve meets the level, possibly outside [0, 1]."""
     interval: tuple[float, float]
     """5 % and 95 % quantile of `fitted` over resampled weight seeds."""
 
 
-def fitted(tried: Sequence[Tried], chance: float) -> Curve:
-    """Return the curve of greatest likelihood for binomial counts at each strength; `chance` is κ."""
+def usual_slope(strength: Strength) -> float:
+    """Return the slope of additive noise: the bound's shift is inverse to the noise's deviation, and a strength is a
+    deviation or a variance (half the slope); between the two.
+    """
+    return abs(math.log(strength.scaled(strength.strong) / strength.scaled(strength.weak))) / math.sqrt(2)
+
+
+def fitted(tried: Sequence[Tried], chance: float, usual: float) -> Curve:
+    """Return the likeliest curve for binomial counts at each strength.  `chance` is κ, `usual` the prior's slope."""
     hits, readings = _counts(tried)
-    return _fit(_positions(tried), hits.sum(0)[None], readings.sum(0)[None], chance)[0]
+    return _fit(_positions(tried), hits.sum(0)[None], readings.sum(0)[None], chance, usual)[0]
 
 
-def calibrated(tried: Sequence[Tried], chance: float, levels: Sequence[float], seed: int = 0) -> tuple[Calibrated, ...]:
+def calibrated(
+    tried: Sequence[Tried], chance: float, levels: Sequence[float], usual: float, seed: int = 0
+) -> tuple[Calibrated, ...]:
     """Return for each of `levels` the weakest position in [0, 1] whose upper band is at most the level.
 
     The band is the 95 % quantile, position by position, of curves fitted to resampled weight seeds (the clusters).  Its
-    random numbers depend on `seed` only.  Raises `ValueError` if strengths have different weight seeds, or if a level
-    is not above chance.
+    random numbers depend on `seed` only.  `chance` is κ, `usual` the prior's slope.  Raises `ValueError` if strengths
+    have different weight seeds, or if a level is not above chance.
     """
     for level in levels:
         if not chance < level < 1:
             raise ValueError(f"a level must lie between chance ({chance:.3g}) and 1, got {level:.3g}")
     if len({each.readings for each in tried}) != 1:
         raise ValueError("each strength needs the same weight seeds and readings")
-    best, curves = fitted(tried, chance), _resampled(tried, chance, seed)
+    best, curves = fitted(tried, chance, usual), _resampled(tried, chance, usual, seed)
+    least = min(each.share for each in tried)
     found = []
     for level in levels:
         low, high = np.quantile([curve.position(level) for curve in curves], (1 - _BAND, _BAND), method="nearest")
         # The share falls with the position, so the 95 % quantile of curves meets the level where that of positions is.
-        position = None if high > 1 else max(0.0, float(high))
+        position = None if high > 1 or least > level else max(0.0, float(high))
         found.append(
             Calibrated(level=level, position=position, fitted=best.position(level), interval=(float(low), float(high)))
         )
     return tuple(found)
 
 
-def _resampled(tried: Sequence[Tried], chance: float, seed: int) -> list[Curve]:
+def _resampled(tried: Sequence[Tried], chance: float, usual: float, seed: int) -> list[Curve]:
     hits, readings = _counts(tried)
     chosen = np.random.default_rng(seed).integers(len(hits), size=(_DRAWS, len(hits)))
-    return _fit(_positions(tried), hits[chosen].sum(1), readings[chosen].sum(1), chance)
+    return _fit(_positions(tried), hits[chosen].sum(1), readings[chosen].sum(1), chance, usual)
 
 
 def _positions(tried: Sequence[Tried]) -> Array:
@@ -127,29 +142,30 @@ def _counts(tried: Sequence[Tried]) -> tuple[Array, Array]:
     ).T
 
 
-def _fit(positions: Array, hits: Array, readings: Array, chance: float) -> list[Curve]:
-    """Return the curve of greatest likelihood for each draw; counts are (draw, strength).  A grid, then finer grids
+def _fit(positions: Array, hits: Array, readings: Array, chance: float, usual: float) -> list[Curve]:
+    """Return the likeliest curve for each draw; counts are (draw, strength).  A grid, then finer grids
     around the best point: the likelihood may have a flat top, where gradients fail.
     """
     middles = np.linspace(*_MIDDLES, _COARSE[0])
     slopes = np.linspace(*np.log(_SLOPES), _COARSE[1])
     grid = np.stack(np.meshgrid(middles, slopes, indexing="ij"), -1).reshape(1, -1, 2)
-    best = _best(grid, positions, hits, readings, chance)
+    best = _best(grid, positions, hits, readings, chance, usual)
     width = np.array([middles[1] - middles[0], slopes[1] - slopes[0]])
     steps = np.linspace(-1, 1, _FINE)
     around = np.stack(np.meshgrid(steps, steps, indexing="ij"), -1).reshape(1, -1, 2)
     for _ in range(_ZOOMS):
         grid = best[:, None] + around * width
-        best = _best(grid, positions, hits, readings, chance)
+        best = _best(grid, positions, hits, readings, chance, usual)
         width = _ZOOM * width
     return [Curve(middle=float(middle), slope=math.exp(slope), chance=chance) for middle, slope in best]
 
 
-def _best(grid: Array, positions: Array, hits: Array, readings: Array, chance: float) -> Array:
-    """Return for each draw the grid point of greatest likelihood, (draw, 2); `grid` is (draw or 1, point, 2)."""
+def _best(grid: Array, positions: Array, hits: Array, readings: Array, chance: float, usual: float) -> Array:
+    """Return for each draw the likeliest grid point, (draw, 2); `grid` is (draw or 1, point, 2)."""
     quantile = ndtri(chance) + _shift(positions, grid[..., :1], np.exp(grid[..., 1:]))
     named, other = log_ndtr(quantile), log_ndtr(-quantile)  # (draw or 1, point, strength)
     total = (named * hits[:, None] + other * (readings - hits)[:, None]).sum(-1)
+    total = total - ((grid[..., 1] - math.log(usual)) / _PRIOR) ** 2 / 2
     rows = np.arange(len(hits))
     return np.broadcast_to(grid, (len(hits), *grid.shape[1:]))[rows, total.argmax(1)]
 

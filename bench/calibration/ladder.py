@@ -1,12 +1,12 @@
 """The next strengths to try, from the strengths tried so far."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from bench.calibration.curve import Calibrated, Tried, calibrated
+from bench.calibration.curve import Calibrated, Tried, calibrated, usual_slope
 from bench.defenses.strength import Strength
 
-FIRST = (0.0, 0.25, 0.5, 0.75, 1.0)
+FIRST = (0.25, 0.5, 0.75)
 MOST = 10  # strengths per listener
 FACTOR = 1.25  # between the ends of a strength's interval, at most
 _SAME = 1e-3  # positions closer together are one
@@ -18,33 +18,36 @@ def position_step(strength: Strength) -> float:
     return math.log(FACTOR) / decades
 
 
-def settled(result: Calibrated, tried: Sequence[Tried], step: float) -> bool:
-    """Return whether a level needs no further strength: the interval is narrow and a strength inside was tried, or the
-    strongest strength exceeds the level, or the weakest meets the level.  `step` is the widest interval, in position.
+def next_positions(
+    tried: Sequence[Tried], chance: float, levels: Sequence[float], strength: Strength
+) -> tuple[float, ...]:
+    """Return the positions of `strength` to try next for these levels; empty if none is needed, or `MOST` were tried.
+
+    A level needs a strength above and a strength at or below (the ends of the range come first), then strengths where
+    the band meets the level, until the interval is narrower than `FACTOR`.  `chance` is κ, the share that a blind guess
+    names.
     """
+    step = position_step(strength)
     shares = {each.position: each.share for each in tried}
-    if result.position is None:
-        return max(shares) >= 1 and shares[max(shares)] > result.level
-    if result.position <= min(shares):
-        return True
-    low, high = result.interval
-    near = any(abs(position - result.position) <= step for position in shares)
-    return near and high - low <= step
-
-
-def next_positions(tried: Sequence[Tried], chance: float, levels: Sequence[float], step: float) -> tuple[float, ...]:
-    """Return the positions to try next for these levels; empty if all levels are settled, or `MOST` were tried.
-
-    `chance` is κ, the share that a blind guess names; `step` is the widest interval of a settled strength, in position.
-    """
-    positions = {each.position for each in tried}
     wanted: list[float] = []
-    for result in calibrated(tried, chance, levels):
-        if settled(result, tried, step):
-            continue
-        target = min(1.0, max(0.0, result.fitted if result.position is None else result.position))
-        wanted.append(_apart(target, positions | set(wanted), step))
-    return tuple(each for each in wanted if each not in positions)[: max(0, MOST - len(positions))]
+    for result in calibrated(tried, chance, levels, usual_slope(strength)):
+        target = _target(result, shares, step)
+        if target is not None:
+            wanted.append(_apart(target, {*shares, *wanted}, step))
+    new = dict.fromkeys(each for each in wanted if each not in shares)
+    return tuple(new)[: max(0, MOST - len(shares))]
+
+
+def _target(result: Calibrated, shares: Mapping[float, float], step: float) -> float | None:
+    """Return the position to try for a level, given position → share of the tried strengths; None: nothing to try."""
+    if min(shares.values()) > result.level:
+        return None if 1.0 in shares else 1.0
+    if max(shares.values()) <= result.level:
+        return None if 0.0 in shares else 0.0
+    low, high = result.interval
+    at = min(1.0, max(0.0, result.fitted if result.position is None else result.position))
+    near = any(abs(position - at) <= step for position in shares)
+    return None if near and high - low <= step else at
 
 
 def _apart(target: float, positions: set[float], step: float) -> float:

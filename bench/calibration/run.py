@@ -7,8 +7,8 @@ so that an interrupted calibration goes on where it stopped.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bench.calibration.curve import Calibrated, Tried, calibrated
-from bench.calibration.ladder import FIRST, next_positions, position_step
+from bench.calibration.curve import Calibrated, Tried, calibrated, usual_slope
+from bench.calibration.ladder import FIRST, next_positions
 from bench.calibration.measure import (
     SCORING,
     TUNING,
@@ -22,6 +22,7 @@ from bench.calibration.measure import (
 )
 from bench.cell import Entry, TrainingCell
 from bench.defenses.base import Defense
+from bench.defenses.strength import Strength
 from bench.matrix.expand import FactsOf, PlannedCell
 from bench.matrix.read import Matrix
 from bench.points import POINTS, Stage
@@ -54,6 +55,8 @@ class Listener:
     """Later points that show the same reading."""
     defense: Entry
     """The family, with all parameters but the strength's."""
+    strength: Strength | None
+    """The family's strength; None: a family without a strength."""
     strengths: dict[float | None, tuple[Record, ...]] = field(default_factory=dict)
     """Position of a strength → tuning records; the key None: a family without a strength."""
     calibrated: dict[str, Calibrated] = field(default_factory=dict)
@@ -104,39 +107,38 @@ def calibrate(
     """Return each family's measurements at each of its points (`listening_points`); the cells of all families run
     together, turn by turn.  `facts` returns a data set's properties; `say` gets a line per turn.
     """
-    open_: list[tuple[Listener, float | None]] = []
+    open_: list[Listener] = []
     for entry, defense, points in families:
         declared = type(defense).strength
-        step = None if declared is None else position_step(declared)
-        open_ += [(Listener(point=point, also=also, defense=entry), step) for point, also in points.items()]
-    done = tuple(listener for listener, _ in open_)
+        open_ += [Listener(point=point, also=also, defense=entry, strength=declared) for point, also in points.items()]
+    done = tuple(open_)
     turn = 0
     while open_:
-        wanted = [(listener, position) for listener, step in open_ for position in _wanted(listener, step)]
+        wanted = [(listener, position) for listener in open_ for position in _wanted(listener)]
         turn += 1
         if wanted:
             say(f"turn {turn}: {len(wanted)} strengths")
             _measure(matrix, federation, wanted, facts, run)
-        open_ = [(listener, step) for listener, step in open_ if any(each is listener for each, _ in wanted)]
+        open_ = [listener for listener in open_ if any(each is listener for each, _ in wanted)]
     for listener in done:
         counts = listener.tried
-        if listener.absent is None and len(counts) >= 2:
+        if listener.absent is None and listener.strength is not None:
             chance = listener.chance
             wanted_levels = levels(chance)
-            found = calibrated(counts, chance, tuple(wanted_levels.values()))
+            found = calibrated(counts, chance, tuple(wanted_levels.values()), usual_slope(listener.strength))
             listener.calibrated = dict(zip(wanted_levels, found, strict=True))
     return done
 
 
-def _wanted(listener: Listener, step: float | None) -> tuple[float | None, ...]:
+def _wanted(listener: Listener) -> tuple[float | None, ...]:
     if listener.absent is not None:
         return ()
-    if step is None:
+    if listener.strength is None:
         return () if listener.strengths else (None,)
     if not listener.strengths:
         return FIRST
     chance = listener.chance
-    return next_positions(listener.tried, chance, tuple(levels(chance).values()), step)
+    return next_positions(listener.tried, chance, tuple(levels(chance).values()), listener.strength)
 
 
 def _measure(
