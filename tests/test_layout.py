@@ -68,7 +68,7 @@ OWNERS = {
     "torchvision": "bench.scoring.lpips_metric bench.datasets.aptos",
     "pooch": "bench.datasets.fetch",
     "dp_accounting": "bench.defenses.accounting.pld",
-    "altair": "bench.leaderboard.forms.charts",
+    "altair": "bench.leaderboard.forms.charts bench.leaderboard.forms.frontier",
     "vl_convert": "bench.leaderboard.forms.charts",
     "jinja2": "bench.leaderboard.forms.page",
     "distributed": "bench.sweep.cluster",

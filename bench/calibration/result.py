@@ -1,132 +1,15 @@
-"""A calibration's result as a value: for each family and listener the curve, the strengths and the figures there."""
+"""A calibration's result: for each family and listener the curve, the calibrated strengths and the figures there."""
 
-import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
-from pydantic import ConfigDict, TypeAdapter
 
 from bench.calibration.measure import accuracy_of, tried
 from bench.calibration.run import Listener, Scored
 from bench.ceilings.by_epsilon import ceiling
 from bench.cell import Entry
 from bench.defenses.strength import Strength
-from bench.record.files import write_atomically
 from bench.record.schema import Record
+from bench.record.tradeoff import AtLevel, Named, Row
 from bench.scoring.intervals import clustered_share
-
-FILE = "tradeoff.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
-    """The share of named examples at a strength."""
-
-    value: float | None
-    """The strength: the parameter's value; None for a family without a strength."""
-    share: float
-    """Share of named examples."""
-    hits: tuple[int, ...]
-    """Named examples per weight seed."""
-    readings: tuple[int, ...]
-    """Readings per weight seed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtLevel:
-    """A defense's figures at the strength calibrated for a level."""
-
-    level: str
-    """Name of the level, or `point` for a family without a strength."""
-    most: float | None
-    """Largest share of named examples that the level permits."""
-    value: float | None
-    """The strength; None for a family without a strength."""
-    interval: tuple[float, float] | None
-    """5 % and 95 % quantile of the strength at which the fitted curve meets the level."""
-    share: float
-    """Share of named scoring examples."""
-    low: float
-    """Lower end of the share's 95 % interval, over weight seeds."""
-    high: float
-    """Upper end of the share's 95 % interval."""
-    accuracies: tuple[float, ...]
-    """Test accuracy after the training, per seed; 0 for a diverged training."""
-    rate: float
-    """Learning rate of these trainings, the best of the grid."""
-    epsilon: float | None
-    """ε of a reading at the listener's point; None: no ε is proved."""
-    ceiling: float | None
-    """Largest share which any attacker can name, by ε; None: no ε is proved."""
-    released: float | None
-    """Valid ε of the released models after the training; None: no ε is proved."""
-    released_of: str | None
-    """Protected unit and neighbours of `released`, in words."""
-
-    @property
-    def accuracy(self) -> float:
-        """Mean test accuracy over seeds."""
-        return statistics.fmean(self.accuracies)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A family for one listener."""
-
-    dataset: str
-    """Name of the data set."""
-    model: str
-    """Name of the model."""
-    point: str
-    """Interception point."""
-    also: tuple[str, ...]
-    """Later points that show the same reading."""
-    family: str
-    """Name of the defense with the parameters that stay fixed."""
-    parameter: str | None
-    """The strength's parameter; None: a family without a strength."""
-    chance: float | None
-    """κ, the share which a blind guess names; None without figures."""
-    curve: tuple[Named, ...]
-    """Tuning figures, from weak to strong."""
-    at_levels: tuple[AtLevel, ...]
-    """Figures at each level that the family reaches, with accuracy."""
-    missed: tuple[str, ...]
-    """Levels that no strength in the declared range reaches."""
-    absent: str | None = None
-    """Reason for a row without figures."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tradeoff:
-    """A calibration's result."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
-
-    code: str | None
-    """Fingerprint of the bench's code that made the records."""
-    machine: str | None
-    """Processor of the machine."""
-    undefended: dict[str, tuple[float, ...]]
-    """Data set and model → undefended test accuracies, per seed."""
-    rows: tuple[Row, ...]
-    """Families, each for every listener whose reading it changes."""
-
-
-_TRADEOFF = TypeAdapter(Tradeoff)
-
-
-def write(run: Path, result: Tradeoff) -> Path:
-    """Write the result into the run folder, and return the file."""
-    path = run / FILE
-    write_atomically(path, _TRADEOFF.dump_json(result, indent=1) + b"\n")
-    return path
-
-
-def read(path: Path) -> Tradeoff:
-    """Read a result; raises pydantic's `ValidationError` for other content."""
-    return _TRADEOFF.validate_json(path.read_bytes(), strict=False)
 
 
 def row(

@@ -27,13 +27,11 @@ from bench.matrix.expand import FactsOf, PlannedCell
 from bench.matrix.read import Matrix
 from bench.points import POINTS, Stage
 from bench.record.schema import Record
+from bench.record.tradeoff import LEVELS, permitted
 
 # Runs cells that have no valid record yet, and returns cell id → record for all.
 Runner = Callable[[Sequence[PlannedCell]], Mapping[str, Record]]
 
-ABOVE_CHANCE = 0.05  # L1: named at most this much above chance
-MOST_NAMED = 0.20  # L2: named at most
-HALF = "half"  # half of the examples named: a point of the picture, no level of a board
 SELECTED = 0  # seed of the trainings that choose the learning rate
 SCORED = (1, 2, 3)  # seeds of the trainings whose accuracy counts
 _FINALISTS = 2
@@ -41,8 +39,9 @@ _SHORT = 3  # the first trainings take a third of the rounds
 
 
 def levels(chance: float) -> dict[str, float]:
-    """Return the largest permitted shares of named examples, for a chance κ: level → share."""
-    return {"L1": chance + ABOVE_CHANCE, "L2": MOST_NAMED, HALF: 0.5}
+    """Return the largest permitted shares of named examples by level, for a blind guess's share `chance`.  At the level
+    `half`, a point of the picture, half of the examples are named."""
+    return {level: permitted(level, chance) for level in (*LEVELS, "half")}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -138,7 +137,8 @@ def _wanted(listener: Listener) -> tuple[float | None, ...]:
     if not listener.strengths:
         return FIRST
     chance = listener.chance
-    return next_positions(listener.tried, chance, tuple(levels(chance).values()), listener.strength)
+    wanted = tuple(permitted(level, chance) for level in LEVELS)  # `half` needs no precision
+    return next_positions(listener.tried, chance, wanted, listener.strength)
 
 
 def _measure(

@@ -49,8 +49,8 @@ def command(
     bench calibrate --defense gaussian:at=client,prune:at=client
     bench calibrate --plugin my_defense.py --defense round-off
     """
-    from bench.calibration import result as results
-    from bench.cli import calibrating
+    from bench.cli import advise, calibrating
+    from bench.record import tradeoff as results
 
     tradeoff = calibrating.run(
         defenses,
@@ -66,5 +66,6 @@ def command(
     if as_json:
         click.echo(path.read_text("utf-8"), nl=False)
         return
-    calibrating.show(tradeoff)
-    click.echo(f"\nwritten to {path}")
+    for listener in dict.fromkeys(advise.listeners(tradeoff)):
+        advise.show(tradeoff, listener, "L1")
+    click.echo(f"written to {path}; `bench advise {out}` compares it with the shipped figures")

@@ -8,9 +8,8 @@ from pathlib import Path
 from bench.answer.context import RunContext
 from bench.calibration import run as calibration
 from bench.calibration.measure import accuracy_of, federations
-from bench.calibration.result import Row, Tradeoff, family_name, row
+from bench.calibration.result import family_name, row
 from bench.cell import Entry, Federated
-from bench.cli import common
 from bench.contracts.base import ContractBroken, ContractSkipped
 from bench.contracts.strength import strength
 from bench.defenses.base import Defense, Setting
@@ -23,6 +22,8 @@ from bench.points import Stage
 from bench.record import store as records
 from bench.record.folder import locked
 from bench.record.schema import Record
+from bench.record.tradeoff import Row, Tradeoff
+from bench.record.tradeoff import federation as federation_key
 from bench.registry import entries as registry
 from bench.sweep.plan import Resolver, schedule
 from bench.sweep.pool import WorkerPool
@@ -57,7 +58,7 @@ def run(
     with locked(out), closing(ProcessPool(context, jobs=workers, plugins=plugins)) as pool:
         execute = partial(_execute, resolver=resolver, context=context, pool=pool, say=say)
         for federation in federations(matrix):
-            where = f"{federation.dataset} · {federation.model}"
+            where = federation_key(federation.dataset, federation.model)
             say(f"{where}: {', '.join(entry.name for entry, _ in families)}")
             setting = _setting(federation.trainings[0]["federated"])
             planned = [
@@ -158,31 +159,3 @@ def _line(listener: calibration.Listener) -> str:
         for name, each in listener.calibrated.items()
     )
     return f"  {listener.defense.name} at {listener.point}: {shares}; {found}"
-
-
-def show(tradeoff: Tradeoff) -> None:
-    """Print a line for each family, listener and level."""
-    lines = []
-    for each in tradeoff.rows:
-        undefended = tradeoff.undefended[f"{each.dataset} · {each.model}"]
-        for at in each.at_levels:
-            kept = at.accuracy / (sum(undefended) / len(undefended))
-            lines.append(
-                (
-                    each.point,
-                    each.family,
-                    at.level,
-                    "–" if at.value is None else f"{each.parameter} = {at.value:.3g}",
-                    f"{at.share:.1%} [{at.low:.1%}, {at.high:.1%}]",
-                    "–" if at.ceiling is None else f"≤ {at.ceiling:.1%}",
-                    f"{at.accuracy:.1%} ({kept:.0%} kept)",
-                    "–" if at.released is None else f"{at.released:.3g}",
-                )
-            )
-        if each.absent is not None:
-            lines.append((each.point, each.family, "–", each.absent, "", "", "", ""))
-        lines += [(each.point, each.family, level, "not reached", "", "", "", "") for level in each.missed]
-    heads = ("point", "family", "level", "strength", "named", "any attacker", "accuracy", "ε")
-    common.print_table(
-        heads, sorted(lines, key=lambda line: (line[0], line[2], (line[6] and -float(line[6].partition("%")[0])) or 0))
-    )

@@ -15,6 +15,7 @@ _COMMANDS = {
     "run": ("bench.cli.run", "Run a matrix: attacks × defenses × data sets × interception points."),
     "status": ("bench.cli.status", "Say how far a run is, from another terminal or machine."),
     "calibrate": ("bench.cli.calibrate", "Find the strength of a defense that hides examples, and the accuracy there."),
+    "advise": ("bench.cli.advise", "Say which defense hides examples from a listener, at which accuracy."),
     "merge": ("bench.cli.merge", "Put the records of several run folders together."),
     "list": ("bench.cli.list", "List what is registered: attacks, defenses, data sets, models."),
     "describe": ("bench.cli.describe", "Show one entry: parameters, defaults, units, reference."),

@@ -49,6 +49,12 @@ def library() -> str:
     return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version)
 
 
+def chart_to_svg(spec: Mapping[str, Any]) -> str:
+    """Convert a Vega-Lite specification with data to an SVG."""
+    made: str = vl_convert.vegalite_to_svg(dict(spec))
+    return made
+
+
 def svg_to_pdf(svg: str) -> bytes:
     """Convert an SVG to a PDF page with the same size; text stays text."""
     made: bytes = vl_convert.svg_to_pdf(svg)

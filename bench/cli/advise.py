@@ -1,0 +1,131 @@
+"""`bench advise`: families of defenses that hide examples from a listener, with strength, accuracy and proof."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bench.cli import common
+
+if TYPE_CHECKING:
+    from bench.leaderboard.tradeoff import Standing
+    from bench.record.tradeoff import Tradeoff
+
+_LISTENERS = ("inside", "client", "server", "mean")
+
+
+@click.command()
+@click.argument("runs", nargs=-1, type=common.PATH)
+@click.option("--listener", type=click.Choice(_LISTENERS), default="server", show_default=True, help="Who reads along.")
+@click.option(
+    "--accuracy-loss",
+    "loss",
+    type=click.FloatRange(0, 100),
+    metavar="POINTS",
+    help="Only families that lose at most this, in points of the undefended accuracy.",
+)
+@click.option("--level", type=click.Choice(["L1", "L2"]), default="L1", show_default=True, help="Of recognition.")
+@click.option("--picture", type=common.PATH, help="Draw accuracy against named examples: .svg or .png.")
+@common.json_flag
+def command(
+    runs: tuple[Path, ...], listener: str, loss: float | None, level: str, picture: Path | None, as_json: bool
+) -> None:
+    """Say which defense hides examples from LISTENER, at which strength, at what accuracy.
+
+    L1: an attacker who knows the defense, the label and all other examples names at most chance + 5 points of the
+    examples; L2: at most 20 %.  RUNS are folders of `bench calibrate`, beside the shipped figures.
+
+    \b
+    bench advise --listener server --accuracy-loss 3
+    bench advise runs/tradeoff --listener mean --picture tradeoff.svg
+    """
+    from bench.errors import BenchError
+    from bench.leaderboard import tradeoff as board
+    from bench.leaderboard.forms import frontier
+    from bench.record import tradeoff as values
+    from bench.reference.store import FOLDER
+
+    shipped = FOLDER / values.FILE
+    paths = ((shipped,) if shipped.is_file() else ()) + runs
+    if not paths:
+        raise BenchError("no figures are shipped yet; `bench calibrate --defense NAME` makes some")
+    found = values.joined([values.read(path) for path in paths])
+    if as_json:
+        common.print_json(_json(found, board.listener_of(listener)))
+    else:
+        show(found, listener, level, loss)
+    if picture is not None:
+        frontier.save(found, board.listener_of(listener), picture)
+        click.echo(f"drawn: {picture}", err=as_json)
+
+
+def listeners(found: "Tradeoff") -> Iterator[str]:
+    """Yield the names of listeners for which the trade-off `found` has a family, from inside the client outwards."""
+    from bench.leaderboard import tradeoff as board
+
+    for name, (point, _) in board.LISTENERS.items():
+        if any(point in (row.point, *row.also) for row in found.rows):
+            yield name
+
+
+def show(found: "Tradeoff", listener: str, level: str, loss: float | None = None) -> None:
+    """Print a table for each federation of the trade-off `found`, for `listener` and `level`, and the findings; `loss`:
+    the largest accuracy loss in points (None: all families)."""
+    from bench.leaderboard import tradeoff as board
+    from bench.record.tradeoff import federation
+
+    point, meaning = board.LISTENERS[listener]
+    click.echo(f"listener {listener} ({point}): {meaning}")
+    for (dataset, model), ranked in board.standings(found, point).items():
+        undefended = found.undefended[federation(dataset, model)]
+        click.echo(f"\n{dataset} · {model}: undefended accuracy {sum(undefended) / len(undefended):.1%}")
+        chosen = ranked if loss is None else board.advised(ranked, level, loss)
+        if chosen:
+            heads = ("rank", "family", f"strength at {level}", "accuracy kept", "named", "any attacker", "ε")
+            common.print_table(heads, [_line(each, level) for each in chosen])
+        else:
+            click.echo(f"no family reaches {level} with a loss of at most {loss:g} points")
+    for row in found.rows:
+        if row.absent is not None and point in (row.point, *row.also):
+            click.echo(f"\n{row.family}: {row.absent}")
+    click.echo("")
+    for line in board.findings(found, point):
+        click.echo(line)
+    click.echo("")
+
+
+def _line(each: "Standing", level: str) -> tuple[str, ...]:
+    from bench.leaderboard import tradeoff as board
+
+    at = each.at.get(level)
+    if at is None:
+        return ("·", each.row.family, "no useful strength", "", "", "", "")
+    return (
+        str(each.rank),
+        each.row.family,
+        board.strength(each.row, at),
+        f"{each.kept[level]:.1%}",
+        f"{at.share:.1%} [{at.low:.1%}, {at.high:.1%}]",
+        "–" if at.ceiling is None else f"{'✓ ' if at.proved else ''}≤ {at.ceiling:.1%}",
+        "–" if at.released is None else f"{at.released:.3g}",
+    )
+
+
+def _json(found: "Tradeoff", point: str) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from bench.leaderboard import tradeoff as board
+    from bench.record.tradeoff import federation
+
+    return {
+        federation(dataset, model): [
+            {
+                "family": each.row.family,
+                "rank": each.rank,
+                "levels": {name: {**asdict(at), "kept": each.kept[name]} for name, at in each.at.items()},
+            }
+            for each in ranked
+        ]
+        for (dataset, model), ranked in board.standings(found, point).items()
+    }

@@ -1,0 +1,172 @@
+"""Trade-offs: for each family of defenses and listener, the shares of named examples by strength, and the accuracy at
+the strengths calibrated for levels.  `bench calibrate` makes a trade-off."""
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from bench.errors import RecordError
+from bench.record.files import write_atomically
+
+FILE = "tradeoff.json"
+LEVELS = ("L1", "L2")  # levels of a board, the strictest first
+
+_STRICT = {"extra": "forbid", "allow_inf_nan": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """The share of named examples at a strength."""
+
+    __pydantic_config__ = _STRICT
+    value: float | None
+    """The strength: the parameter's value; None for a family without a strength."""
+    share: float
+    """Share of named examples."""
+    hits: tuple[int, ...]
+    """Named examples per weight seed."""
+    readings: tuple[int, ...]
+    """Readings per weight seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtLevel:
+    """A defense's figures at the strength calibrated for a level."""
+
+    __pydantic_config__ = _STRICT
+    level: str
+    """Name of the level; `half`: half of the examples are named; `point`: a family without a strength."""
+    most: float | None
+    """Largest share of named examples that the level permits; None for a family without a strength."""
+    value: float | None
+    """The strength; None for a family without a strength."""
+    interval: tuple[float, float] | None
+    """5 % and 95 % quantile of the strength at which the fitted curve meets the level; None without a strength."""
+    share: float
+    """Share of named examples among the scoring victims."""
+    low: float
+    """Lower end of the share's 95 % interval over weight seeds."""
+    high: float
+    """Upper end of the share's 95 % interval."""
+    accuracies: tuple[float, ...]
+    """Test accuracy after the training, per seed; 0 for a diverged training."""
+    rate: float
+    """Learning rate of these trainings, the best of the grid."""
+    epsilon: float | None
+    """ε of a reading for this listener; None: no ε is proved."""
+    ceiling: float | None
+    """Largest share that any attacker can name in one reading, by ε; None: no ε is proved."""
+    released: float | None
+    """Valid ε of the released models after the training; None: no ε is proved."""
+    released_of: str | None
+    """Protected unit and neighbours of `released`, in words; None without `released`."""
+
+    @property
+    def accuracy(self) -> float:
+        """Mean test accuracy over seeds."""
+        return statistics.fmean(self.accuracies)
+
+    @property
+    def proved(self) -> bool:
+        """Whether ε proves the level for any attacker."""
+        return self.ceiling is not None and self.most is not None and self.ceiling <= self.most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A family for one listener."""
+
+    __pydantic_config__ = _STRICT
+    dataset: str
+    """Name of the data set."""
+    model: str
+    """Name of the model."""
+    point: str
+    """Interception point."""
+    also: tuple[str, ...]
+    """Later points that show the same reading."""
+    family: str
+    """Name of the defense with the parameters that stay fixed."""
+    parameter: str | None
+    """The strength's parameter; None: a family without a strength."""
+    chance: float | None
+    """κ, the share which a blind guess names; None without figures."""
+    curve: tuple[Named, ...]
+    """Shares of named examples among the tuning victims, from weak to strong."""
+    at_levels: tuple[AtLevel, ...]
+    """Figures at each level that the family reaches, with accuracy."""
+    missed: tuple[str, ...]
+    """Levels that no strength in the declared range reaches."""
+    absent: str | None = None
+    """Reason for a row without figures; None: the row has figures."""
+
+    def at(self, level: str) -> AtLevel | None:
+        """Return the figures at `level`, or None; a family without a strength meets each level above its share."""
+        found = next((each for each in self.at_levels if each.level == level), None)
+        if found is not None or self.chance is None:
+            return found
+        most = permitted(level, self.chance)
+        return next((each for each in self.at_levels if each.level == "point" and each.high <= most), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tradeoff:
+    """A calibration's result."""
+
+    __pydantic_config__ = _STRICT
+    code: str | None
+    """Fingerprint of the bench's code that made the records; None: unknown."""
+    machine: str | None
+    """Processor of the machine; None: unknown."""
+    undefended: dict[str, tuple[float, ...]]
+    """Data set and model → undefended test accuracies, per seed."""
+    rows: tuple[Row, ...]
+    """Families, each for every listener whose reading it changes."""
+
+    def kept(self, row: Row, at: AtLevel) -> float:
+        """Return the share of the undefended accuracy that remains, for figures `at` of a family's `row`."""
+        return at.accuracy / statistics.fmean(self.undefended[federation(row.dataset, row.model)])
+
+
+_TRADEOFF = TypeAdapter(Tradeoff)
+
+
+def federation(dataset: str, model: str) -> str:
+    """Return the key of a federation in `Tradeoff.undefended`, from the names of `dataset` and `model`."""
+    return f"{dataset} · {model}"
+
+
+def permitted(level: str, chance: float) -> float:
+    """Return the largest share of named examples at `level` (L1, L2 or half), for a blind guess's share `chance`."""
+    return {"L1": chance + 0.05, "L2": 0.20, "half": 0.5}[level]
+
+
+def write(run: Path, result: Tradeoff) -> Path:
+    """Write the `result` into the folder `run`, and return the file."""
+    path = run / FILE
+    write_atomically(path, _TRADEOFF.dump_json(result, indent=1) + b"\n")
+    return path
+
+
+def read(path: Path) -> Tradeoff:
+    """Read a trade-off from the file `path`, or from the file in the run folder `path`; raises `RecordError` for a
+    missing file or other content."""
+    path = path / FILE if path.is_dir() else path
+    try:
+        return _TRADEOFF.validate_json(path.read_bytes())
+    except OSError as error:
+        raise RecordError(f"{path}: {error.strerror}; `bench calibrate` makes a trade-off") from None
+    except ValidationError as error:
+        raise RecordError(f"{path}: no trade-off ({error.error_count()} faults); `bench calibrate` makes one") from None
+
+
+def joined(results: Iterable[Tradeoff]) -> Tradeoff:
+    """Return one trade-off with the rows of all `results`, a later row in place of an earlier row of the same family,
+    federation and point."""
+    first, *others = results
+    rows = {(row.dataset, row.model, row.point, row.family): row for each in (first, *others) for row in each.rows}
+    undefended = {key: value for each in (first, *others) for key, value in each.undefended.items()}
+    return Tradeoff(code=first.code, machine=first.machine, undefended=undefended, rows=tuple(rows.values()))

@@ -1,0 +1,115 @@
+"""Standings by accuracy at equal leakage: for a listener, the families that hide examples, the most accurate first."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bench.errors import BenchError
+from bench.record.tradeoff import LEVELS, AtLevel, Row, Tradeoff
+
+# name on the command line → (interception point, meaning)
+LISTENERS = {
+    "inside": ("type-2", "inside the client: the gradient of one example"),
+    "client": ("type-1", "the update that leaves the client"),
+    "server": ("type-0", "the update at the server"),
+    "mean": ("aggregate", "the mean of the clients of a round"),
+}
+USEFUL = 0.5  # least share of the undefended accuracy that counts as reaching a level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A family's place on the board of one listener and one federation."""
+
+    row: Row
+    """The family's figures."""
+    rank: int | None
+    """Rank from 1, by accuracy at L1, then at L2; None: the family reaches no level with a useful accuracy."""
+    at: dict[str, AtLevel]
+    """Level → figures, for levels that the family reaches with a useful accuracy."""
+    kept: dict[str, float]
+    """Level → share of the undefended accuracy that remains."""
+
+
+def listener_of(name: str) -> str:
+    """Return the interception point of the listener `name`; raises `BenchError` for an unknown name."""
+    if name not in LISTENERS:
+        raise BenchError(f"--listener {name}: there are {', '.join(LISTENERS)}")
+    return LISTENERS[name][0]
+
+
+def rows_at(tradeoff: Tradeoff, point: str) -> tuple[Row, ...]:
+    """Return the families whose reading at `point` differs from the undefended reading, with figures."""
+    return tuple(row for row in tradeoff.rows if row.absent is None and point in (row.point, *row.also))
+
+
+def standings(tradeoff: Tradeoff, point: str) -> dict[tuple[str, str], tuple[Standing, ...]]:
+    """Return (data set, model) → standings of the families at `point`, ranked families first."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows_at(tradeoff, point):
+        groups.setdefault((row.dataset, row.model), []).append(row)
+    return {key: _ranked(tradeoff, rows) for key, rows in groups.items()}
+
+
+def _ranked(tradeoff: Tradeoff, rows: Iterable[Row]) -> tuple[Standing, ...]:
+    found = []
+    for row in rows:
+        at = {level: figures for level in LEVELS if (figures := row.at(level)) is not None}
+        kept = {level: tradeoff.kept(row, figures) for level, figures in at.items()}
+        useful = {level: figures for level, figures in at.items() if kept[level] >= USEFUL}
+        found.append(Standing(row=row, rank=None, at=useful, kept={level: kept[level] for level in useful}))
+    found.sort(key=lambda each: ([-each.kept.get(level, 0.0) for level in LEVELS], each.row.family))
+    ranked = [
+        Standing(row=each.row, rank=number if each.at else None, at=each.at, kept=each.kept)
+        for number, each in enumerate(found, 1)
+    ]
+    return tuple(ranked)
+
+
+def advised(standings: Sequence[Standing], level: str, loss: float) -> tuple[Standing, ...]:
+    """Return the standings that reach `level` with an accuracy loss of at most `loss`, in points of the undefended
+    accuracy (0 to 100)."""
+    return tuple(each for each in standings if level in each.kept and 100 * (1 - each.kept[level]) <= loss)
+
+
+def strength(row: Row, at: AtLevel) -> str:
+    """Return the strength of figures `at` for a table, such as `sigma = 0.8`; a dash for a `row` without a strength."""
+    return "–" if at.value is None or row.parameter is None else f"{row.parameter} = {at.value:.3g}"
+
+
+def setting(row: Row, at: AtLevel) -> str:
+    """Return the defense of figures `at` as typed after `--defense`, such as `dp-sgd:clip=0.5,sigma=0.8`; `row` is the
+    family's."""
+    name, _, rest = row.family.partition("(")
+    params = [part.strip().replace(" ", "") for part in rest.rstrip(")").split(", ") if part]
+    params = [part for part in params if not part.endswith("=None")]
+    if at.value is not None and row.parameter is not None:
+        params.append(f"{row.parameter}={at.value:.4g}")
+    return f"{name}:{','.join(params)}" if params else name
+
+
+def findings(tradeoff: Tradeoff, point: str) -> tuple[str, ...]:
+    """Return sentences on the listener at `point`, for each federation: families that hide nothing, families that hide
+    examples, and the cost; by one rule from the figures."""
+    lines = []
+    for (dataset, model), each in standings(tradeoff, point).items():
+        hidden = [one for one in each if "L1" in one.at]
+        proved = [one for one in hidden if one.at["L1"].proved]
+        leaks = [one.row.family for one in each if not one.at]
+        where = f"{dataset}, {model}"
+        if leaks:
+            lines.append(f"{where}: no useful strength hides examples: {', '.join(sorted(leaks))}.")
+        if hidden:
+            best = hidden[0]
+            lines.append(
+                f"{where}: {len(hidden)} of {len(each)} families meet L1; the most accurate keeps "
+                f"{best.kept['L1']:.0%}: {setting(best.row, best.at['L1'])}."
+            )
+        if proved:
+            best = proved[0]
+            lines.append(
+                f"{where}: ε proves L1 for {len(proved)} families; the most accurate keeps {best.kept['L1']:.0%}: "
+                f"{setting(best.row, best.at['L1'])}."
+            )
+        else:
+            lines.append(f"{where}: ε proves L1 for no family.")
+    return tuple(lines)

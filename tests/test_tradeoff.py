@@ -1,0 +1,255 @@
+"""Promise: families are compared by the accuracy that is left at equal leakage, for the listener that is asked for."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from bench.cli.main import cli
+from bench.errors import BenchError, RecordError
+from bench.leaderboard.forms import frontier
+from bench.leaderboard.tradeoff import Standing, advised, findings, listener_of, setting, standings
+from bench.record.tradeoff import AtLevel, Named, Row, Tradeoff, joined, permitted, read, write
+from bench.registry import entries as registry
+
+CHANCE = 0.01
+
+
+def at(level: str, value: float | None, accuracy: float, share: float = 0.02, ceiling: float | None = None) -> AtLevel:
+    return AtLevel(
+        level=level,
+        most=None if level == "point" else permitted(level, CHANCE),
+        value=value,
+        interval=None if value is None else (value / 1.1, value * 1.1),
+        share=share,
+        low=share / 2,
+        high=share * 1.5,
+        accuracies=(accuracy, accuracy),
+        rate=1.0,
+        epsilon=None if ceiling is None else 1.0,
+        ceiling=ceiling,
+        released=None if ceiling is None else 3.0,
+        released_of=None if ceiling is None else "client, one replaced",
+    )
+
+
+def row(family: str, *levels: AtLevel, point: str = "type-1", also: tuple[str, ...] = ("type-0",), **more: Any) -> Row:
+    fields: dict[str, Any] = {
+        "dataset": "mnist",
+        "model": "mlp",
+        "point": point,
+        "also": also,
+        "family": family,
+        "parameter": "sigma",
+        "chance": CHANCE,
+        "curve": (Named(value=1.0, share=0.5, hits=(8, 8), readings=(16, 16)),),
+        "at_levels": levels,
+        "missed": (),
+    }
+    return Row(**(fields | more))
+
+
+ROWS = (
+    row("proved(clip=0.5)", at("L1", 2.0, 0.90, ceiling=0.05), at("L2", 0.5, 0.93), at("half", 0.2, 0.94)),
+    row("accurate", at("L1", 0.1, 0.92), at("L2", 0.05, 0.94)),
+    row("useless", at("L1", 100.0, 0.3), at("L2", 9.0, 0.6)),
+    row("leaking", missed=("L1", "L2")),
+    row("fixed", at("point", None, 0.95, share=0.1), parameter=None),
+    row("elsewhere", at("L1", 1.0, 0.95), point="aggregate", also=()),
+    row("failed", absent="the attack cannot", chance=None),
+)
+BOARD = Tradeoff(code="abc", machine="a processor", undefended={"mnist · mlp": (0.95, 0.97)}, rows=ROWS)
+
+
+def ranked(point: str = "type-0") -> tuple[Standing, ...]:
+    ((key, found),) = standings(BOARD, point).items()
+    assert key == ("mnist", "mlp")
+    return found
+
+
+def test_rank_is_by_accuracy_at_the_strictest_level_first() -> None:
+    order = [(each.rank, each.row.family) for each in ranked()]
+    assert order[:4] == [(1, "accurate"), (2, "proved(clip=0.5)"), (3, "fixed"), (4, "useless")]
+    assert order[4] == (None, "leaking")
+    assert set(ranked()[3].at) == {"L2"}, "at L1 less than half of the undefended accuracy is left"
+
+
+def test_a_listener_sees_families_that_change_its_reading() -> None:
+    assert {each.row.family for each in ranked("aggregate")} == {"elsewhere"}
+    assert {each.row.family for each in ranked("type-1")} == {each.row.family for each in ranked("type-0")}
+    assert not standings(BOARD, "type-2")
+    assert listener_of("server") == "type-0"
+    with pytest.raises(BenchError, match="--listener moon: there are inside, client, server, mean"):
+        listener_of("moon")
+
+
+def test_a_family_without_a_strength_meets_a_level_with_its_whole_interval() -> None:
+    """10 % [5, 15] named: below 20 %, not below 6 %."""
+    (fixed,) = (each for each in ranked() if each.row.family == "fixed")
+    assert set(fixed.at) == {"L2"}
+    wide = dataclasses.replace(fixed.row, at_levels=(dataclasses.replace(fixed.at["L2"], high=0.21),))
+    assert wide.at("L2") is None
+
+
+def test_advice_keeps_families_within_the_loss() -> None:
+    """96 % undefended: 92 % are a loss of 4.2 points of it, 90 % of 6.25."""
+    names = [each.row.family for each in advised(ranked(), "L1", 5.0)]
+    assert names == ["accurate"]
+    assert [each.row.family for each in advised(ranked(), "L1", 6.3)] == ["accurate", "proved(clip=0.5)"]
+    assert not advised(ranked(), "L1", 4.1)
+
+
+def test_a_setting_can_be_typed(tmp_path: Path) -> None:
+    gaussian = row("gaussian(at=client)", at("L1", 0.0021, 0.9), parameter="variance")
+    typed = setting(gaussian, gaussian.at_levels[0])
+    assert typed == "gaussian:at=client,variance=0.0021"
+    name, _, params = typed.partition(":")
+    pairs = dict(each.split("=") for each in params.split(","))
+    assert registry.instance("defenses", name, {"at": pairs["at"], "variance": float(pairs["variance"])})
+
+
+def test_findings_name_proved_families_and_leaks() -> None:
+    lines = findings(BOARD, "type-0")
+    assert lines == (
+        "mnist, mlp: no useful strength hides examples: leaking.",
+        "mnist, mlp: 2 of 5 families meet L1; the most accurate keeps 96%: accurate:sigma=0.1.",
+        "mnist, mlp: ε proves L1 for 1 families; the most accurate keeps 94%: proved:clip=0.5,sigma=2.",
+    )
+
+
+def test_a_trade_off_survives_its_file(tmp_path: Path) -> None:
+    assert read(write(tmp_path, BOARD)) == BOARD == read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "damage", ["{}", "not json", '{"code": null, "machine": null, "undefended": {}, "rows": [], "x": 1}']
+)
+def test_other_content_is_refused_in_one_line(tmp_path: Path, damage: str) -> None:
+    (tmp_path / "tradeoff.json").write_text(damage)
+    with pytest.raises(RecordError, match="no trade-off") as caught:
+        read(tmp_path)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(RecordError, match="bench calibrate"):
+        read(tmp_path / "absent")
+
+
+def test_an_own_row_replaces_the_shipped_row_of_the_same_family() -> None:
+    own = row("accurate", at("L1", 0.2, 0.5))
+    both = joined([BOARD, dataclasses.replace(BOARD, rows=(own,))])
+    assert len(both.rows) == len(ROWS)
+    assert [each for each in both.rows if each.family == "accurate"] == [own]
+
+
+def test_advise_prints_a_table_findings_and_json(tmp_path: Path) -> None:
+    write(tmp_path, BOARD)
+    run = CliRunner()
+    told = run.invoke(cli, ["advise", str(tmp_path), "--listener", "server", "--accuracy-loss", "5"])
+    assert told.exit_code == 0, told.output
+    assert "accurate" in told.output and "sigma = 0.1" in told.output and "useless" not in told.output
+    assert "failed: the attack cannot" in told.output
+    told = run.invoke(cli, ["advise", str(tmp_path), "--json"])
+    (table,) = (value for key, value in json.loads(told.output).items() if key == "mnist · mlp")
+    assert any(each["family"] == "accurate" and each["levels"]["L1"]["value"] == 0.1 for each in table)
+
+
+def test_the_picture_has_a_line_for_each_family(tmp_path: Path) -> None:
+    text = frontier.svg(BOARD, "type-0")
+    for name in ("accurate", "proved", "useless", "fixed"):
+        assert name in text
+    frontier.save(BOARD, "type-0", tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(BenchError, match="ends in .svg or .png"):
+        frontier.save(BOARD, "type-0", tmp_path / "a.gif")
+    with pytest.raises(BenchError, match="nothing to draw"):
+        frontier.svg(BOARD, "type-2")
+
+
+MATRIX = """
+title = "tiny"
+[axes]
+seed = [0, 1]
+defense = ["none"]
+attack = ["gallery"]
+knowledge = ["adaptive"]
+grants = [["labels", "mates", { gallery = 70 }]]
+readings = 4
+[[attack]]
+dataset = ["digits"]
+model = [{ name = "mlp", hidden = [8], activation = "relu" }]
+federated = [{ clients = 40, per_round = 4, batch = 20, client_examples = 20, rate = 1.0 }]
+point = ["type-1", "type-0"]
+[[train]]
+dataset = ["digits"]
+model = [{ name = "mlp", hidden = [8], activation = "relu" }]
+federated = [{ clients = 40, per_round = 4, batch = 20, client_examples = 20, sweep = { rate = [0.5, 1.0] } }]
+defense = ["none"]
+rounds = [6]
+test_every = 6
+"""
+
+
+def test_calibrate_measures_trains_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    """The whole path on digits: a leaking point family, a family with a strength, and a second call without cells."""
+    (tmp_path / "tiny.toml").write_text(MATRIX)
+    out = tmp_path / "run"
+    arguments = ["calibrate", "--matrix", str(tmp_path / "tiny.toml"), "--out", str(out), "--jobs", "1"]
+    arguments += ["--defense", "gaussian:at=client,sign"]
+    first = CliRunner().invoke(cli, arguments)
+    assert first.exit_code == 0, first.output
+    found = read(out)
+    assert [(each.family, each.point, each.also) for each in found.rows] == [
+        ("gaussian(at=client)", "type-1", ("type-0",)),
+        ("sign(at=client)", "type-1", ("type-0",)),
+    ]
+    gaussian, sign = found.rows
+    assert gaussian.absent is None and sign.absent is None
+    shares = [each.share for each in gaussian.curve]
+    assert shares[0] == 1.0 and min(shares) < 0.5
+    assert sign.at_levels[0].share == 1.0 and sign.parameter is None
+    assert all(len(each.accuracies) == 3 for each in (*gaussian.at_levels, *sign.at_levels))
+    assert gaussian.at("half") is not None and len(found.undefended["digits · mlp"]) == 3
+    made = {path.name: path.stat().st_mtime_ns for path in (out / "records").iterdir()}
+    again = CliRunner().invoke(cli, arguments)
+    assert again.exit_code == 0, again.output
+    assert read(out) == found
+    assert {path.name: path.stat().st_mtime_ns for path in (out / "records").iterdir()} == made
+
+
+BACKWARDS = '''
+from dataclasses import dataclass
+from bench.defenses.base import Defense, Transform
+from bench.defenses.strength import Strength
+from bench.parameters import parameter
+
+@dataclass(frozen=True, kw_only=True)
+class Shrink(Transform):
+    kept: float
+    def apply(self, tensors, context):
+        return {name: self.kept * value for name, value in tensors.items()}
+
+@dataclass(frozen=True, kw_only=True)
+class Backwards(Defense):
+    """Shrinks updates."""
+    reference = "a test"
+    stages = ("client",)
+    strength = Strength("kept", weak=0.1, strong=0.9)
+    kept: float = parameter(0.5, "share of the update that is sent")
+    def transforms(self, setting):
+        return {"client": (Shrink(kept=self.kept),)}
+'''
+
+
+def test_a_strength_that_works_backwards_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(BACKWARDS)
+    (tmp_path / "tiny.toml").write_text(MATRIX)
+    arguments = ["calibrate", "--matrix", str(tmp_path / "tiny.toml"), "--out", str(tmp_path / "run")]
+    arguments += ["--plugin", str(tmp_path / "mine.py"), "--defense", "backwards"]
+    try:
+        told = CliRunner().invoke(cli, arguments)
+    finally:
+        registry.drop_plugins()
+    assert isinstance(told.exception, BenchError)
+    assert "strength kept works backwards" in str(told.exception) and "\n" not in str(told.exception)
