@@ -27,6 +27,7 @@ def at(level: str, value: float | None, accuracy: float, share: float = 0.02, ce
         share=share,
         low=share / 2,
         high=share * 1.5,
+        trained=None,
         accuracies=(accuracy, accuracy),
         rate=1.0,
         epsilon=None if ceiling is None else 1.0,
@@ -210,6 +211,7 @@ def test_calibrate_measures_trains_and_goes_on_where_it_stopped(tmp_path: Path) 
     assert shares[0] == 1.0 and min(shares) < 0.5
     assert sign.at_levels[0].share == 1.0 and sign.parameter is None
     assert all(len(each.accuracies) == 3 for each in (*gaussian.at_levels, *sign.at_levels))
+    assert all(each.trained is not None for each in (*gaussian.at_levels, *sign.at_levels))
     assert gaussian.at("half") is not None and len(found.undefended["digits · mlp"]) == 3
     made = {path.name: path.stat().st_mtime_ns for path in (out / "records").iterdir()}
     again = CliRunner().invoke(cli, arguments)

@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.answer.victims import HALVES
 from bench.calibration.curve import Tried
-from bench.cell import AttackCell, Entry, Federated
+from bench.cell import AttackCell, CheckpointWeights, Entry, Federated
 from bench.defenses.strength import at_strength
 from bench.matrix.expand import FactsOf, PlannedCell, expand
 from bench.matrix.read import Combination, Matrix
@@ -77,6 +77,23 @@ def reading_cells(
     shift = len(rows) if half == SCORING else 0
     attacks = tuple({**row, "defense": defense, "victims": half, "seed": row["seed"] + shift} for row in rows)
     return expand(replace(matrix, attacks=attacks, trainings=()), facts)
+
+
+def trained_cells(
+    matrix: Matrix, rows: Sequence[Combination], defense: Entry, trainings: Sequence[Record], facts: FactsOf
+) -> tuple[PlannedCell, ...]:
+    """Return attack cells for a defense at the weights of its own `trainings`, at their first checkpoint; none if a
+    training has no checkpoint.  Arguments are as in `reading_cells`.
+    """
+    planned = []
+    for record in trainings:
+        if record.training is None or not record.training.checkpoints:
+            return ()
+        attack = {**rows[0], "defense": defense, "victims": SCORING, "seed": record.cell.seed}
+        (item,) = expand(replace(matrix, attacks=(attack,), trainings=()), facts)
+        weights = CheckpointWeights(training=record.id, round=min(map(int, record.training.checkpoints)))
+        planned.append(replace(item, cell=item.cell.model_copy(update={"weights": weights})))
+    return tuple(planned)
 
 
 def training_cells(

@@ -49,11 +49,7 @@ def row(
 
 
 def _at_level(score: Scored, strength: Strength | None) -> AtLevel:
-    counted = tried(0.0, score.readings)
-    assert counted is not None
-    outcomes = [n < hits for hits, of in zip(counted.hits, counted.readings, strict=True) for n in range(of)]
-    seeds = [seed for seed, of in enumerate(counted.readings) for _ in range(of)]
-    low, high = clustered_share(outcomes, range(len(outcomes)), seeds)
+    share, low, high = _share(score.readings)
     found = score.listener.calibrated.get(score.level)
     epsilon, bound = _epsilon(score.readings, score.listener.chance)
     released = None if score.trainings[0].training is None else score.trainings[0].training.privacy.released()
@@ -62,9 +58,10 @@ def _at_level(score: Scored, strength: Strength | None) -> AtLevel:
         most=None if found is None else found.level,
         value=None if strength is None or found is None or found.position is None else strength.value(found.position),
         interval=None if strength is None or found is None else _ends(found.interval, strength),
-        share=counted.share,
+        share=share,
         low=low,
         high=high,
+        trained=_share(score.trained) if score.trained else None,
         accuracies=tuple(accuracy_of(record) for record in score.trainings),
         rate=score.trainings[0].cell.federated.rate,
         epsilon=epsilon,
@@ -72,6 +69,16 @@ def _at_level(score: Scored, strength: Strength | None) -> AtLevel:
         released=None if released is None else released.epsilon,
         released_of=None if released is None or released.epsilon is None else f"{released.unit}, {released.adjacency}",
     )
+
+
+def _share(records: Sequence[Record]) -> tuple[float, float, float]:
+    """Return the share of named examples with its 95 % interval over weight seeds."""
+    counted = tried(0.0, records)
+    assert counted is not None
+    outcomes = [n < hits for hits, of in zip(counted.hits, counted.readings, strict=True) for n in range(of)]
+    seeds = [seed for seed, of in enumerate(counted.readings) for _ in range(of)]
+    low, high = clustered_share(outcomes, range(len(outcomes)), seeds)
+    return counted.share, low, high
 
 
 def _ends(interval: tuple[float, float], strength: Strength) -> tuple[float, float]:

@@ -17,6 +17,7 @@ from bench.calibration.measure import (
     at,
     chance_of,
     reading_cells,
+    trained_cells,
     training_cells,
     tried,
 )
@@ -32,8 +33,8 @@ from bench.record.tradeoff import LEVELS, permitted
 # Runs cells that have no valid record yet, and returns cell id → record for all.
 Runner = Callable[[Sequence[PlannedCell]], Mapping[str, Record]]
 
-SELECTED = 0  # seed of the trainings that choose the learning rate
-SCORED = (1, 2, 3)  # seeds of the trainings whose accuracy counts
+SELECTED = 100  # seed of the trainings that choose the learning rate
+SCORED = (101, 102, 103)  # seeds of the trainings whose accuracy counts
 _FINALISTS = 2
 _SHORT = 3  # the first trainings take a third of the rounds
 
@@ -172,6 +173,8 @@ class Scored:
     """Attacks on the scoring victims."""
     trainings: tuple[Record, ...]
     """Trainings of the scored seeds with the best learning rate."""
+    trained: tuple[Record, ...]
+    """Attacks on the scoring victims halfway through these trainings; empty if a training diverged."""
 
 
 def undefended(matrix: Matrix, federation: Federation, facts: FactsOf, run: Runner) -> tuple[Record, ...]:
@@ -206,8 +209,13 @@ def scored(
         reading_cells(matrix, federation.readings[listener.point], defense, SCORING, facts)
         for listener, _, defense in strengths
     ]
-    records = run([cell for cells in readings for cell in cells])
+    records = dict(run([cell for cells in readings for cell in cells]))
     trainings = _trained(matrix, federation, [defense for _, _, defense in strengths], facts, run)
+    halfway = [
+        trained_cells(matrix, federation.readings[listener.point], defense, trained, facts)
+        for (listener, _, defense), trained in zip(strengths, trainings, strict=True)
+    ]
+    records |= run([cell for cells in halfway for cell in cells])
     return tuple(
         Scored(
             listener=listener,
@@ -215,8 +223,11 @@ def scored(
             defense=defense,
             readings=tuple(records[item.cell.id] for item in attacked),
             trainings=trained,
+            trained=tuple(records[item.cell.id] for item in later),
         )
-        for (listener, level, defense), attacked, trained in zip(strengths, readings, trainings, strict=True)
+        for (listener, level, defense), attacked, trained, later in zip(
+            strengths, readings, trainings, halfway, strict=True
+        )
     )
 
 
@@ -238,7 +249,9 @@ def _trained(
         tuple(
             cell
             for seed in SCORED
-            for cell in training_cells(matrix, _of_rates(federation, each), defense, facts, seed=seed)
+            for cell in training_cells(
+                matrix, _of_rates(federation, each), defense, facts, seed=seed, checkpoints=(rounds // 2,)
+            )
         )
         for each, defense in zip(chosen, defenses, strict=True)
     ]

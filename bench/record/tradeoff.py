@@ -51,6 +51,8 @@ class AtLevel:
     """Lower end of the share's 95 % interval over weight seeds."""
     high: float
     """Upper end of the share's 95 % interval."""
+    trained: tuple[float, float, float] | None
+    """Share of named scoring examples halfway through the trainings, with its 95 % interval; None: diverged."""
     accuracies: tuple[float, ...]
     """Test accuracy after the training, per seed; 0 for a diverged training."""
     rate: float
