@@ -112,4 +112,7 @@ def findings(tradeoff: Tradeoff, point: str) -> tuple[str, ...]:
             )
         else:
             lines.append(f"{where}: ε proves L1 for no family.")
+        later = sorted(one.row.family for one in hidden if one.at["L1"].leaks_later)
+        if later:
+            lines.append(f"{where}: at trained weights more than L1 is named: {', '.join(later)}.")
     return tuple(lines)

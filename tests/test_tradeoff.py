@@ -121,6 +121,15 @@ def test_findings_name_proved_families_and_leaks() -> None:
     )
 
 
+def test_a_leak_at_trained_weights_is_said() -> None:
+    """20 % [15, 26] halfway through the training, where L1 permits 6 %."""
+    first = BOARD.rows[1]
+    worse = dataclasses.replace(first.at_levels[0], trained=(0.2, 0.15, 0.26))
+    board = dataclasses.replace(BOARD, rows=(dataclasses.replace(first, at_levels=(worse,)),))
+    assert worse.leaks_later and not dataclasses.replace(worse, trained=(0.08, 0.03, 0.2)).leaks_later
+    assert findings(board, "type-0")[-1] == "mnist, mlp: at trained weights more than L1 is named: accurate."
+
+
 def test_a_trade_off_survives_its_file(tmp_path: Path) -> None:
     assert read(write(tmp_path, BOARD)) == BOARD == read(tmp_path)
 

@@ -83,7 +83,8 @@ def trained_cells(
     matrix: Matrix, rows: Sequence[Combination], defense: Entry, trainings: Sequence[Record], facts: FactsOf
 ) -> tuple[PlannedCell, ...]:
     """Return attack cells for a defense at the weights of its own `trainings`, at their first checkpoint; none if a
-    training has no checkpoint.  Arguments are as in `reading_cells`.
+    training has no checkpoint.  `rows` are the matrix's attacks at the interception point; `facts` returns a data set's
+    properties.
     """
     planned = []
     for record in trainings:

@@ -34,7 +34,8 @@ def command(
     """Say which defense hides examples from LISTENER, at which strength, at what accuracy.
 
     L1: an attacker who knows the defense, the label and all other examples names at most chance + 5 points of the
-    examples; L2: at most 20 %.  RUNS are folders of `bench calibrate`, beside the shipped figures.
+    examples; L2: at most 20 %.  Named: in the first round; later: halfway through the training (⚠ above the level).
+    RUNS are folders of `bench calibrate`, beside the shipped figures.
 
     \b
     bench advise --listener server --accuracy-loss 3
@@ -82,7 +83,7 @@ def show(found: "Tradeoff", listener: str, level: str, loss: float | None = None
         click.echo(f"\n{dataset} · {model}: undefended accuracy {sum(undefended) / len(undefended):.1%}")
         chosen = ranked if loss is None else board.advised(ranked, level, loss)
         if chosen:
-            heads = ("rank", "family", f"strength at {level}", "accuracy kept", "named", "any attacker", "ε")
+            heads = ("rank", "family", f"strength at {level}", "accuracy kept", "named", "named later", "proved", "ε")
             common.print_table(heads, [_line(each, level) for each in chosen])
         else:
             click.echo(f"no family reaches {level} with a loss of at most {loss:g} points")
@@ -100,13 +101,14 @@ def _line(each: "Standing", level: str) -> tuple[str, ...]:
 
     at = each.at.get(level)
     if at is None:
-        return ("·", each.row.family, "no useful strength", "", "", "", "")
+        return ("·", each.row.family, "no useful strength", "", "", "", "", "")
     return (
         str(each.rank),
         each.row.family,
         board.strength(each.row, at),
         f"{each.kept[level]:.1%}",
         f"{at.share:.1%} [{at.low:.1%}, {at.high:.1%}]",
+        "–" if at.trained is None else f"{'⚠ ' if at.leaks_later else ''}{at.trained[0]:.1%}",
         "–" if at.ceiling is None else f"{'✓ ' if at.proved else ''}≤ {at.ceiling:.1%}",
         "–" if at.released is None else f"{at.released:.3g}",
     )

@@ -72,6 +72,11 @@ class AtLevel:
         return statistics.fmean(self.accuracies)
 
     @property
+    def leaks_later(self) -> bool:
+        """Whether more examples than the level permits are named at trained weights, beyond the interval."""
+        return self.trained is not None and self.most is not None and self.trained[1] > self.most
+
+    @property
     def proved(self) -> bool:
         """Whether ε proves the level for any attacker."""
         return self.ceiling is not None and self.most is not None and self.ceiling <= self.most
