@@ -5,6 +5,7 @@ import difflib
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
 from bench.errors import BenchError
@@ -53,6 +54,7 @@ class Parameter:
     """Exclusive lower bound; None: no bound."""
 
 
+@cache  # a matrix builds an entry for every cell
 def parameters(entry: type) -> tuple[Parameter, ...]:
     """Return the parameters that an entry's class declares, in order."""
     if not dataclasses.is_dataclass(entry):
@@ -79,10 +81,10 @@ def build(entry: type[T], params: Mapping[str, Any], *, where: str) -> T:
     """Build an instance of `entry` with the parameters `params`; `where` starts every error message. Raises
     `BenchError` for an unknown name (with the nearest known name), a wrong type, a value out of bounds, and a
     `ValueError` from the entry's `__post_init__`."""
-    from pydantic import TypeAdapter, ValidationError  # the import takes 0.1 s, which `bench list` saves
+    from pydantic import ValidationError  # the import takes 0.1 s, which `bench list` saves
 
-    declared = {item.name: item for item in parameters(entry)}
-    hints = get_type_hints(entry)
+    kind: type = entry
+    declared = {item.name: item for item in parameters(kind)}
     checked: dict[str, Any] = {}
     for name, value in params.items():
         if name not in declared:
@@ -92,7 +94,7 @@ def build(entry: type[T], params: Mapping[str, Any], *, where: str) -> T:
         if isinstance(value, list):
             value = tuple(value)
         try:
-            checked[name] = TypeAdapter(hints[name]).validate_python(value, strict=not isinstance(value, int))
+            checked[name] = _adapter(kind, name).validate_python(value, strict=not isinstance(value, int))
         except ValidationError as error:
             raise BenchError(f"{where}: {name} {error.errors()[0]['msg'].lower()}, got {value!r}") from None
         _check_bounds(declared[name], checked[name], where)
@@ -100,6 +102,14 @@ def build(entry: type[T], params: Mapping[str, Any], *, where: str) -> T:
         return entry(**checked)
     except ValueError as error:
         raise BenchError(f"{where}: {error}") from None
+
+
+@cache
+def _adapter(entry: type, name: str) -> Any:
+    """Return pydantic's check of the parameter `name` of the class `entry`."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(get_type_hints(entry)[name])
 
 
 def values(instance: Any) -> dict[str, Any]:

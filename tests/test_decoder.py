@@ -92,7 +92,7 @@ def test_a_batch_s_decoder_is_every_candidate_tried(tmp_path: Path, labels: bool
     ],
 )
 def test_where_there_is_a_decoder(tmp_path: Path, defense: str, batch: int, where: str, exact: bool) -> None:
-    plain, adaptive = named_cells(tmp_path, defense=defense, batch=batch, where=where)
+    plain, adaptive = named_cells(tmp_path, defense=defense, batch=batch, where=where, readings=2)
     for cell, wanted in ((plain, False), (adaptive, exact)):
         result, _ = attack(cell, RunContext(run=tmp_path), Memory())
         assert result.conditions.exact == wanted
