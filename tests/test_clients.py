@@ -81,17 +81,23 @@ def batches(steps: int, batch: int = 3, clients: tuple[int, ...] = CLIENTS) -> B
     return Batches(clients=clients, inputs=inputs, labels=torch.randint(10, shape, generator=source))
 
 
-def staged(defense: Defense, setting: Federated, weights: Mapping[str, Tensor]) -> Stages:
-    known = setting_of(setting)
-    public = Public(
-        model=model_of()[0],
+@cache
+def public() -> Public:
+    """One object, by which a defense knows what it has measured."""
+    module, weights = model_of()
+    examples = batches(1)
+    return Public(
+        model=module,
         weights=weights,
-        inputs=batches(1).inputs.flatten(0, 2),
-        labels=batches(1).labels.flatten(),
+        inputs=examples.inputs.flatten(0, 2),
+        labels=examples.labels.flatten(),
         classes=10,
     )
+
+
+def staged(defense: Defense, setting: Federated, weights: Mapping[str, Tensor]) -> Stages:
     shapes = {key: tuple(value.shape) for key, value in weights.items()}
-    return stages(defense, replace(known, public=public), shapes)
+    return stages(defense, replace(setting_of(setting), public=public()), shapes)
 
 
 def choices() -> list[tuple[str, Defense]]:
