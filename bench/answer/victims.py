@@ -1,6 +1,6 @@
 """Draw a cell's victims by a key that does not depend on defense or attack."""
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -96,12 +96,16 @@ class Truth(ByReading):
 
     def split_at(self, count: int) -> "tuple[Truth, Truth]":
         """Return the first `count` examples of each reading, and the others."""
-        named = {each.name: getattr(self, each.name) for each in fields(self)}
-        first, others = (
-            replace(self, **{name: None if value is None else value[:, cut] for name, value in named.items()})
-            for cut in (slice(None, count), slice(count, None))
-        )
+        first, others = (self._cut(cut) for cut in (slice(None, count), slice(count, None)))
         return first, others
+
+    def _cut(self, examples: slice) -> "Truth":
+        return Truth(
+            inputs=self.inputs[:, examples],
+            labels=self.labels[:, examples],
+            indices=self.indices[:, examples],
+            targets=None if self.targets is None else self.targets[:, examples],
+        )
 
     def or_else(self, other: "Truth", rows: Tensor) -> "Truth":
         """Return these true examples, with `other`'s at the readings marked in the mask `rows` (reading,)."""

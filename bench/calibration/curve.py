@@ -137,17 +137,16 @@ def _positions(tried: Sequence[Tried]) -> Array:
 
 def _counts(tried: Sequence[Tried]) -> tuple[Array, Array]:
     """Return hits and readings, (weight seed, strength)."""
-    return np.array([each.hits for each in tried], np.float64).T, np.array(
-        [each.readings for each in tried], np.float64
-    ).T
+    hits, readings = (np.array(each, np.float64).T for each in zip(*((t.hits, t.readings) for t in tried), strict=True))
+    return hits, readings
 
 
 def _fit(positions: Array, hits: Array, readings: Array, chance: float, usual: float) -> list[Curve]:
-    """Return the likeliest curve for each draw; counts are (draw, strength).  A grid, then finer grids
-    around the best point: the likelihood may have a flat top, where gradients fail.
+    """Return the likeliest curve for each draw; counts are (draw, strength).  A grid, then finer grids around the best
+    point: the likelihood may have a flat top, where gradients fail.
     """
     middles = np.linspace(*_MIDDLES, _COARSE[0])
-    slopes = np.linspace(*np.log(_SLOPES), _COARSE[1])
+    slopes = np.linspace(math.log(_SLOPES[0]), math.log(_SLOPES[1]), _COARSE[1])
     grid = np.stack(np.meshgrid(middles, slopes, indexing="ij"), -1).reshape(1, -1, 2)
     best = _best(grid, positions, hits, readings, chance, usual)
     width = np.array([middles[1] - middles[0], slopes[1] - slopes[0]])
@@ -167,9 +166,11 @@ def _best(grid: Array, positions: Array, hits: Array, readings: Array, chance: f
     total = (named * hits[:, None] + other * (readings - hits)[:, None]).sum(-1)
     total = total - ((grid[..., 1] - math.log(usual)) / _PRIOR) ** 2 / 2
     rows = np.arange(len(hits))
-    return np.broadcast_to(grid, (len(hits), *grid.shape[1:]))[rows, total.argmax(1)]
+    best: Array = np.broadcast_to(grid, (len(hits), *grid.shape[1:]))[rows, total.argmax(1)]
+    return best
 
 
 def _shift(positions: Array, middle: float | Array, slope: float | Array) -> Array:
     """Return exp(-slope · (t - middle)), limited to [0, 38]: Φ is 1 in double precision beyond."""
-    return np.minimum(np.exp(np.clip(-slope * (positions - middle), -700, 4)), 38.0)
+    limited: Array = np.minimum(np.exp(np.clip(-slope * (positions - middle), -700, 4)), 38.0)
+    return limited

@@ -197,9 +197,13 @@ def calibrated_strengths(listeners: Iterable[Listener]) -> tuple[tuple[Listener,
 
 
 def scored(
-    matrix: Matrix, federation: Federation, strengths: Sequence[tuple[str, str, Entry]], facts: FactsOf, run: Runner
+    matrix: Matrix,
+    federation: Federation,
+    strengths: Sequence[tuple[Listener, str, Entry]],
+    facts: FactsOf,
+    run: Runner,
 ) -> tuple[Scored, ...]:
-    """Return the figures at calibrated strengths, given as (interception point, level, defense).
+    """Return the figures at calibrated `strengths`, given as (listener, level, defense).
 
     Every strength gets the same learning rates: all for a third of the rounds, the best `_FINALISTS` to the end, the
     best of these for the scored seeds.  The rate is chosen by test accuracy of the seed `SELECTED`.  `facts` returns a

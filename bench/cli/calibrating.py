@@ -87,7 +87,7 @@ def run(
             ]
     return Tradeoff(
         code=last.provenance.bench.sha256,
-        machine=last.environment and last.environment.device_name,
+        machine=None if last.environment is None else last.environment.device_name,
         undefended=undefended,
         rows=tuple(rows),
     )
@@ -125,7 +125,7 @@ def _stages(defense: Defense, setting: Setting) -> tuple[Stage, ...]:
     try:
         return tuple(stage for stage, transforms in defense.transforms(setting).items() if transforms)
     except (ValueError, TypeError, AttributeError):
-        return tuple(type(defense).stages)  # type: ignore[arg-type]
+        return tuple(type(defense).stages)
 
 
 def _execute(

@@ -74,13 +74,13 @@ def _chart(tradeoff: Tradeoff, point: str, points: list[dict[str, Any]]) -> Any:
     )
     y = alt.Y("kept:Q", scale=alt.Scale(domain=[0, 105]), title="accuracy kept, % of undefended")
     colour = alt.Color("colour:N", scale=None)
-    base = alt.Chart(alt.Data(values=points))
+    base = alt.Chart(_data(points))
     area = (
-        alt.Chart(alt.Data(values=[{"from": level, "to": _LEAST}]))
+        alt.Chart(_data([{"from": level, "to": _LEAST}]))
         .mark_rect(color="#0f766e", opacity=0.08)
         .encode(x=alt.X("from:Q", scale=_LOG), x2="to:Q")
     )
-    limit = alt.Chart(alt.Data(values=[{"at": level}]))
+    limit = alt.Chart(_data([{"at": level}]))
     rule = limit.mark_rule(strokeDash=[6, 4], color="#111827").encode(x=alt.X("at:Q"))
     lines = base.mark_line(strokeWidth=2.5).encode(x=x, y=y, detail="line:N", order="order:Q", color=colour)
     open_, full = (
@@ -101,6 +101,10 @@ def _chart(tradeoff: Tradeoff, point: str, points: list[dict[str, Any]]) -> Any:
         .configure_view(stroke=None)
         .configure_axis(gridOpacity=0.4, labelFontSize=12, titleFontSize=13)
     )
+
+
+def _data(values: list[dict[str, Any]]) -> Any:
+    return alt.Data(values=values)  # type: ignore[no-untyped-call]
 
 
 def _title(tradeoff: Tradeoff, point: str) -> list[str]:
