@@ -31,7 +31,8 @@ def best_decoder(sigma: float, seed_shift: float = 0.0) -> float:
 def ladder(share: Callable[[float, float], float], seed: int) -> tuple[list[Tried], int]:
     """Climb until nothing is wanted; the weight seeds stay the same over all strengths."""
     tried: list[Tried] = []
-    wanted, turns = FIRST, 0
+    wanted: tuple[float, ...] = FIRST
+    turns = 0
     while wanted:
         for position in wanted:
             random = np.random.default_rng([seed, round(position * 1e6)])
