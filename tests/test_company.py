@@ -51,9 +51,11 @@ def test_an_attack_is_mergeable_only_if_it_says_so() -> None:
 
 
 def knowing(name: str) -> list[Any]:
-    """What the attack may know; the adaptive ones are slow, but for who is nothing else."""
+    """What the attack may know; the adaptive ones are slow, but for who is nothing else, and so are cpl's kin."""
     attack: type[Attack] = registry.load("attacks", name)
     marked = {"adaptive": [pytest.mark.slow]} if "plain" in attack.knowledge else {}
+    if name in ("dlg", "idlg"):
+        marked["plain"] = [pytest.mark.slow]
     return [pytest.param(name, knows, marks=marked.get(knows, [])) for knows in attack.knowledge]
 
 

@@ -475,7 +475,13 @@ def test_a_round_behind_secure_aggregation_has_the_undefended_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    "defense", [Sign(at="example"), Qsgd(at="example"), TernGrad(at="example"), SecureAggregation(at="exchange")]
+    "defense",
+    [
+        Sign(at="example"),
+        pytest.param(Qsgd(at="example"), marks=pytest.mark.slow),
+        pytest.param(TernGrad(at="example"), marks=pytest.mark.slow),
+        SecureAggregation(at="exchange"),
+    ],
 )
 def test_the_other_place_is_described_as_well(defense: Defense) -> None:
     outcomes = check_instance("defenses", defense, only=("noise", "description", "finite", "keyed"))

@@ -41,7 +41,8 @@ from bench.trip import Budget, Reading, Reconstruction
 pytestmark = pytest.mark.long
 
 SMALLER = {"learned-inverter": {"simulations": 150, "components": 16}}  # the promises do not depend on it
-LIKE_CPL = {"dlg", "idlg"}  # other parts in the same engine
+LIKE_CPL = {"dlg", "idlg", "gradinv"}  # other parts in the same engine
+LIKE_CNN = {"convnet8"}  # more of the same layers
 # Contracts of transforms, which dp-sgd (clip, noise on the step) and fed-sdp (on the server) keep by default.
 OF_TRANSFORMS, LIKE_DP_SGD = {"law", "draws"}, {"fed-split"}
 PART = 1  # choices of a defense's parameters in one test
@@ -99,7 +100,9 @@ def test_contracts_of_transforms_that_other_defenses_share(name: str) -> None:
     assert _broken(check_instance("defenses", registry.instance("defenses", name, {}), only=OF_TRANSFORMS)) == {}
 
 
-@pytest.mark.parametrize("name", registry.names("models"))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_CNN)) for name in registry.names("models")]
+)
 def test_registered_model(name: str) -> None:
     assert _broken(check("models", name)) == {}
 
