@@ -185,7 +185,7 @@ defense = ["none"]
 attack = ["gallery"]
 knowledge = ["adaptive"]
 grants = [["labels", "mates", { gallery = 70 }]]
-readings = 4
+readings = 3
 [[attack]]
 dataset = ["digits"]
 model = [{ name = "mlp", hidden = [8], activation = "relu" }]
@@ -217,7 +217,7 @@ def test_calibrate_measures_trains_and_goes_on_where_it_stopped(tmp_path: Path) 
     gaussian, sign = found.rows
     assert gaussian.absent is None and sign.absent is None
     shares = [each.share for each in gaussian.curve]
-    assert shares[0] == 1.0 and min(shares) < 0.5
+    assert shares[0] == 1.0 and min(shares) <= 0.5
     assert sign.at_levels[0].share == 1.0 and sign.parameter is None
     assert all(len(each.accuracies) == 3 for each in (*gaussian.at_levels, *sign.at_levels))
     assert all(each.trained is not None for each in (*gaussian.at_levels, *sign.at_levels))

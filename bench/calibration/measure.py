@@ -16,6 +16,7 @@ from bench.record.schema import Record
 from bench.registry import entries as registry
 
 TUNING, SCORING = HALVES
+_MORE, _MOST_TRAINED = 4, 96  # readings at trained weights: few trainings have more readings each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,8 @@ def trained_cells(
     for record in trainings:
         if record.training is None or not record.training.checkpoints:
             return ()
-        attack = {**rows[0], "defense": defense, "victims": SCORING, "seed": record.cell.seed}
+        readings = min(_MOST_TRAINED, _MORE * rows[0]["readings"])
+        attack = {**rows[0], "defense": defense, "victims": SCORING, "seed": record.cell.seed, "readings": readings}
         (item,) = expand(replace(matrix, attacks=(attack,), trainings=()), facts)
         weights = CheckpointWeights(training=record.id, round=min(map(int, record.training.checkpoints)))
         planned.append(replace(item, cell=item.cell.model_copy(update={"weights": weights})))

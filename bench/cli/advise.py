@@ -107,11 +107,15 @@ def _line(each: "Standing", level: str) -> tuple[str, ...]:
         each.row.family,
         board.strength(each.row, at),
         f"{each.kept[level]:.1%}",
-        f"{at.share:.1%} [{at.low:.1%}, {at.high:.1%}]",
-        "–" if at.trained is None else f"{'⚠ ' if at.leaks_later else ''}{at.trained[0]:.1%}",
+        _interval(at.share, at.low, at.high),
+        "–" if at.trained is None else f"{'⚠ ' if at.leaks_later else ''}{_interval(*at.trained)}",
         "–" if at.ceiling is None else f"{'✓ ' if at.proved else ''}≤ {at.ceiling:.1%}",
         "–" if at.released is None else f"{at.released:.3g}",
     )
+
+
+def _interval(share: float, low: float, high: float) -> str:
+    return f"{100 * share:.1f} [{100 * low:.1f}–{100 * high:.1f}] %"
 
 
 def _json(found: "Tradeoff", point: str) -> dict[str, Any]:
