@@ -24,7 +24,8 @@ _STATUSES = ("ok", "diverged", "nan")
 
 
 def takes_or_refuses(attack: Attack) -> None:
-    """Require that the attack accepts each point's reading, or refuses it with a one-line reason; it never raises."""
+    """Raise `ContractBroken` unless the attack accepts each point's reading, or refuses the reading with a one-line
+    reason and without an exception."""
     single = situated(attack)
     for case in (
         single,
@@ -46,7 +47,7 @@ def takes_or_refuses(attack: Attack) -> None:
 
 
 def alone_in_company(attack: Attack) -> None:
-    """Require that a reading has equal results alone and in a batch, to 1e-9 over the first 20 evaluations."""
+    """Raise `ContractBroken` unless a reading has equal results alone and in a batch (1e-9, first 20 evaluations)."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         together = _run(attack, case, evaluations=SHORT)
         for row in (0, 2):
@@ -55,7 +56,7 @@ def alone_in_company(attack: Attack) -> None:
 
 
 def any_chunk(attack: Attack) -> None:
-    """Require that the number of readings attacked at once changes neither early results nor final successes."""
+    """Raise `ContractBroken` if the number of readings attacked at once changes early results or final successes."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         whole = _run(attack, case, evaluations=SHORT)
         parts = _run(attack, case, evaluations=SHORT, chunk=2)  # of three readings: two, then one alone
@@ -67,7 +68,7 @@ def any_chunk(attack: Attack) -> None:
 
 
 def budget(attack: Attack) -> None:
-    """Require that no reading exceeds its budget of evaluations, restarts included, as counted by this contract."""
+    """Raise `ContractBroken` if a reading exceeds its budget of evaluations, restarts included, as counted here."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         for evaluations in (1, 7, 30):
             reading = case.reading.of((0,))
@@ -94,7 +95,7 @@ def budget(attack: Attack) -> None:
 
 
 def finite(attack: Attack) -> None:
-    """Require finite output, or a status for the failure; a damaged reading must not affect other readings."""
+    """Raise `ContractBroken` for non-finite output without a status, or if a damaged reading affects other readings."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2))[:1]:
         clean = _run(attack, case, evaluations=SHORT)
         _says_so(clean, case.words)
@@ -121,7 +122,7 @@ def repeated_labels(attack: Attack) -> None:
 
 
 def reading_alone(attack: Attack) -> None:
-    """Require that the attack uses only the reading: truth or noise hidden in the module must not change the output."""
+    """Raise `ContractBroken` if truth or noise, hidden in the reading's module, changes the attack's output."""
     for case in _attackable(attack, situated(attack, "type-1", batch=2), situated(attack))[:1]:
         honest = _run(attack, _planted(case, case.truth), evaluations=SHORT)
         noise = torch.rand(case.truth.shape, generator=torch.Generator().manual_seed(5))
@@ -130,14 +131,14 @@ def reading_alone(attack: Attack) -> None:
 
 
 def keyed(attack: Attack) -> None:
-    """Require that equal keys give equal output, bit for bit, whatever the global seed."""
+    """Raise `ContractBroken` unless equal keys give equal output, bit for bit, whatever the global seed."""
     for case in _attackable(attack, situated(attack, "type-1", batch=2), situated(attack))[:1]:
         first, second = under_two_seeds(lambda: _run(attack, case, evaluations=SHORT))  # noqa: B023
         _equal(first, second, f"{case.words}: two runs with one key", 0.0)
 
 
 def reading_untouched(attack: Attack) -> None:
-    """Require that the attack does not change the reading, because readings may be shared."""
+    """Raise `ContractBroken` if the attack changes the reading, because readings may be shared."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         before = _tensors(case.reading)
         kept = {name: value.clone() for name, value in before.items()}

@@ -1,4 +1,4 @@
-"""A contract: a promise in words, and a function that raises if an entry breaks it."""
+"""A contract: a promise in words, and a function that raises `ContractBroken` if an entry breaks the promise."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
@@ -53,7 +53,7 @@ def one_line(text: object) -> bool:
 
 
 def declared(entry: Any) -> None:
-    """Require a frozen dataclass with a `reference`, and parameters that JSON can hold."""
+    """Raise `ContractBroken` unless `entry` is a frozen dataclass with `reference` and JSON-compatible parameters."""
     kind = type(entry)
     # only a dataclass has these parameters
     frozen = is_dataclass(entry) and getattr(kind, "__dataclass_params__").frozen  # noqa: B009

@@ -47,7 +47,7 @@ class LoadedDataset:
 
 
 def values(loaded: LoadedDataset) -> None:
-    """Require values that the declared kind allows, with at most four bytes each."""
+    """Require values that the declared kind allows, with at most four bytes each. Raises `ContractBroken` otherwise."""
     for part, inputs, _ in loaded.parts():
         fault = loaded.kind.values.fault(inputs)
         require(fault is None, f"{part}: {fault}")
@@ -55,7 +55,7 @@ def values(loaded: LoadedDataset) -> None:
 
 
 def counts(loaded: LoadedDataset) -> None:
-    """Require as many labels as examples, equal shapes, and no empty split."""
+    """Require as many labels as examples, equal shapes, and no empty split. Raises `ContractBroken` otherwise."""
     shapes = {inputs.shape[1:] for _, inputs, _ in loaded.parts()}
     require(len(shapes) == 1, f"training and test differ in shape: {sorted(shapes)}")
     for part, inputs, labels in loaded.parts():
@@ -67,7 +67,8 @@ def counts(loaded: LoadedDataset) -> None:
 
 
 def classes(loaded: LoadedDataset) -> None:
-    """Require labels from 0 to the number of class names minus 1, each with a training example, and distinct names."""
+    """Require labels from 0 to the number of class names minus 1, each with a training example, and distinct names.
+    Raises `ContractBroken` otherwise."""
     names = loaded.raw.class_names
     different = len(set(names)) == len(names) > 1
     require(different, f"class names must be two or more and all different, got {names}")
@@ -79,13 +80,13 @@ def classes(loaded: LoadedDataset) -> None:
 
 
 def content(loaded: LoadedDataset) -> None:
-    """Require that repeated loads have equal content hashes."""
+    """Require that repeated loads have equal content hashes. Raises `ContractBroken` otherwise."""
     again, first = content_hash(loaded.again()), content_hash(loaded.raw)
     require(first == again, f"two loads hash to {first[:12]} and {again[:12]}")
 
 
 def order(loaded: LoadedDataset) -> None:
-    """Require that repeated loads give equal examples in equal order, whatever the global seed."""
+    """Raise `ContractBroken` unless repeated loads give equal examples in equal order, whatever the global seed."""
     again = loaded.again()
     for part in ("train_inputs", "train_labels", "test_inputs", "test_labels"):
         same = np.array_equal(getattr(loaded.raw, part), getattr(again, part))
@@ -110,7 +111,7 @@ def reload(load: Callable[[], Raw]) -> Callable[[], Raw]:
 
 
 def disjoint(loaded: LoadedDataset) -> None:
-    """Require that the splits together hold each example of the source's training part exactly once."""
+    """Raise `ContractBroken` unless the splits hold each example of the source's training part exactly once."""
     splits = loaded.data()
     source = _examples(loaded.raw.train_inputs, loaded.raw.train_labels)
     used: Counter[bytes] = Counter()
@@ -127,7 +128,8 @@ def disjoint(loaded: LoadedDataset) -> None:
 
 
 def columns(loaded: LoadedDataset) -> None:
-    """Require groups that hold each column once, one-hot (or all-zero) categories, and positive standard deviations."""
+    """Raise `ContractBroken` unless groups hold each column once, with one-hot (or all-zero) categories, and numeric
+    columns have positive standard deviations."""
     if not loaded.kind.columns:
         raise ContractSkipped(f"{loaded.kind.plural} have no columns")
     groups, rows = loaded.raw.groups, loaded.raw.train_inputs
@@ -145,7 +147,7 @@ def columns(loaded: LoadedDataset) -> None:
 
 
 def kind(loaded: LoadedDataset) -> None:
-    """Require a known kind of data whose axes the examples have."""
+    """Require a known kind of data whose axes the examples have. Raises `ContractBroken` otherwise."""
     says = loaded.raw.kind or loaded.dataset.kind
     require(says in KINDS, f"kind is {says!r}; {' or '.join(KINDS)} expected")
     for part, inputs, _ in loaded.parts():

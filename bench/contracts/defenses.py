@@ -42,7 +42,7 @@ def _wired(defense: Defense) -> Iterator[tuple[str, Trial, Stage, dict[str, Tens
 
 
 def settings(defense: Defense) -> None:
-    """Require that the defense accepts each federated setting, or refuses it with a single line."""
+    """Raise `ContractBroken` unless the defense accepts each federated setting, or refuses it with a single line."""
     for words, steps, batch in SETTINGS:
         try:
             trial_of(defense, steps=steps, batch=batch)
@@ -51,7 +51,7 @@ def settings(defense: Defense) -> None:
 
 
 def stages_claimed(defense: Defense) -> None:
-    """Require that `Defense.stages` names exactly the stages with transforms under some choice of parameters."""
+    """Raise `ContractBroken` unless `stages` names exactly the stages with transforms under some parameters."""
     claimed = type(defense).stages
     unknown = set(claimed) - set(STAGES)
     require(not unknown, f"claims stage {sorted(unknown)}; there are {', '.join(STAGES)}")
@@ -72,7 +72,8 @@ def stages_claimed(defense: Defense) -> None:
 
 
 def acts(defense: Defense) -> None:
-    """Require that each stage changes its tensors; this finds a clipping bound that no gradient reaches."""
+    """Raise `ContractBroken` if a stage leaves its tensors unchanged, such as a clip whose bound no gradient
+    reaches."""
     for words, trial, stage, before in _wired(defense):
         if _changes(trial, stage):
             continue
@@ -85,7 +86,8 @@ def acts(defense: Defense) -> None:
 
 
 def readings(defense: Defense) -> None:
-    """Require undefended readings, bit for bit, before the first stage with transforms, and other readings after it."""
+    """Raise `ContractBroken` unless readings before the first stage with transforms equal the undefended readings, bit
+    for bit, and later readings differ."""
     for words, trial in trials(defense):
         plain, defended = trial.taps(trial.stages.undefended), trial.taps(trial.stages)
         first = min((STAGES.index(stage) for stage in trial.wired), default=len(STAGES))
@@ -109,7 +111,7 @@ def _rows(tensors: Tensors, row: int) -> dict[str, Tensor]:
 
 
 def shapes_kept(defense: Defense) -> None:
-    """Require unchanged names, shapes and dtypes, in single and double precision."""
+    """Require unchanged names, shapes and dtypes, in single and double precision. Raises `ContractBroken` otherwise."""
     for words, trial in trials(defense):
         for stage in trial.wired:
             for dtype in (torch.float32, torch.float64):
@@ -123,7 +125,7 @@ def shapes_kept(defense: Defense) -> None:
 
 
 def finite(defense: Defense) -> None:
-    """Require finite output for gradients scaled by 0, 1 and 1e15."""
+    """Require finite output for gradients scaled by 0, 1 and 1e15. Raises `ContractBroken` otherwise."""
     for words, trial, stage, before in _wired(defense):
         for scale in (0.0, 1.0, 1e15):
             after = trial.apply(stage, {name: scale * value for name, value in before.items()})
@@ -132,7 +134,8 @@ def finite(defense: Defense) -> None:
 
 
 def keyed(defense: Defense) -> None:
-    """Require equal output for equal keys, bit for bit; a new draw changes it exactly if a transform is `random`."""
+    """Raise `ContractBroken` unless equal keys give equal output, bit for bit, and a new draw changes the output
+    exactly if a transform is `random`."""
     for words, trial, stage, before in _wired(defense):
         first, second = under_two_seeds(lambda: trial.apply(stage, before))  # noqa: B023
         name = differing(first, second)
@@ -152,7 +155,8 @@ def inputs_untouched(defense: Defense) -> None:
 
 
 def row_alone(defense: Defense) -> None:
-    """Require equal results, to 1e-9, for a row alone and in a batch, unless a transform has `mixes_clients` True."""
+    """Raise `ContractBroken` unless results for a row, alone and in a batch, are equal to 1e-9, or a transform has
+    `mixes_clients` True."""
     for words, trial, stage, before in _wired(defense):
         if stage == "aggregate" or any(item.mixes_clients for item in trial.stages.transforms[stage]):
             continue
@@ -167,8 +171,8 @@ def row_alone(defense: Defense) -> None:
 
 
 def originals(defense: Defense) -> None:
-    """Require that stage `input` computes an example only from this example and the next example in its batch. The
-    reason: scores at type-2 accept either of the two. Targets must stay probabilities."""
+    """Raise `ContractBroken` unless stage `input` computes an example only from this example and the next example in
+    its batch. The reason: scores at type-2 accept either of the two. Targets must stay probabilities."""
     words, trial = first_trial(defense)
     if not trial.stages.has("input"):
         raise ContractSkipped("it leaves examples as they are")
@@ -189,7 +193,7 @@ def originals(defense: Defense) -> None:
 
 
 def bias(defense: Defense) -> None:
-    """Require that the mean change over draws is 0 exactly if the defense declares `unbiased`."""
+    """Raise `ContractBroken` unless the mean change over draws is 0 exactly if the defense declares `unbiased`."""
     says = vars(type(defense)).get("unbiased")
     if says is None:
         raise ContractSkipped("it does not say whether it is unbiased")
@@ -205,7 +209,7 @@ def bias(defense: Defense) -> None:
 
 
 def transforms_only(defense: Defense) -> None:
-    """Require a sequence of transforms at every stage, in the first setting that the defense accepts."""
+    """Raise `ContractBroken` unless every stage has a sequence of transforms, in the first accepted setting."""
     for words, steps, batch in SETTINGS:
         try:
             transforms = defense.transforms(setting_of(federated_of(steps, batch)))

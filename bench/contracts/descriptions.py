@@ -79,9 +79,9 @@ class Seen:
 
 
 def description(defense: Defense) -> None:
-    """Require at every point that the description, applied to the truth, gives the reading without the described noise.
-    The truth is the training data after stage `input`: examples and class probabilities. Batch sizes 1 and 3, and 1 and
-    2 local steps are tested. The description must be differentiable and draw no random numbers."""
+    """Raise `ContractBroken` unless the description, applied to the truth, gives each point's reading without the
+    described noise. The truth is the training data after stage `input`: examples and class probabilities. Batch sizes 1
+    and 3, and 1 and 2 local steps are tested. The description must be differentiable and draw no random numbers."""
     seen = list(seen_of(defense))
     if not seen:
         raise ContractSkipped("there is nothing to describe, or attackers stay plain, with a flag")
@@ -112,7 +112,7 @@ def unread(said: Composition) -> list[str]:
 
 def noise(defense: Defense) -> None:
     """Require that noise around `Transform.expected` has mean 0 and each tensor's stated variance, to five standard
-    errors. A stated upper bound must not be exceeded."""
+    errors. A stated upper bound must not be exceeded. Raises `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     stated = 0
     for stage, transform, given, state in arriving_at(trial):
@@ -152,7 +152,7 @@ def _claims_a_mean(transform: Transform, given: Tensors, state: State, context: 
 
 
 def by_norms(defense: Defense) -> None:
-    """Require that `Transform.by_norms`, a training's shortcut, states the transform's scale factors and noise."""
+    """Raise `ContractBroken` unless `Transform.by_norms` gives the transform's true scale factors and noise."""
     words, trial = first_trial(defense)
     checked = 0
     for stage, transform, arriving, state in arriving_at(trial):
@@ -172,7 +172,7 @@ def by_norms(defense: Defense) -> None:
 
 
 def gradual(defense: Defense) -> None:
-    """Require that `Transform.smoothed` is differentiable, and tends to `Transform.expected` for narrow transitions."""
+    """Raise `ContractBroken` unless `Transform.smoothed` is differentiable, and tends to `expected` for width → 0."""
     words, trial = first_trial(defense)
     checked = 0
     for stage, transform, arriving, state in arriving_at(trial):

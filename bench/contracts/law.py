@@ -29,7 +29,7 @@ _GROWN = 2.0  # largest growth of the variance for gradients ten times larger
 def law(defense: Defense) -> None:
     """Require the stated distribution of a transform's noise on every row. Coordinates must be independent, rows
     distinct, and the variance equal for gradients ten times larger. A transform with `log_density` or `log_likelihood`
-    may have another distribution, and noise that scales with the gradient."""
+    may have another distribution, and noise that scales with the gradient. Raises `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     stated = 0
     for stage, transform, given, state in arriving_at(trial):

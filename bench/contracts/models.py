@@ -25,7 +25,8 @@ CLOSE = 1e-9
 
 
 def builds(model: Model) -> None:
-    """Require logits (example, class) for every accepted kind of data, for a single example and for several."""
+    """Raise `ContractBroken` unless logits are (example, class) for every accepted kind of data, at batch size 1 and
+    above."""
     unknown = set(model.takes) - set(KINDS)
     require(bool(model.takes) and not unknown, f"takes {model.takes}; kinds of data are {', '.join(KINDS)}")
     for kind, shape, module in _modules(model):
@@ -37,7 +38,8 @@ def builds(model: Model) -> None:
 
 
 def initial_weights(model: Model) -> None:
-    """Require finite initial weights of each parameter's shape, equal for equal seeds and different otherwise."""
+    """Raise `ContractBroken` unless initial weights are finite, of each parameter's shape, and equal for equal seeds
+    only."""
     for _, shape, module in _modules(model):
         first = model.initial(module, 0)
         expected = {name: tuple(value.shape) for name, value in module.named_parameters()}
@@ -62,7 +64,8 @@ def no_batch_statistics(model: Model) -> None:
 
 
 def alone_in_company(model: Model) -> None:
-    """Require equal logits for an example alone and in a batch (float64, 1e-9), and unchanged buffers."""
+    """Raise `ContractBroken` unless an example has equal logits alone and in a batch (float64, 1e-9), with fixed
+    buffers."""
     for kind, shape, module in _modules(model, double=True):
         before = {name: value.clone() for name, value in module.named_buffers()}
         inputs = _inputs(kind, shape, 4, torch.float64)
@@ -77,7 +80,7 @@ def alone_in_company(model: Model) -> None:
 
 
 def gradients(model: Model) -> None:
-    """Require that each example's gradient by `bench.gradients` equals `torch.func`'s, in float64."""
+    """Raise `ContractBroken` unless each example's gradient by `bench.gradients` equals `torch.func`'s, in float64."""
     for kind, shape, module in _modules(model, double=True):
         inputs, weights = _inputs(kind, shape, 3, torch.float64), _weights(model, module)
         targets = one_hot(torch.tensor([2, 0, 2]), CLASSES, torch.float64)
@@ -95,7 +98,7 @@ def gradients(model: Model) -> None:
 
 
 def gradients_flow(model: Model) -> None:
-    """Require that the gradient's derivative with respect to the input, needed by attacks, equals plain autograd's."""
+    """Raise `ContractBroken` unless the gradient's derivative by the input, which attacks need, equals autograd's."""
     modules = [found for found in _modules(model, double=True) if found[0].differentiable]
     if not modules:
         raise ContractSkipped("no loss has a derivative to the values of its data")

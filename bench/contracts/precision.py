@@ -13,7 +13,8 @@ _NEAR = 1e-2  # relative to the output's norm: rounding may move a coordinate ac
 
 
 def precision(defense: Defense) -> None:
-    """Require equal results on float32, which attackers read, and float64, which contracts test, up to rounding."""
+    """Raise `ContractBroken` unless float32 (read by attackers) and float64 (tested by contracts) agree up to
+    rounding."""
     words, trial = first_trial(defense)
     looked = False
     for stage, transform, given, state in arriving_at(trial):

@@ -20,7 +20,7 @@ def reports(defense: Defense) -> None:
     """Require that a change of the client's update changes a report's probability by at most a factor e^ε. A report is
     a sent coordinate. Updates are constant over coordinates, in five sizes; all pairs are compared. The tested events
     are a report above and below the middle of all reports. Probabilities come from 64 draws and all coordinates whose
-    report is random or depends on the update."""
+    report is random or depends on the update. Raises `ContractBroken` otherwise."""
     words, trial, epsilon = _stated(defense)
     stage = next(stage for stage in UPDATE_STAGES if trial.stages.has(stage))
     own = trial.at(stage)

@@ -29,7 +29,7 @@ def sensitivity(defense: Defense) -> None:
     """Require that no row moves a stage's output by more than the sensitivity that the mechanism counts. A row is an
     example's gradient or a client's update. The output with the row is compared with the output with a zero row, in
     standard deviations of the noise. The limit is half of the mechanism's count for a replaced row. Tested are a real
-    row times up to ±10⁶, and single tensors of it."""
+    row times up to ±10⁶, and single tensors of it. Raises `ContractBroken` otherwise."""
     for rounds in _ROUNDS:
         words, trial, mechanism = _stated(defense, rounds)
         _keeps(f"{words}, T={rounds}", trial, mechanism)

@@ -74,7 +74,7 @@ def setting_of(federated: Federated, *, rounds: int = 2) -> Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """A reading for a contract, with its truth."""
+    """A reading on which a contract tests an attack, with the true examples behind the reading."""
 
     words: str
     """The situation in words, for error messages."""
