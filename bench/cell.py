@@ -309,9 +309,8 @@ class AttackCell(_Cell):
     ] = ()
     """Ids of the cascade's earlier cells; readings whose examples all leaked to these cells are not attacked again."""
     victims: Annotated[str | None, Field(min_length=1, description="which draw of victims"), NOT_AN_AXIS] = None
-    """Key of another draw of victims (`bench.matrix.suites.draw_key`), with the same weights; None: the matrix's own
-    draw.
-    """
+    """Key of a second sample of victims (`bench.matrix.suites.draw_key`), with equal weights; None: the matrix's
+    own."""
 
 
 AnyCell = TrainingCell | AttackCell

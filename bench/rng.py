@@ -41,7 +41,7 @@ class Key:
     """The attacker's key for random draws; a draw adds fields to the seed, such as a reading's number."""
 
     seed: int
-    """Seed that does not reveal draws of victims or noise."""
+    """Seed that does not reveal the choice of victims or the noise."""
 
     @classmethod
     def of_attacker(cls, seed: int) -> "Key":

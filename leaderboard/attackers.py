@@ -103,9 +103,9 @@ class Attacker:
     interval: Interval
     """95 % interval for `rate`, over victims and weight seeds (`stratified_share`)."""
     psnr_db: float | None
-    """Median PSNR in dB over the reconstructed examples; None without one."""
+    """Median PSNR in dB over the reconstructed examples; None if there are none."""
     seconds: float | None
-    """CPU seconds for each reconstructed example; None without one."""
+    """CPU seconds for each reconstructed example; None if there are none."""
     cpu_seconds: float
     """CPU time in seconds."""
     only: tuple[int, ...]
@@ -161,7 +161,7 @@ class Cross:
 
     def best(self, number: int, but: str) -> tuple[str, float]:
         """Return the attack with the highest rate in condition `number`, except the attack `but`, and its rate; ("", 0)
-        without."""
+        if no other attack ran."""
         others = [each for each in self.attackers if each.attack != but and each.rates[number] is not None]
         first = max(others, key=lambda each: each.rates[number] or 0.0, default=None)
         return ("", 0.0) if first is None else (first.attack, first.rates[number] or 0.0)
@@ -176,10 +176,11 @@ class Cross:
 
 
 def crossed(records: Iterable[Record], own: Collection[str] = (), victims: str | None = None) -> Cross | None:
-    """Return the cross of the attack records on a draw of victims; None without such records. `own` names the user's
-    attacks, and `victims` is the draw (`AttackCell.victims`). Attacks with a granted gallery name examples and
-    reconstruct none: they are left out. Conditions are sorted by defense (undefended first), by point, and by the
-    number of parts (such as `B = 1`) that most conditions do not share."""
+    """Return the table of all attacks by all conditions (`Cross`) on a sample of victims; None if no attack was run on
+    this sample. `own` names the user's attacks. `victims` is the sample's key (`AttackCell.victims`), None for the
+    matrix's own sample. Attacks with a granted gallery name examples and reconstruct none: they are left out.
+    Conditions are sorted by defense (undefended first), by point, and by the number of rare parts. A part (such as `B =
+    1`) is rare if at most half of the conditions have this part; `common` lists the frequent parts."""
     contests: dict[str, Contest] = {}
     order: dict[str, tuple[Any, ...]] = {}
     for record in of_one_series(records):
@@ -230,7 +231,8 @@ def difference(cross: Cross, attack: str, other: str) -> tuple[float, float, flo
 
 
 def drop(published: Cross, second: Cross, attack: str) -> tuple[float, float, float]:
-    """Return an attack's rate on a second draw of victims minus the rate on the published draw: (change, low, high).
+    """Return an attack's rate on a second sample of victims minus the rate on the published sample: (change, low,
+    high).
 
     Both are means over the conditions that both crosses have. The 95 % interval accounts for the different victims, and
     resamples weight seeds (`stratified_change`). Raises `ValueError` if no condition is in both."""
@@ -241,8 +243,9 @@ def drop(published: Cross, second: Cross, attack: str) -> tuple[float, float, fl
 
 
 def neighbours(cross: Cross, attack: str) -> tuple[Attacker | None, Attacker | None]:
-    """Return the other attacks directly above and below `attack` in rank. The result is None at either end, and for an
-    attack without a rank. In a cross with reference attacks, the user's other attacks are skipped."""
+    """Return the next other attack above `attack` in rank, and the next below. An item is None if there is no such
+    attack. In a cross with reference attacks, the user's other attacks are skipped; so are attacks that lack a
+    condition."""
     at = next(n for n, each in enumerate(cross.attackers) if each.attack == attack)
     published = any(not each.own for each in cross.attackers)
     others = [

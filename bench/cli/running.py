@@ -128,7 +128,7 @@ def prepare(
 
 
 def _with_second_draw(matrix: Matrix, seed: int) -> Matrix:
-    """Return the matrix with every attack on the victims of a second draw, after the attacks on the matrix's own."""
+    """Return the matrix with every attack also on a second sample of victims, after the attacks on the matrix's own."""
     victims = draw_key(matrix.path, seed)
     return replace(matrix, attacks=(*matrix.attacks, *({**row, "victims": victims} for row in matrix.attacks)))
 

@@ -60,8 +60,8 @@ def local_batches(
 
 
 def data_key(cell: AttackCell | TrainingCell, data: Data) -> str:
-    """Return data hash, model, federated setting and draw of victims as JSON. Cells with equal text and equal seed draw
-    equal batches."""
+    """Return data hash, model, federated setting and sample of victims as JSON. Cells with equal text and equal seed
+    draw equal batches."""
     model, federated = cell.model.model_dump(mode="json"), cell.federated.model_dump(mode="json")
     draw = [cell.victims] if isinstance(cell, AttackCell) and cell.victims is not None else []
     return json.dumps([data.sha256, model, federated, *draw], sort_keys=True)

@@ -36,8 +36,8 @@ def suite_of(source: str | Path, folder: Path = PRESETS) -> str | None:
 
 
 def draw_key(matrix: Path, seed: int) -> str:
-    """Return the key of a draw of victims, `AttackCell.victims`: the seed, and a hash over matrix file and seed. The
-    seed is chosen after the attack is written: the attack cannot be tuned to the drawn victims."""
+    """Return the key of a second sample of victims, `AttackCell.victims`: the seed, and a hash over matrix file and
+    seed. The seed is chosen after the attack is written: the attack cannot be tuned to the drawn victims."""
     digest = hashlib.sha256(f"{seed}\n".encode() + matrix.read_bytes()).hexdigest()
     return f"{seed}-{digest[:16]}"
 

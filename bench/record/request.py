@@ -30,7 +30,7 @@ class Request:
     attacks: tuple[str, ...] = ()
     """Attacks in place of the matrix's attacks, as the user typed them; empty: the matrix's attacks."""
     draw_seed: int | None = None
-    """Seed of a second draw of victims, which is attacked after the matrix's own draw; None: no second draw."""
+    """Seed of a second sample of victims, which is attacked after the matrix's own sample; None: no second sample."""
 
 
 _REQUEST = TypeAdapter(Request)

@@ -26,10 +26,10 @@ _MOST = 4  # conditions named in a line
 
 @dataclass(frozen=True, kw_only=True)
 class Ranked:
-    """Crosses (tables of attacks by conditions) for a run of the suite `attacks`."""
+    """A run of the suite `attacks`, in crosses (`Cross`): tables of attacks by conditions, with the attacks ranked."""
 
     cross: Cross
-    """Reference and run on the matrix's own draw of victims."""
+    """Shipped attacks and the run's unpublished attacks in a single table, on the matrix's own sample of victims."""
     own: tuple[str, ...]
     """The run's attacks that are not published."""
     shipped: tuple[Record, ...]
@@ -37,7 +37,8 @@ class Ranked:
     why: str
     """Reason why the run is compared with no reference; empty if it is compared."""
     draws: Mapping[str, tuple[Cross, Cross]] = field(default_factory=dict)
-    """Second draw of victims → (the run's attacks on the matrix's own draw, and on this draw)."""
+    """Map from a second sample of victims (`AttackCell.victims`) to two crosses of the run's attacks: on the matrix's
+    own sample, and on the second sample."""
 
     def json(self) -> dict[str, Any]:
         second = {victims: second.json() for victims, (_, second) in self.draws.items()}
@@ -45,8 +46,8 @@ class Ranked:
 
 
 def unranked(run: Path) -> str | None:
-    """Return the reason why a run's attacks are not compared with the reference; "" if they are; None for another
-    suite."""
+    """Return the reason why a run's attacks are not compared with the reference; "" if they are; None for a run of
+    another suite."""
     try:
         about = json.loads((run / f"suite-{ATTACKS}.json").read_text("utf-8"))
         return "" if about["ranked"] is True else "; ".join(map(str, about["why_not"]))
@@ -55,9 +56,9 @@ def unranked(run: Path) -> str | None:
 
 
 def ranked(mine: Iterable[Record] = (), *, without: str = "") -> Ranked | None:
-    """Return the crosses for a run's records `mine` and the shipped records together; None without any attack record. A
-    run's record counts if the reference has its cell with another attack. `without` is a reason to omit the reference.
-    """
+    """Return a run's records `mine` and the shipped records in a single table, ranked; None if no attack record is
+    found. A run's record counts if a shipped record has the same cell, apart from attack and sample of victims.
+    `without` is a reason to omit the shipped records; "" includes them."""
     shipped = tuple(store.read(VERSION)) if not without and VERSION in store.versions() else ()
     why = without if without or shipped else f"this package has no reference results of {VERSION} yet"
     published = [cell for _, cell in _attacks(shipped)]
@@ -81,8 +82,8 @@ def _attacks(records: Iterable[Record]) -> list[tuple[Record, AttackCell]]:
 
 
 def lines(standing: Ranked, attack: str) -> Iterator[tuple[str, str]]:
-    """Yield (heading, text) about the run's `attack`: rank, cost, failures, second draws. One line names the examples
-    that only this attack reconstructs."""
+    """Yield (heading, text) about the run's `attack`: rank, cost, failures, second samples of victims. One line counts
+    the examples that only this attack reconstructs."""
     cross = standing.cross
     names, conditions = distinct(each.attack for each in cross.attackers), labels(cross.contests)
     yield "rank", _rank(standing, attack, names)
@@ -93,7 +94,7 @@ def lines(standing: Ranked, attack: str) -> Iterator[tuple[str, str]]:
 
 
 def draws(standing: Ranked, attack: str) -> Iterator[tuple[str, str]]:
-    """Yield a line for each second draw of victims on which the attack ran."""
+    """Yield (heading, text) for each second sample of victims on which the attack ran."""
     for victims, (first, second) in standing.draws.items():
         if {attack} <= {each.attack for each in first.attackers} & {each.attack for each in second.attackers}:
             yield "victims", _draw(first, second, attack, victims)

@@ -94,8 +94,8 @@ def same(cell: AnyCell) -> str:
 def expected_of_attacks(records: Iterable[Record]) -> Callable[[AnyCell], float | None]:
     """Return a function from a cell of a full cross to its expected CPU seconds; None for an unpublished condition.
 
-    A published attack has its measured time.  Another attack gets the median over the published attacks that read the
-    same gradients.  Another draw of victims takes as long as the published draw."""
+    A published attack has its measured time. Another attack gets the median over the published attacks that read the
+    same gradients. A second sample of victims takes as long as the published sample."""
     taken: dict[str, float] = {}
     attacks: dict[str, list[float]] = {}
     for record in records:
@@ -113,7 +113,7 @@ def expected_of_attacks(records: Iterable[Record]) -> Callable[[AnyCell], float 
 
 
 def any_attack(cell: AttackCell) -> str:
-    """Return a cell's text without attacker and draw of victims: cells that differ only in these have equal texts."""
+    """Return a cell's text without attacker and sample of victims: cells that differ only in these have equal texts."""
     return _published(cell).model_copy(update={"attack": _ANY, "knowledge": "plain", "after": ()}).canonical()
 
 
