@@ -135,8 +135,8 @@ class Row:
 
     @property
     def worst(self) -> AtPoint | None:
-        """Figures at the point with the highest success rate; None without a rate. A tie gives the point nearest to
-        type-2."""
+        """Figures at the point with the highest success rate; None if no point has a rate. A tie gives the point
+        nearest to type-2."""
         scored = [at for at in self.points.values() if at.asr is not None]
         return max(scored, key=lambda at: at.asr or 0.0, default=None)
 

@@ -155,14 +155,15 @@ def unexplained(record: Record) -> bool:
 def _without_progress(worst: WorstCase, attacks: _Results) -> list[str]:
     """Return the attacks without success whose loss ended above 90 % of its first value in every cell.
 
-    Cells count only if the loss at the truth is below 90 % of the loss at public examples (not so under strong noise).
-    """
+    Cells count only if the loss at the true examples is below 90 % of the loss at public examples."""
     ends = {name: [end for r in results if (end := _end(r)) is not None] for name, results in attacks.items()}
     return [name for name, each in ends.items() if each and min(each) > NO_PROGRESS and worst.rate(name) == 0]
 
 
 def _end(result: AttackResult) -> float | None:
-    """Return the last loss divided by the first loss; None if the loss is unknown or cannot fall."""
+    """Return the last loss divided by the first loss. None if fewer than two losses are known, or if the loss cannot
+    fall: under strong noise, the loss at the true examples is hardly below the loss at public examples
+    (`NO_PROGRESS`)."""
     losses = [loss for loss in result.trajectory.losses if loss is not None] if result.trajectory else []
     truth, public = result.self_check.distance_at_truth, result.self_check.distance_at_public
     can_fall = truth is None or public is None or truth < NO_PROGRESS * public

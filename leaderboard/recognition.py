@@ -78,7 +78,7 @@ def _here(worst: WorstCase, places: Mapping[ExampleKey, int], attackers: int) ->
 
 
 def violations(identified: Rate | None, named: Rate | None, spent: Epsilon | None) -> Iterator[Flag]:
-    """Yield a fault flag for each rate that exceeds the ceiling derived from the stated ε (`spent`)."""
+    """Yield a fault flag for each rate that exceeds the ceiling derived from the stated ε (`spent`); none for None."""
     for what, rate in (("identified", identified), ("named", named)):
         if rate and rate.violated and rate.ceiling is not None and spent:
             yield Flag(

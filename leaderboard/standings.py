@@ -106,7 +106,7 @@ class Standing:
 
     @property
     def accuracy(self) -> float | None:
-        """Mean accuracy over the models that are not in `diverged`; None without such a model."""
+        """Mean accuracy over the models that are not in `diverged`; None if all are in `diverged`."""
         return mean(cost.accuracy for model, cost in self.costs if model not in self.diverged)
 
     @property

@@ -145,7 +145,8 @@ class WorstCase:
 
     @property
     def privacy(self) -> Privacy:
-        """ε at the point, equal in all records."""
+        """The defense's ε at the point, by several accounting conventions (`Privacy`), from the first record with a
+        result. All records at the point have the same ε; without a result, the value is an empty `Privacy`."""
         results = (record.attack for records in self.records.values() for record in records if record.attack)
         return next((result.privacy for result in results), Privacy())
 
@@ -182,7 +183,7 @@ class WorstCase:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 % interval for `asr`, clustered by reading and by the weights' seed; None without a rate."""
+        """95 % interval for `asr`, clustered by reading and by the weights' seed; None if `asr` is None."""
         return share_interval(self.leaked) if self.attacked else None
 
     @property
@@ -209,10 +210,10 @@ class WorstCase:
 
     @property
     def best(self) -> tuple[str, float] | None:
-        """Name and success rate of the attack with the highest rate; None without scores. Ties are broken by the median
-        PSNR. A gradient-free baseline is returned only if no attack ran. With several noise draws, the first draw
-        selects the attack and the other draws give its rate, because the best attack on a draw is partly lucky. In a
-        cascade: the attack with the most successes, with its share of all examples."""
+        """Name and success rate of the attack with the highest rate; None if no attack has a score. Ties are broken by
+        the median PSNR. A gradient-free baseline is returned only if no attack ran. With several noise draws, the first
+        draw selects the attack and the other draws give its rate, because the best attack on a draw is partly lucky. In
+        a cascade: the attack with the most successes, with its share of all examples."""
         attacks = [name for name in self.scores if not name.startswith(GRADIENT_FREE)] or list(self.scores)
         first = {name: examples for name in attacks if (examples := self._on_draws(name, first=True))}
         if not first:
@@ -245,7 +246,7 @@ class WorstCase:
 
     @property
     def prior_psnr_db(self) -> float | None:
-        """Median over examples of the highest PSNR in dB among the prior-only baselines; None without a baseline."""
+        """Median over examples of the prior-only baselines' highest PSNR in dB; None if no baseline has a score."""
         return median(list(self.prior_db.values()), -inf)
 
     @property
@@ -298,7 +299,7 @@ def readings(keys: Sequence[ExampleKey]) -> list[int]:
 
 def share_interval(hits: Mapping[ExampleKey, bool], level: float = LEVEL) -> tuple[float, float] | None:
     """Return the interval at confidence `level` for the share of True in `hits`, clustered by reading and weight seed.
-    None without `hits`."""
+    None if `hits` is empty."""
     if not hits:
         return None
     keys = list(hits)

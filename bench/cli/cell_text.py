@@ -29,7 +29,7 @@ def lines(record: schema.Record) -> list[Line]:
 
 
 def interval(value: schema.Share | None) -> str:
-    """Format a share with its interval, as on the board: 67 % [21–94 %]."""
+    """Format a share with its interval, as on the board: 67 % [21–94 %]; None becomes a dash."""
     if value is None:
         return NONE
     return f"{share(value.value)} [{numbers.interval((value.low, value.high))}]"

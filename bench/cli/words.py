@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 
 def meant(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return a question that suggests the known name nearest to `name`; without a near name, return `otherwise`."""
+    """Return a question that suggests the name in `known` nearest to `name`; if none is near, return `otherwise`."""
     near = get_close_matches(name[:100], list(known), n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else otherwise
 
@@ -18,7 +18,7 @@ def duration(seconds: float) -> str:
 
 
 def estimate(seconds: float, span: tuple[float, float] | None, jobs: int) -> str:
-    """Format the wall time for CPU `seconds` on `jobs` workers; `span`: published defenses' least and most seconds."""
+    """Format the wall time for CPU `seconds` on `jobs` workers; `span`: published least and most seconds, or None."""
     if span is None:
         return duration(seconds / jobs)
     least, most = (duration(end / jobs) for end in span)

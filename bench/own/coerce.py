@@ -152,7 +152,7 @@ def scaled(values: Tensor, value_range: Range, what: str) -> NDArray[np.float64]
 
 
 def integers(values: Values | None, what: str) -> str:
-    """Return the name `what` if the array has an integer type, otherwise ""."""
+    """Return the name `what` if the array has an integer type, otherwise, and for None, ""."""
     kind = "" if values is None else np.asarray(tensor(values, what)).dtype.kind
     return what if kind and kind in "iu" else ""
 

@@ -122,7 +122,7 @@ def codes(row: Row) -> list[str]:
 
 
 def unscored(at: AtPoint | None) -> str:
-    """Return the reason why an interception point has no success rate: crashed, n/a, or a dash if unknown."""
+    """Return the reason why a point has no success rate: crashed, n/a, or a dash if unknown or `at` is None."""
     return "crashed" if at and at.crashed else "n/a" if at and at.absent else NONE
 
 

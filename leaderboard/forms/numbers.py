@@ -19,12 +19,12 @@ def share(value: float | None, places: int = 0) -> str:
 
 
 def fine(value: float | None) -> str:
-    """Format a possibly small share, such as chance: 13 %, 3.1 %, 0.04 %."""
+    """Format a possibly small share, such as chance: 13 %, 3.1 %, 0.04 %; None becomes a dash."""
     return share(value, 0 if value is None or value >= 0.1 else 1 if value >= 0.01 else 2)
 
 
 def interval(ends: tuple[float, float] | None) -> str:
-    """Format a share's 95 % interval: 52–81 %."""
+    """Format a share's 95 % interval: 52–81 %; None becomes a dash."""
     if ends is None:
         return NONE
     low, high = (share(end) for end in ends)
@@ -32,12 +32,12 @@ def interval(ends: tuple[float, float] | None) -> str:
 
 
 def rate(asr: float | None, *, lower_bound: bool) -> str:
-    """Format the attack success rate `asr`; `lower_bound` True writes ≥ 68 %."""
+    """Format the attack success rate `asr`; `lower_bound` True writes ≥ 68 %. None becomes a dash."""
     return ("≥ " if lower_bound and asr is not None else "") + share(asr)
 
 
 def figure(metric: Metric, value: float | None) -> str:
-    """Format a metric's value with its unit: 0.145, 31 dB, 92 %."""
+    """Format a metric's value with its unit: 0.145, 31 dB, 92 %; None and infinity become a dash."""
     if metric.percent:
         return share(value)
     unit = f" {metric.unit}" if metric.unit else ""
@@ -47,12 +47,13 @@ def figure(metric: Metric, value: float | None) -> str:
 
 
 def epsilon(value: float | None) -> str:
-    """Format ε with two digits, as a whole number from 100, and by magnitude from 1000: 0.97, 1.3, 423, 3e5."""
+    """Format ε with two digits, as a whole number from 100, and by magnitude from 1000: 0.97, 1.3, 423, 3e5. None and
+    infinity become a dash."""
     if value is not None and 1000 <= value < inf:
         return f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
     return formatted(value, ".0f" if value is not None and value >= 100 else ".2g")
 
 
 def formatted(value: float | None, form: str = "g") -> str:
-    """Format any other figure `value` by the Python format specification `form`, such as `.3g`."""
+    """Format a figure `value` by the Python format `form`, such as `.3g`; None, NaN and infinity become a dash."""
     return NONE if value is None or not isfinite(value) else format(value, form)

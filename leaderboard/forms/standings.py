@@ -191,7 +191,7 @@ def _chance(place: Place | None) -> str:
 
 
 def _ceiling(place: Place | None) -> str:
-    """Format the upper bound on recognition; empty if the bound excludes no share, as for an ε in the hundreds."""
+    """Format the upper bound on recognition; empty for None, and for a bound of nearly 1 (ε in the hundreds)."""
     trivial = place is None or place.ceiling is None or place.ceiling >= ALL
     return "" if trivial or place is None else f"≤ {fine(place.ceiling)}"
 

@@ -70,7 +70,7 @@ def trainings(
 
 
 def bayesian(result: BayesianResult | None) -> list[str]:
-    """Return text lines: the training's Bayesian ε by level (such as client), next to the moments accountant's ε."""
+    """Return text lines: the training's Bayesian ε by level, next to the moments accountant's ε; [] for None."""
     if result is None:
         return []
     words = []
@@ -222,7 +222,7 @@ def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> RenderableType:
 
 
 def _black_box(worst: WorstCase | None) -> Text:
-    """Format the black-box attacks' success rate, and the median PSNR of the most successful of them."""
+    """Format the black-box attacks' success rate, and the best attack's median PSNR; None becomes a dash."""
     if worst is None:
         return Text(NONE, style="dim")
     text = _informed(worst)
