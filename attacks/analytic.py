@@ -82,10 +82,10 @@ class Analytic(Attack):
         return x.reshape(reading.examples, *reading.shape), _unexplained(table, layer.apply(x)), "ok"
 
     def _separate(self, reading: Reading, ratios: Tensor, common: Tensor) -> Tensor:
-        """Choose reconstructed examples (example, input) among `ratios` (neuron, input), a neuron's weight gradient
-        divided by its bias gradient. Each choice is the ratio shared by most neurons; among equals, the ratio farthest
-        from earlier choices, because mixtures lie between examples. If too few ratios are in the data's range, `common`
-        (input,) fills the rest."""
+        """Choose the examples (example, input) of a batch among `ratios` (neuron, input), a neuron's weight gradient
+        divided by its bias gradient: pure examples and mixtures. Each choice is the ratio shared by most neurons; among
+        equals, the ratio farthest from earlier choices, because mixtures lie between examples. If too few ratios are in
+        the data's range, the rest are `common` (input,), the fit to all neurons (`_rank_one`)."""
         low, high = reading.value_range
         width = high - low
         slack = self.tolerance * width

@@ -104,7 +104,9 @@ class Inverter:
 class LearnedInverter(Attack):
     """Learn a kernel ridge regression from simulated, defended gradients to public examples; apply it to readings.
 
-    The regression sorts the examples in a batch by label, then by brightness, because a reading shows no order."""
+    Features are scaled gradient values, or their principal components (`components`). Scaling, kernel width and ridge
+    are those with the least error on held-out public examples. The regression sorts the examples in a batch by label,
+    then by brightness, because a reading shows no order."""
 
     reference = "Wu et al. 2023 (Learning to Invert), §3, with a network; kernel ridge regression: ours"
     knowledge = ("black-box",)

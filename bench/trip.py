@@ -142,7 +142,8 @@ class Description(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines for the record: how a reading shows draws that are not described, such as zeros for a mask."""
+        """Lines of text for the record: each names a transform without a description, and the rule by which the reading
+        shows its random draws (zeros show a mask). Attacks do not use these lines."""
 
     @property
     def ordered(self) -> bool:
@@ -170,8 +171,8 @@ class Description(Protocol):
         """Return the expected reading (reading, *shape), without `noise`, for candidates.
 
         `per_example` (reading, example, *shape) are the candidates' gradients, `observed` (reading, *shape) is the
-        attacked reading itself.  The result equals `local_steps` followed by `sent`.
-        """
+        attacked reading itself. A defense inside local steps needs `candidates`; otherwise None is enough. The result
+        equals `local_steps` followed by `sent`."""
 
     def with_mates(self, mates: Tensors, observed: Tensors, behind: Candidates) -> Given:
         """Return a function that simulates a reading for candidates in place of its first example.
@@ -221,9 +222,8 @@ class Simulator(Protocol):
     def __call__(self, inputs: Tensor, labels: Tensor, draw: int) -> dict[str, Tensor]:
         """Run the round on candidates; returns name → (reading, observation, *shape) in gradient units.
 
-        `inputs` are (reading, example, *shape), `labels` (reading, example).  Each `draw` number gives new random draws
-        for the defense, independent of the victims' draws.  Raises `PluginError` beyond the budget.
-        """
+        `inputs` are (reading, example, *shape), `labels` (reading, example). Each `draw` number gives new random draws
+        for the defense, independent of the draws in the victims' readings. Raises `PluginError` beyond the budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

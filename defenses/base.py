@@ -152,7 +152,8 @@ class Transform:
     """An operation of a defense on tensors; concrete transforms are frozen dataclasses, checked in `__post_init__`. The
     harness calls `update`. A transform without memory defines `apply`. A transform with memory defines `initial` and
     `update`. Adaptive attackers know the transform's code, but not its draws. For them, `expected`, `simulate`, `noise`
-    and `log_likelihood` describe the transform in more detail."""
+    and `log_likelihood` describe the transform in more detail. In every method, `context` describes the place in the
+    training at which the transform acts."""
 
     random: ClassVar[bool] = False
     """True if the output depends on random draws."""
@@ -165,11 +166,12 @@ class Transform:
     needs_examples: ClassVar[bool] = False
     """True at stage `step` if the transform reads each example's gradient."""
     unlinks: ClassVar[bool] = False
-    """True if the server cannot link a client's coordinates afterwards."""
+    """True if the output no longer shows which coordinates come from the same client."""
     owner: Literal["server", "client"] = "server"
     """Holder of the state: the server, or each client."""
     reads: ClassVar[Shown] = "values"
-    """Property of the reading that `simulate` uses."""
+    """Property of the reading from which `simulate` finds draws: the zero coordinates, the directions, or all
+    values."""
 
     def __init_subclass__(cls) -> None:
         if cls.apply is Transform.apply and cls.update is Transform.update:
@@ -199,10 +201,10 @@ class Transform:
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State] | None:
         """Return the transformed candidate gradients, averaged over the transform's draws, and the next state. The
-        result must be differentiable in `tensors`. `context.draws` returns 0 for every normal and 1/2 for every
-        uniform. If the method returns None, the harness averages `update` over a few fixed draws
-        (`bench.federated.straight_through`). If the code has no useful derivative, the harness takes the derivative of
-        the identity."""
+        result must be differentiable in `tensors`. The method computes the average without random numbers:
+        `context.draws` returns 0 for every normal and 1/2 for every uniform. If the method returns None, the harness
+        averages `update` over a few fixed draws (`bench.federated.straight_through`). If the code has no useful
+        derivative, the harness takes the derivative of the identity."""
         del tensors, state, context
         return None
 
@@ -219,11 +221,13 @@ class Transform:
         return None
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """Return the output for candidate gradients under the draws that the reading `observed` reveals. The output is
-        averaged over all other draws. For the true gradient, the result equals the output of `apply` for every draw.
-        The result must be differentiable in `tensors`. The harness calls the method only if neither a mean over rows
-        nor a later transform hides the properties in `reads`. None means: the reading reveals no draws, and the harness
-        uses `expected`."""
+        """Return the transform's output for candidate gradients, name → (*lead, *shape), under the random draws that
+        the reading `observed` reveals. For example, a reading's zeros reveal a random mask. Draws that stay hidden are
+        averaged, as in `expected`. At the true gradient, the result equals the actual output of `apply` behind
+        `observed`, apart from `noise`. The result must be differentiable in `tensors`. `reads` names the property of
+        the reading from which draws are found. The harness calls the method only if the reading still shows this
+        property, without a mean over rows or a later transform that hides the property. None means: the reading reveals
+        no draws, and the harness uses `expected`."""
         del tensors, observed, context
         return None
 

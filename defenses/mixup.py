@@ -32,7 +32,8 @@ class MixNext(Transform):
 
 
 def _mixed(value: Tensor, share: Tensor) -> Tensor:
-    """Mix `value` (client, example, …); each example keeps its `share` (client, example)."""
+    """Mix each example in `value` (client, example, …) with the next example in its batch, the last with the first. The
+    weights are an example's `share` (client, example), and 1 - share for the next example."""
     kept = share.reshape(*share.shape, *[1] * (value.dim() - 2))
     return kept * value + (1 - kept) * value.roll(-1, 1)
 

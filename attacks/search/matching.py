@@ -134,8 +134,8 @@ class MatchingAttack(Attack):
 def reconstruction(
     problem: MatchingProblem, solution: Solution, solver: Solver[Any], cost: int, notes: tuple[str, ...]
 ) -> Reconstruction:
-    """Turn a solver's solution into a reconstruction. Each solver evaluation counts `cost` times. `notes` are the
-    attack's departures from its paper."""
+    """Turn a solver's solution of `problem` into a reconstruction. Each solver evaluation counts `cost` times. `notes`
+    are the attack's departures from its paper."""
     rows = torch.arange(len(solution.loss))
     inputs, logits = problem.split(solution.x)
     labels = problem.ordered_labels(rows, solution.runs) if logits is None else logits.argmax(-1)

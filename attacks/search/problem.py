@@ -196,12 +196,13 @@ class MatchingProblem:
         return inputs, logits
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Split variables `x` (row, variable) into four parts.
+        """Split a solver's variables `x` (row, variable) into four parts. The search space, the field `space`, first
+        maps variables to inputs; without a space, variables are inputs.
 
         - inputs (row, example, *shape)
-        - -log p of the inputs in `space` (row,)
+        - -log p (row,), summed over examples, with the space's prior density p; 0 without a prior
         - label logits (row, example, class); None if labels are known
-        - mixup's mixing matrix (row, mixture, original); None without `mixed`"""
+        - mixing matrix (row, mixture, original) if the field `mixed` is True (mixup); else None"""
         reading, examples, size = self.reading, self.examples, self.values
         variables = x[:, : examples * size].reshape(len(x), examples, size)
         inputs, energy = variables, x.new_zeros(len(x), examples)

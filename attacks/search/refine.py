@@ -16,8 +16,8 @@ from bench.trip import Reading
 def refine(
     problem: MatchingProblem, solver: Solver[Any], limits: RowLimits, solution: Solution, chunk: int
 ) -> Solution:
-    """Continue the unfinished rows (readings) of `solution` in float64, without restarts, `chunk` rows at once. A row
-    is unfinished if evaluations remain and its normalised loss is finite and above `limits.stop_loss`."""
+    """Continue the unfinished rows (readings) of `solution`, for `problem`, in float64 without restarts, `chunk` at
+    once. A row is unfinished if evaluations remain and its normalised loss is finite and above `limits.stop_loss`."""
     loss = problem.loss_scale(torch.arange(len(solution.loss))) * solution.loss
     unfinished = ((loss > (limits.stop_loss or 0.0)) & torch.isfinite(loss)).cpu()
     rows = torch.nonzero((solution.evaluations < limits.evaluations) & unfinished)[:, 0]

@@ -91,7 +91,8 @@ def staged(
     budget: Budget,
     known: Start | None = None,
 ) -> Solution:
-    """Minimise in stages over several `starts`; return each reading's point with the least loss, in `problem.space`.
+    """Minimise `problem` in stages over several `starts`; return each reading's point of least loss, in
+    `problem.space`.
 
     - `hypotheses` (reading, start, example): labels of each start, most plausible first.
     - `solver`: method of every stage.

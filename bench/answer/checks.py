@@ -33,9 +33,9 @@ REFERENCES = 8  # readings per cell: seconds each
 def diagnose(
     cell: AttackCell, setup: Setup, truth: CellTruth, reading: Reading, batches: Sequence[Batches]
 ) -> Diagnosis:
-    """Check a cell's readings before the attack. `batches` are the observed clients' batches. The checks are the
-    distortion, the attack's objective at the true examples, the conditions and ε. Raises `NotApplicable` if the attack
-    refuses the readings."""
+    """Check a cell's readings before the attack. The checks are the distortion, the attack's objective at the true
+    examples `truth`, the conditions and ε. `setup` gives model, weights and defense, `batches` the observed clients'
+    batches. Raises `NotApplicable` if the attack refuses the readings."""
     attacker = attacker_of(cell, reading)
     examples = truth.examples
     trained = trained_at(cell, setup, truth.victims, truth.point)  # the truth after stage `input`
@@ -60,7 +60,8 @@ def diagnose(
 
 def reference(reading: Reading, truth: Truth) -> float | None:
     """Return the PSNR in dB of the linear estimate with least error under a Gaussian prior
-    (`ceilings.linear_gaussian`), as a median over the first `REFERENCES` readings; None if not supported."""
+    (`ceilings.linear_gaussian`), as a median over the first `REFERENCES` readings of the true examples `truth`; None if
+    not supported."""
     if not reading.kind.spatial:
         return None
     errors = mean_squared_errors(reading, truth.inputs[:REFERENCES, 0], truth.labels[:REFERENCES, 0])
@@ -68,8 +69,8 @@ def reference(reading: Reading, truth: Truth) -> float | None:
 
 
 def self_check(attacker: Attack, reading: Reading, truth: Truth, setup: Setup, seed: int) -> SelfCheck:
-    """Compare the attack's objective at the true examples with its value at random public examples. `seed` draws the
-    public examples. The figures are None if the attack has no objective."""
+    """Compare the attack's objective at the true examples `truth` with its value at random public examples. `seed`
+    draws the public examples. The figures are None if the attack has no objective."""
     described = explained(reading, truth)
     objective = attacker.objective(reading)
     if objective is None:

@@ -56,7 +56,7 @@ class TrainingProgress:
 
 @dataclass(slots=True)
 class Memory:
-    """Values that a worker keeps between cells."""
+    """A worker's cache between cells: data sets, reconstructions, simulated readings."""
 
     data: dict[str, Data] = field(default_factory=dict)
     """Loaded data sets, by configuration."""

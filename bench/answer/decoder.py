@@ -29,11 +29,11 @@ def has_likelihood(reading: Reading) -> bool:
 
 
 def decoder_places(reading: Reading, truth: Truth, gallery: Gallery) -> tuple[int, ...] | None:
-    """Return the likelihood rank, from 0, of each reading's first true example among the gallery's candidates.
+    """Return the likelihood rank, from 0, of each reading's first true example (in `truth`) among the gallery's
+    candidates.
 
-    With granted labels, only candidates with the same label are ranked.  Returns None for a single unknown example (the
-    attack's ranking is used), for more than `EXAMPLES` unknown examples, and without a likelihood.
-    """
+    With granted labels, only candidates with the same label are ranked. Returns None for a single unknown example (the
+    attack's ranking is used), for more than `EXAMPLES` unknown examples, and without a likelihood."""
     if not 1 < reading.unknown <= EXAMPLES or not has_likelihood(reading):
         return None
     reading = rescaled(reading)

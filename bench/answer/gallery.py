@@ -31,8 +31,9 @@ class Gallery(ByReading):
 
 
 def granted_gallery(cell: AttackCell, data: Data, truth: Truth) -> Gallery | None:
-    """Return the cell's gallery, which is equal for all defenses and attacks; None if no gallery is granted.  Raises
-    `NotApplicable` for a gallery too small to hold strangers, or too large for the data set's gallery split."""
+    """Return the cell's gallery, `truth` among strangers: equal for all defenses and attacks; None if no gallery is
+    granted. Raises `NotApplicable` for a gallery too small to hold strangers, or too large for the data set's gallery
+    split."""
     if not cell.grants.gallery:
         return None
     strangers = data.gallery
@@ -57,8 +58,8 @@ def granted_gallery(cell: AttackCell, data: Data, truth: Truth) -> Gallery | Non
 
 
 def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, labels: bool) -> Naming | None:
-    """Compare the candidates that the attack picked from the gallery with the true examples; None without picks.
-    `labels` is True if labels are granted; a blind guess then knows the class."""
+    """Compare the candidates that the attack picked from the gallery with the true examples `truth`; None if the attack
+    picked none. `labels` is True if labels are granted; a blind guess then knows the class."""
     if reconstruction.named is None:
         return None
     named = reconstruction.named.cpu()

@@ -11,8 +11,9 @@ from bench.cell import AttackCell
 
 
 def observe_cell(cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory) -> Observation:
-    """Run the defended round, observe it at the cell's point, and check the readings.  Raises `NotApplicable` for a
-    cell that cannot run, or if the attack refuses the readings."""
+    """Run the defended round on the true examples `truth`, and return the readings at the cell's point with their
+    checks. `memory` is the worker's cache between cells. Raises `NotApplicable` for a cell that cannot run, or if the
+    attack refuses the readings."""
     setup = prepare(cell, context, memory)
     batches = batches_of(cell, setup, truth.victims, truth.point)
     reading = take_reading(cell, setup, truth, batches, memory.simulations)

@@ -39,7 +39,9 @@ class Usage:
 
 
 class Place(Protocol):
-    """A place that runs the code of attacks, defenses, models and data sets, but holds no true examples."""
+    """A place (this process, or plug-in processes) that runs the code of attacks, defenses, models and data sets, and
+    keeps no true examples. In every method, `context` holds the run's folders, device and limits, and `memory` is the
+    worker's cache between cells."""
 
     def concerns(self, cell: AnyCell) -> bool:
         """Return whether processes other than this process run the cell."""
@@ -48,17 +50,19 @@ class Place(Protocol):
         """Return the cell's data set; raises `DataError` if its content changed since planning."""
 
     def attack_together(self, cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
-        """Attack the cell and suitable later cells from `company` in a single batch; the results wait in memory."""
+        """Attack `cell` and suitable later cells from `company` in a single batch; their results wait in `memory`."""
 
     def attacked(
         self, cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory
     ) -> tuple[Diagnosis, Attempt]:
-        """Observe and attack the cell; raises `NotApplicable` for a cell that cannot run."""
+        """Run the cell's defended round on the true examples `truth`, and attack its readings. Return the checks of the
+        readings (such as distortion and ε), and the reconstruction with its cost. A result that `attack_together` left
+        in `memory` is taken from there. Raises `NotApplicable` for a cell that cannot run."""
 
     def train(
         self, cell: TrainingCell, context: RunContext, memory: Memory, on_progress: Callable[[TrainingProgress], None]
     ) -> tuple[TrainingResult, TrainingCost]:
-        """Train as `bench.answer.train.train_cell` does."""
+        """Train the cell's model; return result and cost as `bench.answer.train.train_cell` does."""
 
     def usage(self) -> Usage:
         """Return the resources that other processes used since the previous call."""
@@ -81,7 +85,7 @@ class Here:
     def attacked(
         self, cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory
     ) -> tuple[Diagnosis, Attempt]:
-        """Return the cell's result if `attack_together` attacked it earlier on the same readings; else attack now."""
+        """Return the result that `attack_together` left in `memory`, if for the same readings; else attack now."""
         waiting = memory.attacked.pop(cell.id, None)
         if waiting is not None and waiting[0].reading.indices == truth.rows:
             return waiting[0].diagnosis, waiting[1]

@@ -25,7 +25,9 @@ from bench.trip import Reading
 def take_reading(
     cell: AttackCell, setup: Setup, truth: CellTruth, batches: Sequence[Batches], simulations: Kept | None = None
 ) -> Reading:
-    """Return the readings at the cell's point with all that the attacker knows; `simulations` are reused."""
+    """Return the readings at the cell's point with all that the attacker knows. `setup` gives model, weights and
+    defense, `truth` the granted examples, and `batches` the round's data. Simulated readings in `simulations` are
+    reused."""
     point, gallery, mates = truth.point, truth.gallery, truth.mates
     data, grants, federated = setup.data, cell.grants, cell.federated
     shown = [
@@ -85,8 +87,10 @@ def take_reading(
 def simulator(
     cell: AttackCell, setup: Setup, point: Point, reading: Reading, simulations: Kept | None = None
 ) -> RoundSimulator:
-    """Return a black box that runs the cell's defended round on an attacker's examples, with independent draws.
-    `simulations` keeps results between cells."""
+    """Return a black box for attackers: a function that runs the cell's defended round on chosen examples, with random
+    draws independent of the victims' draws. `setup` gives model, weights and defense. `reading` gives the number of
+    observations and the public examples that fill a batch. `simulations` stores results between cells; None: for this
+    cell only."""
     granted = cell.grants.model_dump(exclude={"labels"})  # all grants with an effect on the round
     return RoundSimulator(
         name=simulator_name(
@@ -115,9 +119,9 @@ def simulator(
 def observe(
     cell: AttackCell, setup: Setup, point: Point, batches: Sequence[Batches], stages: Stages, *, observation: int = 0
 ) -> dict[str, Tensor]:
-    """Run the round under `stages` and return its values at the point, name → (reading, *shape). `batches` are the
-    observed clients' batches. Each `observation` number has new noise. Raises `PluginError` for a defense that writes
-    to the weights or sends NaN or infinity."""
+    """Run the round of `setup` under `stages` and return its values at the point, name → (reading, *shape). `batches`
+    are the observed clients' batches. Each `observation` number has new noise. Raises `PluginError` for a defense that
+    writes to the weights or sends NaN or infinity."""
     draw_key = DrawKey(
         seed=cell.seed, draw=cell.draw, round=setup.round, observation=observation, colluders=cell.grants.colluders
     )

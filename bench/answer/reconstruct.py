@@ -38,7 +38,7 @@ def reading_key(reading: Reading, cell: AttackCell) -> ReadingKey:
 
 
 def recalled(key: ReadingKey, memory: Memory) -> Attempt | None:
-    """Return the reconstruction that `memory` keeps for this key, with its cost; None if there is none."""
+    """Return the reconstruction that the cache `memory` keeps for this key, with its cost; None if there is none."""
     if key not in memory.reconstructions:
         return None
     reconstruction, other = memory.reconstructions[key] = memory.reconstructions.pop(key)
@@ -46,15 +46,15 @@ def recalled(key: ReadingKey, memory: Memory) -> Attempt | None:
 
 
 def remember(key: ReadingKey, cell: AttackCell, attempt: Attempt, memory: Memory) -> None:
-    """Keep a reconstruction for equal readings; above `REUSED`, the least recently used is dropped."""
+    """Keep a reconstruction in the cache `memory`; above `REUSED`, the least recently used is dropped."""
     if len(memory.reconstructions) >= REUSED:
         del memory.reconstructions[next(iter(memory.reconstructions))]
     memory.reconstructions[key] = (attempt.reconstruction, cell.id)
 
 
 def reconstruct(reading: Reading, cell: AttackCell, context: RunContext, memory: Memory) -> Attempt:
-    """Attack the readings, or return the reconstruction of equal readings attacked before. Raises `PluginError` for an
-    attack that writes to its reading or returns a wrong shape."""
+    """Attack the readings, or return the reconstruction of equal readings from the worker's cache `memory`. Raises
+    `PluginError` for an attack that writes to its reading or returns a wrong shape."""
     key = reading_key(reading, cell)
     if (known := recalled(key, memory)) is not None:
         return known

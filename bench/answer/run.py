@@ -30,8 +30,8 @@ def run(
     company: Sequence[AnyCell] = (),
 ) -> Record:
     """Run a cell at `place` and return its record; `on_progress` is called after every training round. `company` holds
-    the next cells, which may share the attack's batch. `memory` keeps values between cells. Raises `StorageError` if
-    the run folder cannot be written, and `DataError` if the context counts missing data as the machine's fault."""
+    the next cells, which may share the attack's batch. `memory` is the worker's cache. Raises `StorageError` if the run
+    folder cannot be written, and `DataError` if the context counts missing data as the machine's fault."""
     place.attack_together(cell, company, context, memory)
     began, cpu = time.perf_counter(), time.process_time()
     status: Status = "crashed"

@@ -30,8 +30,8 @@ class Scored:
 
 
 def score_truth(cell: AttackCell, truth: CellTruth, claim: Reconstruction, diagnosis: Diagnosis) -> Scored:
-    """Score the reconstruction `claim` against the true examples. Raises `PluginError` for a reconstruction with a
-    wrong shape, and `ValueError` for a truth outside its range."""
+    """Return scores of the reconstruction `claim` against the true examples `truth`. Raises `PluginError` for a
+    reconstruction with a wrong shape, and `ValueError` for a truth outside its range."""
     examples = scored_once(truth.examples.of(truth.rows), claim.inputs.shape[1])
     named = _naming(cell, truth, examples, claim, diagnosis)
     against = partial(_score, cell, truth.source.data, claim, named)

@@ -45,7 +45,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """All values that a cell's round needs."""
+    """All values that a cell's round needs: data, clients, model, weights, and the defense with its states."""
 
     data: Data
     """Data set."""
@@ -90,9 +90,9 @@ def source_of(cell: AttackCell, data: Data, run: Path) -> Source:
 
 
 def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory) -> Setup:
-    """Prepare the cell's round; an attack on a checkpoint gets the defense's state at the checkpoint's round. `memory`
-    keeps data sets between cells. Raises `NotApplicable` for a cell that cannot run, `DataError` and `WeightsError` for
-    missing or altered files."""
+    """Return the data, model, weights and defense for the cell's round. An attack on a checkpoint gets the defense's
+    state at the checkpoint's round. `memory` is the worker's cache of data sets. Raises `NotApplicable` for a cell that
+    cannot run, `DataError` and `WeightsError` for missing or altered files."""
     data = load_data(cell, context, memory)
     architecture: Model = registry.of("models", cell.model)
     model = architecture.build(data.shape, data.classes).eval()
@@ -111,12 +111,12 @@ def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory
 
 
 def data_is_kept(cell: AttackCell | TrainingCell, memory: Memory) -> bool:
-    """Return whether the worker's memory holds the cell's data set."""
+    """Return whether the worker's cache `memory` holds the cell's data set."""
     return cell.dataset.model_dump_json() in memory.data
 
 
 def keep_data(cell: AttackCell | TrainingCell, memory: Memory, data: Data) -> None:
-    """Put the cell's data set into memory; above `KEPT_BYTES`, the least recently used data sets are dropped."""
+    """Put the cell's data set into the cache `memory`; above `KEPT_BYTES`, the least recently used are dropped."""
     while memory.data and sum(kept.nbytes for kept in memory.data.values()) > KEPT_BYTES:
         del memory.data[next(iter(memory.data))]
     memory.data[cell.dataset.model_dump_json()] = data
@@ -175,7 +175,7 @@ def _stages(cell: AttackCell | TrainingCell, setting: Setting, weights: Mapping[
 
 
 def load_data(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory) -> Data:
-    """Return the cell's data set, from memory or files; raises `DataError` if its content changed since planning."""
+    """Return the cell's data set, from the cache `memory` or files; raises `DataError` if changed since planning."""
     key = cell.dataset.model_dump_json()
     data = memory.data.pop(key, None)
     if data is None:

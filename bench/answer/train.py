@@ -28,7 +28,7 @@ OnProgress = Callable[[TrainingProgress], None]
 def train_cell(
     cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
 ) -> tuple[TrainingResult, TrainingCost]:
-    """Train a model, and return the training's result and cost; `on_progress` is called after every round."""
+    """Train a model; return result and cost. `on_progress` is called after every round, `memory` caches data sets."""
     with repeatable(context.device):
         return _trained(cell, context, memory, on_progress)
 

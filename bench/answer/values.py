@@ -15,7 +15,7 @@ def finite(value: float) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis(ByReading):
-    """Checks on a cell's readings before the attack."""
+    """Checks of a cell's readings before the attack: distortion, the attack's objective, conditions, ε."""
 
     snr_db: tuple[float | None, ...] = field(metadata=READING)
     """(reading,): signal-to-noise ratio in dB; the undefended reading is the signal."""

@@ -61,9 +61,9 @@ def _of_half(cell: AttackCell, source: Source, order: Indices, senders: int) -> 
 
 
 def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> list[Batches]:
-    """Return the batches of each round to run. At point `aggregate` each reading has its own round. At other points a
-    single round has all victims. If a reading depends on other clients (`Setup.whole_round`), its round has K clients:
-    the victim and K - 1 others."""
+    """Return the batches of each round to run, from the data in `setup`. At point `aggregate` each reading has its own
+    round. At other points a single round has all victims. If a reading depends on other clients (`Setup.whole_round`),
+    its round has K clients: the victim and K - 1 others."""
     if point.scope is Scope.AGGREGATE:
         return [
             Batches(clients=victims.clients[r], inputs=victims.inputs[r], labels=victims.labels[r])
@@ -95,7 +95,7 @@ class Truth(ByReading):
         return one_hot(self.labels, classes, dtype) if self.targets is None else self.targets.to(dtype)
 
     def split_at(self, count: int) -> "tuple[Truth, Truth]":
-        """Return the first `count` examples of each reading, and the others."""
+        """Return the first `count` examples of each reading, and the remaining examples."""
         first, others = (self._cut(cut) for cut in (slice(None, count), slice(count, None)))
         return first, others
 
@@ -128,7 +128,8 @@ def truth_at(victims: Victims, point: Point, example: int = 0) -> Truth:
 
 
 def trained_at(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> Truth:
-    """Return the examples and targets after the defense's stage `input`, from which gradients are computed."""
+    """Return the examples and targets after stage `input` of the defense in `setup`, from which gradients are
+    computed."""
     truth, stages = truth_at(victims, point), setup.stages
     if not stages.has("input"):
         return truth
@@ -149,9 +150,9 @@ def trained_at(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -
 
 
 def scored_once(truth: Truth, claimed: int) -> Truth:
-    """Return the true examples for scoring a reconstruction with `claimed` examples per reading. A client may use an
-    example several times. If `claimed` is at most the number of distinct examples, each distinct example is returned
-    once, at its first position. Otherwise all positions are returned."""
+    """Return the true examples `truth` for scoring a reconstruction with `claimed` examples per reading. A client may
+    use an example several times. If `claimed` is at most the number of distinct examples, each distinct example is
+    returned once, at its first position. Otherwise all positions are returned."""
     firsts = [np.sort(np.unique(row.numpy(), return_index=True)[1]) for row in truth.indices]
     if claimed > min(len(first) for first in firsts) or len({len(first) for first in firsts}) > 1:
         return truth

@@ -39,9 +39,9 @@ def run_round(
     *,
     classes: int,
 ) -> Taps:
-    """Run a round for all clients together, and return the tensors after each stage. `weights`, name → (*shape), are
-    the round's initial weights, and `classes` is the number of classes. FedSGD sends the local step's gradient, FedAvg
-    the weight difference w_0 - w_L = η Σ g over L steps, with the learning rate η."""
+    """Run a round for all clients together, and return the tensors after each stage, with the defense's next states.
+    `weights`, name → (*shape), are the round's initial weights, and `classes` is the number of classes. FedSGD sends
+    the local step's gradient, FedAvg the weight difference w_0 - w_L = η Σ g over L steps, with the learning rate η."""
     shown: dict[Stage, dict[str, Tensor]] = {}
     local = {name: value.expand(len(batches.clients), *value.shape) for name, value in weights.items()}
     total: dict[str, Tensor] = {name: torch.zeros_like(value) for name, value in local.items()}

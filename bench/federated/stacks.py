@@ -95,7 +95,7 @@ class StackGradients:
         )
 
     def norms(self) -> dict[str, Tensor]:
-        """Return the norm of each example gradient's tensors, name → (client, example)."""
+        """Return the Euclidean norm of each example gradient, per tensor, name → (client, example)."""
 
         def weight(term: _Term, _: str) -> Tensor:
             if isinstance(term.layer.module, nn.Linear):  # ‖δ aᵀ‖ = ‖δ‖‖a‖

@@ -75,7 +75,8 @@ class Isolation:
     def attacked(
         self, cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory
     ) -> tuple[Diagnosis, Attempt]:
-        """Observe and attack the cell in plug-in processes; the true examples stay in this process. Raises
+        """Run the cell's round and attack its readings in plug-in processes; `truth`, with the true examples for
+        scores, stays in this process. Return the checks of the readings, and the reconstruction with its cost. Raises
         `NotApplicable` for a cell that cannot run, and `PluginError` for a fault in a plug-in."""
         if not self.concerns(cell):
             return HERE.attacked(cell, truth, context, memory)

@@ -93,7 +93,7 @@ def quoted(value: Any) -> str:
 
 
 def nearest(name: str, known: Iterable[str], what: str = "there are") -> str:
-    """Return the remedy for an unknown name: the most similar known name, or `what` followed by all known names."""
+    """Return the remedy for an unknown name: the most similar name in `known`, or `what` and all `known` names."""
     names = sorted(known)
     near = difflib.get_close_matches(name[:NAME_LENGTH], names, n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else f"{what} {', '.join(names) or 'none'}"

@@ -37,8 +37,8 @@ def check_model(module: nn.Module, shape: tuple[int, ...], classes: int) -> None
 
 
 def refuse_closures(model: nn.Module, module: nn.Module, shape: tuple[int, ...]) -> None:
-    """Raise `BenchError` if the copy `module` uses a parameter of the original `model`, or if other weights cannot
-    replace the copy's.  An input has `shape`."""
+    """Raise `BenchError` unless other weights can replace those of the copy `module` of the user's `model`. The output
+    for an input of `shape` must not depend on a parameter of either, such as a parameter held in a closure."""
     leaves = {name: value.detach().requires_grad_() for name, value in module.named_parameters()}
     like = next(iter(leaves.values()), torch.zeros(0))
     with torch.enable_grad():

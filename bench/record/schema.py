@@ -362,7 +362,8 @@ class BayesianRound(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BayesianResult(_Strict):
-    """Bayesian accounting at each level: `client`, `instance` or `joint`."""
+    """Bayesian accounting at each level, here the protected unit: `instance` (an example), `client` (by the noise on
+    updates), or `joint` (a client, by the noise on updates and in local steps)."""
 
     by_round: dict[str, tuple[BayesianRound, ...]]
     """Level → ε after each tested round."""

@@ -49,8 +49,8 @@ def identify(
     - `truth`, `guess` (reading, example, *shape): true examples and reconstruction, which is clipped here.
     - `gallery` (example, *shape): strangers; only the first 1000 are used.
     - `values`: arithmetic of the kind of data.
-    - `labels`: labels of the truth (reading, example) and of the gallery (example,), if labels were granted. A blind
-      guess is then from the right class.
+    - `labels`: labels of the truth (reading, example) and of the gallery (example,), if labels were granted, else None.
+      A blind guess is then from the right class.
 
     An equal distance, or a guess with NaN, is not identified."""
     true = values.checked(truth)

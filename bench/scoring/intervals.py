@@ -91,12 +91,12 @@ def clustered_share(
     successes: ArrayLike, groups: ArrayLike, clusters: ArrayLike | None = None, level: float = LEVEL
 ) -> Interval:
     """Return a confidence interval for the mean of `successes` (n,) in [0, 1], if outcomes are correlated. `groups`
-    (n,) are the readings of the outcomes, `clusters` (n,) the seeds; outcomes are correlated within both. The result
-    unites two intervals of Wilson's form:
+    (n,) are the readings of the outcomes, `clusters` (n,) the seeds; outcomes are correlated within both. The result is
+    the smallest interval that contains two intervals of Wilson's form:
 
     - The number of trials is `effective_trials` of the groups.
     - The number of trials follows from the variance between clusters, and Student's quantile replaces the normal
-      quantile (Korn, Graubard 1998, for Clopper and Pearson's interval). Without `clusters`, the groups take their
+      quantile (Korn, Graubard 1998, for Clopper and Pearson's interval). If `clusters` is None, the groups take their
       place. The interval is left out if all clusters have equal shares, because the variance is then unknown.
 
     Coverage in a simulation at `level` .95 (tests/test_intervals.py): at least .92 for batches that leak as a whole,
@@ -129,8 +129,8 @@ def paired_difference(
     """Return share(a) - share(b) over the same victims, and its interval: (difference, low, high). `a` and `b` (n,) say
     which of the same examples leaked. n₁₀ examples leaked only in a, n₀₁ only in b. The interval at confidence `level`
     is (n₁₀ - n₀₁)/N ± z √(n₁₀ + n₀₁ - (n₁₀ - n₀₁)²/N)/N: each cell in the 2×2 table gets half an example more, N = n +
-    2 (Agresti, Min 2005, "Wald+2"). With `clusters` (n,), the interval is united with the cluster bootstrap's interval
-    for a - b. Two configurations differ if 0 is outside."""
+    2 (Agresti, Min 2005, "Wald+2"). With `clusters` (n,), None for independent examples, the interval is enlarged to
+    contain the cluster bootstrap's interval for a - b. Two configurations differ if 0 is outside."""
     first, second = _pairs(a, b)
     difference = float(first.mean() - second.mean())
     centre, spread = wald_plus_2(first, second)
@@ -147,12 +147,12 @@ def stratified_difference(
 ) -> tuple[float, float, float]:
     """Return the mean over strata of share(a) - share(b), and its interval: (difference, low, high). Strata have equal
     weights. `a[i]` and `b[i]` (n_i,) say which of the same n_i victims in stratum i leaked; `clusters[i]` (n_i,) are
-    their clusters, which strata may share. The result, at confidence `level`, unites three parts:
+    their clusters, which strata may share. The interval at confidence `level` is the least that contains:
 
     - the difference itself,
     - "Wald+2" for C strata (`paired_difference`): each stratum gets the C-th part of the added examples, and variances
       add up,
-    - the cluster bootstrap over each cluster's mean over strata.
+    - the cluster bootstrap's interval, from each cluster's mean over strata.
 
     A single stratum gives `paired_difference`, if clusters are equal in size."""
     strata = [(*_pairs(x, y), np.asarray(names)) for x, y, names in zip(a, b, clusters, strict=True)]
@@ -174,23 +174,26 @@ def stratified_difference(
 
 
 def stratified_share(strata: Sequence[Stratum], level: float = LEVEL) -> tuple[float, float, float]:
-    """Return the mean over strata of the share of successes, and its interval: (share, low, high). Strata have equal
-    weights. The result, at confidence `level`, unites three parts:
+    """Return the mean over strata of the share of successes, and its interval: (share, low, high). A stratum, such as a
+    condition, holds successes with their groups (readings) and clusters (weight seeds); strata share clusters, and have
+    equal weights. The interval at confidence `level` is the smallest that contains three parts:
 
     - the share itself,
     - Agresti and Coull's interval (1998) for C strata: each stratum gets the C-th part of the added z² trials, and
       variances add up,
-    - the cluster bootstrap over each cluster's mean over strata.
+    - the cluster bootstrap's interval, from each cluster's mean over strata.
 
-    Outcomes in a group count as `effective_trials`. A simulation is in tests/test_intervals.py."""
+    Outcomes in a group are correlated: a stratum with n outcomes counts as fewer trials (`effective_trials`). A
+    simulation is in tests/test_intervals.py."""
     return _united(((1, strata),), level)
 
 
 def stratified_change(
     before: Sequence[Stratum], after: Sequence[Stratum], level: float = LEVEL
 ) -> tuple[float, float, float]:
-    """Return `stratified_share` of `after` minus that of `before`, and its interval: (change, low, high). The victims
-    differ, the clusters are the same. Strata of both correspond by position. `level` is the confidence level."""
+    """Return `stratified_share` of `after` minus that of `before`, and its interval: (change, low, high). Both have the
+    same clusters, but other victims; `before[i]` and `after[i]` are the same stratum. `level` is the confidence
+    level."""
     change, low, high = _united(((1, after), (-1, before)), level)
     return change, low, high
 

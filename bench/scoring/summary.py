@@ -22,15 +22,15 @@ def summarise(
 ) -> Summary:
     """Return a cell's summary: shares of examples with intervals, medians, failures.
 
-    - `identification_chance`, `naming_chance`: shares of examples that blind guesses would identify or name; None
-      without.
-    - `gallery`: number of strangers.
+    - `identification_chance`, `naming_chance`: shares of examples that blind guesses would identify or name; None if
+      there is no gallery to guess from.
+    - `gallery`: number of strangers' examples for identification.
     - `priors`: scores of the prior-only baselines by name.
     - `over`: metric for the margin over the best prior-only guess.
     - `independent`: True treats a reading's examples as independent, as records before protocol 3 did.
 
-    The summary's `lower_bound` is True if some examples diverged or have NaN: a better attack might reconstruct them.
-    """
+    The summary's `lower_bound` is True if the attack diverged or gave NaN on some examples: a better attack might
+    reconstruct them, so the success rate (`asr`) is only a lower bound."""
     examples = [example for reading in readings for example in reading.examples]
     status = np.array([example.status for example in examples])
     failed = (status != "ok") & (status != "missing")

@@ -23,7 +23,7 @@ LONGEST = 4000  # characters in any text in a record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Result of checking a submission."""
+    """Result of checking a submission: its valid records, and a finding for each contradiction."""
 
     file: Path
     """The submission file."""

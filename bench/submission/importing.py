@@ -17,7 +17,7 @@ from bench.submission.manifest import Manifest, Suite, digest
 
 @dataclass(slots=True, kw_only=True)
 class Import:
-    """Result of importing a submission into a run folder."""
+    """Result of importing a submission into a run folder: ids of new, equal and differing records."""
 
     run: Path
     """The run folder."""

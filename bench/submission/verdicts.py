@@ -78,7 +78,7 @@ class GroupVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """Result of running cells of a submission again."""
+    """Result of running cells of a submission again: submitted and new success rates by group, and findings."""
 
     file: Path
     """The submission file."""

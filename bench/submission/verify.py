@@ -66,8 +66,8 @@ def verify(
     weights: Path | None = None,
     on_line: Callable[[str], None] = lambda line: None,
 ) -> Verification:
-    """Run cells of the submission `file` again under fresh seeds, and compare the success rates with the submitted
-    rates.
+    """Run cells of the submission `file` again under fresh seeds, and return a comparison of the success rates with the
+    submitted rates.
 
     - `cells`: number of attack cells to run.
     - `seed`: determines the chosen cells and fresh seeds; None is random.

@@ -28,7 +28,7 @@ _BESIDE = (request.FILE, "published.json")
 
 @dataclass(slots=True)
 class MergeResult:
-    """Result of merging records into a run folder."""
+    """Result of merging records into a run folder: counts, and lines about records that differ or were refused."""
 
     new: int = 0
     """Number of records that the folder lacked."""
@@ -43,10 +43,10 @@ class MergeResult:
 
 
 def merge(into: Path, sources: Sequence[Path]) -> MergeResult:
-    """Merge the records in `sources` into the run folder `into`, which the caller has locked.
+    """Merge the records in `sources` into the run folder `into`, which the caller has locked; return counts.
 
-    Sources stay unchanged, and may belong to active runs.  Raises `RecordError` for a source without a run,
-    `BenchError` if `into` is a source, and `StorageError` for a failed write."""
+    Sources stay unchanged, and may belong to active runs. Raises `RecordError` for a source without a run, `BenchError`
+    if `into` is a source, and `StorageError` for a failed write."""
     for source in sources:
         if not (source / "records").is_dir():
             raise RecordError(f"{source}: no folder records/ there; give the folders of runs")

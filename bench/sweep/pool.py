@@ -80,9 +80,16 @@ def run_within_limits(
     place: Here | Isolation = HERE,
     company: Sequence[AnyCell] = (),
 ) -> Record:
-    """Run a cell and return a record that JSON can hold; past the time limit, the worker process ends itself.
-    `on_progress` is called after every training round. `company` holds the next cells, which may share the attack's
-    batch."""
+    """Run a cell in this worker process, and return its record.
+
+    - `context.time_limit`: beyond this time, this process ends without a record, and the pool reports `WorkerLost`. A
+      cell with plug-in code has a reserve: the plug-in process ends first, and the record says `crashed`.
+    - `memory`: the worker's cache between cells.
+    - `on_progress`: called after every training round.
+    - `place`: `HERE` runs the cell in this process, an `Isolation` runs plug-in code in processes of its own.
+    - `company`: the next cells, which may share the attack's batch.
+
+    A result that JSON cannot hold becomes a crashed record."""
     limit = context.time_limit
     if limit is not None and place.concerns(cell):
         limit += GRACE  # lets the plug-ins' process report first: it knows where it hung

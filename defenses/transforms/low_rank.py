@@ -72,9 +72,9 @@ class TopDirections(Transform):
 
 
 def _spaces(matrix: Tensor, kept: int) -> tuple[Tensor, Tensor]:
-    """Return the first singular directions of (..., out, rest): columns (..., out, kept) and rows (..., kept, rest).
-    Eigenvectors of the smaller Gram matrix in double precision are up to four times faster than a full decomposition.
-    Directions below rounding (of `matrix`, or of the squares) are returned as zero."""
+    """Return the first `kept` singular directions of `matrix` (..., out, rest): columns (..., out, kept) and rows (...,
+    kept, rest). Eigenvectors of the smaller Gram matrix in double precision are up to four times faster than a full
+    decomposition. Directions below rounding (of `matrix`, or of the squares) are returned as zero."""
     exact = matrix.double()
     wide = matrix.shape[-2] <= matrix.shape[-1]
     exact = exact if wide else exact.mT

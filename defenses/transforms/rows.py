@@ -32,12 +32,13 @@ def broadcast(factor: Tensor, tensor: Tensor) -> Tensor:
 
 
 def norms(tensors: Tensors, lead: int) -> dict[str, Tensor]:
-    """Return the norm of each tensor in each row, name → (*lead); `tensors` have `lead` leading axes."""
+    """Return the Euclidean norm of each tensor in each row, name → (*lead); `tensors` have `lead` leading axes."""
     return {name: torch.linalg.vector_norm(rows(tensor, lead), dim=-1) for name, tensor in tensors.items()}
 
 
 def joint_norm(norms: Tensors) -> Tensor:
-    """Return the norm over all tensors in a row, (*lead), as a norm of `norms`: its derivative at zero is finite."""
+    """Return the Euclidean norm over all tensors in a row, (*lead,), as the norm of `norms`; finite derivative at
+    zero."""
     whole: Tensor = torch.linalg.vector_norm(torch.stack(tuple(norms.values())), dim=0)
     return whole
 

@@ -56,9 +56,9 @@ class NoiseShares(Additive):
         return total
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the noise variances of an upload and of the mean over clients. The noise is taken as Gaussian, exact
-        without colluders or for factors r without variance. In the mean only the noise from the factors r on received
-        shares remains."""
+        """Return the noise variances of a client's upload, and of the mean over clients. Client j adds the share n_ji,
+        and client i adds -r·n_ji with a random factor r. In the mean only (1 - r)·n_ji remains. The noise is stated as
+        Gaussian: approximate for random r, exact if r is always 1 (`factor_variance` 0)."""
         del state
         share = round(context.colluders * self.shares) / self.shares
         own = self.deviation**2
