@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from _make import defenses, exports, ledger, records, report, results
+from _make import defenses, exports, ledger, records, report, results, tradeoff
 from _make.claims import Claim, Line, judged, read
 from _make.exports import Export
 from _make.opening import opening
@@ -23,11 +23,13 @@ from bench.cell import AttackCell
 from bench.leaderboard.attack_ranks import attack_ranks
 from bench.leaderboard.attackers import crossed
 from bench.leaderboard.board import Row, board
-from bench.leaderboard.forms import page, poster
+from bench.leaderboard.forms import frontier, page, poster
 from bench.leaderboard.forms.strips import VICTIMS_NAME
 from bench.leaderboard.standings import Standing, standings
 from bench.matrix.suites import ATTACKS, VERSIONS
+from bench.record import tradeoff as tradeoffs
 from bench.record.schema import Record
+from bench.record.tradeoff import Tradeoff
 from bench.reference import store
 
 ATTACKS_VERSION = VERSIONS[ATTACKS]
@@ -82,6 +84,12 @@ class Sources:
         return {f"{ATTACKS_VERSION}.md": report.of_attacks(ATTACKS_VERSION, self.attacked, cross)} if cross else {}
 
     @cached_property
+    def tradeoff(self) -> Tradeoff | None:
+        """The shipped accuracies at equal leakage; None before the first."""
+        path = self.folder / tradeoffs.FILE
+        return tradeoffs.read(path) if path.is_file() else None
+
+    @cached_property
     def exports(self) -> Sequence[Export]:
         return [*exports.every(DOCS / "exports")]
 
@@ -119,10 +127,16 @@ def in_git(of: Sources) -> dict[str, str]:
             "docs/pictures/board.svg": poster.svg(of.standings, of.strips, f"Gradient leakage, {of.version}").decode(),
         }
     made |= {f"docs/results/{name}": text for name, text in of.of_attacks.items()}
+    if of.tradeoff is not None:
+        made |= {
+            "docs/results/tradeoff.md": tradeoff.page(of.tradeoff),
+            "docs/pictures/tradeoff.svg": frontier.svg(of.tradeoff, tradeoff.SERVER),
+        }
     linked = {*of.by_hand, *(Path(name).name for name in made if name.startswith("docs/results/"))}
     made["RESULTS.md"] = results.index(of.version, of.opening, _listed(of), linked)
     picture = PICTURE.format(version=of.version) if of.records else ""
-    made["README.md"] = _between((ROOT / "README.md").read_text("utf-8"), picture + of.opening)
+    opening = picture + of.opening if of.tradeoff is None else tradeoff.opening(of.tradeoff)
+    made["README.md"] = _between((ROOT / "README.md").read_text("utf-8"), opening)
     return made
 
 
@@ -155,6 +169,8 @@ def _listed(of: Sources) -> dict[str, tuple[str, str]]:
     """File name → title and headline."""
     listed = {name: results.listed(text) for name, text in of.by_hand.items()}
     listed |= {f"{each.name}.md": (each.matrix, results.headline(_remarks(each), each.title)) for each in of.exports}
+    if of.tradeoff is not None:
+        listed["tradeoff.md"] = ("Accuracy at equal leakage", "strength, accuracy and proof for each listener")
     listed |= dict.fromkeys(of.of_attacks, (ATTACKS_VERSION, "the board of attacks: a full cross on twelve conditions"))
     return listed | ({f"{of.version}.md": (of.version, "the standings of the reference board")} if of.records else {})
 

@@ -7,7 +7,7 @@ from bench.calibration.curve import Calibrated, Tried, calibrated, usual_slope
 from bench.defenses.strength import Strength
 
 FIRST = (0.25, 0.5, 0.75)
-MOST = 10  # strengths per listener
+MOST = 8  # strengths per listener
 FACTOR = 1.25  # between the ends of a strength's interval, at most
 _SAME = 1e-3  # positions closer together are one
 

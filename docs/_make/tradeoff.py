@@ -1,0 +1,106 @@
+"""README's opening and the page on accuracy at equal leakage, from the shipped trade-off."""
+
+from collections.abc import Sequence
+
+from _make.markdown import HEAD, paragraph, table
+from bench.leaderboard.forms.numbers import NONE, epsilon
+from bench.leaderboard.tradeoff import LISTENERS, Standing, findings, rows_at, setting, standings
+from bench.record.tradeoff import LEVELS, AtLevel, Row, Tradeoff, federation, permitted
+
+SERVER = LISTENERS["server"][0]
+ROWS = 8
+PICTURE = (
+    '<a href="docs/pictures/tradeoff.svg"><img src="docs/pictures/tradeoff.svg" width="760" '
+    'alt="Accuracy against named examples, at the server"></a>\n\n'
+)
+_HEADS = ["defense", "strength", "accuracy kept", "named at the server", "named later", "any attacker", "ε"]
+
+
+def opening(tradeoff: Tradeoff) -> str:
+    """README's picture, table for the server, and the rule in short."""
+    (where, ranked), *_ = standings(tradeoff, SERVER).items()
+    undefended = _mean(tradeoff.undefended[federation(*where)])
+    rows = [_line(each, "L1") for each in ranked[:ROWS]]
+    chance = max(row.chance or 0.0 for row in rows_at(tradeoff, SERVER))
+    note = (
+        f"{where[0].upper()}, {where[1]}, undefended accuracy {undefended:.0%}.  *Strength*: the weakest at which an "
+        "attacker at the server, who knows the defense, the label and all other examples, names at most "
+        f"{permitted('L1', chance):.0%} of the examples (chance: {chance:.0%}).  *Named later*: halfway through the "
+        "training (⚠: above the level).  *Any attacker*: bound by ε (✓: proves the level).  Other listeners, levels: "
+        "[accuracy at equal leakage](docs/results/tradeoff.md).  Reconstructions at published strengths: "
+        "[standard-v1](docs/results/standard-v1.md)."
+    )
+    return f"{PICTURE}{table(_HEADS, rows)}\n{paragraph(note)}"
+
+
+def page(tradeoff: Tradeoff) -> str:
+    """The page: for each listener and federation a table per level, then the curves."""
+    parts = [
+        HEAD.format(sources="bench/reference/tradeoff.json"),
+        "# Accuracy at equal leakage: results\n\n",
+        paragraph(
+            f"Made by `bench calibrate`, {tradeoff.machine or 'machine unknown'}, code "
+            f"`{(tradeoff.code or 'unknown')[:12]}`.  Rule: [TRADEOFF](../TRADEOFF.md).  Intervals: 95 %, over weight "
+            "seeds.  A setting repeats with `bench run --matrix tradeoff --defense SETTING`."
+        ),
+    ]
+    for name, (point, meaning) in LISTENERS.items():
+        groups = standings(tradeoff, point)
+        if groups:
+            parts.append(f"\n## {name}: {meaning}\n\n")
+            parts += [f"- {line}\n" for line in findings(tradeoff, point)]
+        for where, ranked in groups.items():
+            undefended = _mean(tradeoff.undefended[federation(*where)])
+            parts.append(f"\n### {where[0]}, {where[1]} (undefended accuracy {undefended:.1%})\n")
+            for level in LEVELS:
+                parts.append(f"\n{level}:\n\n{table(_HEADS, [_line(each, level) for each in ranked])}")
+    parts.append("\n## Curves\n\nShare of named tuning examples by strength, from weak to strong.\n\n")
+    parts.append(table(["defense", "point", "strength: named"], [_curve(row) for row in tradeoff.rows]))
+    absent = [row for row in tradeoff.rows if row.absent is not None]
+    if absent:
+        parts.append("\n## Without figures\n\n")
+        parts.append(
+            table(["defense", "point", "reason"], [[f"`{r.family}`", r.point, r.absent or ""] for r in absent])
+        )
+    return "".join(parts)
+
+
+def _line(each: Standing, level: str) -> list[str]:
+    at = each.at.get(level)
+    if at is None:
+        return [f"`{each.row.family}`", "no useful strength", NONE, _best_share(each.row), NONE, NONE, NONE]
+    proved = NONE if at.ceiling is None else f"{'✓ ' if at.proved else ''}≤ {at.ceiling:.1%}"
+    return [
+        f"`{setting(each.row, at)}`",
+        _strength(at),
+        f"{each.kept[level]:.1%}",
+        _interval(at.share, at.low, at.high),
+        NONE if at.trained is None else f"{'⚠ ' if at.leaks_later else ''}{_interval(*at.trained)}",
+        proved,
+        NONE if at.released is None else f"{epsilon(at.released)} ({at.released_of})",
+    ]
+
+
+def _strength(at: AtLevel) -> str:
+    if at.value is None:
+        return NONE
+    low, high = at.interval or (at.value, at.value)
+    return f"{at.value:.3g} [{low:.3g}–{high:.3g}]"
+
+
+def _best_share(row: Row) -> str:
+    shares = [each.share for each in row.curve]
+    return f"{min(shares):.0%} at least" if shares else NONE
+
+
+def _interval(share: float, low: float, high: float) -> str:
+    return f"{100 * share:.1f} [{100 * low:.1f}–{100 * high:.1f}] %"
+
+
+def _curve(row: Row) -> list[str]:
+    steps = ", ".join(f"{'–' if n.value is None else f'{n.value:.3g}'}: {n.share:.1%}" for n in row.curve)
+    return [f"`{row.family}`", " ".join((row.point, *row.also)), steps]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
