@@ -13,7 +13,7 @@ PICTURE = (
     '<a href="docs/pictures/tradeoff.svg"><img src="docs/pictures/tradeoff.svg" width="760" '
     'alt="Accuracy against named examples, at the server"></a>\n\n'
 )
-_HEADS = ["defense", "strength", "accuracy kept", "named at the server", "named later", "any attacker", "ε"]
+_HEADS = ["defense", "strength", "accuracy kept", "named", "named later", "any attacker", "ε"]
 
 
 def opening(tradeoff: Tradeoff) -> str:
