@@ -1,15 +1,11 @@
 """Python API: attack your own gradient and score the reconstructions, without a run folder.
 
-    from bench import api
-    reading = api.reading(gradients, model=model, weights=model.state_dict(), shape=(1, 28, 28), classes=10)
-    reconstruction = api.attack(reading, "cpl", evaluations=500)
-    scores = api.score(reconstruction, truth, labels, public=public_examples)
-    api.save_pictures("leak.png", truth, reconstruction)
-    print(scores.summary.asr.value)
+from bench import api reading = api.reading(gradients, model=model, weights=model.state_dict(), shape=(1, 28, 28),
+classes=10) reconstruction = api.attack(reading, "cpl", evaluations=500) scores = api.score(reconstruction, truth,
+labels, public=public_examples) api.save_pictures("leak.png", truth, reconstruction) print(scores.summary.asr.value)
 
 `check` tests whether a reading agrees with the settings declared for it; `score` includes this test.  docs/OWN.md
-treats updates with several local steps, known defenses, Opacus and Flower.
-"""
+treats updates with several local steps, known defenses, Opacus and Flower."""
 
 import copy
 import warnings
@@ -80,8 +76,7 @@ def gradient(model: nn.Module, inputs: Values, labels: Values) -> dict[str, Tens
     """Return the mean cross-entropy gradient over a batch, name → (*shape), from a copy of the model in eval mode.
 
     `inputs` are (example, *shape), `labels` (example,).  The gradient is plain autograd's over the whole batch.  Raises
-    `BenchError` for inputs or labels unfit for the model, and for a model whose copy uses the original's parameters.
-    """
+    `BenchError` for inputs or labels unfit for the model, and for a model whose copy uses the original's parameters."""
     refuse_batch_statistics(model)
     module = plain_copy(model)
     module.requires_grad_()
@@ -109,8 +104,8 @@ def attack(
     device: Literal["auto", "cpu", "cuda"] = "cpu",
     params: Mapping[str, Any] | None = None,
 ) -> Claim:
-    """Attack all readings, and return the reconstruction. Raises `BenchError` for an unknown attack or an unsupported
-    reading.
+    """Attack the readings in `reading` (a `Reading` holds several, on the first axis of its tensors), and return their
+    reconstructions in the same order. Raises `BenchError` for an unknown attack or an unsupported reading.
 
     - `attack`: name of a registered attack, or an instance.
     - `evaluations`: objective evaluations per reading, restarts included.
@@ -248,11 +243,10 @@ def save_pictures(
 def frame(run: str | PathLike[str]) -> Frames:
     """Return a run's `cells` and `victims` as pandas DataFrames, with a row per cell and a row per attacked example.
 
-        cells, examples = api.frame("runs/quickstart")  # in a cascade, attacks see the remaining readings
-        examples.join(cells[["defense", "point"]]).groupby(["defense", "point"])["success"].mean().unstack().plot.bar()
+    cells, examples = api.frame("runs/quickstart")  # in a cascade, attacks see the remaining readings
+    examples.join(cells[["defense", "point"]]).groupby(["defense", "point"])["success"].mean().unstack().plot.bar()
 
-    Raises `RecordError` for a folder without records.
-    """
+    Raises `RecordError` for a folder without records."""
     return frames(Path(run))
 
 

@@ -2,17 +2,14 @@
 
 Axis names in every docstring:
 
-    reading      an observed update: a client's local step or round, or an aggregate
-    observation  a repeated report on the same victims, each under its round's weights
-    example      a distinct example behind a reading (type-2: 1, type-1 and type-0: B·L, aggregate: K·B·L)
-    client, step      inside the federated pipeline: K clients in a round, L local steps, B examples in each
-    candidate    an example in the granted gallery
-    mark         an evaluation count at which losses were noted
-    *shape       axes for an example, (channel, height, width) or (feature,), or for a parameter
-    class        a label's class probabilities
+reading      an observed update: a client's local step or round, or an aggregate observation  a repeated report on the
+same victims, each under its round's weights example      a distinct example behind a reading (type-2: 1, type-1 and
+type-0: B·L, aggregate: K·B·L) client, step      inside the federated pipeline: K clients in a round, L local steps, B
+examples in each candidate    an example in the granted gallery mark         an evaluation count at which losses were
+noted *shape       axes for an example, (channel, height, width) or (feature,), or for a parameter class        a
+label's class probabilities
 
-Every tensor field in `Reading` and `Reconstruction` names its leading axes in its metadata.
-"""
+Every tensor field in `Reading` and `Reconstruction` names its leading axes in its metadata."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -175,11 +172,13 @@ class Description(Protocol):
         equals `local_steps` followed by `sent`."""
 
     def with_mates(self, mates: Tensors, observed: Tensors, behind: Candidates) -> Given:
-        """Return a function that simulates a reading for candidates in place of its first example.
+        """Return a function that simulates readings for candidates of the first example, while all other examples (the
+        mates) are known. The function takes the candidates and their gradients, name → (row, *shape), and returns
+        simulated readings, name → (row, *shape). A simulated reading equals `simulate` for a single local step.
 
-        `mates` are the gradients of all other examples, name → (1, example - 1, *shape), of the candidates `behind`;
-        `observed` is the reading, (1, *shape).  The result equals `simulate` for a single local step.
-        """
+        - `mates`: gradients of the known examples, name → (1, example - 1, *shape).
+        - `behind`: the known examples themselves.
+        - `observed`: the attacked reading, name → (1, *shape)."""
 
     def local_steps(self, observed: Tensors) -> StepDefense:
         """Return a function that applies the defense to a local step's gradients, client by client for each reading."""
@@ -231,8 +230,7 @@ class Reading(ByReading):
     """All that the attacker knows: a batch of readings taken at a point under the same weights.
 
     Fields from `description` to `mates_labels` keep their defaults unless the cell's knowledge or grants fill them.
-    Without a grant, no field holds a victim's example or label.  No field holds a batch statistic or a batch order.
-    """
+    Without a grant, no field holds a victim's example or label.  No field holds a batch statistic or a batch order."""
 
     point: Point
     """Observation point in the pipeline."""
@@ -302,8 +300,7 @@ class Reading(ByReading):
         """Join several cells' readings in a single batch; return the batch, and each cell's positions in the batch.
 
         Readings are ordered by `indices`, then by cell, so the first readings of all cells come first.  Fields without
-        a reading axis must be equal in all cells.
-        """
+        a reading axis must be equal in all cells."""
         whole = replace(
             readings[0],
             **{

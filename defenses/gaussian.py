@@ -14,7 +14,7 @@ from bench.parameters import parameter
 class Gaussian(Defense):
     """Add N(0, variance) to every coordinate; no clip bounds the gradient, hence no ε.
 
-    Fed-αCDP (§4.2) reports that variance 1e-2 stops the leakage and costs 10 % (LFW) to 30 % (CIFAR-100) accuracy."""
+    Fed-αCDP (§4.2): variance 1e-2 stops the leakage, with "10 %" (LFW) to "30 %" (CIFAR-100) loss of accuracy."""
 
     reference = "Zhu et al. 2019 (DLG), as in Fed-αCDP §4.2"
     stages = ("example", "client")

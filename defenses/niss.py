@@ -18,11 +18,12 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Niss(Defense):
-    """Clip each update to C, add noise N(0, σ²C²), and send v shares of this noise, negated, to neighbours. A neighbour
-    multiplies a received share by a factor N(1, σ_r²), and adds the product to its upload. The noise variance of an
-    upload is then (2 + σ_r²)·σ²C². In the mean, only the share σ_r² of the clients' noise variance is left: none at σ_r
-    = 0. Clients exchange shares at stage `exchange`, so at type-1 an update is only clipped. All clients must have
-    equal weights in the mean, and all neighbours must be in the round of K clients: v ≤ K - 1."""
+    """Clip each update to C and add v independent pieces of noise, each N(0, σ²C²/v). A client sends each piece,
+    negated, to another of v neighbours. A neighbour multiplies a received piece by a factor N(1, σ_r²), and adds the
+    product to its upload. The noise variance of an upload is then (2 + σ_r²)·σ²C². In the mean over clients, the noise
+    variance is σ_r² times its value without the exchange: 0 at σ_r = 0. Clients exchange shares at stage `exchange`, so
+    at type-1 an update is only clipped. All clients must have equal weights in the mean, and all neighbours must be in
+    the round of K clients: v ≤ K - 1."""
 
     reference = "Wang, Li, Zhou et al. 2021 (NISS), §IV, algorithm 2, theorems 2 and 3"
     stages = ("client", "exchange")

@@ -90,7 +90,8 @@ def root_set(public: Public, *, examples: int, bias: float) -> Public:
 
 
 def _directional(public: Public, inputs: Tensor, labels: Tensor, u: Tensor) -> dict[str, Tensor]:
-    """Return the derivative of each example's gradient along its direction in `u`, name → (example, *shape)."""
+    """Return Ju for each example, name → (example, *shape): the derivative of the example's weight gradient if its
+    input moves in the direction `u` (example, *input shape)."""
     weights, loss = dict(public.weights), example_loss(public.model)
 
     def of_example(x: Tensor, y: Tensor, along: Tensor) -> dict[str, Tensor]:
@@ -120,8 +121,8 @@ def _numel(tensors: Tensors, names: list[str]) -> int:
 
 
 def _ends(each: Tensor, size: int, slices: int) -> tuple[int, ...]:
-    """Return the ends of `slices` slices of blocks, in coordinates; the sums of `each` (block,) are nearly equal.
-    `size` is the number of coordinates in a block."""
+    """Divide consecutive blocks into `slices` slices with nearly equal sums of `each` (block,), a weight such as the
+    block's risk. Return the coordinate at which each slice ends; `size` is the number of coordinates in a block."""
     if not 1 <= slices <= len(each):
         raise ValueError(f"{slices} slices of {len(each)} blocks are impossible; take at most {len(each)}")
     total = each.cumsum(0) / each.sum()

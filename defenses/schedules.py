@@ -35,7 +35,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """Linear decay σ_0·(1 - γ·t), with σ_0 = `initial` and γ = `slope`; 0 for t ≥ 1/γ."""
+    """Linear decay σ_0·(1 - γ·t) over rounds t, with σ_0 = `initial` and γ = `slope`; 0 for t ≥ 1/γ."""
 
     initial: float
     """σ_0, the value in round 0."""
@@ -52,7 +52,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staircase:
-    """Stepwise decay σ_0·(1 - γ·⌊t/Γ⌋), with γ = `drop` and Γ = `every` rounds between drops."""
+    """Stepwise decay σ_0·(1 - γ·⌊t/Γ⌋) over rounds t, at least 0; γ = `drop`, Γ = `every` rounds between drops."""
 
     initial: float
     """σ_0, the value in round 0."""
@@ -72,7 +72,7 @@ class Staircase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exponential:
-    """Exponential decay σ_0·exp(-γ·t), with γ = `decay`."""
+    """Exponential decay σ_0·exp(-γ·t) over rounds t, with γ = `decay`."""
 
     initial: float
     """σ_0, the value in round 0."""

@@ -79,7 +79,7 @@ class Contest:
         return " · ".join((*self.parts, self.defense) if self.defense else self.parts)
 
     def examples(self) -> frozenset[ExampleKey]:
-        """Return all examples that at least one attack ran on."""
+        """Return the keys of all examples in at least one attack's records, with status n/a and crashed included."""
         return frozenset().union(*(outcome.hits for outcome in self.outcomes.values()))
 
     def union(self, attacks: Collection[str]) -> frozenset[ExampleKey]:
@@ -156,7 +156,8 @@ class Cross:
         raise KeyError(attack)
 
     def examples(self) -> int:
-        """Return the number of examples over all conditions."""
+        """Return the sum over conditions of the number of attacked examples (`Contest.examples`). An example counts
+        once for all attacks in a condition, and again in each further condition."""
         return sum(len(each.examples()) for each in self.contests)
 
     def best(self, number: int, but: str) -> tuple[str, float]:

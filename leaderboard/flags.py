@@ -161,9 +161,9 @@ def _without_progress(worst: WorstCase, attacks: _Results) -> list[str]:
 
 
 def _end(result: AttackResult) -> float | None:
-    """Return the last loss divided by the first loss. None if fewer than two losses are known, or if the loss cannot
-    fall: under strong noise, the loss at the true examples is hardly below the loss at public examples
-    (`NO_PROGRESS`)."""
+    """Return the attack's last loss divided by its first loss, from the loss history. None if fewer than two losses are
+    known, or if the loss cannot fall: under strong noise, the loss at the true examples is hardly below the loss at
+    public examples (`NO_PROGRESS`)."""
     losses = [loss for loss in result.trajectory.losses if loss is not None] if result.trajectory else []
     truth, public = result.self_check.distance_at_truth, result.self_check.distance_at_public
     can_fall = truth is None or public is None or truth < NO_PROGRESS * public

@@ -336,7 +336,8 @@ def nearest(rows: Sequence[Row], defense: str, among: Iterable[str]) -> str | No
 
 
 def beside(records: Iterable[Record], rows: Sequence[Row], defense: str, other: str) -> list[Beside]:
-    """Return, for each point, the leakage of `defense` minus the leakage of `other`, on common victims."""
+    """Return, for each point, the success rate against `defense` minus the success rate against `other`, on the victims
+    in `records` that both defended. `rows` are the rows of the board with these records."""
     counting = conditions(rows)
     outcomes: dict[str, _Leaked] = {defense: {}, other: {}}
     for condition in by_condition(records):

@@ -49,8 +49,10 @@ def strength(point: str, worst: WorstCase, trained: Sequence[Trained]) -> list[F
 
 
 def _later(result: TrainingResult, point: str, *, random: bool) -> str | None:
-    """Return a flag's text if a later training round changes updates at `point` less than the first; None otherwise. A
-    decay of the noise that ε accounts for is allowed. `random` is True for a defense with random noise."""
+    """Return a flag's text if a later training round changes updates at `point` less than the first; None otherwise.
+    For a defense with random noise (`random`), less means a squared change below `WEAKER` times the first round's,
+    absolutely and as a share of the update, after the decay of noise that ε counts. Otherwise, less means no change at
+    all."""
     first = result.spots[0]
     before, least = _share(first, point), WEAKER * _decay(result)
     for spot in result.spots[1:]:

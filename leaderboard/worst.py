@@ -162,7 +162,7 @@ class WorstCase:
 
     @property
     def cut_short(self) -> bool:
-        """Whether an attack crashed or diverged (`failed`) on an example that no attack reconstructed."""
+        """Whether an attack crashed, diverged or gave NaN (`failed`) on an example that no attack reconstructed."""
         return any(not self.leaked[key] for key in self.failed)
 
     @property
@@ -173,7 +173,8 @@ class WorstCase:
 
     @property
     def lower_bound(self) -> bool:
-        """Whether more may leak: an attack crashed or diverged on an unleaked example, or none knew the defense."""
+        """Whether `asr` is only a lower bound: an attack failed on an unleaked example (`cut_short`), or no attack knew
+        or simulated the defense (`plain_only`)."""
         return self.cut_short or self.plain_only
 
     @property

@@ -27,10 +27,10 @@ class Distance:
     """True minimises over factors s ≥ 1 on the observed gradient, for a reading shortened by an unknown factor. With s
     below 1, a zero gradient would explain every reading."""
     variances: Tensors | None = None
-    """Noise variance per coordinate, name → broadcastable to (*shape), or None for equal variances. Coordinates are
-    divided by their deviation and multiplied by the mean deviation."""
+    """Noise variance of each coordinate, name → broadcastable to (*shape); None gives all coordinates equal weight.
+    Both gradients are multiplied by √(`variance` / variance of the coordinate), so noisy coordinates count less."""
     variance: float = 0.0
-    """Mean of `variances` over all coordinates."""
+    """Mean over all coordinates of `variances`; not used if `variances` is None."""
 
     def __call__(self, candidate: Tensors, observed: Tensors) -> Tensor:
         """Return the distance (reading,) between `candidate` and `observed`, both name → (reading, *shape). Raises

@@ -1,8 +1,7 @@
 """Simulate (unroll) local training: a client's update after several local steps on candidates.
 
 After the first step, each reading's simulated weights depend on its candidates. The computation graph is kept through
-the weights, so distances to the update have exact derivatives.
-"""
+the weights, so distances to the update have exact derivatives."""
 
 from collections.abc import Mapping, Sequence
 
@@ -34,16 +33,16 @@ def unrolled_update(
 
     - `weights`: shared start, name → (*shape); `rate`: η.
     - `inputs` (reading, step·example, *shape), `targets` (reading, step·example, class): in the order of the steps.
-    - `batches`: examples per step (step,); None makes equal batches.
+    - `batches`: number of examples in each step, with the sum step·example; None makes equal batches.
     - `between`: defense inside local steps (`Description.local_steps`), from example gradients (reading, example,
       *shape) to ḡ; None takes the mean.
 
     Each step is w ← w - η ḡ with the mean gradient ḡ at the current weights (local SGD, McMahan et al. 2017, algorithm
-    1). The result is (w_0 - w_L) / (η · steps). With `momentum` m and `weight_decay` λ each step is w ← w - η v, v ← m
-    v + ḡ + λ w, as in `torch.optim.SGD`. The result is then (w_0 - w_L) / (η · steps · `momentum_gain`) - λ w_0, which
-    equals the gradient if the gradient is constant. The result is differentiable through all steps if `inputs` or
-    `targets` require a gradient. Raises `BenchError` if the examples do not form `steps` equal batches, and
-    `NotApplicable` as `group_gradients` does."""
+    1). The result is (w_0 - w_L) / (η · steps). With `momentum` m and `weight_decay` λ each step is first v ← m v + ḡ +
+    λ w, then w ← w - η v, from v = 0 at the start, as in `torch.optim.SGD`. The result is then (w_0 - w_L) / (η · steps
+    · `momentum_gain`) - λ w_0, which equals the gradient if the gradient is constant. The result is differentiable
+    through all steps if `inputs` or `targets` require a gradient. Raises `BenchError` if `batches` is None and `steps`
+    does not divide the examples, and `NotApplicable` as `group_gradients` does."""
     count, examples = inputs.shape[:2]
     if batches is None:
         if examples % steps:

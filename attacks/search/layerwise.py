@@ -133,10 +133,11 @@ def _directions(delta: Tensor, layer: nn.Conv2d, gradient: Tensor, shape: torch.
 def _solved(
     known: Known, layer: nn.Conv2d, weight: Tensor, bias: Tensor, typical: Tensor
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the input of a convolution `layer`, (channel, height, width), from the values `known` at its output.
-    `weight` and `bias` are the layer's parameters. Hidden values are not negative. The second result is the limit below
-    which a value counts as zero. `typical` is the mean input over public examples, the start of the search. Return None
-    if several inputs fit, or if the linear conditions need too much memory."""
+    """Return the input of a convolution `layer`, (channel, height, width), and the limit below which a value of this
+    input counts as zero. The input follows from the values `known` at the layer's output, and from the condition that
+    no input value is negative. `weight` and `bias` are the layer's parameters. `typical` is the mean input over public
+    examples, the start of the search. Return None if several inputs fit, or if the linear conditions need too much
+    memory."""
     channels = typical.shape[0]
     active = (known.outputs > 0).flatten()
 

@@ -73,11 +73,12 @@ class NoiseModel:
         )
 
     def of_rows(self, observed: Mapping[str, Tensor]) -> Tensor:
-        """Return the noise variance (reading,) of each reading in `observed`, name → (reading, *shape). If `variance`
-        is a bound, the variance is estimated: most gradient coordinates are near zero, so the median squared coordinate
-        shows the noise. This estimate is too high for weak noise. The last layer then corrects it: its gradient is Σ (p
-        - y) hᵀ (probabilities p, labels y, features h), so without noise each column sums to 0 over classes. Exact
-        zeros are dropped coordinates, without noise."""
+        """Return the noise variance per coordinate of each reading (reading,), in squared gradient units. `observed`
+        are the readings' gradients, name → (reading, *shape). The result is `variance`, unless `variance` is only a
+        bound (`bound`): then the smaller of two estimates, at most the bound. The first is the median squared
+        coordinate over a standard normal's: most coordinates are near 0 without noise. The second is the mean squared
+        column sum of the last layer's gradient Σ (p - y) hᵀ, per class (probabilities p, labels y, features h): without
+        noise, columns sum to 0 over classes. Exact zeros are left out: they are dropped coordinates, without noise."""
         whole = torch.cat([value.detach().flatten(1) for value in observed.values()], 1)
         if not self.bound or self.variance == 0:
             return whole.new_full((len(whole),), self.variance)

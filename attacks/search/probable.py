@@ -49,7 +49,8 @@ def unfit(reading: Reading) -> str | None:
 
 
 def objective_of(reading: Reading) -> Objective:
-    """Return a function from candidates' inputs and label probabilities to distances (reading,), without a prior."""
+    """Return a function from candidates' inputs (reading, example, *shape) and label probabilities (reading, example,
+    class) to distances (reading,) between simulated and observed gradients. The function has no prior term."""
     reading = rescaled(reading)
     return partial(mismatch_of(reading), observations(reading), differentiable=False)
 

@@ -70,7 +70,7 @@ class MatchingProblem:
 
     @property
     def like(self) -> Tensor:
-        """A tensor with the variables' dtype and device."""
+        """The first tensor of the reading's values; callers use only its dtype and device, which are the variables'."""
         return next(iter(self.reading.values.values()))
 
     def start(self, row: int, restart: int) -> Tensor:
@@ -131,7 +131,8 @@ class MatchingProblem:
         return (variance / 2 if kind == "l1" else variance.square()).sqrt() * torch.stack(counts).to(self.like).mean(0)
 
     def variances(self, rows: Tensor) -> Tensor:
-        """Return the noise variance per row (row,), as described, or estimated if the description gives a bound."""
+        """Return the noise variance per gradient coordinate, (row,), of the readings at the positions `rows`. The value
+        comes from the description, or is estimated if the description gives only a bound (`NoiseModel.of_rows`)."""
         return torch.stack([self.noise.of_rows(_rows(target, rows)) for target in self.observed]).mean(0)
 
     def _share(self, rows: Tensor) -> Tensor | float:

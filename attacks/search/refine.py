@@ -47,8 +47,9 @@ def in_double(reading: Reading) -> Reading:
 
 
 def _merged(first: Solution, more: Solution, rows: Tensor) -> Solution:
-    """Replace rows of `first` by rows of `more` with lower loss; evaluation counts in `more` include those of
-    `first`."""
+    """Return `first`, a solution for all readings, improved by `more`, a solution for the readings at the positions
+    `rows`. A reading takes its point and loss from `more` if its loss is lower there, and its evaluation count from
+    `more` in any case: this count includes the evaluations in `first`."""
     x, loss, evaluations = first.x.clone(), first.loss.clone(), first.evaluations.clone()
     at = rows.to(loss.device)
     better = more.loss.to(loss) < loss[at]

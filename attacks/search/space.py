@@ -161,8 +161,9 @@ def dense(public: Tensor, share: float, images: bool) -> Dense:
 
 
 def _moments(public: Tensor, images: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the mean (value,) and covariance C (value, value) of `public` examples, and the target T of a shrunk
-    covariance. T is the covariance of their `Spectrum` for `images`, and C's diagonal for tables."""
+    """Return mean (value,), covariance C and target T (both (value, value)) of `public` examples (example, *shape). The
+    covariance of `Dense` is shrunk from C towards T (`_shrunk`). If `images` is True, T is the covariance A Aᵀ of the
+    examples' `Spectrum`; otherwise (tables) T is C's diagonal."""
     flat = public.flatten(1)
     mean = flat.mean(0)
     centred = flat - mean
@@ -174,7 +175,7 @@ def _moments(public: Tensor, images: bool) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def linear_part(space: Gaussian) -> Tensor:
-    """Return the change of inputs per unit of each variable of `space`, (variable, value)."""
+    """Return Aᵀ (variable, value) for `space`, with inputs x = mean + A u: row i is ∂x/∂u_i, for variable number i."""
     eye = torch.eye(space.mean.numel()).to(space.mean)
     return space.inputs(eye) - space.mean.flatten()
 

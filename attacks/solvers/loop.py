@@ -136,7 +136,8 @@ def _starts(problem: Problem, rows: Tensor, restarts: Tensor) -> Tensor:
 
 
 def _advance(now: _Progress) -> tuple[Tensor, Tensor]:
-    """Evaluate trials, keep better points, choose next trials; return normalised losses and a finite mask (slot,)."""
+    """Evaluate each slot's trial point, keep better points, and let the solver choose the next trials. Return the
+    trials' losses times `loss_scale` (slot,), and a mask (slot,) with True for a finite loss and gradient."""
     active, trial = now.active, now.state.trial
     loss, gradient = now.evaluate(trial)
     finite = torch.isfinite(loss) & torch.isfinite(gradient.abs().amax(1))

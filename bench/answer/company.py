@@ -75,7 +75,8 @@ def attack_together(cell: AnyCell, company: Sequence[AnyCell], context: RunConte
 
 
 def part_of(whole: Reconstruction, rows: Sequence[int]) -> Reconstruction:
-    """Return a batch's reconstruction for the readings numbered `rows`, with their part of the loss history."""
+    """Return the part of a batch's reconstruction `whole` for the readings numbered `rows`. The loss history keeps
+    these readings' losses, up to their last evaluation."""
     part = whole.of(rows)
     last = int(part.evaluations.max())
     marks = [n for n, (mark, _) in enumerate(part.history) if mark < last]

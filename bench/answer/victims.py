@@ -43,9 +43,8 @@ def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
 
 def _of_half(cell: AttackCell, source: Source, order: Indices, senders: int) -> Indices:
     """Return the clients of all readings, (reading·sender,).  The first client of a reading has, as first example of
-    its batch, an example of the cell's half of the training split; no two readings have the same first client.
-    Raises `NotApplicable` if too few clients qualify.
-    """
+    its batch, an example of the cell's half of the training split; no two readings have the same first client. Raises
+    `NotApplicable` if too few clients qualify."""
     half = HALVES.index(cell.victims or "")
     _, indices = _batches(cell, source, tuple(int(client) for client in order))
     fits = indices[:, 0, 0] % len(HALVES) == half
@@ -61,9 +60,12 @@ def _of_half(cell: AttackCell, source: Source, order: Indices, senders: int) -> 
 
 
 def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> list[Batches]:
-    """Return the batches of each round to run, from the data in `setup`. At point `aggregate` each reading has its own
-    round. At other points a single round has all victims. If a reading depends on other clients (`Setup.whole_round`),
-    its round has K clients: the victim and K - 1 others."""
+    """Return the clients' batches in each round to simulate, for the interception `point` that `cell.point` names.
+
+    - At `aggregate`: a round for each reading, with the reading's K victims as clients.
+    - At other points, if a client's reading depends on other clients (`Setup.whole_round`, as for exchanged noise): a
+      round for each reading, with the victim first, then K - 1 other clients, drawn by a key from `setup`'s data.
+    - Otherwise: a single round for all readings, with all victims as clients."""
     if point.scope is Scope.AGGREGATE:
         return [
             Batches(clients=victims.clients[r], inputs=victims.inputs[r], labels=victims.labels[r])
@@ -108,7 +110,8 @@ class Truth(ByReading):
         )
 
     def or_else(self, other: "Truth", rows: Tensor) -> "Truth":
-        """Return these true examples, with `other`'s at the readings marked in the mask `rows` (reading,)."""
+        """Return these true examples, with `other`'s inputs and labels at the readings where the mask `rows` (reading,)
+        is True; positions and class probabilities do not change."""
         at = rows.reshape(-1, *[1] * (self.inputs.dim() - 1))
         return replace(
             self, inputs=other.inputs.where(at, self.inputs), labels=other.labels.where(rows[:, None], self.labels)

@@ -4,12 +4,11 @@ band meets a level.
 The curve is the bound of a Gaussian mechanism (Balle, Cherubin & Hayes 2022) in the position t of the strength, from 0
 (weak) to 1 (strong). The curve falls from 1 to chance κ:
 
-    p(t) = Φ(Φ⁻¹(κ) + exp(-slope · (t - middle))),  slope > 0
+p(t) = Φ(Φ⁻¹(κ) + exp(-slope · (t - middle))),  slope > 0
 
 All strengths tried so far enter the fit. A verdict per strength (pass or fail) would wander: 512 readings near a level
 have a standard deviation of 1 to 2 points. Two strengths alone do not tell the slope, so the logarithm of the slope has
-a normal prior around the slope of additive noise.
-"""
+a normal prior around the slope of additive noise."""
 
 import math
 from collections.abc import Sequence
@@ -87,8 +86,7 @@ class Calibrated:
 
 def usual_slope(strength: Strength) -> float:
     """Return the slope of additive noise: the bound's shift is inverse to the noise's deviation, and a strength is a
-    deviation or a variance (half the slope); between the two.
-    """
+    deviation or a variance (half the slope); between the two."""
     return abs(math.log(strength.scaled(strength.strong) / strength.scaled(strength.weak))) / math.sqrt(2)
 
 
@@ -105,8 +103,7 @@ def calibrated(
 
     The band is the 95 % quantile, position by position, of curves fitted to resampled weight seeds (the clusters).  Its
     random numbers depend on `seed` only.  `chance` is κ, `usual` the prior's slope.  Raises `ValueError` if strengths
-    have different weight seeds, or if a level is not above chance.
-    """
+    have different weight seeds, or if a level is not above chance."""
     for level in levels:
         if not chance < level < 1:
             raise ValueError(f"a level must lie between chance ({chance:.3g}) and 1, got {level:.3g}")
@@ -143,8 +140,7 @@ def _counts(tried: Sequence[Tried]) -> tuple[Array, Array]:
 
 def _fit(positions: Array, hits: Array, readings: Array, chance: float, usual: float) -> list[Curve]:
     """Return the likeliest curve for each draw; counts are (draw, strength).  A grid, then finer grids around the best
-    point: the likelihood may have a flat top, where gradients fail.
-    """
+    point: the likelihood may have a flat top, where gradients fail."""
     middles = np.linspace(*_MIDDLES, _COARSE[0])
     slopes = np.linspace(math.log(_SLOPES[0]), math.log(_SLOPES[1]), _COARSE[1])
     grid = np.stack(np.meshgrid(middles, slopes, indexing="ij"), -1).reshape(1, -1, 2)
@@ -171,6 +167,6 @@ def _best(grid: Array, positions: Array, hits: Array, readings: Array, chance: f
 
 
 def _shift(positions: Array, middle: float | Array, slope: float | Array) -> Array:
-    """Return exp(-slope · (t - middle)), limited to [0, 38]: Φ is 1 in double precision beyond."""
+    """Return exp(-slope · (t - middle)) for `positions` t, limited to [0, 38]: Φ is 1 in double precision beyond."""
     limited: Array = np.minimum(np.exp(np.clip(-slope * (positions - middle), -700, 4)), 38.0)
     return limited

@@ -25,8 +25,7 @@ def next_positions(
 
     A level needs a strength above and a strength at or below (the ends of the range come first), then strengths where
     the band meets the level, until the interval is narrower than `FACTOR`.  `chance` is κ, the share that a blind guess
-    names.
-    """
+    names."""
     step = position_step(strength)
     shares = {each.position: each.share for each in tried}
     wanted: list[float] = []
@@ -39,7 +38,8 @@ def next_positions(
 
 
 def _target(result: Calibrated, shares: Mapping[float, float], step: float) -> float | None:
-    """Return the position to try for a level, given position → share of the tried strengths; None: nothing to try."""
+    """Return the next position to try for the level, given `shares`, tried position → share of named examples. None:
+    the last end of the range was tried, or the position that reaches the level is known to within `step`."""
     if min(shares.values()) > result.level:
         return None if 1.0 in shares else 1.0
     if max(shares.values()) <= result.level:

@@ -16,8 +16,7 @@ def row(
     dataset: str, model: str, listener: Listener, scores: Iterable[Scored], strength: Strength | None, family: str
 ) -> Row:
     """Return a family's row for one listener.  `dataset` and `model` name the federation; `scores` are the figures at
-    the strengths of all listeners; `family` is the family's name with its fixed parameters.
-    """
+    the strengths of all listeners; `family` is the family's name with its fixed parameters."""
     counted = [
         (position, tried(0.0 if position is None else position, records))
         for position, records in listener.strengths.items()
@@ -72,7 +71,7 @@ def _at_level(score: Scored, strength: Strength | None) -> AtLevel:
 
 
 def _share(records: Sequence[Record]) -> tuple[float, float, float]:
-    """Return the share of named examples with its 95 % interval over weight seeds."""
+    """Return (share of named examples, lower end, upper end), with the 95 % interval over weight seeds."""
     counted = tried(0.0, records)
     assert counted is not None
     outcomes = [n < hits for hits, of in zip(counted.hits, counted.readings, strict=True) for n in range(of)]

@@ -47,7 +47,7 @@ def takes_or_refuses(attack: Attack) -> None:
 
 
 def alone_in_company(attack: Attack) -> None:
-    """Raise `ContractBroken` unless a reading has equal results alone and in a batch (1e-9, first 20 evaluations)."""
+    """Raise `ContractBroken` unless a reading has equal results alone and in a batch, to 1e-9 after 20 evaluations."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         together = _run(attack, case, evaluations=SHORT)
         for row in (0, 2):
@@ -56,7 +56,8 @@ def alone_in_company(attack: Attack) -> None:
 
 
 def any_chunk(attack: Attack) -> None:
-    """Raise `ContractBroken` if the number of readings attacked at once changes early results or final successes."""
+    """Raise `ContractBroken` if the number of readings attacked at once (`Budget.chunk`) changes the results of a short
+    attack, or the set of reconstructed readings of a long attack."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         whole = _run(attack, case, evaluations=SHORT)
         parts = _run(attack, case, evaluations=SHORT, chunk=2)  # of three readings: two, then one alone
@@ -148,10 +149,11 @@ def reading_untouched(attack: Attack) -> None:
 
 
 def situated(attack: Attack, where: str = "type-2", **changes: Any) -> Situation:
-    """Return a reading at the point `where`, for an attacker with the attack's first level of knowledge, such as
-    `plain`. `changes` are further arguments of `situation`. If an adaptive attack refuses this reading, as an attack on
-    mixtures does, return a reading of the defense `mixup` instead. Its labels are granted: the attack would otherwise
-    infer labels by simulations, which do not count as evaluations."""
+    """Return a test situation: readings at the point `where` with the true examples behind them. The attacker has the
+    first level of knowledge in `attack.knowledge`, such as `plain`. `changes` are further arguments of `situation`. If
+    an adaptive attack refuses undefended readings, as an attack on mixtures does, the readings come from the defense
+    `mixup` instead, with granted labels. Without granted labels, such an attack would infer labels by simulations: the
+    simulations run the model but do not count as evaluations."""
     first: Any = attack.knowledge[0]
     changes = {"kind": named(attack.takes[0])} | changes
     case = situation(where, knowledge=first, **changes)

@@ -111,7 +111,8 @@ def _rows(tensors: Tensors, row: int) -> dict[str, Tensor]:
 
 
 def shapes_kept(defense: Defense) -> None:
-    """Require unchanged names, shapes and dtypes, in single and double precision. Raises `ContractBroken` otherwise."""
+    """Require that each stage returns tensors with the names, in the same order, shapes and dtype of its input, in
+    single and double precision. Raises `ContractBroken` otherwise."""
     for words, trial in trials(defense):
         for stage in trial.wired:
             for dtype in (torch.float32, torch.float64):

@@ -69,6 +69,7 @@ def _keeps(
 
 
 def _variance(transform: Transform, context: Context, state: State) -> float:
+    """Return the noise variance that the transform states, as a mean over coordinates; 0 without a statement."""
     said = transform.noise(context, of_one(transform, state))
     if said is None:
         return 0.0

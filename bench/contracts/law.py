@@ -141,7 +141,7 @@ def _distance(values: Tensor, said: AddedNoise) -> float:
 
 
 def _repeated(rows: Tensor) -> int:
-    """Count the rows (row, coordinate) that repeat another row up to rounding; rows without noise do not count."""
+    """Count the `rows` (row, coordinate) of noise that repeat another row up to rounding; zero rows do not count."""
     along = torch.randn(rows.shape[1], generator=torch.Generator().manual_seed(0), dtype=rows.dtype)
     marks = (rows @ along).sort().values
     marks = marks[marks != 0]

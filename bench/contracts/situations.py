@@ -99,7 +99,7 @@ def situation(
     defense: str = "none",
     labels: bool = False,
 ) -> Situation:
-    """Return readings at the point `where`, from the kind's default data set and model.
+    """Return readings at the point `where` with their truth, for the default data set and model of `kind`.
 
     - `batch`, `steps`: examples per local step, local steps.
     - `readings`, `observations`: number of readings, and of repeated observations of each.

@@ -139,8 +139,8 @@ class Accountant:
         )
 
     def _moments(self, level: str, mechanism: Mechanism | None, rounds: int) -> float | None:
-        """Return the moments accountant's ε at `level` after `rounds` rounds. None if ε is infinite, or if `mechanism`
-        protects another unit."""
+        """Return the moments accountant's ε at `level` after `rounds` rounds, for the noise in `mechanism`. None
+        without a mechanism for the level's protected unit, for a round without noise, or if ε is infinite."""
         unit = "client" if level == "client" else "example"
         if mechanism is None or mechanism.unit != unit:
             return None
@@ -168,8 +168,9 @@ class Accountant:
 
 
 def accountant(config: Bayesian, federated: Federated, stages: Stages, *, examples: int) -> Accountant:
-    """Return the accountant for a training under a defense; the states in `stages` may belong to any round. `examples`
-    is the number of training examples."""
+    """Return the accountant of Bayesian ε for a training under the defense in `stages`, whose states may belong to any
+    round. `absent` holds a reason for each level that cannot be counted. `examples` is the number of training
+    examples."""
     obstacles = {level: _obstacle(level, federated, stages) for level in config.levels}
     return Accountant(
         config=config,
@@ -207,8 +208,9 @@ def _counted(level: str) -> tuple[Stage, ...]:
 
 
 def _variance(stages: Stages, level: str, federated: Federated, round_: int) -> float:
-    """Return the noise variance per coordinate in round `round_`, on a mean. At `level` "instance" the mean is over a
-    batch's examples, at other levels over a round's clients."""
+    """Return the variance per coordinate of the Gaussian noise on a mean in round `round_`, summed over the stages that
+    `level` counts. At "instance" the mean is over a batch's example gradients, at "client" and "joint" over the updates
+    of a round's clients. `federated` gives the batch size and the number of clients."""
     total = 0.0
     for stage in _counted(level):
         context = Context(lead=1, stage=stage, round=round_, step=0, setting=stages.setting, draws=NoDraws())

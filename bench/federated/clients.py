@@ -194,7 +194,9 @@ def follows_from_norms(stages: Stages) -> bool:
 def _by_norms(
     gradients: Gradients, stages: Stages, draw_key: DrawKey, clients: tuple[int, ...], draws: Draws
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], Stages]:
-    """Return the mean gradient after stage `example`, the norms before noise, and the next stages."""
+    """Run stage `example` as factors on example gradients. Return each client's mean gradient after the stage, name →
+    (client, *shape), the norms of its example gradients after clips and before noise, name → (client, example), and
+    `stages` with the next states."""
     before = after = gradients.norms()
     factors = {name: torch.ones_like(norm) for name, norm in before.items()}
     deviation: Tensor | float = 0.0

@@ -249,7 +249,8 @@ class Permuted:
 
 
 def _ordered(value: Tensor, groups: Tensor) -> Tensor:
-    """Return the coordinates `value` (..., coordinate), sorted by their number in `groups`, then by value."""
+    """Return the coordinates' positions (..., coordinate), sorted by group number, then by value. `value` (...,
+    coordinate) holds the values, `groups` (coordinate,) the group numbers."""
     order = value.argsort(dim=-1, stable=True)
     return order.gather(-1, groups.expand_as(order).gather(-1, order).argsort(dim=-1, stable=True))
 

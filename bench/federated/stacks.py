@@ -8,8 +8,7 @@ are bilinear maps of a layer's input a and δ, which gives a client's batch mean
 weighted sums of example gradients without forming them.
 
 A stack is an `nn.Sequential` of convolutions, linear layers, pooling and parameter-free layers; `torch.func` serves
-other models (`bench.federated.clients`).
-"""
+other models (`bench.federated.clients`)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -196,8 +195,10 @@ def _pool_first(parts: Sequence[Any]) -> list[Any]:
 
 
 def _forward(layer: _Layer, x: Tensor, weights: Tensors) -> tuple[Tensor, Tensor]:
-    """Return a layer's output (example, client, …) for the input `x`, and the input in the form that the gradient
-    needs. The form is `x` itself or its unfolded columns. `weights` are name → (client, *shape)."""
+    """Return a layer's output, and the input in the form that the weight's gradient needs: `x` itself, or its unfolded
+    columns (example, client, channel·k·k, position) for a convolution with few channels. Input `x` and output are
+    (example, client, feature) for a linear layer, (example, client, channel, h, w) for a convolution. `weights` are
+    name → (client, *shape)."""
     weight = weights[layer.weight]
     bias = None if layer.bias is None else weights[layer.bias]
     module = layer.module

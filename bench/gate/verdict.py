@@ -340,7 +340,7 @@ def _training_figure(record: Record, name: str) -> float | None:
 
 
 def _nearest(worst: WorstCase) -> dict[ExampleKey, float]:
-    """Map each example to its smallest RMSE over the attacks; 1, the maximum, if no attack has a finite RMSE."""
+    """Map each example to its least RMSE over the attacks that read the gradient; 1, the maximum, without an RMSE."""
     least = dict.fromkeys(worst.leaked, 1.0)
     for attack, scores in worst.scores.items():
         if not attack.startswith(GRADIENT_FREE):
@@ -370,7 +370,7 @@ def _of_shares(name: str, before: WorstCase, after: WorstCase, subject: _Subject
 
 
 def _hits(worst: WorstCase, name: str) -> Mapping[ExampleKey, bool]:
-    """Map each example to True if any attack succeeded by the metric `name`, such as `identified`."""
+    """Map each example to True if any attack succeeded by the metric `name`: identified, named, else leaked."""
     return {"identified": worst.identified, "named": worst.named}.get(name, worst.leaked)
 
 

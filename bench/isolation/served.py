@@ -39,7 +39,7 @@ class State:
     """Values that the plug-in process keeps between calls."""
 
     memory: Memory = field(default_factory=Memory)
-    """Values kept between cells."""
+    """Cache of data sets, reconstructions and simulated readings."""
     origins: tuple[registry.Origin, ...] = ()
     """Sources of the attacks, defenses, models and data sets from plug-ins."""
     held: tuple[Reading, ReadingKey] | None = None
@@ -61,9 +61,9 @@ def raw_data(cell: AnyCell, context: RunContext, state: State) -> tuple[Raw, boo
 
 def observe(cell: AttackCell, context: RunContext, state: State) -> tuple[bytes, Diagnosis]:
     """Observe the cell; return its readings as bytes for the attacker's process, and the checks of the readings. The
-    true examples are drawn in this process. Readings of a plain attacker under a built-in model are sent without the
-    model: the receiver then runs no plug-in code. Other readings are pickled. Raises `PluginError` if pickling fails.
-    """
+    true examples are drawn in this process, which keeps data sets and simulated readings in `state.memory`. Readings of
+    a plain attacker under a built-in model are sent without the model: the receiver then runs no plug-in code. Other
+    readings are pickled. Raises `PluginError` if pickling fails."""
     observation = draw_and_observe(cell, context, state.memory)
     if not needs_plugins(cell):
         return wire.dump(replace(observation.reading, model=cast(nn.Module, None))), observation.diagnosis
@@ -77,7 +77,7 @@ def observe(cell: AttackCell, context: RunContext, state: State) -> tuple[bytes,
 
 
 def hold(reading: bytes, cell: AttackCell, state: State) -> ReadingKey:
-    """Keep the readings in the bytes `reading` for the next `attempt`, and return their key."""
+    """Keep the readings of `cell`, unpacked from the bytes `reading`, for the next `attempt`; return their key."""
     if needs_plugins(cell):
         received: Reading = pickle.loads(reading)
     else:

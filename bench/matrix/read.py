@@ -196,8 +196,9 @@ def _check_complete(errors: Errors, content: Mapping[str, Any]) -> None:
 
 
 def _on_a_preset(errors: Errors, content: Mapping[str, Any], folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the path and content of the preset in `folder` that the file `content` extends, with the file's title and
-    added defenses."""
+    """Return the path and the whole content of a preset, extended by a user's matrix file. `content` is the user's
+    file: its key `preset` names the preset in `folder`, `title` replaces the preset's title, and `defense` lists
+    further defenses. Any other key, and wrong values, are added to `errors` and raised."""
     name, defenses = content["preset"], content.get("defense", [])
     for key in content.keys() - {"preset", "title", "defense"}:
         errors.add(key, "a file with `preset` has `title` and `defense` alone", "leave it out, or write all axes")

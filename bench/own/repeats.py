@@ -29,7 +29,8 @@ def granted_labels(labels: Values, reading: Reading) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim(Reconstruction):
-    """A reconstruction together with its reading, so that a score can check the truth against the reading."""
+    """A reconstruction together with its reading. `bench.api.score` uses the reading to check the user's truth: the
+    gradient of the true examples must explain the reading (`bench.api.check`)."""
 
     reading: Reading
     """The attacked reading."""

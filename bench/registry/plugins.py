@@ -45,9 +45,9 @@ def module(spec: str) -> ModuleType:
 
 
 def entries(loaded: ModuleType, bases: Mapping[str, type]) -> Iterator[tuple[str, str, type]]:
-    """Yield (kind, name, class) for each concrete class in the module `loaded` with a base in `bases` (kind → base).
-    The name is the class attribute `name`, or else the class name in kebab case. A class with a leading underscore is
-    left out."""
+    """Yield (kind, name, class) for each concrete class in the module `loaded` with a base in `bases`, a map such as
+    "attacks" → `Attack`. The name is the class attribute `name`, or else the class name in kebab case. A class with a
+    leading underscore is left out."""
     for attribute, entry in vars(loaded).items():
         if not isinstance(entry, type) or inspect.isabstract(entry) or attribute.startswith("_"):
             continue

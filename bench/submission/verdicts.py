@@ -218,7 +218,9 @@ def _judged(draw: Draw, records: Sequence[Record], interval: Interval | None) ->
 
 
 def _epsilon(done: Sequence[Record], here: Record) -> tuple[Outcome, str] | None:
-    """Compare the submitted ε at the interception point with the ε here; None if both are equal."""
+    """Compare the ε in the submitted records `done` (of a group, with status done) with the ε in `here`, a record of
+    this machine. Return outcome and reason: "inconclusive" if only the submission has an ε, "differs" if only this
+    machine has an ε or if both differ by more than 1e-6, relative. None if no record differs."""
     privacy = here.attack.privacy if here.attack else Privacy()
     for record in done:
         stated = record.attack.privacy.epsilon if record.attack else None

@@ -48,7 +48,7 @@ class Job:
     cell: str
     """The cell as JSON."""
     files: dict[str, bytes]
-    """Input files, path → content."""
+    """Files that the cell reads, such as the attacked weights: path in the run folder → content (`bundle.inputs`)."""
     provenance: Provenance
     """Provenance that the record must have."""
     plugins: dict[str, bytes | None]

@@ -97,7 +97,7 @@ class Scheduler:
 
     @property
     def ready(self) -> int:
-        """Number of cells that could run now."""
+        """Number of cells that a worker can take now: not begun, not waiting for another cell's record."""
         return self._takeable
 
     @property

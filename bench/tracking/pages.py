@@ -46,8 +46,9 @@ def _charts(port: int, number: str) -> str | None:
 
 
 def _compare(port: int, number: str) -> str | None:
-    """Return the address of a comparison of board rows, or of the cells with most leakage; None if fewer than two
-    exist. The server is on `port`, and `number` is the id of the MLflow experiment."""
+    """Return the address of a page that compares board rows under the most frequent condition. With fewer than two such
+    rows, the page compares the cells with the highest success rates; None if fewer than two cells exist. The server is
+    on `port`, and `number` is the id of the MLflow experiment."""
     of_board = _search(port, number, f"{_IS_ROW} and attributes.status = 'FINISHED'", _BEST_FIRST)
     conditions = [_tag(run, "bench.condition") for run in of_board]
     ranked = [_tag(run, "bench.condition") for run in of_board if _tag(run, "bench.complete") == "true"]

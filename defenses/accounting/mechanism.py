@@ -24,7 +24,9 @@ class Mechanism:
     """Stage → noise deviation over sensitivity after this stage, if a row is replaced; in units of σ. Stages without
     protection are left out."""
     removed: Mapping[Stage, float] = field(default_factory=dict)
-    """The same if a row becomes zero, for stages where this value is less than twice the value in `rows`."""
+    """Stage → noise deviation over sensitivity after this stage, if a row becomes zero; in units of σ. A stage in
+    `rows` but not in this map has twice its value in `rows`, because a replacement usually moves the output twice as
+    far."""
     by_step: bool = False
     """True if `sigmas` has an entry per local step; else per round."""
     per_tensor: bool = False

@@ -108,7 +108,7 @@ def _fractional(q: float, sigma: float, order: float) -> float:
 
 
 def multiplicities(sigmas: Sequence[float], each: int) -> dict[float, int]:
-    """Return the number of steps at each multiplier; every entry in `sigmas` stands for `each` steps."""
+    """Return multiplier → number of steps; every entry in `sigmas` is a multiplier, and stands for `each` steps."""
     counts: dict[float, int] = {}
     for sigma in sigmas:
         counts[sigma] = counts.get(sigma, 0) + each

@@ -48,8 +48,8 @@ def figures(
 
 
 def paper_epsilon(mechanism: Mechanism, sampling: Sampling, delta: float = DELTA) -> float:
-    """Return Fed-αCDP's ε at δ = `delta`, by the moments accountant for the stated σ. For clients, a step more than the
-    number of rounds is counted, as in the paper."""
+    """Return Fed-αCDP's ε at δ = `delta`: the moments accountant takes `mechanism.sigmas` as noise deviation over
+    sensitivity, at the sampling rate `sampling.q`. For clients the last step counts twice, as in the paper."""
     counts = _steps(mechanism, sampling, 1.0)
     if mechanism.unit == "client":
         last = list(counts)[-1]

@@ -82,7 +82,8 @@ class AdaptiveClip(Transform):
         return self.multiplier**2 if self.as_cited else self.multiplier
 
     def _scales(self, state: State, shared: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return each coordinate's mean a and scale b, name → (*shape). The state has `shared` leading axes."""
+        """Return mean a and scale b = √s·√Σs of each coordinate, from the spreads s in `state`: name → (*lead, *shape).
+        `shared` is the number of leading axes of the state: 1 for a state per client, else 0."""
         means = {key.removeprefix(_MEAN): value for key, value in state.items() if key.startswith(_MEAN)}
         s = {n: state[_SPREAD + n] if self.as_cited else state[_SPREAD + n].sqrt() for n in means}
         total = sum((value.flatten(shared).sum(-1) for value in s.values()), torch.zeros(()))

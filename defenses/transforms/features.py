@@ -32,7 +32,8 @@ def linear(model: nn.Module, layer: str) -> str:
 
 
 def feature_sensitivity(local: Local, layer: str) -> Tensor:
-    """Return ‖∂r_i/∂x‖/|r_i| for each input feature of a linear layer, (client, example, feature); ∞ for r_i = 0."""
+    """Return ‖∂r_i/∂x‖/|r_i| for each example x and each input feature r_i of the linear `layer`: (client, example,
+    feature); ∞ for r_i = 0."""
     return _of_clients(local, layer, lambda shared: _whole)
 
 
