@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bench.errors import BenchError
-from bench.record.tradeoff import LEVELS, AtLevel, Row, Tradeoff
+from bench.record.tradeoff import LEVELS, PROVED, AtLevel, Row, Tradeoff
 
 # name on the command line → (interception point, meaning)
 LISTENERS = {
@@ -71,6 +71,13 @@ def advised(standings: Sequence[Standing], level: str, loss: float) -> tuple[Sta
     return tuple(each for each in standings if level in each.kept and 100 * (1 - each.kept[level]) <= loss)
 
 
+def proof(tradeoff: Tradeoff, row: Row) -> str:
+    """Return the weakest strength at which ε proves L1 for a `row` of the trade-off, with the accuracy kept there; a
+    dash if no strength does."""
+    at = row.at(PROVED)
+    return "–" if at is None else f"✓ {strength(row, at)}: {tradeoff.kept(row, at):.1%}"
+
+
 def strength(row: Row, at: AtLevel) -> str:
     """Return the strength of figures `at` for a table, such as `sigma = 0.8`; a dash for a `row` without a strength."""
     return "–" if at.value is None or row.parameter is None else f"{row.parameter} = {at.value:.3g}"
@@ -93,7 +100,8 @@ def findings(tradeoff: Tradeoff, point: str) -> tuple[str, ...]:
     lines = []
     for (dataset, model), each in standings(tradeoff, point).items():
         hidden = [one for one in each if "L1" in one.at]
-        proved = [one for one in hidden if one.at["L1"].proved]
+        proved = [(tradeoff.kept(one.row, at), one.row, at) for one in each if (at := one.row.at(PROVED)) is not None]
+        proved = sorted((one for one in proved if one[0] >= USEFUL), key=lambda one: -one[0])
         leaks = [one.row.family for one in each if not one.at]
         where = f"{dataset}, {model}"
         if leaks:
@@ -105,13 +113,13 @@ def findings(tradeoff: Tradeoff, point: str) -> tuple[str, ...]:
                 f"{best.kept['L1']:.0%}: {setting(best.row, best.at['L1'])}."
             )
         if proved:
-            best = proved[0]
+            kept, row, at = proved[0]
             lines.append(
-                f"{where}: ε proves L1 for {len(proved)} families; the most accurate keeps {best.kept['L1']:.0%}: "
-                f"{setting(best.row, best.at['L1'])}."
+                f"{where}: ε proves L1 for {len(proved)} of {len(each)} families; the most accurate keeps {kept:.0%}: "
+                f"{setting(row, at)}."
             )
         else:
-            lines.append(f"{where}: ε proves L1 for no family.")
+            lines.append(f"{where}: ε proves L1 for no family with a useful accuracy.")
         later = sorted(one.row.family for one in hidden if one.at["L1"].leaks_later)
         if later:
             lines.append(f"{where}: at trained weights more than L1 is named: {', '.join(later)}.")

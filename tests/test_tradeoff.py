@@ -54,7 +54,13 @@ def row(family: str, *levels: AtLevel, point: str = "type-1", also: tuple[str, .
 
 
 ROWS = (
-    row("proved(clip=0.5)", at("L1", 2.0, 0.90, ceiling=0.05), at("L2", 0.5, 0.93), at("half", 0.2, 0.94)),
+    row(
+        "proved(clip=0.5)",
+        at("L1", 2.0, 0.90, ceiling=0.05),
+        at("L2", 0.5, 0.93),
+        at("half", 0.2, 0.94),
+        at("proved", 2.2, 0.89, ceiling=0.06),
+    ),
     row("accurate", at("L1", 0.1, 0.92), at("L2", 0.05, 0.94)),
     row("useless", at("L1", 100.0, 0.3), at("L2", 9.0, 0.6)),
     row("leaking", missed=("L1", "L2")),
@@ -117,7 +123,7 @@ def test_findings_name_proved_families_and_leaks() -> None:
     assert lines == (
         "mnist, mlp: no useful strength hides examples: leaking.",
         "mnist, mlp: 2 of 5 families meet L1; the most accurate keeps 96%: accurate:sigma=0.1.",
-        "mnist, mlp: ε proves L1 for 1 families; the most accurate keeps 94%: proved:clip=0.5,sigma=2.",
+        "mnist, mlp: ε proves L1 for 1 of 5 families; the most accurate keeps 93%: proved:clip=0.5,sigma=2.2.",
     )
 
 

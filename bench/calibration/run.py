@@ -28,14 +28,17 @@ from bench.matrix.expand import FactsOf, PlannedCell
 from bench.matrix.read import Matrix
 from bench.points import POINTS, Stage
 from bench.record.schema import Record
-from bench.record.tradeoff import LEVELS, permitted
+from bench.record.tradeoff import LEVELS, PROVED, permitted
 
+# (defense, interception point, κ) → the largest share that any attacker can name, by ε; None: no ε
+Bound = Callable[[Entry, str, float], float | None]
 # Runs cells that have no valid record yet, and returns cell id → record for all.
 Runner = Callable[[Sequence[PlannedCell]], Mapping[str, Record]]
 
 SELECTED = 100  # seed of the trainings that choose the learning rate
 SCORED = (101, 102, 103)  # seeds of the trainings whose accuracy counts
 _FINALISTS = 2
+_BISECTIONS = 20
 _SHORT = 3  # the first trainings take a third of the rounds
 
 
@@ -102,10 +105,12 @@ def calibrate(
     families: Iterable[tuple[Entry, Defense, Mapping[str, tuple[str, ...]]]],
     facts: FactsOf,
     run: Runner,
+    bound: Bound,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[Listener, ...]:
     """Return each family's measurements at each of its points (`listening_points`); the cells of all families run
-    together, turn by turn.  `facts` returns a data set's properties; `say` gets a line per turn.
+    together, turn by turn.  `facts` returns a data set's properties, `bound` the ceiling by ε; `say` gets a line per
+    turn.
     """
     open_: list[Listener] = []
     for entry, defense, points in families:
@@ -127,7 +132,27 @@ def calibrate(
             wanted_levels = levels(chance)
             found = calibrated(counts, chance, tuple(wanted_levels.values()), usual_slope(listener.strength))
             listener.calibrated = dict(zip(wanted_levels, found, strict=True))
+            if (proved := _proved(listener, bound)) is not None:
+                listener.calibrated[PROVED] = proved
     return done
+
+
+def _proved(listener: Listener, bound: Bound) -> Calibrated | None:
+    """Return the weakest strength at which ε proves L1, by bisection; None: ε proves L1 at no strength."""
+    chance = listener.chance
+    level = permitted(PROVED, chance)
+
+    def proves(position: float) -> bool:
+        most = bound(at(listener.defense, position), listener.point, chance)
+        return most is not None and most <= level
+
+    if not proves(1.0):
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if proves(middle) else (middle, high)
+    return Calibrated(level=level, position=high, fitted=high, interval=(high, high))
 
 
 def _wanted(listener: Listener) -> tuple[float | None, ...]:

@@ -83,8 +83,18 @@ def show(found: "Tradeoff", listener: str, level: str, loss: float | None = None
         click.echo(f"\n{dataset} · {model}: undefended accuracy {sum(undefended) / len(undefended):.1%}")
         chosen = ranked if loss is None else board.advised(ranked, level, loss)
         if chosen:
-            heads = ("rank", "family", f"strength at {level}", "accuracy kept", "named", "named later", "proved", "ε")
-            common.print_table(heads, [_line(each, level) for each in chosen])
+            heads = (
+                "rank",
+                "family",
+                f"strength at {level}",
+                "accuracy kept",
+                "named",
+                "named later",
+                "any attacker",
+                "L1 proved",
+                "ε",
+            )
+            common.print_table(heads, [_line(found, each, level) for each in chosen])
         else:
             click.echo(f"no family reaches {level} with a loss of at most {loss:g} points")
     for row in found.rows:
@@ -96,12 +106,12 @@ def show(found: "Tradeoff", listener: str, level: str, loss: float | None = None
     click.echo("")
 
 
-def _line(each: "Standing", level: str) -> tuple[str, ...]:
+def _line(found: "Tradeoff", each: "Standing", level: str) -> tuple[str, ...]:
     from bench.leaderboard import tradeoff as board
 
     at = each.at.get(level)
     if at is None:
-        return ("·", each.row.family, "no useful strength", "", "", "", "", "")
+        return ("·", each.row.family, "no useful strength", *[""] * 6)
     return (
         str(each.rank),
         each.row.family,
@@ -109,7 +119,8 @@ def _line(each: "Standing", level: str) -> tuple[str, ...]:
         f"{each.kept[level]:.1%}",
         _interval(at.share, at.low, at.high),
         "–" if at.trained is None else f"{'⚠ ' if at.leaks_later else ''}{_interval(*at.trained)}",
-        "–" if at.ceiling is None else f"{'✓ ' if at.proved else ''}≤ {at.ceiling:.1%}",
+        "–" if at.ceiling is None else f"≤ {at.ceiling:.1%}",
+        board.proof(found, each.row),
         "–" if at.released is None else f"{at.released:.3g}",
     )
 

@@ -7,18 +7,20 @@ from pathlib import Path
 
 from bench.answer.context import RunContext
 from bench.calibration import run as calibration
-from bench.calibration.measure import accuracy_of, federations
+from bench.calibration.measure import Federation, accuracy_of, federations
 from bench.calibration.result import family_name, row
+from bench.ceilings.by_epsilon import ceiling
 from bench.cell import Entry, Federated
 from bench.contracts.base import ContractBroken, ContractSkipped
 from bench.contracts.strength import strength
 from bench.defenses.base import Defense, Setting
 from bench.errors import BenchError
+from bench.federated.privacy import at_point
 from bench.matrix.expand import PlannedCell
 from bench.matrix.read import read
 from bench.matrix.typed import entries
 from bench.parameters import values
-from bench.points import Stage
+from bench.points import Stage, point
 from bench.record import store as records
 from bench.record.folder import locked
 from bench.record.schema import Record
@@ -65,7 +67,8 @@ def run(
                 (entry, defense, calibration.listening_points(federation, _stages(defense, setting)))
                 for entry, defense in families
             ]
-            listeners = calibration.calibrate(matrix, federation, planned, resolver.data, execute, say)
+            bound = _bound(federation, setting, resolver)
+            listeners = calibration.calibrate(matrix, federation, planned, resolver.data, execute, bound, say)
             for listener in listeners:
                 say(_line(listener))
             strengths = calibration.calibrated_strengths(listeners)
@@ -118,6 +121,29 @@ def _setting(federated: Federated) -> Setting:
         client_examples=size,
         rate=federated.rate,
     )
+
+
+def _bound(federation: Federation, setting: Setting, resolver: Resolver) -> calibration.Bound:
+    """Return the ceiling by ε for a single reading in the federation's first round."""
+    row = federation.trainings[0]
+    facts = resolver.data(row["dataset"].name, row["dataset"].params)
+    sizes = [
+        value.numel() for value in registry.of("models", row["model"]).build(facts.shape, facts.classes).parameters()
+    ]
+
+    def bound(defense: Entry, where: str, chance: float) -> float | None:
+        spent, _ = at_point(
+            registry.of("defenses", defense),
+            setting,
+            point(where),
+            tensors=len(sizes),
+            coordinates=sum(sizes),
+            round_=0,
+            observations=1,
+        )
+        return ceiling(spent, chance)
+
+    return bound
 
 
 def _stages(defense: Defense, setting: Setting) -> tuple[Stage, ...]:

@@ -13,6 +13,7 @@ from bench.record.files import write_atomically
 
 FILE = "tradeoff.json"
 LEVELS = ("L1", "L2")  # levels of a board, the strictest first
+PROVED = "proved"  # the weakest strength at which ε proves L1
 
 _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
@@ -38,7 +39,7 @@ class AtLevel:
 
     __pydantic_config__ = _STRICT
     level: str
-    """Name of the level; `half`: half of the examples are named; `point`: a family without a strength."""
+    """Name of the level; `proved`: ε proves L1; `half`: half of the examples are named; `point`: no strength."""
     most: float | None
     """Largest share of named examples that the level permits; None for a family without a strength."""
     value: float | None
@@ -147,8 +148,8 @@ def federation(dataset: str, model: str) -> str:
 
 
 def permitted(level: str, chance: float) -> float:
-    """Return the largest share of named examples at `level` (L1, L2 or half), for a blind guess's share `chance`."""
-    return {"L1": chance + 0.05, "L2": 0.20, "half": 0.5}[level]
+    """Return the largest share of named examples at `level`, for a blind guess's share `chance`."""
+    return {"L1": chance + 0.05, PROVED: chance + 0.05, "L2": 0.20, "half": 0.5}[level]
 
 
 def write(run: Path, result: Tradeoff) -> Path:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from _make.markdown import HEAD, paragraph, table
 from bench.leaderboard.forms.numbers import NONE, epsilon
-from bench.leaderboard.tradeoff import LISTENERS, Standing, findings, rows_at, setting, standings
+from bench.leaderboard.tradeoff import LISTENERS, Standing, findings, proof, rows_at, setting, standings
 from bench.record.tradeoff import LEVELS, AtLevel, Row, Tradeoff, federation, permitted
 
 SERVER = LISTENERS["server"][0]
@@ -13,20 +13,21 @@ PICTURE = (
     '<a href="docs/pictures/tradeoff.svg"><img src="docs/pictures/tradeoff.svg" width="760" '
     'alt="Accuracy against named examples, at the server"></a>\n\n'
 )
-_HEADS = ["defense", "strength", "accuracy kept", "named", "named later", "any attacker", "ε"]
+_HEADS = ["defense", "strength", "accuracy kept", "named", "named later", "any attacker", "L1 proved", "ε"]
 
 
 def opening(tradeoff: Tradeoff) -> str:
     """README's picture, table for the server, and the rule in short."""
     (where, ranked), *_ = standings(tradeoff, SERVER).items()
     undefended = _mean(tradeoff.undefended[federation(*where)])
-    rows = [_line(each, "L1") for each in ranked[:ROWS]]
+    rows = [_line(tradeoff, each, "L1") for each in ranked[:ROWS]]
     chance = max(row.chance or 0.0 for row in rows_at(tradeoff, SERVER))
     note = (
         f"{where[0].upper()}, {where[1]}, undefended accuracy {undefended:.0%}.  *Strength*: the weakest at which an "
         "attacker at the server, who knows the defense, the label and all other examples, names at most "
         f"{permitted('L1', chance):.0%} of the examples (chance: {chance:.0%}).  *Named later*: halfway through the "
-        "training (⚠: above the level).  *Any attacker*: bound by ε (✓: proves the level).  Other listeners, levels: "
+        "training (⚠: above the level).  *Any attacker*: bound by ε.  *L1 proved*: the weakest strength "
+        "at which this bound meets the level, and the accuracy kept.  Other listeners, levels: "
         "[accuracy at equal leakage](docs/results/tradeoff.md).  Reconstructions at published strengths: "
         "[standard-v1](docs/results/standard-v1.md)."
     )
@@ -53,7 +54,7 @@ def page(tradeoff: Tradeoff) -> str:
             undefended = _mean(tradeoff.undefended[federation(*where)])
             parts.append(f"\n### {where[0]}, {where[1]} (undefended accuracy {undefended:.1%})\n")
             for level in LEVELS:
-                parts.append(f"\n{level}:\n\n{table(_HEADS, [_line(each, level) for each in ranked])}")
+                parts.append(f"\n{level}:\n\n{table(_HEADS, [_line(tradeoff, each, level) for each in ranked])}")
     parts.append("\n## Curves\n\nShare of named tuning examples by strength, from weak to strong.\n\n")
     parts.append(table(["defense", "point", "strength: named"], [_curve(row) for row in tradeoff.rows]))
     absent = [row for row in tradeoff.rows if row.absent is not None]
@@ -65,18 +66,18 @@ def page(tradeoff: Tradeoff) -> str:
     return "".join(parts)
 
 
-def _line(each: Standing, level: str) -> list[str]:
+def _line(tradeoff: Tradeoff, each: Standing, level: str) -> list[str]:
     at = each.at.get(level)
     if at is None:
-        return [f"`{each.row.family}`", "no useful strength", NONE, _best_share(each.row), NONE, NONE, NONE]
-    proved = NONE if at.ceiling is None else f"{'✓ ' if at.proved else ''}≤ {at.ceiling:.1%}"
+        return [f"`{each.row.family}`", "no useful strength", NONE, _best_share(each.row), *[NONE] * 4]
     return [
         f"`{setting(each.row, at)}`",
         _strength(at),
         f"{each.kept[level]:.1%}",
         _interval(at.share, at.low, at.high),
         NONE if at.trained is None else f"{'⚠ ' if at.leaks_later else ''}{_interval(*at.trained)}",
-        proved,
+        NONE if at.ceiling is None else f"≤ {at.ceiling:.1%}",
+        proof(tradeoff, each.row),
         NONE if at.released is None else f"{epsilon(at.released)} ({at.released_of})",
     ]
 
