@@ -226,8 +226,8 @@ class WorstCase:
         return best, _rate(self._on_draws(best, first=False))
 
     def best_median(self, metric: Metric) -> float | None:
-        """Return the median of `metric` over the examples of the attack with the highest success rate (`best`), on the
-        noise draws behind this rate; None without attacks, and in a cascade."""
+        """Return the median of `metric` over examples for the attack with the highest success rate (`best`), on the
+        same noise draws as this rate; None without attacks, and in a cascade."""
         best = self.best
         return None if best is None else self.median_on_report_draws(best[0], metric)
 

@@ -29,9 +29,10 @@ def run(
     place: Place = HERE,
     company: Sequence[AnyCell] = (),
 ) -> Record:
-    """Run a cell at `place` and return its record; `on_progress` is called after every training round. `company` holds
-    the next cells, which may share the attack's batch. `memory` is the worker's cache. Raises `StorageError` if the run
-    folder cannot be written, and `DataError` if the context counts missing data as the machine's fault."""
+    """Run a cell and return its record. `place` is this process (`HERE`) or the processes of a plug-in. `on_progress`
+    is called after every training round. `company` holds the next cells, which may share the attack's batch; their
+    reconstructions wait in `memory`, the worker's cache. Raises `StorageError` if the run folder cannot be written, and
+    `DataError` for missing data if the context counts them as the machine's fault; else the record is `crashed`."""
     place.attack_together(cell, company, context, memory)
     began, cpu = time.perf_counter(), time.process_time()
     status: Status = "crashed"

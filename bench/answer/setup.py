@@ -85,7 +85,8 @@ class Setup:
 
 
 def source_of(cell: AttackCell, data: Data, run: Path) -> Source:
-    """Return the source of a cell's true examples; raises `WeightsError` if `run` lacks the cell's weights."""
+    """Return the data set, the clients' examples and the round from which a cell's victims are drawn. The round is that
+    of the cell's weights; raises `WeightsError` if `run` lacks these weights."""
     return Source(data=data, clients=clients_of(cell, data), round=locate(run, cell.weights).round)
 
 

@@ -197,7 +197,8 @@ def _board(runs: tuple[Path, ...], reference: bool | None) -> _Shown:
 
 
 def _attack_board(runs: tuple[Path, ...], suite: str | None, reference: bool | None) -> attackers.Ranked | None:
-    """Return the board of attacks, if `runs` or `suite` name the suite `attacks`; None otherwise."""
+    """Return the board of attacks if `suite` is `attacks`, or if all folders in `runs` ran that suite; None otherwise.
+    `reference` False leaves the shipped records out; True and None keep them."""
     left_out = "the reference is left out" if reference is False else ""
     if suite == ATTACKS and not runs:
         if (ranked := attackers.ranked(without=left_out)) is None:

@@ -167,7 +167,8 @@ def participants(cell: TrainingCell, round_: int) -> tuple[int, ...]:
 def updates(
     job: TrainingJob, net: Network, before: Progress, chosen: tuple[int, ...], draw_key: DrawKey
 ) -> tuple[dict[str, Tensor], Stages]:
-    """Return the updates of the clients `chosen` before stage `client`, name → (client, *shape), and next stages."""
+    """Return the updates of the clients `chosen` as they enter stage `client`, name → (client, *shape), and the
+    defense's stages with their state after local training. `before` is the progress at the start of the round."""
 
     def part(clients: tuple[int, ...]) -> tuple[dict[str, Tensor], Stages]:
         batches, _ = local_batches(job.cell, job.data, job.clients, clients, before.round)

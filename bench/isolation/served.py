@@ -91,7 +91,7 @@ def hold(reading: bytes, cell: AttackCell, state: State) -> ReadingKey:
 
 
 def attempt(cell: AttackCell, context: RunContext, state: State) -> Attempt:
-    """Attack the kept readings; return the reconstruction with its cost."""
+    """Attack the readings that an earlier call left in `state`; return the reconstruction with its cost."""
     assert state.held is not None
     reading, key = state.held
     return attack_reading(attacker_of(cell, reading), reading, cell, context, key)

@@ -55,9 +55,9 @@ def _changes_examples(defense: Entry) -> bool:
 
 
 def span(records: Iterable[Record], cells: Iterable[AnyCell], *, alone: bool = False) -> tuple[float, float] | None:
-    """Return the least and the greatest CPU seconds for `cells`, over published defenses with records of all these
-    cells. The result is None without such a defense. `alone` True: the run has no undefended cells, so no
-    reconstruction can be reused from another defense."""
+    """Return the least and the greatest total CPU seconds that a published defense took for `cells`, with this defense
+    in place of the cells' own; None if no published defense has `records` of all. `alone` True counts reconstructions
+    that published defenses reused from undefended cells, because the run has no such cells."""
     wanted: dict[str, dict[str, None]] = {}  # defense → cells, in order
     for cell in cells:
         wanted.setdefault(str(cell.defense), {})[same(cell)] = None

@@ -37,9 +37,9 @@ def released(mechanism: Mechanism, sampling: Sampling, *, tensors: int, delta: f
 def figures(
     sigma: float, *, q: float, steps: int, tensors: int = 1, uses: int = 1, delta: float = DELTA
 ) -> tuple[Epsilon, ...]:
-    """Return ε by every convention at δ = `delta`, for noise σC on the sum of examples clipped to C, σ = `sigma`. The
-    training has `steps` steps at sampling rate `q`. If `tensors` exceeds 1, each tensor is clipped separately. `uses`
-    is the number of times that an attacker at the tap sees an example."""
+    """Return ε by every `Epsilon.convention` at δ = `delta`, for noise σC on the sum of examples clipped to C, σ =
+    `sigma`. The training has `steps` steps at sampling rate `q`. M = `tensors` above 1: each tensor is clipped to C
+    separately, so the sensitivity is √M·C. `uses` says how often an attacker at the tap sees an example."""
     mechanism = Mechanism(unit="example", sigmas=(sigma,), released=1.0, rows={"step": 0.5}, per_tensor=tensors > 1)
     sampling = Sampling(q=q, per_round=steps, rounds=1)
     tap = at_tap(mechanism, "step", tensors=tensors, uses=uses, delta=delta)

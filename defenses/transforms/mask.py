@@ -63,8 +63,9 @@ class KeepLargest(Transform):
 
 
 def _least_kept(masked: Tensors, observed: Tensors, lead: int) -> Tensor:
-    """Return the least kept magnitude in each row's reading, (*lead,), with the shrinkage by a later clip undone.
-    `masked` is the candidate at the kept coordinates."""
+    """Return each row's smallest nonzero magnitude in `observed`, before a later clip, (row,). The clip's factor is the
+    ratio of norms: `masked`, the candidate at the kept coordinates, over `observed`, at least 1. A tensor has `lead`
+    leading axes."""
     bounds = []
     for name, tensor in masked.items():
         seen, candidate = rows(observed[name], lead), rows(tensor, lead)
