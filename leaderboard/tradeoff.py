@@ -23,9 +23,9 @@ class Standing:
     row: Row
     """The family's figures."""
     rank: int | None
-    """Rank from 1, by accuracy at L1, then at L2; None: the family reaches no level with a useful accuracy."""
+    """Rank from 1, by accuracy at L1, then at L2; None: the family reaches no level."""
     at: dict[str, AtLevel]
-    """Level → figures, for levels that the family reaches with a useful accuracy."""
+    """Level → figures, for levels that the family reaches with a useful accuracy, at trained weights, too."""
     kept: dict[str, float]
     """Level → share of the undefended accuracy that remains."""
 
@@ -55,7 +55,7 @@ def _ranked(tradeoff: Tradeoff, rows: Iterable[Row]) -> tuple[Standing, ...]:
     for row in rows:
         at = {level: figures for level in LEVELS if (figures := row.at(level)) is not None}
         kept = {level: tradeoff.kept(row, figures) for level, figures in at.items()}
-        useful = {level: figures for level, figures in at.items() if kept[level] >= USEFUL}
+        useful = {level: figures for level, figures in at.items() if kept[level] >= USEFUL and not figures.leaks_later}
         found.append(Standing(row=row, rank=None, at=useful, kept={level: kept[level] for level in useful}))
     found.sort(key=lambda each: ([-each.kept.get(level, 0.0) for level in LEVELS], each.row.family))
     ranked = [
@@ -69,6 +69,14 @@ def advised(standings: Sequence[Standing], level: str, loss: float) -> tuple[Sta
     """Return the standings that reach `level` with an accuracy loss of at most `loss`, in points of the undefended
     accuracy (0 to 100)."""
     return tuple(each for each in standings if level in each.kept and 100 * (1 - each.kept[level]) <= loss)
+
+
+def reason(row: Row, level: str) -> str:
+    """Return the reason in words why the family in `row` does not reach `level`."""
+    at = row.at(level)
+    if at is not None and at.leaks_later and at.trained is not None:
+        return f"{strength(row, at)}: {at.trained[0]:.0%} named later"
+    return "no useful strength"
 
 
 def proof(tradeoff: Tradeoff, row: Row) -> str:
@@ -120,7 +128,7 @@ def findings(tradeoff: Tradeoff, point: str) -> tuple[str, ...]:
             )
         else:
             lines.append(f"{where}: ε proves L1 for no family with a useful accuracy.")
-        later = sorted(one.row.family for one in hidden if one.at["L1"].leaks_later)
+        later = sorted(one.row.family for one in each if (at := one.row.at("L1")) is not None and at.leaks_later)
         if later:
             lines.append(f"{where}: at trained weights more than L1 is named: {', '.join(later)}.")
     return tuple(lines)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from bench.cli.main import cli
 from bench.errors import BenchError, RecordError
 from bench.leaderboard.forms import frontier
-from bench.leaderboard.tradeoff import Standing, advised, findings, listener_of, setting, standings
+from bench.leaderboard.tradeoff import Standing, advised, findings, listener_of, reason, setting, standings
 from bench.record.tradeoff import AtLevel, Named, Row, Tradeoff, joined, permitted, read, write
 from bench.registry import entries as registry
 
@@ -134,6 +134,9 @@ def test_a_leak_at_trained_weights_is_said() -> None:
     board = dataclasses.replace(BOARD, rows=(dataclasses.replace(first, at_levels=(worse,)),))
     assert worse.leaks_later and not dataclasses.replace(worse, trained=(0.08, 0.03, 0.2)).leaks_later
     assert findings(board, "type-0")[-1] == "mnist, mlp: at trained weights more than L1 is named: accurate."
+    ((found,),) = standings(board, "type-0").values()
+    assert found.rank is None and not found.at
+    assert reason(found.row, "L1") == "sigma = 0.1: 20% named later"
 
 
 def test_a_trade_off_survives_its_file(tmp_path: Path) -> None:

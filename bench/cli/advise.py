@@ -34,7 +34,7 @@ def command(
     """Say which defense hides examples from LISTENER, at which strength, at what accuracy.
 
     L1: an attacker who knows the defense, the label and all other examples names at most chance + 5 points of the
-    examples; L2: at most 20 %.  Named: in the first round; later: halfway through the training (⚠ above the level).
+    examples; L2: at most 20 %.  Named: in the first round; later: halfway through the training.
     RUNS are folders of `bench calibrate`, beside the shipped figures.
 
     \b
@@ -111,14 +111,14 @@ def _line(found: "Tradeoff", each: "Standing", level: str) -> tuple[str, ...]:
 
     at = each.at.get(level)
     if at is None:
-        return ("·", each.row.family, "no useful strength", *[""] * 6)
+        return ("·", each.row.family, board.reason(each.row, level), *[""] * 6)
     return (
         str(each.rank),
         each.row.family,
         board.strength(each.row, at),
         f"{each.kept[level]:.1%}",
         _interval(at.share, at.low, at.high),
-        "–" if at.trained is None else f"{'⚠ ' if at.leaks_later else ''}{_interval(*at.trained)}",
+        "–" if at.trained is None else f"{_interval(*at.trained)}",
         "–" if at.ceiling is None else f"≤ {at.ceiling:.1%}",
         board.proof(found, each.row),
         "–" if at.released is None else f"{at.released:.3g}",

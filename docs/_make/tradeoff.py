@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from _make.markdown import HEAD, paragraph, table
 from bench.leaderboard.forms.numbers import NONE, epsilon
-from bench.leaderboard.tradeoff import LISTENERS, Standing, findings, proof, rows_at, setting, standings
+from bench.leaderboard.tradeoff import LISTENERS, Standing, findings, proof, reason, rows_at, setting, standings
 from bench.record.tradeoff import LEVELS, AtLevel, Row, Tradeoff, federation, permitted
 
 SERVER = LISTENERS["server"][0]
@@ -26,7 +26,7 @@ def opening(tradeoff: Tradeoff) -> str:
         f"{where[0].upper()}, {where[1]}, undefended accuracy {undefended:.0%}.  *Strength*: the weakest at which an "
         "attacker at the server, who knows the defense, the label and all other examples, names at most "
         f"{permitted('L1', chance):.0%} of the examples (chance: {chance:.0%}).  *Named later*: halfway through the "
-        "training (⚠: above the level).  *Any attacker*: bound by ε.  *L1 proved*: the weakest strength "
+        "training, where the level must hold, too.  *Any attacker*: bound by ε.  *L1 proved*: the weakest strength "
         "at which this bound meets the level, and the accuracy kept.  Other listeners, levels: "
         "[accuracy at equal leakage](docs/results/tradeoff.md).  Reconstructions at published strengths: "
         "[standard-v1](docs/results/standard-v1.md)."
@@ -69,13 +69,13 @@ def page(tradeoff: Tradeoff) -> str:
 def _line(tradeoff: Tradeoff, each: Standing, level: str) -> list[str]:
     at = each.at.get(level)
     if at is None:
-        return [f"`{each.row.family}`", "no useful strength", NONE, _best_share(each.row), *[NONE] * 4]
+        return [f"`{each.row.family}`", reason(each.row, level), NONE, _best_share(each.row), *[NONE] * 4]
     return [
         f"`{setting(each.row, at)}`",
         _strength(at),
         f"{each.kept[level]:.1%}",
         _interval(at.share, at.low, at.high),
-        NONE if at.trained is None else f"{'⚠ ' if at.leaks_later else ''}{_interval(*at.trained)}",
+        NONE if at.trained is None else f"{_interval(*at.trained)}",
         NONE if at.ceiling is None else f"≤ {at.ceiling:.1%}",
         proof(tradeoff, each.row),
         NONE if at.released is None else f"{epsilon(at.released)} ({at.released_of})",
