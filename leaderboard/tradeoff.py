@@ -53,10 +53,13 @@ def standings(tradeoff: Tradeoff, point: str) -> dict[tuple[str, str], tuple[Sta
 def _ranked(tradeoff: Tradeoff, rows: Iterable[Row]) -> tuple[Standing, ...]:
     found = []
     for row in rows:
-        at = {level: figures for level in LEVELS if (figures := row.at(level)) is not None}
-        kept = {level: tradeoff.kept(row, figures) for level, figures in at.items()}
-        useful = {level: figures for level, figures in at.items() if kept[level] >= USEFUL and not figures.leaks_later}
-        found.append(Standing(row=row, rank=None, at=useful, kept={level: kept[level] for level in useful}))
+        at, kept = {}, {}
+        for level in LEVELS:
+            for figures in (row.at(level), row.at(PROVED)):  # what ε proves for L1 holds for L2, too
+                if figures is not None and tradeoff.kept(row, figures) >= USEFUL and not figures.leaks_later:
+                    at[level], kept[level] = figures, tradeoff.kept(row, figures)
+                    break
+        found.append(Standing(row=row, rank=None, at=at, kept=kept))
     found.sort(key=lambda each: ([-each.kept.get(level, 0.0) for level in LEVELS], each.row.family))
     ranked = [
         Standing(row=each.row, rank=number if each.at else None, at=each.at, kept=each.kept)

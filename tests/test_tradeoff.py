@@ -139,6 +139,14 @@ def test_a_leak_at_trained_weights_is_said() -> None:
     assert reason(found.row, "L1") == "sigma = 0.1: 20% named later"
 
 
+def test_a_proved_strength_stands_in_for_a_strength_that_leaks_later() -> None:
+    first = BOARD.rows[0]
+    leaky = dataclasses.replace(first.at_levels[0], trained=(0.2, 0.15, 0.26))
+    board = dataclasses.replace(BOARD, rows=(dataclasses.replace(first, at_levels=(leaky, *first.at_levels[1:])),))
+    ((found,),) = standings(board, "type-0").values()
+    assert found.at["L1"].value == 2.2 and found.at["L2"].value == 0.5
+
+
 def test_a_trade_off_survives_its_file(tmp_path: Path) -> None:
     assert read(write(tmp_path, BOARD)) == BOARD == read(tmp_path)
 

@@ -20,18 +20,18 @@ def opening(tradeoff: Tradeoff) -> str:
     """README's picture, table for the server, and the rule in short."""
     (where, ranked), *_ = standings(tradeoff, SERVER).items()
     undefended = _mean(tradeoff.undefended[federation(*where)])
-    rows = [_line(tradeoff, each, "L1") for each in ranked[:ROWS]]
+    heads = ["defense", "accuracy kept", "named", "named later", "any attacker", "ε"]
+    rows = [_short(each) for each in ranked[:ROWS]]
     chance = max(row.chance or 0.0 for row in rows_at(tradeoff, SERVER))
     note = (
-        f"{where[0].upper()}, {where[1]}, undefended accuracy {undefended:.0%}.  *Strength*: the weakest at which an "
-        "attacker at the server, who knows the defense, the label and all other examples, names at most "
-        f"{permitted('L1', chance):.0%} of the examples (chance: {chance:.0%}).  *Named later*: halfway through the "
-        "training, where the level must hold, too.  *Any attacker*: bound by ε.  *L1 proved*: the weakest strength "
-        "at which this bound meets the level, and the accuracy kept.  Other listeners, levels: "
-        "[accuracy at equal leakage](docs/results/tradeoff.md).  Reconstructions at published strengths: "
-        "[standard-v1](docs/results/standard-v1.md)."
+        f"{where[0].upper()}, {where[1]}, undefended accuracy {undefended:.0%}.  Each defense has the weakest strength "
+        "at which an attacker at the server, who knows the defense, the label and all other examples, names at most "
+        f"{permitted('L1', chance):.0%} of the examples (chance: {chance:.0%}), in the first round and *later*, "
+        "halfway through the training.  *Any attacker*: the largest share by ε of a single update.  ε: of the released "
+        "models.  Other listeners and levels: [accuracy at equal leakage](docs/results/tradeoff.md).  Reconstructions "
+        "at published strengths: [standard-v1](docs/results/standard-v1.md)."
     )
-    return f"{PICTURE}{table(_HEADS, rows)}\n{paragraph(note)}"
+    return f"{PICTURE}{table(heads, rows)}\n{paragraph(note)}"
 
 
 def page(tradeoff: Tradeoff) -> str:
@@ -66,6 +66,20 @@ def page(tradeoff: Tradeoff) -> str:
     return "".join(parts)
 
 
+def _short(each: Standing) -> list[str]:
+    at = each.at.get("L1")
+    if at is not None:
+        line = [f"`{setting(each.row, at)}`", f"{each.kept['L1']:.0%}", _interval(at.share, at.low, at.high)]
+        line.append(NONE if at.trained is None else _interval(*at.trained))
+        line.append(NONE if at.ceiling is None else f"≤ {at.ceiling:.1%}")
+        return [*line, NONE if at.released is None else f"{epsilon(at.released)}, {at.released_of}"]
+    failed = each.row.at("L1")
+    if failed is not None and failed.trained is not None:
+        share = _interval(failed.share, failed.low, failed.high)
+        return [f"`{setting(each.row, failed)}`", "leaks later", share, _interval(*failed.trained), NONE, NONE]
+    return [f"`{each.row.family}`", "leaks at every strength", _best_share(each.row), NONE, NONE, NONE]
+
+
 def _line(tradeoff: Tradeoff, each: Standing, level: str) -> list[str]:
     at = each.at.get(level)
     if at is None:
@@ -91,7 +105,7 @@ def _strength(at: AtLevel) -> str:
 
 def _best_share(row: Row) -> str:
     shares = [each.share for each in row.curve]
-    return f"{min(shares):.0%} at least" if shares else NONE
+    return f"≥ {min(shares):.0%}" if shares else NONE
 
 
 def _interval(share: float, low: float, high: float) -> str:

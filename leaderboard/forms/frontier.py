@@ -7,15 +7,16 @@ import altair as alt
 
 from bench.errors import BenchError
 from bench.leaderboard.forms.charts import chart_to_svg, svg_to_png
-from bench.leaderboard.tradeoff import rows_at, standings
+from bench.leaderboard.tradeoff import USEFUL, rows_at, standings
 from bench.record.files import write_atomically
-from bench.record.tradeoff import Tradeoff, permitted
+from bench.record.tradeoff import PROVED, Tradeoff, permitted
 
 _NAMED_FAMILIES = 5  # in colour; other families are grey
 _COLOURS = ("#0f766e", "#c2410c", "#1d4ed8", "#a21caf", "#a16207")
 _GREY = "#9ca3af"
 _LEAST = 0.005  # share of named examples at the right end
 _WIDTH, _HEIGHT = 760, 420  # pixels
+_LABELLED = ("L1", PROVED)  # levels whose points show their strength
 _LOG = alt.Scale(type="log", domain=[1.0, _LEAST], nice=False)
 
 
@@ -47,11 +48,11 @@ def _points(tradeoff: Tradeoff, point: str) -> list[dict[str, Any]]:
                     "family": row.family.partition("(")[0],
                     "line": row.family,
                     "order": number,
-                    "named": max(_LEAST, at.share),
+                    "named": max(_LEAST, at.share, 0.0 if at.trained is None else at.trained[0]),
                     "kept": 100 * tradeoff.kept(row, at),
                     "proved": at.proved,
                     "colour": named.get(row.family, _GREY),
-                    "text": "" if at.value is None else f"{at.value:.2g}",
+                    "text": f"{at.value:.2g}" if at.value is not None and at.level in _LABELLED else "",
                     "end": number == len(order) - 1,
                 }
             )
@@ -70,9 +71,9 @@ def _chart(tradeoff: Tradeoff, point: str, points: list[dict[str, Any]]) -> Any:
         "named:Q",
         scale=_LOG,
         axis=alt.Axis(format=".1~%", values=[1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01]),
-        title="examples that an informed attacker names (right is private)",
+        title="examples that an informed attacker names, in the first round or later (right is private)",
     )
-    y = alt.Y("kept:Q", scale=alt.Scale(domain=[0, 105]), title="accuracy kept, % of undefended")
+    y = alt.Y("kept:Q", scale=alt.Scale(domain=[50, 102]), title="accuracy kept, % of undefended")
     colour = alt.Color("colour:N", scale=None)
     base = alt.Chart(_data(points))
     area = (
@@ -84,7 +85,7 @@ def _chart(tradeoff: Tradeoff, point: str, points: list[dict[str, Any]]) -> Any:
     rule = limit.mark_rule(strokeDash=[6, 4], color="#111827").encode(x=alt.X("at:Q"))
     lines = base.mark_line(strokeWidth=2.5).encode(x=x, y=y, detail="line:N", order="order:Q", color=colour)
     open_, full = (
-        base.mark_point(filled=filled, size=80, opacity=1, fill=None if filled else "white")
+        base.mark_point(filled=filled, size=80, opacity=1, **({} if filled else {"fill": "white"}))
         .encode(x=x, y=y, color=colour)
         .transform_filter(f"datum.proved == {str(filled).lower()}")
         for filled in (False, True)
@@ -110,6 +111,8 @@ def _data(values: list[dict[str, Any]]) -> Any:
 def _title(tradeoff: Tradeoff, point: str) -> list[str]:
     ranked = [each for group in standings(tradeoff, point).values() for each in group]
     hidden = [each for each in ranked if "L1" in each.at]
-    proved = sum(each.at["L1"].proved for each in hidden)
+    proved = sum(
+        at is not None and tradeoff.kept(each.row, at) >= USEFUL for each in ranked for at in [each.row.at(PROVED)]
+    )
     first = f"At {point}, {len(hidden)} of {len(ranked)} families hide examples with a useful accuracy"
-    return [first, f"right of the dashed line: L1, chance + 5 points; filled: proved by ε ({proved})"]
+    return [first, f"right of the dashed line: L1, chance + 5 points; filled: proved by ε ({proved} families)"]
