@@ -99,6 +99,7 @@ def test_a_family_without_a_strength_meets_a_level_with_its_whole_interval() -> 
     assert set(fixed.at) == {"L2"}
     wide = dataclasses.replace(fixed.row, at_levels=(dataclasses.replace(fixed.at["L2"], high=0.21),))
     assert wide.at("L2") is None
+    assert fixed.row.at("proved") is None and fixed.row.at("half") is None, "a measured share is no proof"
 
 
 def test_advice_keeps_families_within_the_loss() -> None:
