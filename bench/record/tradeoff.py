@@ -112,8 +112,8 @@ class Row:
     """Reason for a row without figures; None: the row has figures."""
 
     def at(self, level: str) -> AtLevel | None:
-        """Return the figures at `level`, or None. A family without a strength meets each board level above its share, and
-        is never `proved`."""
+        """Return the figures at `level`, or None. A family without a strength meets each board level above its share,
+        and is never `proved`."""
         found = next((each for each in self.at_levels if each.level == level), None)
         if found is not None or self.chance is None or level not in LEVELS:
             return found
