@@ -83,10 +83,10 @@ def reason(row: Row, level: str) -> str:
 
 
 def proof(tradeoff: Tradeoff, row: Row) -> str:
-    """Return the weakest strength at which ε proves L1 for a `row` of the trade-off, with the accuracy kept there; a
-    dash if no strength does."""
+    """Return the weakest strength at which ε proves L1 for a `row` of the trade-off, with the accuracy kept there, such
+    as `✓ 1.3, 94%`; a dash if no strength does."""
     at = row.at(PROVED)
-    return "–" if at is None else f"✓ {strength(row, at)}: {tradeoff.kept(row, at):.1%}"
+    return "–" if at is None else f"✓ {at.value:.3g}, {tradeoff.kept(row, at):.0%}"
 
 
 def strength(row: Row, at: AtLevel) -> str:

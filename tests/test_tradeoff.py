@@ -174,9 +174,10 @@ def test_an_own_row_replaces_the_shipped_row_of_the_same_family() -> None:
 def test_advise_prints_a_table_findings_and_json(tmp_path: Path) -> None:
     write(tmp_path, BOARD)
     run = CliRunner()
-    told = run.invoke(cli, ["advise", str(tmp_path), "--listener", "server", "--accuracy-loss", "5"])
+    arguments = ["advise", str(tmp_path), "--listener", "server", "--accuracy-loss", "5"]
+    told = run.invoke(cli, arguments, env={"COLUMNS": "140"})
     assert told.exit_code == 0, told.output
-    assert "accurate" in told.output and "sigma = 0.1" in told.output and "useless" not in told.output
+    assert "accurate:sigma=0.1" in told.output and "useless" not in told.output
     assert "failed: the attack cannot" in told.output
     told = run.invoke(cli, ["advise", str(tmp_path), "--json"])
     (table,) = (value for key, value in json.loads(told.output).items() if key == "mnist · mlp")

@@ -33,7 +33,7 @@ def command(
 ) -> None:
     """Say which defense hides examples from LISTENER, at which strength, at what accuracy.
 
-    L1: an attacker who knows the defense, the label and all other examples names at most chance + 5 points of the
+    Kept: the share of the undefended accuracy.  L1: an attacker who knows the defense, the label and all other examples names at most chance + 5 points of the
     examples; L2: at most 20 %.  Named: in the first round; later: halfway through the training.
     RUNS are folders of `bench calibrate`, beside the shipped figures.
 
@@ -83,17 +83,7 @@ def show(found: "Tradeoff", listener: str, level: str, loss: float | None = None
         click.echo(f"\n{dataset} · {model}: undefended accuracy {sum(undefended) / len(undefended):.1%}")
         chosen = ranked if loss is None else board.advised(ranked, level, loss)
         if chosen:
-            heads = (
-                "rank",
-                "family",
-                f"strength at {level}",
-                "accuracy kept",
-                "named",
-                "named later",
-                "any attacker",
-                "L1 proved",
-                "ε",
-            )
+            heads = ["rank", f"defense at {level}", "kept", "named, %", "later, %", "L1 proved at"]
             common.print_table(heads, [_line(found, each, level) for each in chosen])
         else:
             click.echo(f"no family reaches {level} with a loss of at most {loss:g} points")
@@ -111,22 +101,19 @@ def _line(found: "Tradeoff", each: "Standing", level: str) -> tuple[str, ...]:
 
     at = each.at.get(level)
     if at is None:
-        return ("·", each.row.family, board.reason(each.row, level), *[""] * 6)
+        return ("·", each.row.family, "–", board.reason(each.row, level), "", "")
     return (
         str(each.rank),
-        each.row.family,
-        board.strength(each.row, at),
+        board.setting(each.row, at),
         f"{each.kept[level]:.1%}",
         _interval(at.share, at.low, at.high),
-        "–" if at.trained is None else f"{_interval(*at.trained)}",
-        "–" if at.ceiling is None else f"≤ {at.ceiling:.1%}",
+        "–" if at.trained is None else _interval(*at.trained),
         board.proof(found, each.row),
-        "–" if at.released is None else f"{at.released:.3g}",
     )
 
 
 def _interval(share: float, low: float, high: float) -> str:
-    return f"{100 * share:.1f} [{100 * low:.1f}–{100 * high:.1f}] %"
+    return f"{100 * share:.1f} [{100 * low:.1f}–{100 * high:.1f}]"
 
 
 def _json(found: "Tradeoff", point: str) -> dict[str, Any]:
