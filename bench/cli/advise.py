@@ -33,9 +33,9 @@ def command(
 ) -> None:
     """Say which defense hides examples from LISTENER, at which strength, at what accuracy.
 
-    Kept: the share of the undefended accuracy.  L1: an attacker who knows the defense, the label and all other examples names at most chance + 5 points of the
-    examples; L2: at most 20 %.  Named: in the first round; later: halfway through the training.
-    RUNS are folders of `bench calibrate`, beside the shipped figures.
+    Kept: the share of the undefended accuracy.  L1: an attacker who knows the defense, the label and all other
+    examples names at most chance + 5 points of the examples; L2: at most 20 %.  Named: in the first round; later:
+    halfway through the training.  RUNS are folders of `bench calibrate`, beside the shipped figures.
 
     \b
     bench advise --listener server --accuracy-loss 3

@@ -84,12 +84,9 @@ def _chart(tradeoff: Tradeoff, point: str, points: list[dict[str, Any]]) -> Any:
     limit = alt.Chart(_data([{"at": level}]))
     rule = limit.mark_rule(strokeDash=[6, 4], color="#111827").encode(x=alt.X("at:Q"))
     lines = base.mark_line(strokeWidth=2.5).encode(x=x, y=y, detail="line:N", order="order:Q", color=colour)
-    open_, full = (
-        base.mark_point(filled=filled, size=80, opacity=1, **({} if filled else {"fill": "white"}))
-        .encode(x=x, y=y, color=colour)
-        .transform_filter(f"datum.proved == {str(filled).lower()}")
-        for filled in (False, True)
-    )
+    hollow = base.mark_point(filled=False, size=80, opacity=1, fill="white").transform_filter("!datum.proved")
+    full = base.mark_point(filled=True, size=80, opacity=1).transform_filter("datum.proved")
+    open_, full = (mark.encode(x=x, y=y, color=colour) for mark in (hollow, full))
     values = base.mark_text(dy=-12, fontSize=11).encode(x=x, y=y, text="text:N", color=colour)
     names = (
         base.mark_text(align="left", dx=10, dy=4, fontSize=13, fontWeight="bold")
