@@ -28,7 +28,7 @@ K, B = 16, 5
 SETTING = Setting(clients=100, per_round=K, rounds=20, steps=1, batch=B, client_examples=50, rate=0.1)
 LEADS = {"example": (K, B), "step": (K,), "client": (K,), "server": (K,), "aggregate": ()}
 SHAPES = {"weight": (20, 30), "bias": (20,)}
-CLASSES: dict[str, type[Any]] = {
+CLASSES: dict[str, Any] = {
     "none": NoDefense,
     "prune": Prune,
     "random-prune": RandomPrune,
