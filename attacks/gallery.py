@@ -9,10 +9,9 @@ from bench.attacks.base import Attack, closed_form
 from bench.attacks.candidates import combination
 from bench.attacks.candidates.exchange import most_likely
 from bench.attacks.candidates.listed import alone, by_label, candidates
-from bench.attacks.candidates.single import likelihoods
+from bench.attacks.candidates.single import by_description, likelihoods
 from bench.attacks.inverter.sketch import Sketch
-from bench.attacks.objective.distance import Distance
-from bench.attacks.objective.mismatch import Mismatch, by_likelihood, mean_observation, observations, same_weights
+from bench.attacks.objective.mismatch import mean_observation, observations, same_weights
 from bench.attacks.objective.rescale import rescaled
 from bench.gradients import group_gradients
 from bench.rng import Key
@@ -74,12 +73,6 @@ def _best(reading: Reading, row: int, scores: Tensor) -> Tensor:
     return torch.cat([each[:count] for each, count in zip(ranked, counts, strict=True)])
 
 
-def _mismatch(reading: Reading) -> Mismatch:
-    plain = reading.description is None
-    distance = Distance(kind="cosine") if plain else by_likelihood(Distance(kind="l2"), reading)
-    return Mismatch(reading=reading, distance=distance, exact=True)
-
-
 def _sets(reading: Reading, key: Key) -> Tensor:
     observed = observations(reading)
     mean = mean_observation(observed)
@@ -89,7 +82,7 @@ def _sets(reading: Reading, key: Key) -> Tensor:
     description = reading.description
     if not same_weights(reading) or (description is not None and description.mixed):
         return scores
-    mismatch = _mismatch(reading)
+    mismatch = by_description(reading)
     for row, index in enumerate(reading.indices):
         seen = [{name: value[row : row + 1] for name, value in each.items()} for each in observed]
         labels = None if reading.labels is None else reading.labels[row]

@@ -62,6 +62,11 @@ def _chosen(content: Any, axis: str, rows: Sequence[int]) -> Any:
     return tuple(content[row] for row in rows)
 
 
+def repeated(tensors: Tensors, count: int) -> dict[str, Tensor]:
+    """Return a single row's `tensors`, name → (1, *shape), as `count` equal rows, (row, *shape), without a copy."""
+    return {name: value.expand(count, *value.shape[1:]) for name, value in tensors.items()}
+
+
 def _concatenated(contents: Sequence[Any]) -> Any:
     first = contents[0]
     if all(each is None for each in contents):

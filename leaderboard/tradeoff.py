@@ -1,7 +1,7 @@
 """Standings by accuracy at equal leakage: for a listener, the families that hide examples, the most accurate first."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.errors import BenchError
 from bench.record.tradeoff import LEVELS, PROVED, AtLevel, Row, Tradeoff
@@ -61,11 +61,7 @@ def _ranked(tradeoff: Tradeoff, rows: Iterable[Row]) -> tuple[Standing, ...]:
                     break
         found.append(Standing(row=row, rank=None, at=at, kept=kept))
     found.sort(key=lambda each: ([-each.kept.get(level, 0.0) for level in LEVELS], each.row.family))
-    ranked = [
-        Standing(row=each.row, rank=number if each.at else None, at=each.at, kept=each.kept)
-        for number, each in enumerate(found, 1)
-    ]
-    return tuple(ranked)
+    return tuple(replace(each, rank=number if each.at else None) for number, each in enumerate(found, 1))
 
 
 def advised(standings: Sequence[Standing], level: str, loss: float) -> tuple[Standing, ...]:
@@ -87,6 +83,13 @@ def proof(tradeoff: Tradeoff, row: Row) -> str:
     as `✓ 1.3, 94%`; a dash if no strength does."""
     at = row.at(PROVED)
     return "–" if at is None else f"✓ {at.value:.3g}, {tradeoff.kept(row, at):.0%}"
+
+
+def proofs(tradeoff: Tradeoff, standings: Iterable[Standing]) -> list[tuple[float, Row, AtLevel]]:
+    """Return (accuracy kept, family, figures) of each of the `standings` in `tradeoff` for which ε proves L1 with a
+    useful accuracy, the most accurate first."""
+    proved = [(tradeoff.kept(each.row, at), each.row, at) for each in standings if (at := each.row.at(PROVED))]
+    return sorted((each for each in proved if each[0] >= USEFUL), key=lambda each: -each[0])
 
 
 def strength(row: Row, at: AtLevel) -> str:
@@ -111,8 +114,7 @@ def findings(tradeoff: Tradeoff, point: str) -> tuple[str, ...]:
     lines = []
     for (dataset, model), each in standings(tradeoff, point).items():
         hidden = [one for one in each if "L1" in one.at]
-        proved = [(tradeoff.kept(one.row, at), one.row, at) for one in each if (at := one.row.at(PROVED)) is not None]
-        proved = sorted((one for one in proved if one[0] >= USEFUL), key=lambda one: -one[0])
+        proved = proofs(tradeoff, each)
         leaks = [one.row.family for one in each if not one.at]
         where = f"{dataset}, {model}"
         if leaks:
@@ -124,10 +126,10 @@ def findings(tradeoff: Tradeoff, point: str) -> tuple[str, ...]:
                 f"{best.kept['L1']:.0%}: {setting(best.row, best.at['L1'])}."
             )
         if proved:
-            kept, row, at = proved[0]
+            kept, row, figures = proved[0]
             lines.append(
                 f"{where}: ε proves L1 for {len(proved)} of {len(each)} families; the most accurate keeps {kept:.0%}: "
-                f"{setting(row, at)}."
+                f"{setting(row, figures)}."
             )
         else:
             lines.append(f"{where}: ε proves L1 for no family with a useful accuracy.")

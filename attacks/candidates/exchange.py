@@ -16,7 +16,7 @@ from bench.attacks.candidates.listed import alone, by_label, candidates
 from bench.attacks.inverter.sketch import Sketch
 from bench.attacks.objective.mismatch import Mismatch
 from bench.gradients import group_gradients
-from bench.trip import Candidates
+from bench.trip import Candidates, repeated
 
 _SWEEPS = 4  # at most; each exchanges every example once
 _OPTIONS = 256  # candidates per example, at most
@@ -72,7 +72,7 @@ class Pool:
         total = torch.zeros(len(others), dtype=torch.float64)
         for number, observed in enumerate(self.observed):
             distances = [
-                distance(self._with(number, chosen, place, part), _rows(observed, len(part))) for part in parts
+                distance(self._with(number, chosen, place, part), repeated(observed, len(part))) for part in parts
             ]
             total += torch.cat(distances).double().cpu()
         return total.nan_to_num(nan=torch.inf)
@@ -85,7 +85,7 @@ class Pool:
         if self._together:
             means = _means(self.gradients, rest, others)
             single = {name: value[:, None] for name, value in means.items()}
-            return self.mismatch.shown(_rows(observed, len(others)), single)
+            return self.mismatch.shown(repeated(observed, len(others)), single)
         sets = chosen.repeat(len(others), 1)
         sets[:, place] = others
         return self.shown(observed, sets)
@@ -109,7 +109,7 @@ class Pool:
         weights = {name: value[0] for name, value in self.mismatch.reading.weights.items()}
         behind = Candidates(inputs=self.inputs[sets], targets=self.targets[sets], weights=weights)
         gradients = {name: value[sets] for name, value in self.gradients.items()}
-        return self.mismatch.shown(_rows(observed, len(sets)), gradients, behind)
+        return self.mismatch.shown(repeated(observed, len(sets)), gradients, behind)
 
 
 def most_likely(
@@ -174,7 +174,7 @@ def _message(mismatch: Mismatch, observed: Tensors, gradients: Tensors, behind: 
     copies = 1 if description is None else description.senders
     count = len(behind.inputs)
     return mismatch.shown(
-        _rows(observed, count),
+        repeated(observed, count),
         {name: value[:, None].expand(-1, copies, *value.shape[1:]) for name, value in gradients.items()},
         replace(
             behind,
@@ -254,10 +254,6 @@ def _apart(simulated: Tensors, observed: Tensors) -> Tensor:
     made = torch.cat([simulated[name].flatten(1) for name in observed], 1) * (seen != 0)
     factor = (made * seen).sum(1) / made.square().sum(1).clamp_min(_TINY)
     return (seen - factor[:, None] * made).square().sum(1)
-
-
-def _rows(observed: Tensors, count: int) -> Tensors:
-    return {name: value.expand(count, *value.shape[1:]) for name, value in observed.items()}
 
 
 def _joined(parts: Sequence[Tensors]) -> Tensors:

@@ -9,7 +9,7 @@ from bench.attacks.candidates.listed import alone, candidates
 from bench.attacks.objective.distance import Distance
 from bench.attacks.objective.mismatch import Mismatch, by_likelihood, observations
 from bench.gradients import group_gradients, one_hot
-from bench.trip import Candidates, Given, Reading
+from bench.trip import Candidates, Given, Reading, repeated
 
 Tensors = Mapping[str, Tensor]
 
@@ -29,7 +29,7 @@ def _of_observation(reading: Reading, observed: Tensors, number: int) -> Tensor:
     all."""
     assert reading.gallery_labels is not None
     weights = {name: value[number] for name, value in reading.weights.items()}
-    mismatch = _mismatch(reading)
+    mismatch = by_description(reading)
     targets = [{name: value[row : row + 1] for name, value in observed.items()} for row in range(len(reading))]
     given = [_given(mismatch, target, weights, row) for row, target in enumerate(targets)]
     scores = torch.full((len(reading), len(reading.gallery_labels)), -torch.inf)
@@ -37,17 +37,18 @@ def _of_observation(reading: Reading, observed: Tensors, number: int) -> Tensor:
         for chosen, behind in _parts(reading, members, weights):
             gradients = group_gradients(reading.model, weights, behind.inputs, behind.targets)
             for row in rows:
-                seen = {name: value.expand(len(chosen), *value.shape[1:]) for name, value in targets[row].items()}
+                seen = repeated(targets[row], len(chosen))
                 with torch.no_grad():
                     scores[row, chosen] = -mismatch.of_shown(given[row](gradients, behind), seen).float().cpu()
     return scores
 
 
-def _mismatch(reading: Reading) -> Mismatch:
+def by_description(reading: Reading) -> Mismatch:
+    """Return the distance between simulated and actual readings: minus the log likelihood by the description. Without a
+    description: 1 - cosine, or the squared distance if the other examples of each `reading` are known."""
     plain = reading.description is None and reading.mates_inputs is None
-    return Mismatch(
-        reading=reading, distance=by_likelihood(Distance(kind="cosine" if plain else "l2"), reading), exact=True
-    )
+    distance = by_likelihood(Distance(kind="cosine" if plain else "l2"), reading)
+    return Mismatch(reading=reading, distance=distance, exact=True)
 
 
 def _groups(reading: Reading) -> Iterator[tuple[Sequence[int], Tensor]]:
@@ -74,7 +75,7 @@ def _given(mismatch: Mismatch, observed: Tensors, weights: Tensors, row: int) ->
     reading, description = mismatch.reading, mismatch.reading.description
     if reading.examples == 1 or reading.mates_inputs is None or reading.mates_labels is None:
         return lambda gradients, behind: mismatch.shown(
-            _rows(observed, len(behind.inputs)), {name: value[:, None] for name, value in gradients.items()}, behind
+            repeated(observed, len(behind.inputs)), {name: value[:, None] for name, value in gradients.items()}, behind
         )
     like = next(iter(observed.values()))
     x = reading.mates_inputs[row].to(like)
@@ -108,7 +109,3 @@ def _given_means(mismatch: Mismatch, observed: Tensors, weights: Tensors, x: Ten
         }
     sent = description.with_clients({name: value[None] for name, value in others.items()}, observed)
     return lambda gradients, _: sent(updated(gradients))
-
-
-def _rows(observed: Tensors, count: int) -> dict[str, Tensor]:
-    return {name: value.expand(count, *value.shape[1:]) for name, value in observed.items()}

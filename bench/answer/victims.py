@@ -10,7 +10,7 @@ from bench import rng
 from bench.answer.setup import Setup, Source
 from bench.cell import AttackCell
 from bench.errors import NotApplicable
-from bench.federated.batches import Batches, Indices, data_key, local_batches
+from bench.federated.batches import Batches, Indices, data_key, local_batches, positions
 from bench.federated.stages import DrawKey
 from bench.gradients import one_hot
 from bench.points import Point, Scope
@@ -46,7 +46,7 @@ def _of_half(cell: AttackCell, source: Source, order: Indices, senders: int) -> 
     its batch, an example of the cell's half of the training split; no two readings have the same first client. Raises
     `NotApplicable` if too few clients qualify."""
     half = HALVES.index(cell.victims or "")
-    _, indices = _batches(cell, source, tuple(int(client) for client in order))
+    indices = positions(cell, source.data, source.clients, tuple(int(client) for client in order), source.round)
     fits = indices[:, 0, 0] % len(HALVES) == half
     first, others = order[fits][: cell.readings], np.concatenate([order[~fits], order[fits][cell.readings :]])
     if len(first) < cell.readings or len(others) < senders - 1:

@@ -52,11 +52,19 @@ def local_batches(
     """Return the batches of the clients numbered `chosen` in round `round_`, and the examples' positions. The positions
     are (client, step, example), in the training split. `clients` is the result of `clients_of`. Each round shuffles a
     client's examples anew; an example recurs in the round only after all other examples of the client."""
-    federated, key = cell.federated, data_key(cell, data)
-    orders = np.stack([_order(cell, key, client, clients[client], round_) for client in chosen])
-    indices = orders.reshape(len(chosen), federated.steps, federated.batch)
+    indices = positions(cell, data, clients, chosen, round_)
     inputs, labels = data.training.floats(indices), data.training.labels[indices]
     return Batches(clients=chosen, inputs=torch.from_numpy(inputs), labels=torch.from_numpy(labels)), indices
+
+
+def positions(
+    cell: AttackCell | TrainingCell, data: Data, clients: Indices, chosen: tuple[int, ...], round_: int
+) -> Indices:
+    """Return the positions of the examples that the clients numbered `chosen` use in round `round_`, (client, step,
+    example), without loading inputs. `clients` is the result of `clients_of`."""
+    federated, key = cell.federated, data_key(cell, data)
+    orders = np.stack([_order(cell, key, client, clients[client], round_) for client in chosen])
+    return orders.reshape(len(chosen), federated.steps, federated.batch)
 
 
 def data_key(cell: AttackCell | TrainingCell, data: Data) -> str:

@@ -16,7 +16,7 @@ from bench.federated.shown import Code, Rule
 from bench.federated.stages import Stages
 from bench.federated.straight_through import StraightThrough, straight_through
 from bench.points import GRADIENT_STAGES, STAGES, UPDATE_STAGES, Point, Scope, Stage
-from bench.trip import Candidates, Given, Noise, StepDefense
+from bench.trip import Candidates, Given, Noise, StepDefense, repeated
 
 _IN_STEPS: tuple[Stage, ...] = ("example", "step")
 _OF_A_CLIENT = (*_IN_STEPS, *UPDATE_STAGES)
@@ -148,8 +148,8 @@ class Composition:
 
             def together(first: Tensors) -> dict[str, Tensor]:
                 count = len(next(iter(first.values())))
-                seen = {name: value.expand(count, *value.shape[1:]) for name, value in observed.items()}
-                rest = {name: value.expand(count, *value.shape[1:]) for name, value in others.items()}
+                seen = repeated(observed, count)
+                rest = repeated(others, count)
                 return self.sent(
                     {n: torch.cat([v[:, None], rest[n]], 1) if rest else v[:, None] for n, v in first.items()}, seen
                 )
@@ -159,7 +159,7 @@ class Composition:
 
         def apart(first: Tensors) -> dict[str, Tensor]:
             count = len(next(iter(first.values())))
-            seen = {name: value.expand(count, *value.shape[1:]) for name, value in observed.items()}
+            seen = repeated(observed, count)
             own = self._messages({name: value[:, None] for name, value in first.items()}, seen)
             return self._aggregated({n: (v[:, 0] + total[n]) / self.senders for n, v in own.items()}, seen)
 
@@ -299,12 +299,13 @@ class Composition:
 
         def given(gradients: Tensors, candidates: Candidates) -> dict[str, Tensor]:
             count = len(candidates.inputs)
-            seen = {name: value.expand(count, *value.shape[1:]) for name, value in observed.items()}
+            seen = repeated(observed, count)
             each = {name: value[:, None] for name, value in gradients.items()}
             first = self._examples(0, each, candidates, seen, self._states(each))
 
             def examples() -> dict[str, Tensor]:
-                return {n: torch.cat([v, own[n].expand(count, *own[n].shape[1:])], 1) for n, v in first.items()}
+                known_rows = repeated(own, count)
+                return {name: torch.cat([value, known_rows[name]], 1) for name, value in first.items()}
 
             def remaining() -> dict[str, Tensor]:
                 return {n: torch.cat([v, known[n].expand(count, -1)], 1) for n, v in norms(first, 2).items()}
@@ -318,7 +319,7 @@ class Composition:
     def _step_of(self, examples: Tensors, observed: Tensors) -> dict[str, Tensor]:
         """Return local step 0 after stage `step`, (client, *shape), for example gradients after stage `example`."""
         mean = {name: value.mean(1) for name, value in examples.items()}
-        seen = {name: value.expand(len(mean[name]), *value.shape[1:]) for name, value in observed.items()}
+        seen = repeated(observed, len(next(iter(mean.values()))))
         return self._mean(0, mean, lambda: norms(examples, 2), lambda: dict(examples), seen, self._states(mean))
 
     def _of_clients(

@@ -7,12 +7,11 @@ import altair as alt
 
 from bench.errors import BenchError
 from bench.leaderboard.forms.charts import chart_to_svg, svg_to_png
-from bench.leaderboard.tradeoff import USEFUL, rows_at, standings
+from bench.leaderboard.tradeoff import proofs, rows_at, standings
 from bench.record.files import write_atomically
 from bench.record.tradeoff import PROVED, Tradeoff, permitted
 
-_NAMED_FAMILIES = 5  # in colour; other families are grey
-_COLOURS = ("#0f766e", "#c2410c", "#1d4ed8", "#a21caf", "#a16207")
+_COLOURS = ("#0f766e", "#c2410c", "#1d4ed8", "#a21caf", "#a16207")  # of the first families; other families are grey
 _GREY = "#9ca3af"
 _LEAST = 0.005  # share of named examples at the right end
 _WIDTH, _HEIGHT = 760, 420  # pixels
@@ -108,8 +107,6 @@ def _data(values: list[dict[str, Any]]) -> Any:
 def _title(tradeoff: Tradeoff, point: str) -> list[str]:
     ranked = [each for group in standings(tradeoff, point).values() for each in group]
     hidden = [each for each in ranked if "L1" in each.at]
-    proved = sum(
-        at is not None and tradeoff.kept(each.row, at) >= USEFUL for each in ranked for at in [each.row.at(PROVED)]
-    )
+    proved = len(proofs(tradeoff, ranked))
     first = f"At {point}, {len(hidden)} of {len(ranked)} families hide examples with a useful accuracy"
     return [first, f"right of the dashed line: L1, chance + 5 points; filled: proved by ε ({proved} families)"]
