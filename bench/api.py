@@ -26,6 +26,7 @@ from bench.own.frames import Frames, frames
 from bench.own.given import build, open_reading, reading, save_reading
 from bench.own.local import SGD
 from bench.own.opacus import OpacusStep, from_opacus
+from bench.own.recorded import Recording, recording
 from bench.own.repeats import Claim
 from bench.own.score import scaled_inputs, score
 from bench.own.weights import refuse_batch_statistics
@@ -40,6 +41,7 @@ __all__ = (
     "SGD",
     "Check",
     "OpacusStep",
+    "Recording",
     "attack",
     "build",
     "check",
@@ -49,6 +51,7 @@ __all__ = (
     "gradient",
     "open_reading",
     "reading",
+    "recording",
     "save_pictures",
     "save_reading",
     "score",

@@ -1,0 +1,259 @@
+"""A recorded training as a declared protocol: local steps, a replay, and a reading with its true examples."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import sqrt
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bench.errors import BenchError
+from bench.own.coerce import ZERO_TO_ONE, Range, Values, tensor
+from bench.own.given import reading
+from bench.own.local import SGD
+from bench.own.recording import Recorded, recorder, trained_copy
+from bench.trip import Reading
+
+EXPLAINED = 1e-6  # largest distance between the update and its replay, relative to the update
+_PLAIN_SGD = {"dampening": 0, "nesterov": False, "maximize": False}
+
+
+class Recording:
+    """A recorded training of a client (`recording`); every property is read after the `with` statement."""
+
+    def __init__(self) -> None:
+        self._recorded = Recorded()
+        self._checked: tuple[float | None, tuple[str, ...]] | None = None
+
+    @property
+    def module(self) -> nn.Module:
+        """The recorded model. Raises `BenchError` if no local step was recorded."""
+        trained_copy(self._recorded)
+        assert self._recorded.module is not None
+        return self._recorded.module
+
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """Facts about the training that no attack simulates, such as dropout or Adam; empty for plain training."""
+        return self._check()[1]
+
+    @property
+    def error(self) -> float | None:
+        """Distance between the update and its replay, relative to the update; None: the training has no replay."""
+        return self._check()[0]
+
+    @property
+    def explained(self) -> bool:
+        """Whether plain SGD on the recorded batches gives the update to 1e-6."""
+        return self.error is not None and self.error <= EXPLAINED and not self.seen
+
+    @property
+    def line(self) -> str:
+        """The check of the recording as a line of text."""
+        sizes = [len(step.inputs) for step in self._recorded.steps]
+        what = f"{len(sizes)} local steps on {sum(sizes)} examples" if sizes else "no local step"
+        if self.explained:
+            return f"explains what was sent: {what}, replayed with a relative error of {self.error:.1g}"
+        error = "" if self.error is None else f", relative error {self.error:.2g}"
+        seen = "; ".join(self.seen) or "nothing known that explains the difference"
+        return f"does not explain what was sent: {what}{error}; seen: {seen}"
+
+    @property
+    def truth(self) -> tuple[Tensor, Tensor]:
+        """The distinct examples in the order of the first epoch: inputs (example, *shape) and labels (example,)."""
+        first = self._protocol()[1]
+        inputs, labels = self._uses()
+        return inputs[first], labels[first]
+
+    @property
+    def held_out(self) -> Tensor | None:
+        """Inputs of passes without gradients, such as a validation, (example, *shape), without the trained examples;
+        None without such a pass."""
+        inputs, _ = self._uses()
+        own = {_key(each) for each in inputs}
+        others = [each for batch in self._recorded.held_out if batch.shape[1:] == inputs.shape[1:] for each in batch]
+        others = [each for each in others if _key(each) not in own]
+        return torch.stack(others) if others else None
+
+    @property
+    def value_range(self) -> Range:
+        """[0, 1] if all inputs lie inside, else their smallest and largest value."""
+        inputs, _ = self._uses()
+        low, high = float(inputs.min()), float(inputs.max())
+        return ZERO_TO_ONE if low >= 0 and high <= 1 else (low, high)
+
+    def reading(
+        self,
+        *,
+        public: Values | None = None,
+        public_labels: Values | None = None,
+        value_range: Range | None = None,
+        labels: bool = True,
+        defense: Any = None,
+    ) -> Reading:
+        """Return the update as a reading for `api.attack`. `public` (example, *shape) and `public_labels` (example,)
+        are public examples. `value_range` None: [0, 1], or the range of trained and public inputs. `labels` True grants
+        the true labels. `defense` as in `api.reading`. Raises `BenchError` with all facts that no attack simulates."""
+        if not self.explained and defense is None:
+            raise BenchError(f"the recording {self.line}")
+        inputs, truth = self.truth
+        local = self._protocol()[0]
+        low, high = self.value_range
+        if public is not None and value_range is None:
+            known = tensor(public, "public")
+            low, high = min(low, float(known.min())), max(high, float(known.max()))
+        granted = truth if labels and local.count * local.step_batch % len(truth) == 0 and not local.ragged else None
+        return reading(
+            before=self._recorded.before,
+            after=self._recorded.after,
+            local=local,
+            model=trained_copy(self._recorded).eval(),
+            shape=tuple(inputs.shape[1:]),
+            classes=self._recorded.classes,
+            value_range=value_range or (low, high),
+            labels=granted,
+            public=public,
+            public_labels=public_labels,
+            defense=defense,
+        )
+
+    def _uses(self) -> tuple[Tensor, Tensor]:
+        """All used inputs and labels in order, an example of two epochs twice."""
+        steps = self._recorded.steps
+        targets = [step.targets for step in steps if step.targets is not None]
+        if not steps or len(targets) < len(steps):
+            raise BenchError(f"the recording {self.line}")
+        return torch.cat([step.inputs for step in steps]).float(), torch.cat(targets)
+
+    def _protocol(self) -> tuple[SGD, Tensor]:
+        """The declared local training, and the positions of the distinct examples among all uses."""
+        inputs, _ = self._uses()
+        sizes, optimizer = [len(step.inputs) for step in self._recorded.steps], self._recorded.optimizer
+        assert optimizer is not None
+        group = optimizer.param_groups[0]
+        options: dict[str, Any] = {name: float(group.get(name, 0)) for name in ("momentum", "weight_decay")}
+        lr = self._recorded.steps[0].rates[0]
+        first: dict[bytes, int] = {}
+        for at, each in enumerate(inputs):
+            first.setdefault(_key(each), at)
+        distinct = len(first)
+        for examples in (distinct, len(inputs)):
+            where = torch.tensor(list(first.values())) if examples == distinct else torch.arange(len(inputs))
+            if bool((where != torch.arange(len(where))).any()):
+                continue  # a repeated example inside the first epoch
+            batch, epochs = min(sizes[0], examples), sum(sizes) // examples
+            if len(set(sizes)) == 1 and (examples % batch == 0 or len(sizes) == 1):
+                return SGD(lr=lr, batch=batch, steps=len(sizes), examples=examples, **options), where
+            epoch = [batch] * (examples // batch) + ([examples % batch] if examples % batch else [])
+            if sizes == epoch * epochs:
+                return SGD(lr=lr, batch=batch, epochs=epochs, examples=examples, **options), where
+        raise BenchError(f"batches of {_some(sizes)} examples: no attack simulates local steps of different size")
+
+    def _check(self) -> tuple[float | None, tuple[str, ...]]:
+        if self._checked is None:
+            self._checked = self._replay()
+        return self._checked
+
+    def _replay(self) -> tuple[float | None, tuple[str, ...]]:
+        record = self._recorded
+        seen = list(record.seen)
+        module = trained_copy(record)
+        assert record.optimizer is not None
+        seen += _of_optimizer(record)
+        if any(step.targets is None or step.targets.dim() != 1 for step in record.steps):
+            return None, tuple(seen)
+        group = record.optimizer.param_groups[0]
+        optimizer = torch.optim.SGD(
+            [value for value in module.parameters() if value.requires_grad],
+            lr=record.steps[0].rates[0],
+            momentum=group.get("momentum", 0.0),
+            weight_decay=group.get("weight_decay", 0.0),
+        )
+        for number, step in enumerate(record.steps):
+            optimizer.zero_grad()
+            with torch.enable_grad():
+                try:
+                    F.cross_entropy(module(step.inputs), step.targets.long()).backward()  # type: ignore[union-attr]
+                except (RuntimeError, ValueError, IndexError):  # targets of another loss
+                    return None, tuple(seen)
+            if number == 0:
+                seen += _of_gradient(record, module)
+            optimizer.step()
+        after = module.state_dict()
+        floats = [name for name, value in record.before.items() if value.is_floating_point()]
+        gap, moved = (
+            sqrt(sum(float((a[name].double() - b[name].double()).square().sum()) for name in floats))
+            for a, b in ((after, record.after), (record.before, record.after))
+        )
+        if moved == 0:
+            raise BenchError("the weights before and after the recorded steps are equal; no update was sent")
+        if gap / moved <= EXPLAINED:
+            try:
+                self._protocol()
+            except BenchError as error:
+                return None, (*seen, str(error))
+            seen = [fact for fact, never in record.seen.items() if never]
+        return gap / moved, tuple(seen)
+
+
+@contextmanager
+def recording(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[Recording]:
+    """Record a client's training inside a `with` statement, by hooks that change nothing: `sent.line` tells whether the
+    recorded steps explain the update, `sent.reading()` makes the reading, `sent.truth` holds the true examples. `model`
+    is trained by `optimizer`; the loss is a function or module of torch. Raises `BenchError` for an optimizer without
+    parameters of the model."""
+    held = {id(value) for value in model.parameters()}
+    if not any(id(value) in held for group in optimizer.param_groups for value in group["params"]):
+        raise BenchError("the optimizer has no parameter of the model; give the optimizer that trains the model")
+    made = Recording()
+    with recorder(model, optimizer) as recorded:
+        made._recorded = recorded
+        yield made
+
+
+def _of_optimizer(record: Recorded) -> Iterator[str]:
+    optimizer = record.optimizer
+    if type(optimizer) is not torch.optim.SGD:
+        yield f"the optimizer {type(optimizer).__name__}"
+        return
+    groups = optimizer.param_groups
+    for name, plain in _PLAIN_SGD.items():
+        if any(group.get(name, plain) != plain for group in groups):
+            yield f"SGD with {name}"
+    if any(group.get(name, 0) != groups[0].get(name, 0) for group in groups for name in ("momentum", "weight_decay")):
+        yield "parameter groups with different options"
+    rates = [rate for step in record.steps for rate in step.rates]
+    if min(rates) != max(rates):
+        yield f"learning rates from {min(rates):g} to {max(rates):g}"
+
+
+def _of_gradient(record: Recorded, module: nn.Module) -> Iterator[str]:
+    """Yield how the first step's gradient differs from its replay in `module`."""
+    pairs = [
+        (record.first_gradient[name].double().flatten(), value.grad.double().flatten())
+        for name, value in module.named_parameters()
+        if value.grad is not None and name in record.first_gradient
+    ]
+    if not pairs:
+        return
+    used, own = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    scale = float(used.norm() / own.norm().clamp_min(1e-300))
+    cosine = float(F.cosine_similarity(used, own, dim=0))
+    if cosine > 1 - 1e-6 and abs(scale - 1) > 1e-4:
+        several = f" over {record.steps[0].passes} passes" if record.steps[0].passes > 1 else ""
+        yield (
+            f"the first step's gradient is {scale:.4g} times the gradient of the mean loss{several}: clipping, a loss "
+            "scale or a sum over the batch"
+        )
+    elif cosine <= 1 - 1e-6:
+        yield f"the first step's gradient has cosine {cosine:.4f} with the gradient of the mean cross entropy"
+
+
+def _key(example: Tensor) -> bytes:
+    return example.contiguous().numpy().tobytes()
+
+
+def _some(sizes: list[int]) -> str:
+    return ", ".join(map(str, sizes[:4])) + (", …" if len(sizes) > 4 else "")
