@@ -13,6 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from bench.assess.result import Assessment
+from bench.assess.run import assess
 from bench.errors import BenchError
 from bench.gradients import batch_gradient, one_hot
 from bench.kinds.known import of_shape
@@ -39,9 +41,11 @@ from bench.uses import bypass, reached
 
 __all__ = (
     "SGD",
+    "Assessment",
     "Check",
     "OpacusStep",
     "Recording",
+    "assess",
     "attack",
     "build",
     "check",

@@ -71,7 +71,8 @@ def test_a_plain_training_is_unchanged_and_explained(batch: int, epochs: int, lo
     known, labels = examples()
     assert sorted(map(float, x.sum((1, 2, 3)))) == sorted(map(float, known.sum((1, 2, 3))))
     assert sorted(y.tolist()) == sorted(labels.tolist())
-    assert sent.held_out is not None and sent.held_out.shape == (5, 1, 6, 6)
+    held, held_labels = sent.held_out
+    assert held is not None and torch.equal(held, examples(5, seed=9)[0]) and held_labels is None
     reading = sent.reading()
     assert (reading.steps, reading.client_examples) == (epochs * -(-12 // batch), 12)
     assert reading.momentum == 0.9

@@ -63,8 +63,8 @@ def command(
     from bench import api
     from bench.record.checkpoints import read_weights
 
-    known = {} if public is None else _examples(public, "inputs")
-    true = {} if truth is None else _examples(truth, "inputs", "labels")
+    known = {} if public is None else examples(public, "inputs")
+    true = {} if truth is None else examples(truth, "inputs", "labels")
     public_examples, public_labels = known.get("inputs"), known.get("labels")
     reading = api.open_reading(
         reading_file,
@@ -103,7 +103,8 @@ def command(
         click.echo("\n".join([*_text(content, scores), *paths.values()]))
 
 
-def _examples(path: Path, *names: str) -> Arrays:
+def examples(path: Path, *names: str) -> Arrays:
+    """Read an `.npz` file at `path` as name → array; raises `RecordError` if one of `names` is missing."""
     arrays = files.load_arrays(path)
     for name in names:
         if name not in arrays:

@@ -23,6 +23,7 @@ _COMMANDS = {
     "show": ("bench.cli.show", "Show a cell in words, with its pictures."),
     "compare": ("bench.cli.compare", "Show the paired difference between two cells."),
     "attack": ("bench.cli.attack", "Attack a gradient of your own from a file."),
+    "assess": ("bench.cli.assess", "Say what comes back from a client of your own, and what would help."),
     "leaderboard": ("bench.cli.leaderboard", "Rank defenses; hand on, check and verify results."),
     "gate": ("bench.cli.gate", "Say whether a defense became weaker since a baseline."),
     "privacy": ("bench.cli.privacy", "Say what a noise multiplier spends, by every convention."),

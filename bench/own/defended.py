@@ -24,7 +24,7 @@ def defended(
     {"name": …, parameter: …}, or a `Defense`. `clients`, `per_round` and `rounds` matter only for defenses whose noise
     depends on these numbers. Raises `BenchError` for an unknown defense, and for a defense without an effect or a
     description at the reading's interception point."""
-    defense = _instance(chosen)
+    defense = instance(chosen)
     if reading.weight_decay:
         raise BenchError("weight decay and a defense together are not simulated; leave one of them out")
     if reading.ragged:
@@ -72,7 +72,7 @@ def defended(
     return replace(reading, description=description)
 
 
-def _instance(chosen: Chosen) -> Defense:
+def instance(chosen: Chosen) -> Defense:
     if isinstance(chosen, Defense):
         return chosen
     if isinstance(chosen, str):

@@ -1,6 +1,6 @@
 """A recorded training as a declared protocol: local steps, a replay, and a reading with its true examples."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import sqrt
 from typing import Any
@@ -26,13 +26,21 @@ class Recording:
     def __init__(self) -> None:
         self._recorded = Recorded()
         self._checked: tuple[float | None, tuple[str, ...]] | None = None
+        self._sent: Mapping[str, Tensor] | None = None
+        self.defense: Any = None
+        """Declared defense between training and message, as in `api.reading`; None: no defense is known."""
 
-    @property
-    def module(self) -> nn.Module:
-        """The recorded model. Raises `BenchError` if no local step was recorded."""
-        trained_copy(self._recorded)
-        assert self._recorded.module is not None
-        return self._recorded.module
+    @staticmethod
+    def of(recorded: Recorded) -> "Recording":
+        """Return the recording of a finished training, `recorded` by `bench.own.recording.recorder`."""
+        made = Recording()
+        made._recorded = recorded
+        return made
+
+    def sent_as(self, after: Mapping[str, Tensor], defense: Any = None) -> None:
+        """Set the weights that left the client, name → (*shape), in place of the trained weights: `after` the client's
+        `defense`, as in `api.reading` (None: no defense is known)."""
+        self._sent, self.defense = after, defense
 
     @property
     def seen(self) -> tuple[str, ...]:
@@ -68,14 +76,30 @@ class Recording:
         return inputs[first], labels[first]
 
     @property
-    def held_out(self) -> Tensor | None:
-        """Inputs of passes without gradients, such as a validation, (example, *shape), without the trained examples;
-        None without such a pass."""
+    def held_out(self) -> tuple[Tensor | None, Tensor | None]:
+        """Inputs (example, *shape) of passes without gradients, such as a validation, without the trained examples, and
+        their labels (example,). Both are None without such a pass, the labels also without a loss in it."""
         inputs, _ = self._uses()
         own = {_key(each) for each in inputs}
-        others = [each for batch in self._recorded.held_out if batch.shape[1:] == inputs.shape[1:] for each in batch]
-        others = [each for each in others if _key(each) not in own]
-        return torch.stack(others) if others else None
+        passes = [each for each in self._recorded.held_out if each.inputs.shape[1:] == inputs.shape[1:]]
+        if not passes:
+            return None, None
+        known = torch.cat([each.inputs for each in passes]).float()
+        new = torch.tensor([_key(each) not in own for each in known])
+        if not new.any():
+            return None, None
+        labels = [each.targets for each in passes if each.targets is not None]
+        return known[new], torch.cat(labels).long()[new] if len(labels) == len(passes) else None
+
+    @property
+    def classes(self) -> int:
+        """Number of logits."""
+        return self._recorded.classes
+
+    def at_start(self) -> nn.Module:
+        """Return a copy of the model at the weights before the training, in the recorded training modes. Raises
+        `BenchError` if no local step was recorded."""
+        return trained_copy(self._recorded)
 
     @property
     def value_range(self) -> Range:
@@ -91,12 +115,11 @@ class Recording:
         public_labels: Values | None = None,
         value_range: Range | None = None,
         labels: bool = True,
-        defense: Any = None,
     ) -> Reading:
         """Return the update as a reading for `api.attack`. `public` (example, *shape) and `public_labels` (example,)
         are public examples. `value_range` None: [0, 1], or the range of trained and public inputs. `labels` True grants
-        the true labels. `defense` as in `api.reading`. Raises `BenchError` with all facts that no attack simulates."""
-        if not self.explained and defense is None:
+        the true labels. Raises `BenchError` with all facts that no attack simulates."""
+        if not self.explained:
             raise BenchError(f"the recording {self.line}")
         inputs, truth = self.truth
         local = self._protocol()[0]
@@ -107,7 +130,7 @@ class Recording:
         granted = truth if labels and local.count * local.step_batch % len(truth) == 0 and not local.ragged else None
         return reading(
             before=self._recorded.before,
-            after=self._recorded.after,
+            after=self._sent or self._recorded.after,
             local=local,
             model=trained_copy(self._recorded).eval(),
             shape=tuple(inputs.shape[1:]),
@@ -116,7 +139,7 @@ class Recording:
             labels=granted,
             public=public,
             public_labels=public_labels,
-            defense=defense,
+            defense=self.defense,
         )
 
     def _uses(self) -> tuple[Tensor, Tensor]:
@@ -207,10 +230,8 @@ def recording(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[Re
     held = {id(value) for value in model.parameters()}
     if not any(id(value) in held for group in optimizer.param_groups for value in group["params"]):
         raise BenchError("the optimizer has no parameter of the model; give the optimizer that trains the model")
-    made = Recording()
     with recorder(model, optimizer) as recorded:
-        made._recorded = recorded
-        yield made
+        yield Recording.of(recorded)
 
 
 def _of_optimizer(record: Recorded) -> Iterator[str]:

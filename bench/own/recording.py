@@ -51,6 +51,16 @@ class Batch:
     """The loss, in the user's graph; None: no loss was seen."""
 
 
+@dataclass(slots=True, kw_only=True)
+class HeldOut:
+    """A forward pass without gradients."""
+
+    inputs: Tensor
+    """(example, *shape): copy of the inputs, on the CPU."""
+    targets: Tensor | None = None
+    """(example,): classes that a loss function got; None: no loss was seen."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """A local step: what `optimizer.step()` used."""
@@ -85,8 +95,8 @@ class Recorded:
     """Number of logits."""
     training: dict[str, bool] = field(default_factory=dict)
     """Layer's name → training mode at the first pass."""
-    held_out: list[Tensor] = field(default_factory=list)
-    """Inputs of passes without gradients, (example, *shape) each, such as a validation."""
+    held_out: list[HeldOut] = field(default_factory=list)
+    """Passes without gradients, such as a validation."""
     seen: dict[str, bool] = field(default_factory=dict)
     """Fact, in the order of appearance → whether no attack simulates the fact, even if a replay gives the update."""
 
@@ -153,8 +163,8 @@ class _Recorder:
         if not isinstance(inputs, Tensor) or len(arguments) > 1:
             record.saw("a model whose input is not a single tensor")
         elif not torch.is_grad_enabled():
-            if sum(map(len, record.held_out)) < _HELD_OUT:
-                record.held_out.append(inputs.detach().cpu().clone())
+            if sum(len(each.inputs) for each in record.held_out) < _HELD_OUT:
+                record.held_out.append(HeldOut(inputs=inputs.detach().cpu().clone()))
         elif not isinstance(output, Tensor) or output.dim() != 2:
             record.saw("a model whose output is not (example, class)")
         else:
@@ -166,7 +176,8 @@ class _Recorder:
             return module is self.model
         record = self.recorded.module
         if record is not None and self.depth == 0:
-            return unwrapped(module) is record
+            own = unwrapped(module)
+            return own is record or (type(own) is type(record) and not torch.is_grad_enabled())  # evaluates a copy
         return next(module.parameters(), None) is not None
 
     def called(self, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any], result: Any) -> None:
@@ -175,6 +186,10 @@ class _Recorder:
             self._inside_model(name, args, given)
         elif func in _LOSSES and torch.is_grad_enabled() and self.pending:
             self._loss(func, name, args, given, result)
+        elif func in _LOSSES and not torch.is_grad_enabled() and self.recorded.held_out:
+            last, targets = self.recorded.held_out[-1], given.get("target", args[1] if len(args) > 1 else None)
+            if isinstance(targets, Tensor) and targets.shape == (len(last.inputs),) and not targets.is_floating_point():
+                last.targets = targets.detach().cpu().clone()
         elif name == "backward" and self.pending:
             losses = [batch.loss for batch in self.pending if batch.loss is not None]
             if losses and not any(args[0] is loss for loss in losses) and not _is_share(args[0], losses[-1]):

@@ -1,0 +1,35 @@
+"""Report of an assessment as a single offline page, next to its pictures."""
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+
+from bench.assess.result import Assessment
+from bench.record.files import write_atomically
+
+FILE, JSON = "report.html", "report.json"
+TITLES = {"update": "The message that leaves the client", "inside": "Inside the client"}
+
+
+def write(folder: Path, result: Assessment) -> Path:
+    """Write the page and the report as JSON into `folder`; return the page's path. Pictures are there already."""
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(files("bench.assess").joinpath("page.html").read_text("utf-8"))
+    text = template.render(result=result, titles=TITLES, percent=percent, sentence=_sentence)
+    write_atomically(folder / JSON, (json.dumps(result.json(), indent=1, allow_nan=False) + "\n").encode())
+    write_atomically(folder / FILE, text.encode())
+    return folder / FILE
+
+
+def percent(share: float | None) -> str:
+    """Return a `share` in [0, 1] as a percentage; a dash for None."""
+    if share is None:
+        return "–"
+    return f"{100 * share:.0f} %" if share in (0, 1) or share >= 0.1 else f"{100 * share:.1f} %"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."

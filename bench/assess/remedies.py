@@ -1,0 +1,89 @@
+"""The same client behind families of defenses, each at the strength that the board calibrated for the server."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bench.assess.client import Client
+from bench.assess.recognition import SERVER, TRIALS, examples_behind, recognised
+from bench.assess.result import Figure, Remedy
+from bench.defenses.base import Defense
+from bench.errors import BenchError, NotApplicable
+from bench.leaderboard import tradeoff as board
+from bench.matrix.typed import entries
+from bench.record import tradeoff as values
+from bench.record.tradeoff import AtLevel, Row, Tradeoff
+from bench.reference.store import FOLDER
+from bench.registry import entries as registry
+
+FAMILIES = 5
+_LEAST = 4  # trials for each defense
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A family of the board at its calibrated strength."""
+
+    defense: str
+    """The defense with its parameters, as typed after `--defense`."""
+    level: str
+    """Level of the strength; empty for a family without a strength."""
+    kept: float
+    """Share of the undefended accuracy that remains on the board."""
+    note: str
+    """The board's caveat; empty without caveat."""
+
+
+def families() -> tuple[Family, ...]:
+    """Return five families of the shipped board for the listener `server`: the ranked families first, at the strength
+    for L1, then families whose strength leaks later or hides nothing."""
+    shipped = values.read(FOLDER / values.FILE)
+    ((_, ranked),) = list(board.standings(shipped, SERVER.name).items())[:1]
+    found = [_family(shipped, each.row, each.at.get("L1")) for each in ranked]
+    return tuple(each for each in found if each is not None)[:FAMILIES]
+
+
+def _family(shipped: Tradeoff, row: Row, useful: AtLevel | None) -> Family | None:
+    at = useful or row.at("L1") or next((each for each in row.at_levels if each.level == "point"), None)
+    if at is None:  # no strength in the family's range hides examples
+        return None
+    note = "" if useful is not None else board.reason(row, "L1")
+    level = "" if at.value is None else "L1"
+    return Family(defense=board.setting(row, at), level=level, kept=shipped.kept(row, at), note=note)
+
+
+def remedies(client: Client, seconds: float, *, seed: int = 0) -> Iterator[Remedy]:
+    """Yield the client as it is, then behind each family, in about `seconds`."""
+    began = time.monotonic()
+    _measured(client, "none", 1, seed)
+    fit = int(seconds / (1 + FAMILIES) / (time.monotonic() - began))
+    trials = min(TRIALS, max(_LEAST, fit))
+    figure, note = _measured(client, "none", trials, seed)
+    yield Remedy(defense="none", level="", recognised=figure, kept=1.0, note=note)
+    for family in families():
+        figure, note = _measured(client, family.defense, trials, seed)
+        yield Remedy(
+            defense=family.defense,
+            level=family.level,
+            recognised=figure,
+            kept=family.kept,
+            note="; ".join(each for each in (note, family.note) if each),
+        )
+
+
+def of_what(client: Client) -> str:
+    """Return the reading behind `remedies`, in words."""
+    return (
+        f"the gradient over {examples_behind(client)} of the client's examples, for an attacker who knows the defense, "
+        "the label and all other examples; strength and accuracy are the board's (MNIST, mlp, 120 examples a client)"
+    )
+
+
+def _measured(client: Client, typed: str, trials: int, seed: int) -> tuple[Figure | None, str]:
+    (parsed,) = entries([typed], "--defense")
+    params = {} if isinstance(parsed, str) else {key: value for key, value in parsed.items() if key != "name"}
+    defense: Defense = registry.instance("defenses", parsed if isinstance(parsed, str) else parsed["name"], params)
+    try:
+        return recognised(client, defense, trials=trials, seed=seed), ""
+    except (BenchError, NotApplicable) as error:
+        return None, str(error)

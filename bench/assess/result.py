@@ -1,0 +1,104 @@
+"""Result of an assessment: figures for each listener, and the same client behind families of defenses."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bench.errors import BenchError
+from bench.record.schema import Share
+
+FIGURES = ("reconstructed", "identified", "recognised")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A share of the client's examples, measured at a listener."""
+
+    share: Share
+    """The share, with its 95 % interval."""
+    of: int
+    """Number of examples."""
+    chance: float | None = None
+    """Share that a guess without the update reaches; None: not applicable."""
+    ceiling: float | None = None
+    """Largest share that any attacker can reach, by a proved ε; None: no ε is proved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """An attack on a listener's reading."""
+
+    attack: str
+    """Name of the attack."""
+    line: str
+    """The result, or the reason why the attack did not run."""
+    seconds: float
+    """Duration of the attack."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """What a listener got from the client."""
+
+    name: str
+    """`update`: the message that leaves the client; `inside`: single examples' gradients inside the client."""
+    reads: str
+    """The listener's reading, in words."""
+    figures: Mapping[str, Figure]
+    """Name of a figure → the figure. `reconstructed`: examples that an attack brings back; `identified`:
+    reconstructions nearer to their example than to strangers; `recognised`: examples that the gallery attack names."""
+    attempts: tuple[Attempt, ...]
+    """The attacks, in order."""
+    picture: str | None
+    """File name of a picture with truths above reconstructions; None: no picture."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """The client behind a defense at the strength calibrated on the board."""
+
+    defense: str
+    """The defense with its parameters, as typed after `--defense`; `none` for the client as it is."""
+    level: str
+    """Level for which the strength is calibrated; empty for a family without a strength."""
+    recognised: Figure | None
+    """Examples that an attacker recognises who knows the label and all other examples; None: not measured."""
+    kept: float | None
+    """Share of the undefended accuracy that the board has; None: the board has no accuracy."""
+    note: str = ""
+    """Reason for a missing figure, or a caveat from the board."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """The report about a client."""
+
+    declaration: str
+    """Whether the declared or recorded training explains the update, as a line of text."""
+    explained: bool
+    """Whether the training explains the update; otherwise the update was not attacked."""
+    listeners: tuple[Listener, ...]
+    """Listeners, first the listener of the update."""
+    decides: tuple[str, ...]
+    """Sentences about the protocol's share in the result: batch, steps, rank, labels, noise."""
+    remedies: tuple[Remedy, ...]
+    """The client as it is, and behind five families."""
+    remedies_of: str
+    """The reading behind `remedies`, in words; the reason if `remedies` is empty."""
+    notes: tuple[str, ...]
+    """Remarks, such as the recognised parts of an app."""
+    seconds: float
+    """Duration of the assessment."""
+    page: str
+    """Path of the page."""
+
+    def figure(self, name: str) -> Figure | None:
+        """Return the figure `name` (in `FIGURES`) of the listener of the update; None if it was not measured. Raises
+        `BenchError` for another name."""
+        if name not in FIGURES:
+            raise BenchError(f"{name!r} is no figure; there are {', '.join(FIGURES)}")
+        return next((each.figures.get(name) for each in self.listeners if each.name == "update"), None)
+
+    def json(self) -> dict[str, Any]:
+        """Return the report as JSON values; pictures are only named."""
+        return asdict(self)

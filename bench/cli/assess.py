@@ -1,0 +1,217 @@
+"""`bench assess`: what comes back from a client of one's own, what decides, and what would help."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from bench.cli import common
+from bench.cli.words import duration
+from bench.errors import BenchError
+from bench.sanitize import sanitize
+
+if TYPE_CHECKING:
+    from bench.assess.result import Assessment, Figure
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_MINUTES = click.option(
+    "--minutes", type=click.FloatRange(0.5), default=10.0, show_default=True, help="Time of the attacks, on two cores."
+)
+_OUT = click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("leak"), show_default=True, help="Folder."
+)
+
+
+def _limits(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, float]:
+    del context, option
+    from bench.assess.result import FIGURES
+
+    limits: dict[str, float] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            limits[name] = float(value)
+        except ValueError:
+            limits[name] = -1.0
+        if name not in FIGURES or not 0 <= limits[name] <= 1:
+            raise BenchError(
+                f"--fail-above {text}: write FIGURE=SHARE, with {', '.join(FIGURES)} and a share in 0 to 1"
+            )
+    return limits
+
+
+_FAIL_ABOVE = click.option(
+    "--fail-above",
+    "limits",
+    multiple=True,
+    metavar="FIGURE=SHARE",
+    callback=_limits,
+    help="Exit code 1 if the update's figure is above, or not measured: recognised=.2.",
+)
+
+
+class _Group(click.Group):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands:
+            return "reading", self.commands["reading"], args
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Group, subcommand_metavar="READING.npz | COMMAND …")
+def command() -> None:
+    """Assess a client of your own: what comes back from its update, what decides, what would help.
+
+    The report is a page in --out, next to pictures, and report.json.  The pictures show private examples.
+
+    \b
+    bench assess reading.npz --model dlg-lenet --truth truth.npz --public public.npz
+    """
+
+
+@command.command()
+@click.argument("reading_file", type=_FILE, metavar="READING.npz")
+@click.option("--model", required=True, metavar="NAME", help="The registered model it was taken on.")
+@common.params_option("--model-param", "model_params", "Of the model.")
+@click.option("--weights", type=_FILE, help="Its weights: .safetensors, .npz or .pt [default: the file's].")
+@click.option("--truth", type=_FILE, required=True, help="An .npz with the true `inputs` and `labels`.")
+@click.option("--public", type=_FILE, help="An .npz with public `inputs` and `labels`.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the attacks.")
+@_OUT
+@_MINUTES
+@_FAIL_ABOVE
+@common.plugins
+@common.json_flag
+def reading(
+    reading_file: Path,
+    model: str,
+    model_params: dict[str, Any],
+    weights: Path | None,
+    truth: Path,
+    public: Path | None,
+    seed: int,
+    out: Path,
+    minutes: float,
+    limits: dict[str, float],
+    as_json: bool,
+) -> None:
+    """Assess the client behind a reading file (`api.save_reading`)."""
+    from bench import api
+    from bench.cli.attack import examples
+    from bench.record.checkpoints import read_weights
+
+    known = {} if public is None else examples(public, "inputs")
+    true = examples(truth, "inputs", "labels")
+    made = api.open_reading(
+        reading_file,
+        model=model,
+        weights=None if weights is None else read_weights(weights),
+        params=model_params,
+        public=known.get("inputs"),
+        public_labels=known.get("labels"),
+    )
+    with Bar(minutes, quiet=as_json) as watch:
+        result = api.assess(made, true["inputs"], true["labels"], out=out, minutes=minutes, seed=seed, watch=watch)
+    show(result, limits, as_json=as_json)
+
+
+class Bar:
+    """Progress of an assessment on standard error: the planned time first, then a bar over the parts."""
+
+    def __init__(self, minutes: float, *, quiet: bool) -> None:
+        console = Console(stderr=True)
+        self._quiet, self._minutes = quiet, minutes
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=quiet or not console.is_terminal,
+        )
+        self._task = self._bar.add_task("measuring the time of a step", total=None)
+        self._seconds: dict[str, float] = {}
+
+    def __enter__(self) -> "Bar":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def planned(self, parts: Sequence[tuple[str, float]]) -> None:
+        self._seconds = dict(parts)
+        total = sum(self._seconds.values())
+        if not self._quiet:
+            self._bar.console.print(f"at most {duration(total)} of two cores (--minutes {self._minutes:g})")
+        self._bar.update(self._task, total=max(total, 1.0))
+
+    def began(self, part: str) -> None:
+        self._bar.update(self._task, description=part)
+
+    def ended(self, part: str) -> None:
+        self._bar.advance(self._task, self._seconds.get(part, 0.0))
+
+
+def show(result: "Assessment", limits: dict[str, float], *, as_json: bool) -> None:
+    """Print the report, as JSON if `as_json`, and exit with code 1 if a figure of the update exceeds its limit in `limits`,
+    or if a limited figure was not measured."""
+    above = [
+        f"{name}: " + ("not measured" if figure is None else f"{figure.share.value:.1%} is above {limit:.1%}")
+        for name, limit in limits.items()
+        if (figure := result.figure(name)) is None or figure.share.value > limit
+    ]
+    if as_json:
+        common.print_json({**result.json(), "above": above})
+    else:
+        _print(result)
+        for line in above:
+            click.echo(f"fail: {line}")
+    sys.exit(bool(above))
+
+
+def _print(result: "Assessment") -> None:
+    from bench.assess.page import TITLES, percent
+
+    for listener in result.listeners:
+        click.echo(f"{TITLES[listener.name]}: {sanitize(listener.reads, 200)}")
+        rows = [
+            (name, f"{percent(each.share.value)} of {each.of}", _interval(each), percent(each.chance), _limit(each))
+            for name, each in listener.figures.items()
+        ]
+        common.print_table(("figure", "share", "95 %", "chance", "ceiling"), rows)
+        common.print_table(("attack", "result", "s"), [(a.attack, a.line, f"{a.seconds:g}") for a in listener.attempts])
+        click.echo("")
+    click.echo(f"declaration: {result.declaration}")
+    for line in (*result.notes, *result.decides):
+        click.echo(f"- {line}")
+    click.echo(f"\nWhat would help: {result.remedies_of}")
+    rows = [
+        (
+            each.defense,
+            "–" if each.recognised is None else f"{percent(each.recognised.share.value)} of {each.recognised.of}",
+            "–" if each.recognised is None else _limit(each.recognised),
+            percent(each.kept),
+            each.note,
+        )
+        for each in result.remedies
+    ]
+    if rows:
+        common.print_table(("defense", "recognised here", "ceiling", "accuracy kept", ""), rows)
+    click.echo(f"\n{result.page}: the report, with pictures of private examples ({duration(result.seconds)})")
+
+
+def _interval(figure: "Figure") -> str:
+    return f"{100 * figure.share.low:.0f}–{100 * figure.share.high:.0f} %"
+
+
+def _limit(figure: "Figure") -> str:
+    from bench.assess.page import percent
+
+    return percent(figure.ceiling)

@@ -1,0 +1,146 @@
+"""Assessment of a client: what came back, what would help, a private page, and an exit code."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from bench import api
+from bench.assess import run as assessing
+from bench.assess.client import of_recording
+from bench.assess.recognition import recognised
+from bench.cli.assess import command
+from bench.errors import BenchError
+from bench.registry import entries as registry
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few evaluations, whatever the machine has time for."""
+    monkeypatch.setattr(assessing, "_MOST", 40)
+    monkeypatch.setattr(assessing, "_PROBE", (1, 2))
+    monkeypatch.setattr("bench.assess.remedies._LEAST", 2)
+    monkeypatch.setattr("bench.assess.remedies.TRIALS", 2)
+
+
+def shapes(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Bright bars whose column is the class."""
+    source = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % 4
+    images = 0.3 * torch.rand(count, 1, 6, 6, generator=source)
+    images[torch.arange(count), :, :, labels] += 0.6
+    return images, labels
+
+
+def recorded(make: type[torch.optim.Optimizer] = torch.optim.SGD, count: int = 4) -> api.Recording:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 24), nn.ReLU(), nn.Linear(24, 4))
+    optimizer = make(model.parameters(), lr=0.1)
+    x, y = shapes(count, 0)
+    with api.recording(model, optimizer) as sent:
+        cross_entropy(model(x), y).backward()
+        optimizer.step()
+        with torch.no_grad():
+            held, labels = shapes(60, 1)
+            cross_entropy(model(held), labels)
+    return sent
+
+
+class Parts:
+    """The parts in the order in which they were shown."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+
+    def planned(self, parts: Sequence[tuple[str, float]]) -> None:
+        self.parts += [name for name, _ in parts]
+
+    def began(self, part: str) -> None:
+        self.parts.append(part)
+
+    def ended(self, part: str) -> None:
+        self.parts.append(part)
+
+
+def test_a_recorded_client_comes_back_and_noise_helps(tmp_path: Path) -> None:
+    watch = Parts()
+    result = api.assess(recorded(), out=tmp_path, minutes=0.5, watch=watch, notes=["seen: nothing"])
+    assert watch.parts == ["update", "inside", "remedies", *("update",) * 2, *("inside",) * 2, *("remedies",) * 2]
+    assert result.explained
+    update, inside = result.listeners
+    assert inside.figures["reconstructed"].share.value == 1.0  # a fully connected layer shows single examples
+    assert update.figures["recognised"].share.value == 1.0
+    known = {each.defense.partition(":")[0]: each for each in result.remedies}
+    assert list(known) == ["none", "secure-aggregation", "dp-sgd", "fed-sdp", "gaussian", "sign"]
+    plain, noisy = known["none"].recognised, known["dp-sgd"].recognised
+    assert plain is not None and noisy is not None
+    assert plain.share.value == 1.0 and plain.ceiling is None
+    assert noisy.share.value < 1.0 and noisy.ceiling is not None and noisy.ceiling < 0.3
+    assert known["dp-sgd"].kept == pytest.approx(0.942, abs=1e-3)
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "data:" not in page and "://" not in page  # pictures stay files
+    assert '<img src="update.png"' in page and (tmp_path / "update.png").is_file()
+    assert "seen: nothing" in page
+    written = json.loads((tmp_path / "report.json").read_text("utf-8"))
+    assert written["remedies"][0]["recognised"]["share"]["value"] == 1.0
+    assert any("4 distinct examples" in line for line in result.decides)
+
+
+def test_a_training_that_no_attack_simulates_is_attacked_inside_only(tmp_path: Path) -> None:
+    result = api.assess(recorded(torch.optim.Adam), out=tmp_path, minutes=0.5)
+    assert [each.name for each in result.listeners] == ["inside"]
+    assert "the optimizer Adam" in result.declaration
+    assert not result.explained and result.figure("reconstructed") is None
+    with pytest.raises(BenchError, match="no figure"):
+        result.figure("leaked")
+
+
+def test_recognition_follows_the_defense() -> None:
+    """A sign still names examples, strong noise does not, and strangers are needed."""
+    client = of_recording(recorded(), None, None)
+    sign = registry.instance("defenses", "sign", {"at": "client"})
+    assert recognised(client, sign, trials=4).share.value == 1.0
+    lost = registry.instance("defenses", "gaussian", {"at": "client", "variance": 1e6})
+    assert recognised(client, lost, trials=8).share.value < 0.5
+    with pytest.raises(BenchError, match="needs strangers"):
+        recognised(of_recording(recorded(), shapes(9, 3)[0], None), sign)
+
+
+def files(folder: Path, labels: list[int] | None = None) -> list[str]:
+    model = api.build("mlp", shape=(1, 6, 6), classes=4)
+    x, y = shapes(2, 0)
+    known, known_labels = shapes(40, 1)
+    gradients = api.gradient(model, x, y)
+    reading = api.reading(gradients, model=model, shape=(1, 6, 6), classes=4, batch=2, labels=y)
+    api.save_reading(folder / "reading.npz", reading)
+    np.savez(folder / "truth.npz", inputs=x.numpy(), labels=np.array(labels or y.tolist()))
+    np.savez(folder / "public.npz", inputs=known.numpy(), labels=known_labels.numpy())
+    names = [str(folder / f"{name}.npz") for name in ("reading", "truth", "public")]
+    return [names[0], "--model", "mlp", "--truth", names[1], "--public", names[2], "--minutes", "0.5"]
+
+
+def test_the_command_has_an_exit_code(tmp_path: Path) -> None:
+    line = [*files(tmp_path), "--out", str(tmp_path / "leak")]
+    said = CliRunner().invoke(command, [*line, "--json", "--fail-above", "recognised=0.2"])
+    assert said.exit_code == 1, said.output
+    assert json.loads(said.stdout)["above"] == ["recognised: 100.0% is above 20.0%"]
+    assert (tmp_path / "leak" / "report.html").is_file()
+    fine = CliRunner().invoke(command, [*line, "--fail-above", "recognised=1"])
+    assert fine.exit_code == 0, fine.output
+    assert "What would help: the gradient over 2 of the client's examples" in fine.output
+    wrong = CliRunner().invoke(command, [*line, "--fail-above", "leaked=.2"])
+    assert isinstance(wrong.exception, BenchError)
+
+
+def test_a_wrong_truth_is_no_low_figure(tmp_path: Path) -> None:
+    line = [*files(tmp_path, labels=[2, 3]), "--out", str(tmp_path / "leak"), "--fail-above", "reconstructed=.9"]
+    said = CliRunner().invoke(command, line)
+    assert said.exit_code == 1
+    assert "fail: reconstructed: not measured" in said.output
+    assert "does not explain" in said.output
