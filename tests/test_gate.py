@@ -44,7 +44,7 @@ def attacked(
     hits: Sequence[Sequence[bool]],
     *,
     seed: int = 0,
-    defense: str = "prune",
+    defense: str | Entry = "prune",
     snr: float = 10.0,
     cosine: float = 0.5,
     attack: str = "cpl",

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import click
 
-from bench.cli import common, lookup
-from bench.errors import BenchError
+from bench.cli import common, gating, lookup
 from bench.gate import baseline as baselines
 from bench.gate import reports
-from bench.gate.baseline import Baseline
-from bench.gate.verdict import Verdict, verdict, with_oldest
-from bench.record import fingerprint, request
+from bench.gate.verdict import Verdict, verdict
+from bench.record import request
 from bench.record.files import write_atomically
 from bench.record.runs import checked_run
 
@@ -20,6 +18,10 @@ from bench.record.runs import checked_run
 @click.command()
 @click.argument("run", type=common.PATH, required=False)
 @click.option("--baseline", type=common.PATH, help="The file to compare with.")
+@click.option("--base", metavar="REVISION", help="Read baseline, matrix and margins from this git revision.")
+@click.option(
+    "--accept-baseline", metavar="REASON", help="With --base: compare with the checkout's changed baseline; say why."
+)
 @click.option("--write-baseline", type=common.PATH, help="Make that file of RUN, and end.")
 @click.option(
     "--margin",
@@ -38,6 +40,8 @@ from bench.record.runs import checked_run
 def command(
     run: Path | None,
     baseline: Path | None,
+    base: str | None,
+    accept_baseline: str | None,
     write_baseline: Path | None,
     margins: tuple[str, ...],
     out: Path | None,
@@ -50,26 +54,28 @@ def command(
 ) -> None:
     """Compare RUN with a baseline; without RUN, first run the baseline's matrix.
 
-    Exit code 0: no metric worsened by its margin.  1: a defense is weaker.  3: inconclusive, with the
-    missing evidence.  2: a mistake in the request.  GITHUB_STEP_SUMMARY, if set, receives the verdict.
+    Exit code 0: no metric worsened by its margin.  1: a defense is weaker, or the baseline differs from
+    the base revision's and nobody accepted this.  3: inconclusive, with the missing evidence.  2: a mistake
+    in the request.  GITHUB_STEP_SUMMARY, if set, receives the verdict.
 
     \b
     bench run --matrix gate --plugin my_defense.py --defense my-defense
     bench gate runs/gate --write-baseline gate.json
-    bench gate --baseline gate.json             later, and in CI
-    bench gate runs/other --baseline gate.json  an existing run
+    bench gate --baseline gate.json                     later
+    bench gate --baseline gate.json --base origin/main  in CI: the base revision's baseline
+    bench gate runs/other --baseline gate.json          an existing run
     """
     if (baseline is None) == (write_baseline is None):
         raise click.UsageError("give --baseline FILE to compare, or --write-baseline FILE to make one")
+    if accept_baseline is not None and (base is None or not accept_baseline.strip()):
+        raise click.UsageError("--accept-baseline needs a reason, and --base REVISION to compare with")
     limits = dict(_margin(text) for text in margins)
     if write_baseline is not None:
         _write(run, write_baseline, limits)
         return
     assert baseline is not None
-    before = baselines.read(baseline)
-    if run is None:
-        run = _run(before, baseline, out, data_dir, device, jobs)
-    result = _verdict(before, run, {**before.margins, **limits})
+    decisive = gating.decisive(baseline, base, accept_baseline)
+    result = gating.compare(decisive, run, limits, out=out, data_dir=data_dir, device=device, jobs=jobs)
     _report(result, junit, markdown, as_json)
     sys.exit(result.exit_code)
 
@@ -97,29 +103,6 @@ def _write(run: Path | None, path: Path, margins: dict[str, float]) -> None:
         common.console().print(reports.render(result))
     if made.request is None:
         click.echo(f"{run} does not say which matrix it ran: `bench gate` needs a finished run beside this baseline")
-
-
-def _run(before: Baseline, path: Path, out: Path | None, data_dir: Path | None, device: str, jobs: int | None) -> Path:
-    from bench.cli import running
-
-    if before.request is None:
-        raise BenchError(f"{path}: it names no matrix; run one and give its folder: bench gate RUN --baseline …")
-    run = running.prepare(before.request, out=out or Path("runs") / "gate", data_dir=data_dir, jobs=jobs)
-    running.execute(run, device=device, quiet=True, tracking_uri=None)
-    return run.folder
-
-
-def _verdict(before: Baseline, run: Path, margins: dict[str, float]) -> Verdict:
-    after = lookup.compact_records(checked_run(run), whole=True)
-    old = {record.cell.id: record.provenance for record in before.records}
-    changes = dict.fromkeys(
-        f"{entry.name}: {line}" if (entry := getattr(record.cell, line.partition(":")[0], None)) else line
-        for record in after
-        if record.cell.id in old
-        for line in fingerprint.changed(old[record.cell.id], record.provenance)
-    )
-    result = verdict(before.records, after, margins, tuple(changes))
-    return with_oldest(result, verdict(before.oldest, after, margins)) if before.oldest else result
 
 
 def _report(result: Verdict, junit: Path | None, markdown: Path | None, as_json: bool) -> None:

@@ -87,17 +87,24 @@ def read(path: Path) -> Baseline:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise BenchError(f"{path}: larger than {_MOST_BYTES >> 20} MiB, which no baseline is; {_AGAIN}")
-        text = path.read_text("utf-8")
+        return parse(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        raise BenchError(f"{path}: no such file; bench gate RUN --write-baseline {path} makes it") from None
+    except OSError as error:
+        raise BenchError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def parse(content: bytes, path: str) -> Baseline:
+    """Return the baseline in a file's `content`; `path` names the file in errors. Raises `BenchError` that names the
+    fault and the remedy."""
+    try:
+        text = content.decode()
         intern = Interner()
         records, text = _taken_out(text, "records", intern)
         oldest, text = _taken_out(text, "oldest", intern)
         file = _File.model_validate_json(text)
         if file.records is None:
             raise BenchError(f"{path}: not a baseline (it has no records); {_AGAIN}")
-    except FileNotFoundError:
-        raise BenchError(f"{path}: no such file; bench gate RUN --write-baseline {path} makes it") from None
-    except OSError as error:
-        raise BenchError(f"{path}: cannot be read ({error.strerror})") from None
     except ValidationError as error:
         raise BenchError(f"{path}: not a baseline ({first_error(error)}); {_AGAIN}") from None
     except (RecordError, RecursionError) as error:

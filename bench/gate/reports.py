@@ -17,9 +17,10 @@ from bench.record.names import distinct
 _HEADLINE = {
     "pass": "pass: no metric worsened by its margin, at 95 % each",
     "weaker": "weaker: a defense lost strength, or costs more, beyond its margin",
+    "changed": "changed: the baseline differs from the base revision's, and nobody accepted this",
     "inconclusive": "inconclusive: there is too little, or something is missing",
 }
-_STYLE = {"pass": "green", "weaker": "bold red", "inconclusive": "yellow"}
+_STYLE = {"pass": "green", "weaker": "bold red", "changed": "bold red", "inconclusive": "yellow"}
 _SINCE = "against the oldest baseline (to accept it: delete the file, and write the baseline anew):"
 _PLACES = 8  # subjects without a comparison, shown in the terminal
 _SHOWN = 30  # rows in a summary; JSON and XML hold all rows
@@ -27,14 +28,30 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def headline(verdict: Verdict) -> str:
-    """Return a line with the verdict's outcome and the number of comparisons."""
+    """Return a line with the verdict's outcome, the changed parameters and the number of comparisons."""
+    changed = [f"parameters changed: {'; '.join(verdict.parameters[:2])}"] if verdict.parameters else []
     count = f"{len(verdict.comparisons)} comparisons over {verdict.cells} cells"
-    return f"gate {_HEADLINE[verdict.outcome]}  ({count})"
+    return f"gate {_HEADLINE[verdict.outcome]}  ({', '.join([*changed, count])})"
+
+
+def openings(verdict: Verdict) -> Iterator[str]:
+    """Yield the lines that come first: what the change alters in the baseline, who accepted this, and parameters that
+    changed although nobody wrote them."""
+    occasion = verdict.occasion
+    if occasion.altered:
+        yield f"the baseline differs from the baseline of {occasion.base}:"
+        yield from (f"  {line}" for line in occasion.altered)
+        if occasion.accepted is not None:
+            yield f"accepted, and compared with the new baseline: {occasion.accepted}"
+        else:
+            yield f'compared with the baseline of {occasion.base}; to accept the change: --accept-baseline "REASON"'
+    yield from (f"another parameter, which nobody wrote: {line}" for line in verdict.parameters)
+    yield from occasion.notes
 
 
 def render(verdict: Verdict) -> RenderableType:
     """Return terminal output: failures in detail, then a count of passed comparisons."""
-    parts: list[RenderableType] = []
+    parts: list[RenderableType] = [Text(line, style="bold yellow") for line in openings(verdict)]
     short = distinct(row.defense for row in (*verdict.comparisons, *verdict.since_oldest))
     for outcome in ("weaker", "inconclusive"):
         if rows := [row for row in verdict.comparisons if row.outcome == outcome]:
@@ -63,6 +80,8 @@ def render(verdict: Verdict) -> RenderableType:
 def markdown(verdict: Verdict) -> str:
     """Return the outcome and the failures as Markdown, for a pull request or `GITHUB_STEP_SUMMARY`."""
     lines = [f"### {cell(headline(verdict))}", ""]
+    if first := [f"- {cell(line)}" for line in openings(verdict)]:
+        lines += [*first, ""]
     rows = [row for row in verdict.comparisons if row.outcome != "pass"]
     rows.sort(key=lambda row: row.outcome != "weaker")
     if rows:

@@ -1,10 +1,11 @@
 """Compare two runs with the same configurations: a defense passes, is weaker, or the evidence is inconclusive.
 
-Records are paired by cell id, so both have the same victims, weights, starts and noise draws, under two versions of the
-code. Each metric is compared for each *subject*: a defense under a condition at a point. *Pass*: the worsening's 95 %
-upper bound is below the metric's margin (passing requires this for all metrics, so no correction is needed). *Weaker*:
-the worsening reaches the margin, and its lower bound, corrected by Holm's method for the number of comparisons, is
-above zero. Otherwise *inconclusive*, with the required number of examples."""
+Records are paired by what was asked for (`bench.gate.pairing`), so both have the same victims and weights, under two
+versions of the code; cells with equal ids also have the same starts and noise draws. Each metric is compared for each
+*subject*: a defense under a condition at a point. *Pass*: the worsening's 95 % upper bound is below the metric's margin
+(passing requires this for all metrics, so no correction is needed). *Weaker*: the worsening reaches the margin, and its
+lower bound, corrected by Holm's method for the number of comparisons, is above zero. Otherwise *inconclusive*, with the
+required number of examples."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,15 +18,19 @@ import numpy as np
 from bench.cell import AttackCell, TrainingCell
 from bench.errors import BenchError
 from bench.gate.noninferiority import Increase, holm, of_numbers, of_shares
+from bench.gate.occasion import Occasion
+from bench.gate.pairing import NO_WORDS, differences, partners
 from bench.leaderboard.conditions import by_condition, condition_key, sort_key
 from bench.leaderboard.costs import UNDEFENDED
 from bench.leaderboard.flags import BROKEN, UNEXPLAINED, unexplained
 from bench.leaderboard.recognition import recognition, violations
 from bench.leaderboard.worst import GRADIENT_FREE, ExampleKey, WorstCase, clusters
+from bench.matrix.read import Asked
 from bench.record.names import dataset_name, entry_text, setting_text
 from bench.record.schema import Record
 
 Outcome = Literal["pass", "weaker", "inconclusive"]
+_EXIT_CODES = {"pass": 0, "weaker": 1, "changed": 1, "inconclusive": 3}
 # A share's one-sided bound needs at least this number / margin examples, even if no example changed.
 _EXAMPLES_TIMES_MARGIN = 3.2
 _FEWEST_TIMED = 3  # trainings; with fewer, the timings' variation is unknown
@@ -112,8 +117,9 @@ class Comparison:
 class Verdict:
     """The gate's result: an outcome, and a comparison for each metric and subject (defense, condition, point)."""
 
-    outcome: Outcome
-    """`weaker` for a weaker comparison or a fault; `inconclusive` without enough evidence; else `pass`."""
+    outcome: Literal[Outcome, "changed"]
+    """`weaker` for a weaker comparison or a fault; `changed` for a changed baseline that nobody accepted;
+    `inconclusive` without enough evidence; else `pass`."""
     comparisons: tuple[Comparison, ...]
     """All comparisons."""
     unpaired: tuple[tuple[str, str], ...]
@@ -126,6 +132,10 @@ class Verdict:
     """(flag code, subject, text) for each broken contract, and for each measurement against a description or an ε."""
     since_oldest: tuple[Comparison, ...] = ()
     """Comparisons that are weaker than in the oldest baseline."""
+    parameters: tuple[str, ...] = ()
+    """Parameters that differ between paired cells, such as `my-round: step 0.3 → 0.0001`: nobody wrote them."""
+    occasion: Occasion = Occasion()
+    """Circumstances of the comparison."""
 
     @property
     def wider(self) -> dict[str, float]:
@@ -135,8 +145,8 @@ class Verdict:
 
     @property
     def exit_code(self) -> int:
-        """0 for pass, 1 for weaker, 3 for inconclusive."""
-        return {"pass": 0, "weaker": 1, "inconclusive": 3}[self.outcome]
+        """0 for pass, 1 for weaker and changed, 3 for inconclusive."""
+        return _EXIT_CODES[self.outcome]
 
     def json(self) -> dict[str, Any]:
         """Return the verdict as JSON types; infinite bounds become None."""
@@ -151,6 +161,12 @@ class Verdict:
         return content
 
 
+def on_occasion(result: Verdict, occasion: Occasion) -> Verdict:
+    """Return `result` with its circumstances: a change of the baseline that nobody accepted is never a pass."""
+    refused = occasion.altered and occasion.accepted is None and result.outcome != "weaker"
+    return replace(result, occasion=occasion, outcome="changed" if refused else result.outcome)
+
+
 def with_oldest(result: Verdict, oldest: Verdict) -> Verdict:
     """Return `result` with the weaker comparisons of `oldest`, the verdict against the oldest baseline."""
     weaker = tuple(row for row in oldest.comparisons if row.outcome == "weaker")
@@ -162,9 +178,11 @@ def verdict(
     after: Iterable[Record],
     margins: Mapping[str, float] | None = None,
     changes: Sequence[str] = (),
+    asked: Asked = NO_WORDS,
 ) -> Verdict:
-    """Compare every record in `before` with the record of the same cell in `after`. `margins` (metric → margin) replace
-    default margins. `changes` (code changes in words) are stored in the verdict. Raises `BenchError` for an unknown
+    """Compare every record in `before` with its partner in `after`. `margins` (metric → margin) replace default
+    margins. `changes` (code changes in words) are stored in the verdict. `asked` holds the parameters that the matrix
+    writes for each entry; empty: cells pair by id only. Raises `BenchError` for an unknown
     metric, a margin not above zero, and differing protocol versions."""
     allowed = {name: metric.margin for name, metric in GATE_METRICS.items()} | dict(margins or {})
     for name, margin in allowed.items():
@@ -179,7 +197,10 @@ def verdict(
             f"the baseline is of protocol {was}, the run of {now}: figures of different protocols are not compared; "
             "write the baseline again"
         )
-    pairs, unpaired = _pair_up(old, new)
+    pairs, unpaired = _pair_up(old, new, asked)
+    parameters = dict.fromkeys(line for then, now in pairs for line in differences(then.cell, now.cell))
+    # The earlier cell's name stands for both.
+    pairs = [(then, replace(now, cell=then.cell)) for then, now in pairs]
     measured = _judged([*_of_attacks(pairs), *_of_trainings(pairs)], allowed)
     comparisons = (*measured, *_of_epsilon(pairs, allowed["epsilon"]))
     faults = tuple(_faults(new.values()))
@@ -192,6 +213,7 @@ def verdict(
         changes=tuple(changes),
         cells=len(pairs),
         faults=faults,
+        parameters=tuple(parameters),
     )
 
 
@@ -215,12 +237,15 @@ _Pairs = list[tuple[Record, Record]]
 _Figures = dict[ExampleKey, tuple[float, float]]  # before and after
 
 
-def _pair_up(old: Mapping[str, Record], new: Mapping[str, Record]) -> tuple[_Pairs, tuple[tuple[str, str], ...]]:
+def _pair_up(
+    old: Mapping[str, Record], new: Mapping[str, Record], asked: Asked
+) -> tuple[_Pairs, tuple[tuple[str, str], ...]]:
     """Return the pairs of comparable records, and (subject, reason) for each subject that cannot be compared."""
     pairs: _Pairs = []
     counts: Counter[tuple[str, str]] = Counter()
+    found = partners(*({id_: record.cell for id_, record in records.items()} for records in (old, new)), asked)
     for id_, before in old.items():
-        after = new.get(id_)
+        after = new.get(found.get(id_, ""))
         if before.status == "n/a":
             continue
         reason = _obstacle(before, after)

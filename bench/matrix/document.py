@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from io import BytesIO
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,12 @@ def located(source: str | Path, errors: Errors, folder: Path = PRESETS) -> Path:
     raise errors.error()
 
 
-def document(path: Path, errors: Errors) -> dict[str, Any]:
-    """Read a TOML file's content; raises `MatrixError` for invalid TOML, and for too large files or values."""
+def document(path: Path, errors: Errors, text: bytes | None = None) -> dict[str, Any]:
+    """Read a TOML file's content, or `text` in place of it (None: the file); raises `MatrixError` for invalid TOML, and
+    for too large files or values."""
     table: dict[str, Any] = {}
     try:
-        with path.open("rb") as file:
+        with path.open("rb") if text is None else BytesIO(text) as file:
             content = file.read(LARGEST_FILE + 1)
         if len(content) > LARGEST_FILE:
             errors.add("", f"larger than {LARGEST_FILE} bytes", "split the matrix into several files")

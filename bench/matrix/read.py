@@ -5,8 +5,8 @@
 [[train]]     trainings: all combinations of axes
 [[published]] figures from papers for these cells (`bench.matrix.published`)"""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from bench.matrix.weights import SeededFile
 from bench.registry import entries as _registry
 
 Combination = Mapping[str, Any]  # axis → its value
+# Axis and entry with all parameters, as text → the names of the written parameters, for each spelling of the entry.
+Asked = Mapping[tuple[str, str], Collection[tuple[str, ...]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,8 @@ class Matrix:
     """Name of the chosen size of the matrix, such as `quick`; None: the file has a single size."""
     cascade: bool = False
     """Whether attacks on the same readings form a cascade: a later attack gets only readings without success."""
+    asked: Asked = field(default_factory=dict)
+    """The parameters that the matrix writes for each entry; all others are defaults."""
 
 
 def presets(folder: Path = PRESETS) -> tuple[tuple[str, str], ...]:
@@ -65,6 +69,7 @@ def read(
     attacks: Sequence[str] = (),
     scale: str | None = None,
     full: bool = False,
+    text: bytes | None = None,
     registry: Registry = _registry,
     folder: Path = PRESETS,
 ) -> Matrix:
@@ -75,11 +80,12 @@ def read(
     - `attacks`: replace the axis `attack` everywhere, in the same spelling.
     - `scale`: a name in the file's `scales`; None takes the first.
     - `full`: True switches the cascade off.
+    - `text`: content in place of the file's, such as the content at another revision; None reads the file.
 
     Raises `MatrixError` with a line for each error: `FILE: key: mistake; remedy`."""
     errors = Errors(str(source))
-    path = place = located(source, errors, folder)
-    content = document(path, errors)
+    path = place = located(source, errors, folder) if text is None else Path(source)
+    content = document(path, errors, text)
     if "preset" in content:
         place, content = _on_a_preset(errors, content, folder)
     for name in ("include", "exclude"):
@@ -109,8 +115,10 @@ def _checked(
 ) -> Matrix:
     _check_complete(errors, content)
     content = written_out(errors, content)
+    asked: dict[tuple[str, str], set[tuple[str, ...]]] = {}
     try:
-        matrix = Document.model_validate(content, context={"registry": registry, "folder": folder})
+        context = {"registry": registry, "folder": folder, "asked": asked}
+        matrix = Document.model_validate(content, context=context)
     except ValidationError as error:
         errors.add_validation(error, content, Document)
     errors.raise_any()
@@ -129,6 +137,7 @@ def _checked(
         published=published(matrix.published),
         scale=scale,
         cascade=matrix.cascade and not full,
+        asked=asked,
     )
 
 

@@ -45,7 +45,13 @@ class Table(BaseModel):
 
 
 def _entry(axis: str) -> PlainValidator:
-    return PlainValidator(lambda raw, info: registered(axis, raw, info.context["registry"]))
+    def check(raw: Any, info: Any) -> Entry:
+        entry = registered(axis, raw, info.context["registry"])
+        written = tuple(sorted(name for name in raw if name != "name")) if isinstance(raw, dict) else ()
+        info.context["asked"].setdefault((axis, str(entry)), set()).add(written)
+        return entry
+
+    return PlainValidator(check)
 
 
 def _entry_pattern(axis: str) -> PlainValidator:

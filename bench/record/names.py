@@ -13,7 +13,7 @@ def entry_text(value: Entry) -> str:
 
 def with_params(name: str, params: Mapping[str, Any]) -> str:
     """Return `name` with its `params`, such as `prune(share=0.7)`; only the name if there are no parameters."""
-    shown = ", ".join(f"{key}={_short(item)}" for key, item in sorted(params.items()))
+    shown = ", ".join(f"{key}={value_text(item)}" for key, item in sorted(params.items()))
     return f"{name}({shown})" if shown else name
 
 
@@ -47,7 +47,8 @@ def setting_text(setting: Federated) -> str:
     )
 
 
-def _short(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """Return a parameter's `value` as text; a float has at most six digits."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -48,6 +48,14 @@ def read(module: str, name: str, file: Path | None = None) -> dict[str, object]:
     return {**literals, "__doc__": doc} if doc else literals
 
 
+def line_of(module: str, name: str, file: Path | None = None) -> int:
+    """Return the line of class `name` in `module`, from 1; 1 if the module only imports the class. `file` is the file
+    of a `--plugin FILE`; None finds the module. Raises `PluginError` for an unreadable file."""
+    path = file or file_of(module)
+    definition = _scope(module, path).classes.get(name) if path else None
+    return definition.lineno if definition else 1
+
+
 def _steps(module: str) -> Iterator[tuple[str, Path | None]]:
     """Yield the packages on the way to a dotted module name: (`a`, its file), (`a.b`, its file), … The file is None for
     a folder without `__init__.py`. The sequence ends before a missing module."""

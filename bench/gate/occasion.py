@@ -1,0 +1,39 @@
+"""Circumstances of a comparison, for every form of the verdict: the baseline's change, and places in the code."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A line in a file of the repository."""
+
+    path: str
+    """Path relative to the repository's root, with `/` between folders."""
+    line: int = 1
+    """Line in the file, from 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occasion:
+    """Circumstances of a comparison."""
+
+    baseline: str = "gate.json"
+    """Path of the baseline file, relative to the repository's root; the path as typed outside a repository."""
+    base: str = ""
+    """The base revision; empty without a base revision."""
+    altered: tuple[str, ...] = ()
+    """What differs between the base revision's baseline and this checkout's baseline, in words."""
+    accepted: str | None = None
+    """The reason with which somebody accepted the changed baseline; None: nobody accepted a change."""
+    notes: tuple[str, ...] = ()
+    """Remarks, such as a dirty working tree."""
+    command: str = ""
+    """The command that repeats the comparison."""
+    places: Mapping[str, Place] = field(default_factory=dict)
+    """Map from a defense's name to the line of its class, for classes inside the repository."""
+
+    def place(self, defense: str) -> Place:
+        """Return the place of a `defense`, given with its parameters or without; the baseline file for a class outside
+        the repository."""
+        return self.places.get(defense.partition("(")[0], Place(path=self.baseline))
