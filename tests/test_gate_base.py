@@ -274,14 +274,14 @@ def test_a_run_folder_with_cells_from_before_the_change_hides_nothing(project: P
     """The folder that CI keeps between jobs holds the old default's cells, too."""
     (project / "m.toml").write_text(MATRIX.replace('attack = ["prior-mean"]', 'attack = ["cpl"]'))
     asked = Request(matrix="m.toml", defenses=("prune",))
-    prune = registered("defense", "prune", registry)
-    cpl = registered("attack", "cpl", registry)
+    names = {"defense": "prune", "attack": "cpl", "model": "dlg-lenet"}
+    entries = {axis: registered(axis, name, registry) for axis, name in names.items()}
+    prune = entries["defense"]
 
     def records(share: float, rate: float) -> list[Record]:
         defense = prune.model_copy(update={"params": {**prune.params, "share": share}})
-        return [
-            replace(r, cell=r.cell.model_copy(update={"defense": defense, "attack": cpl})) for r in run(rate, draw=1)
-        ]
+        changes = {**entries, "defense": defense}
+        return [replace(r, cell=r.cell.model_copy(update=changes)) for r in run(rate, draw=1)]
 
     default = prune.params["share"]
     baseline.write(Path("gate.json"), baseline.of_run(records(0.95, 0.0), asked, {}))
