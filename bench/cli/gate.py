@@ -8,7 +8,8 @@ import click
 
 from bench.cli import common, gating, lookup
 from bench.gate import baseline as baselines
-from bench.gate import reports
+from bench.gate import markdown as markdowns
+from bench.gate import reports, services
 from bench.gate.verdict import Verdict, verdict
 from bench.record import request
 from bench.record.files import write_atomically
@@ -36,6 +37,10 @@ from bench.record.runs import checked_run
 @common.jobs
 @click.option("--junit", type=common.PATH, help="Write the verdict as JUnit XML.")
 @click.option("--markdown", type=common.PATH, help="Write it as Markdown.")
+@click.option(
+    "--comment", type=common.PATH, help="Write it as a comment for a pull request, at most 65,536 characters."
+)
+@click.option("--sarif", type=common.PATH, help="Write it as SARIF 2.1.0, for code scanning.")
 @common.json_flag
 def command(
     run: Path | None,
@@ -50,13 +55,16 @@ def command(
     jobs: int | None,
     junit: Path | None,
     markdown: Path | None,
+    comment: Path | None,
+    sarif: Path | None,
     as_json: bool,
 ) -> None:
     """Compare RUN with a baseline; without RUN, first run the baseline's matrix.
 
     Exit code 0: no metric worsened by its margin.  1: a defense is weaker, or the baseline differs from
     the base revision's and nobody accepted this.  3: inconclusive, with the missing evidence.  2: a mistake
-    in the request.  GITHUB_STEP_SUMMARY, if set, receives the verdict.
+    in the request.  GITHUB_STEP_SUMMARY, if set, receives the verdict; GITHUB_ACTIONS=true prints its
+    annotations on standard error.
 
     \b
     bench run --matrix gate --plugin my_defense.py --defense my-defense
@@ -76,7 +84,11 @@ def command(
     assert baseline is not None
     decisive = gating.decisive(baseline, base, accept_baseline)
     result = gating.compare(decisive, run, limits, out=out, data_dir=data_dir, device=device, jobs=jobs)
-    _report(result, junit, markdown, as_json)
+    forms = {junit: services.junit, markdown: markdowns.markdown, comment: markdowns.comment, sarif: services.sarif}
+    for path, form in forms.items():
+        if path is not None:
+            write_atomically(path, form(result).encode())
+    _report(result, as_json)
     sys.exit(result.exit_code)
 
 
@@ -105,14 +117,12 @@ def _write(run: Path | None, path: Path, margins: dict[str, float]) -> None:
         click.echo(f"{run} does not say which matrix it ran: `bench gate` needs a finished run beside this baseline")
 
 
-def _report(result: Verdict, junit: Path | None, markdown: Path | None, as_json: bool) -> None:
-    if junit is not None:
-        write_atomically(junit, reports.junit(result).encode())
-    if markdown is not None:
-        write_atomically(markdown, reports.markdown(result).encode())
+def _report(result: Verdict, as_json: bool) -> None:
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(reports.markdown(result) + "\n")
+            file.write(markdowns.markdown(result) + "\n")
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        click.echo(services.annotations(result), err=True, nl=False)
     if as_json:
         common.print_json(result.json())
     else:

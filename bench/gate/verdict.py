@@ -243,7 +243,8 @@ def _pair_up(
     """Return the pairs of comparable records, and (subject, reason) for each subject that cannot be compared."""
     pairs: _Pairs = []
     counts: Counter[tuple[str, str]] = Counter()
-    found = partners(*({id_: record.cell for id_, record in records.items()} for records in (old, new)), asked)
+    earlier, later = ({id_: record.cell for id_, record in records.items()} for records in (old, new))
+    found = partners(earlier, later, asked)
     for id_, before in old.items():
         after = new.get(found.get(id_, ""))
         if before.status == "n/a":
