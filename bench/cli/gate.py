@@ -3,20 +3,36 @@
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from bench.cli import common, gating, lookup
+from bench.cli import common, gate_history, gating, lookup
 from bench.gate import baseline as baselines
+from bench.gate import history as histories
 from bench.gate import markdown as markdowns
-from bench.gate import reports, services
+from bench.gate import reports, revision, services
 from bench.gate.verdict import Verdict, verdict
 from bench.record import request
 from bench.record.files import write_atomically
 from bench.record.runs import checked_run
 
 
-@click.command()
+class _WithHistory(click.Command):
+    """The command with `history` as a first word: a folder with this name is given as `./history`."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == ["history"]:
+            return gate_history.command.make_context(f"{info_name} history", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, context: click.Context) -> Any:
+        return super().invoke(context) if context.command is self else context.command.invoke(context)
+
+
+@click.command(cls=_WithHistory)
 @click.argument("run", type=common.PATH, required=False)
 @click.option("--baseline", type=common.PATH, help="The file to compare with.")
 @click.option("--base", metavar="REVISION", help="Read baseline, matrix and margins from this git revision.")
@@ -31,6 +47,7 @@ from bench.record.runs import checked_run
     metavar="METRIC=NUMBER",
     help="What is tolerated, in place of the baseline's (when writing: of the default) [repeatable].",
 )
+@click.option("--prove", is_flag=True, help="Plant two weakenings, which must be seen; say what the baseline can see.")
 @click.option("--out", type=common.PATH, help="Where to run the matrix [default: runs/gate].")
 @common.data_dir
 @common.device
@@ -41,6 +58,7 @@ from bench.record.runs import checked_run
     "--comment", type=common.PATH, help="Write it as a comment for a pull request, at most 65,536 characters."
 )
 @click.option("--sarif", type=common.PATH, help="Write it as SARIF 2.1.0, for code scanning.")
+@click.option("--history", type=common.PATH, help="Add the verdict to this file, a JSON line per commit.")
 @common.json_flag
 def command(
     run: Path | None,
@@ -49,6 +67,7 @@ def command(
     accept_baseline: str | None,
     write_baseline: Path | None,
     margins: tuple[str, ...],
+    prove: bool,
     out: Path | None,
     data_dir: Path | None,
     device: str,
@@ -57,6 +76,7 @@ def command(
     markdown: Path | None,
     comment: Path | None,
     sarif: Path | None,
+    history: Path | None,
     as_json: bool,
 ) -> None:
     """Compare RUN with a baseline; without RUN, first run the baseline's matrix.
@@ -72,6 +92,7 @@ def command(
     bench gate --baseline gate.json                     later
     bench gate --baseline gate.json --base origin/main  in CI: the base revision's baseline
     bench gate runs/other --baseline gate.json          an existing run
+    bench gate history gate.jsonl --html gate.html      the verdicts of all commits
     """
     if (baseline is None) == (write_baseline is None):
         raise click.UsageError("give --baseline FILE to compare, or --write-baseline FILE to make one")
@@ -84,10 +105,18 @@ def command(
     assert baseline is not None
     decisive = gating.decisive(baseline, base, accept_baseline)
     result = gating.compare(decisive, run, limits, out=out, data_dir=data_dir, device=device, jobs=jobs)
+    if prove:
+        from bench.cli import proving
+
+        proof = proving.prove(decisive, result, limits, data_dir=data_dir, device=device, jobs=jobs)
+        proving.show(proof, result, as_json=as_json)
+        sys.exit(result.exit_code or proof.exit_code)
     forms = {junit: services.junit, markdown: markdowns.markdown, comment: markdowns.comment, sarif: services.sarif}
     for path, form in forms.items():
         if path is not None:
             write_atomically(path, form(result).encode())
+    if history is not None:
+        histories.add(history, histories.line(result, *revision.head()))
     _report(result, as_json)
     sys.exit(result.exit_code)
 

@@ -145,13 +145,15 @@ def _run(
         raise BenchError(
             f"{decisive.path}: it names no matrix; run one and give its folder: bench gate RUN --baseline …"
         )
-    matrix = _matrix(asked, decisive.matrix)
+    matrix = matrix_of(asked, decisive.matrix)
     run = running.prepare(asked, matrix, out=out or Path("runs") / "gate", data_dir=data_dir, jobs=jobs)
     running.execute(run, device=device, quiet=True, tracking_uri=None)
     return run.folder, matrix.asked
 
 
-def _matrix(asked: Request, text: bytes | None) -> Matrix:
+def matrix_of(asked: Request, text: bytes | None) -> Matrix:
+    """Load the plug-ins of the request `asked`, and read its matrix; `text` is the matrix file's content in the base
+    revision, None: the file in the checkout. Raises `BenchError` for a mistake in either."""
     for plugin in asked.plugins:
         registry.add_plugin(plugin)
     return read(
@@ -164,7 +166,7 @@ def _words_of(run: Path) -> Asked:
     much that it cannot be read."""
     asked = request.read(run)
     with suppress(BenchError):
-        return {} if asked is None else _matrix(asked, None).asked
+        return {} if asked is None else matrix_of(asked, None).asked
     return {}
 
 

@@ -1,0 +1,55 @@
+"""The smallest worsening that a baseline can see: what a passed gate excludes."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.gate.noninferiority import LEVEL, of_shares
+from bench.gate.verdict import GATE_METRICS, Comparison, Verdict
+
+_SHARES = ("asr", "identified", "named")
+_TRIALS, _POWER = 40, 0.8  # random places of the leaks; share of these trials in which the gate must say weaker
+
+
+def sees(verdict: Verdict) -> dict[str, float]:
+    """Map each compared metric to the smallest worsening which this comparison calls weaker in every place, with 80 %
+    power for shares. A figure which moves equally in all readings, such as the SNR, is seen at its margin. A share is
+    seen where leaks at random examples give a lower bound above 0, corrected for all comparisons."""
+    level = 1 - (1 - LEVEL) / max(1, len(verdict.comparisons))
+    least: dict[str, float] = {}
+    for row in verdict.comparisons:
+        if row.metric != "undefended_asr":  # weaker attacks prove nothing about a defense
+            value = _share(row, level) if row.metric in _SHARES else row.margin
+            least[row.metric] = max(least.get(row.metric, 0.0), value)
+    return least
+
+
+def sentence(seen: Mapping[str, float]) -> str:
+    """Describe the map `seen` from `sees` in a line, such as `≥ 3.0 dB reading_snr, ≥ 0.12 asr`."""
+    words = (f"≥ {value:.2g}{GATE_METRICS[name].unit} {name}" for name, value in sorted(seen.items()))
+    return ", ".join(words)
+
+
+def _share(row: Comparison, level: float) -> float:
+    """Return the smallest increase of a share that is called weaker, for this comparison's pairs and clusters; 1 if no
+    increase is."""
+    generator = np.random.default_rng(0)
+    cluster = np.arange(row.pairs) % row.clusters
+    leaked = np.zeros(row.pairs, bool)
+    leaked[: round(row.before * row.pairs)] = True
+    free = np.flatnonzero(~leaked)
+    for count in range(max(1, int(np.ceil(row.margin * row.pairs - 1e-9))), len(free) + 1):
+        if _caught(generator.permuted(np.tile(free, (_TRIALS, 1)), axis=1)[:, :count], leaked, cluster, level):
+            return count / row.pairs
+    return 1.0
+
+
+def _caught(fresh: NDArray[np.int64], leaked: NDArray[np.bool_], cluster: NDArray[np.int64], level: float) -> bool:
+    return sum(_is_weaker(chosen, leaked, cluster, level) for chosen in fresh) >= _POWER * len(fresh)
+
+
+def _is_weaker(chosen: NDArray[np.int64], leaked: NDArray[np.bool_], cluster: NDArray[np.int64], level: float) -> bool:
+    after = leaked.copy()
+    after[chosen] = True
+    return of_shares(after, leaked, cluster).lower(level) > 0
