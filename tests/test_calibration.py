@@ -11,7 +11,7 @@ from scipy.special import ndtr
 from scipy.stats import norm
 
 from bench.calibration.curve import Curve, Tried, calibrated, fitted, usual_slope
-from bench.calibration.ladder import FACTOR, FIRST, MOST, next_positions
+from bench.calibration.ladder import FACTOR, FIRST, MOST, MOST_TRAINED, next_positions, next_trained, raised
 from bench.defenses.strength import Strength
 
 SEEDS, READINGS, CANDIDATES = 16, 32, 100
@@ -140,3 +140,54 @@ def test_strengths_with_other_weight_seeds_are_refused() -> None:
     one = Tried(position=0.0, hits=(1, 2), readings=(4, 4))
     with pytest.raises(ValueError, match="same weight seeds"):
         calibrated([one, dataclasses.replace(one, position=1.0, hits=(1,), readings=(4,))], 0.1, [0.2], USUAL)
+
+
+def trained_ladder(share: Callable[[float, float], float], first: dict[float, float], seed: int) -> list[Tried]:
+    """Six trainings with 96 readings each, until nothing is wanted."""
+    tried: list[Tried] = []
+    while wanted := next_trained(tried, first, CHANCE, STRENGTH):
+        for position in wanted:
+            random = np.random.default_rng([seed, round(position * 1e6), 1])
+            shifts = np.random.default_rng([seed, 1]).normal(0, 0.15, 6)
+            hits = tuple(int(random.binomial(96, share(STRENGTH.value(position), shift))) for shift in shifts)
+            tried.append(Tried(position=position, hits=hits, readings=(96,) * 6))
+    return tried
+
+
+def test_a_defense_that_leaks_three_times_more_later_gets_a_strength_that_holds_later() -> None:
+    """Gradients at trained weights are three times as large against the noise: three times the strength, within 1.6."""
+    first = {level: STRENGTH.position(1.2 * true_strength(level)) for level in LEVELS}
+    too_weak = 0
+    for seed in range(8):
+        tried = trained_ladder(lambda sigma, shift: best_decoder(sigma / 3, shift), first, seed)
+        assert len(tried) <= MOST_TRAINED
+        for level, start in first.items():
+            position = raised(tried, level, start, CHANCE, STRENGTH).position
+            assert position is not None
+            ratio = STRENGTH.value(position) / (3 * true_strength(level))
+            assert 0.85 < ratio < 1.7, (seed, level, ratio)
+            too_weak += ratio < 1
+    assert too_weak <= 2, "of 16, by a band of 95 %"
+
+
+def test_a_defense_that_leaks_less_later_keeps_the_strength_of_the_first_round() -> None:
+    first = {level: STRENGTH.position(1.2 * true_strength(level)) for level in LEVELS}
+    tried = trained_ladder(lambda sigma, shift: best_decoder(2 * sigma, shift), first, 0)
+    assert len(tried) == len(LEVELS), "each strength is measured once"
+    assert [raised(tried, level, start, CHANCE, STRENGTH).position for level, start in first.items()] == [*first.values()]
+
+
+def test_a_leak_at_trained_weights_that_no_strength_stops_reaches_no_level() -> None:
+    first = {level: STRENGTH.position(1.2 * true_strength(level)) for level in LEVELS}
+    tried = trained_ladder(lambda sigma, shift: 0.9, first, 0)
+    assert max(each.position for each in tried) == 1.0 and len(tried) <= MOST_TRAINED
+    assert [raised(tried, level, start, CHANCE, STRENGTH).position for level, start in first.items()] == [None, None]
+
+
+def test_strengths_with_diverged_trainings_are_not_measured_again() -> None:
+    first = {LEVELS[0]: 0.5, LEVELS[1]: 0.4}
+    assert next_trained([], first, CHANCE, STRENGTH) == (0.5, 0.4)
+    assert next_trained([], first, CHANCE, STRENGTH, diverged=(0.5,)) == (0.4,)
+    leaky = Tried(position=0.4, hits=(90, 90), readings=(96, 96))
+    wanted = next_trained([leaky], first, CHANCE, STRENGTH, diverged=(0.5,))
+    assert 0.4 not in wanted and 0.5 not in wanted

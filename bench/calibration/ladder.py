@@ -1,13 +1,15 @@
-"""The next strengths to try, from the strengths tried so far."""
+"""The next strengths to measure, in the first round and at trained weights."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from bench.calibration.curve import Calibrated, Tried, calibrated, usual_slope
 from bench.defenses.strength import Strength
 
 FIRST = (0.25, 0.5, 0.75)
-MOST = 8  # strengths per listener
+MOST = 8  # strengths per listener in the first round
+MOST_TRAINED = 6  # strengths per listener at trained weights
 FACTOR = 1.25  # between the ends of a strength's interval, at most
 _SAME = 1e-3  # positions closer together are one
 
@@ -57,3 +59,44 @@ def _apart(target: float, positions: set[float], step: float) -> float:
         if all(abs(candidate - each) > _SAME for each in positions):
             return round(candidate, 4)
     return round(target, 4)
+
+
+def next_trained(
+    trained: Sequence[Tried],
+    first: Mapping[float, float],
+    chance: float,
+    strength: Strength,
+    diverged: Collection[float] = (),
+) -> tuple[float, ...]:
+    """Return the positions of `strength` to measure next at trained weights; empty if none is needed, or `MOST_TRAINED`
+    were measured.
+
+    `trained` are the counts so far, `first` maps a level to its calibrated position in the first round, `chance` is κ.
+    `diverged` are positions without counts, since their trainings diverged.  The calibrated positions come first, then
+    positions where the upper band meets the level, until a measured position is within a factor `FACTOR`."""
+    step = position_step(strength)
+    positions = {*diverged, *(each.position for each in trained)}
+    new = [each for each in first.values() if each not in positions]
+    if not new:
+        for level, start in first.items():
+            target = _upper(trained, level, start, chance, strength)
+            if all(each.share > level for each in trained):
+                target = min(1.0, max(target, round(max(positions) + 1.5 * step, 4)))
+            if all(abs(target - position) > step for position in positions):
+                new.append(target)
+    return tuple(dict.fromkeys(new))[: max(0, MOST_TRAINED - len(positions))]
+
+
+def raised(trained: Sequence[Tried], level: float, start: float, chance: float, strength: Strength) -> Calibrated:
+    """Return the weakest position from `start` on whose upper band at trained weights is at most `level`.  `trained`
+    are the counts of named examples at trained weights, `chance` is κ.  The position is None if no measured strength
+    meets the level."""
+    (result,) = calibrated(trained, chance, [level], usual_slope(strength))
+    low, high = result.interval
+    position = None if min(each.share for each in trained) > level else _upper(trained, level, start, chance, strength)
+    return replace(result, position=position, interval=(max(start, low), max(start, high)))
+
+
+def _upper(trained: Sequence[Tried], level: float, start: float, chance: float, strength: Strength) -> float:
+    (result,) = calibrated(trained, chance, [level], usual_slope(strength))
+    return max(start, round(min(1.0, result.interval[1]), 4))

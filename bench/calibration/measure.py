@@ -1,6 +1,6 @@
 """Cells that measure a defense at a strength, and their records as counts per weight seed."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,9 @@ from bench.parameters import values
 from bench.points import POINTS
 from bench.record.schema import Record
 from bench.registry import entries as registry
+
+# Runs cells that have no valid record yet, and returns cell id → record for all.
+Runner = Callable[[Sequence[PlannedCell]], Mapping[str, Record]]
 
 TUNING, SCORING = HALVES
 _MORE, _MOST_TRAINED = 4, 96  # readings at trained weights: few trainings have more readings each
@@ -81,18 +84,18 @@ def reading_cells(
 
 
 def trained_cells(
-    matrix: Matrix, rows: Sequence[Combination], defense: Entry, trainings: Sequence[Record], facts: FactsOf
+    matrix: Matrix, rows: Sequence[Combination], defense: Entry, trainings: Sequence[Record], half: str, facts: FactsOf
 ) -> tuple[PlannedCell, ...]:
-    """Return attack cells for a defense at the weights of its own `trainings`, at their first checkpoint; none if a
-    training has no checkpoint.  `rows` are the matrix's attacks at the interception point; `facts` returns a data set's
-    properties.
+    """Return attack cells for a defense on the victims of a half, at the weights of its own `trainings`, at their first
+    checkpoint; none if a training has no checkpoint.  `rows` are the matrix's attacks at the interception point;
+    `facts` returns a data set's properties.
     """
     planned = []
     for record in trainings:
         if record.training is None or not record.training.checkpoints:
             return ()
         readings = min(_MOST_TRAINED, _MORE * rows[0]["readings"])
-        attack = {**rows[0], "defense": defense, "victims": SCORING, "seed": record.cell.seed, "readings": readings}
+        attack = {**rows[0], "defense": defense, "victims": half, "seed": record.cell.seed, "readings": readings}
         (item,) = expand(replace(matrix, attacks=(attack,), trainings=()), facts)
         weights = CheckpointWeights(training=record.id, round=min(map(int, record.training.checkpoints)))
         planned.append(replace(item, cell=item.cell.model_copy(update={"weights": weights})))

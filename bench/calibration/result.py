@@ -1,9 +1,11 @@
 """A calibration's result: for each family and listener the curve, the calibrated strengths and the figures there."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from bench.calibration.measure import accuracy_of, tried
-from bench.calibration.run import Listener, Scored
+from bench.calibration.run import Listener
+from bench.calibration.score import Scored
 from bench.ceilings.by_epsilon import ceiling
 from bench.cell import Entry
 from bench.defenses.strength import Strength
@@ -17,20 +19,6 @@ def row(
 ) -> Row:
     """Return a family's row for one listener.  `dataset` and `model` name the federation; `scores` are the figures at
     the strengths of all listeners; `family` is the family's name with its fixed parameters."""
-    counted = [
-        (position, tried(0.0 if position is None else position, records))
-        for position, records in listener.strengths.items()
-    ]
-    curve = [
-        Named(
-            value=None if strength is None or position is None else strength.value(position),
-            share=each.share,
-            hits=each.hits,
-            readings=each.readings,
-        )
-        for position, each in sorted(counted, key=lambda pair: pair[0] or 0.0)
-        if each is not None
-    ]
     own = [each for each in scores if each.listener is listener]
     return Row(
         dataset=dataset,
@@ -40,10 +28,26 @@ def row(
         family=family,
         parameter=None if strength is None else strength.parameter,
         chance=None if listener.absent is not None else listener.chance,
-        curve=tuple(curve),
+        curve=_curve(listener.strengths, strength),
+        trained_curve=_curve(listener.trained, strength),
         at_levels=tuple(_at_level(each, strength) for each in own),
         missed=tuple(name for name, found in listener.calibrated.items() if found.position is None),
         absent=listener.absent,
+    )
+
+
+def _curve(records: Mapping[Any, Sequence[Record]], strength: Strength | None) -> tuple[Named, ...]:
+    """Return the shares of named examples from weak to strong, for position → records; None: no strength."""
+    counted = [(position, tried(position or 0.0, each)) for position, each in records.items() if each]
+    return tuple(
+        Named(
+            value=None if strength is None or position is None else strength.value(position),
+            share=each.share,
+            hits=each.hits,
+            readings=each.readings,
+        )
+        for position, each in sorted(counted, key=lambda pair: pair[0] or 0.0)
+        if each is not None
     )
 
 

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.answer.context import RunContext
+from bench.calibration import later, score
 from bench.calibration import run as calibration
 from bench.calibration.measure import Federation, accuracy_of, federations
 from bench.calibration.result import family_name, row
@@ -71,9 +72,10 @@ def run(
             listeners = calibration.calibrate(matrix, federation, planned, resolver.data, execute, bound, say)
             for listener in listeners:
                 say(_line(listener))
-            strengths = calibration.calibrated_strengths(listeners)
-            scores = calibration.scored(matrix, federation, strengths, resolver.data, execute)
-            plain = calibration.undefended(matrix, federation, resolver.data, execute)
+            later.hold_later(matrix, federation, listeners, resolver.data, execute, say)
+            strengths = score.calibrated_strengths(listeners)
+            scores = score.scored(matrix, federation, strengths, resolver.data, execute)
+            plain = score.undefended(matrix, federation, resolver.data, execute)
             last = plain[0]
             undefended[where] = tuple(accuracy_of(record) for record in plain)
             declared = {entry.name: type(defense).strength for entry, defense in families}

@@ -108,6 +108,8 @@ class Row:
     """Figures at each level that the family reaches, with accuracy."""
     missed: tuple[str, ...]
     """Levels that no strength in the declared range reaches."""
+    trained_curve: tuple[Named, ...] = ()
+    """Shares of named tuning examples halfway through the trainings with each strength, from weak to strong."""
     absent: str | None = None
     """Reason for a row without figures; None: the row has figures."""
 

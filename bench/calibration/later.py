@@ -1,0 +1,75 @@
+"""Strengths at trained weights: a strength calibrated in the first round is raised until it hides examples halfway
+through its own training, too.
+
+A training with a stronger defense has other weights, so each measured strength has trainings of its own."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from bench.calibration.ladder import next_trained, raised
+from bench.calibration.measure import TUNING, Federation, Runner, at, trained_cells
+from bench.calibration.run import Listener
+from bench.calibration.trainings import trainings
+from bench.matrix.expand import FactsOf
+from bench.matrix.read import Matrix
+from bench.record.tradeoff import LEVELS
+
+TRAINED = (201, 202, 203, 204, 205, 206)  # seeds of the trainings whose weights are attacked for the calibration
+
+
+def hold_later(
+    matrix: Matrix,
+    federation: Federation,
+    listeners: Iterable[Listener],
+    facts: FactsOf,
+    run: Runner,
+    say: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Raise the calibrated strengths of `listeners` to the weakest that meet the same levels at trained weights, too; a
+    level without such a strength has the position None afterwards.  `facts` returns a data set's properties; `run`
+    runs cells; `say` gets a line per turn.
+    """
+    open_ = tuple(each for each in listeners if each.strength is not None and _first(each))
+    while wanted := [(listener, position) for listener in open_ for position in _wanted(listener)]:
+        say(f"trained weights: {len(wanted)} strengths")
+        _measure(matrix, federation, wanted, facts, run)
+    for listener in open_:
+        _raise(listener)
+
+
+def _first(listener: Listener) -> dict[float, float]:
+    """Return level → position in the first round, for the levels of a board that the family reaches."""
+    results = [listener.calibrated[level] for level in LEVELS if level in listener.calibrated]
+    return {each.level: each.position for each in results if each.position is not None}
+
+
+def _wanted(listener: Listener) -> tuple[float, ...]:
+    assert listener.strength is not None
+    diverged = [position for position, records in listener.trained.items() if not records]
+    counts = listener.tried_trained
+    if diverged and not counts:
+        return ()
+    return next_trained(counts, _first(listener), listener.chance, listener.strength, diverged)
+
+
+def _measure(
+    matrix: Matrix, federation: Federation, wanted: Sequence[tuple[Listener, float]], facts: FactsOf, run: Runner
+) -> None:
+    defenses = [at(listener.defense, position) for listener, position in wanted]
+    trained = trainings(matrix, federation, defenses, TRAINED, facts, run)
+    planned = [
+        trained_cells(matrix, federation.readings[listener.point], defense, records, TUNING, facts)
+        for (listener, _), defense, records in zip(wanted, defenses, trained, strict=True)
+    ]
+    records = run([cell for cells in planned for cell in cells])
+    for (listener, position), cells in zip(wanted, planned, strict=True):
+        listener.trained[position] = tuple(records[item.cell.id] for item in cells)
+
+
+def _raise(listener: Listener) -> None:
+    counts = listener.tried_trained
+    assert listener.strength is not None
+    for level in LEVELS:
+        first = listener.calibrated.get(level)
+        if not counts or first is None or first.position is None:
+            continue
+        listener.calibrated[level] = raised(counts, first.level, first.position, listener.chance, listener.strength)

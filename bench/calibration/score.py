@@ -1,0 +1,86 @@
+"""Accuracy and scores of a defense at its calibrated strengths, on other victims and seeds."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bench.calibration.measure import SCORING, Federation, Runner, at, reading_cells, trained_cells
+from bench.calibration.run import Listener
+from bench.calibration.trainings import trainings
+from bench.cell import Entry
+from bench.matrix.expand import FactsOf
+from bench.matrix.read import Matrix
+from bench.record.schema import Record
+
+SCORED = (101, 102, 103, 104, 105, 106)  # seeds of the trainings whose accuracy counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """A defense's figures at one strength."""
+
+    listener: Listener
+    """The listener that the strength was calibrated for."""
+    level: str
+    """Name of the level, or `point` for a family without a strength."""
+    defense: Entry
+    """The defense at this strength."""
+    readings: tuple[Record, ...]
+    """Attacks on the scoring victims."""
+    trainings: tuple[Record, ...]
+    """Trainings of the scored seeds with the best learning rate."""
+    trained: tuple[Record, ...]
+    """Attacks on the scoring victims halfway through these trainings; empty if a training diverged."""
+
+
+def undefended(matrix: Matrix, federation: Federation, facts: FactsOf, run: Runner) -> tuple[Record, ...]:
+    """Return the undefended trainings of the scored seeds, with the learning rate chosen as in `trainings`.  `facts`
+    returns a data set's properties; `run` runs cells.
+    """
+    return trainings(matrix, federation, [Entry(name="none")], SCORED, facts, run)[0]
+
+
+def calibrated_strengths(listeners: Iterable[Listener]) -> tuple[tuple[Listener, str, Entry], ...]:
+    """Return each listener with its reached levels and the defense there; a family without a strength has one."""
+    found: list[tuple[Listener, str, Entry]] = []
+    for listener in listeners:
+        if listener.absent is None and None in listener.strengths:
+            found.append((listener, "point", listener.defense))
+        for name, result in listener.calibrated.items():
+            if result.position is not None:
+                found.append((listener, name, at(listener.defense, result.position)))
+    return tuple(found)
+
+
+def scored(
+    matrix: Matrix,
+    federation: Federation,
+    strengths: Sequence[tuple[Listener, str, Entry]],
+    facts: FactsOf,
+    run: Runner,
+) -> tuple[Scored, ...]:
+    """Return the figures at calibrated `strengths`, given as (listener, level, defense).
+
+    `facts` returns a data set's properties; `run` runs cells.
+    """
+    readings = [
+        reading_cells(matrix, federation.readings[listener.point], defense, SCORING, facts)
+        for listener, _, defense in strengths
+    ]
+    records = dict(run([cell for cells in readings for cell in cells]))
+    trained = trainings(matrix, federation, [defense for _, _, defense in strengths], SCORED, facts, run)
+    halfway = [
+        trained_cells(matrix, federation.readings[listener.point], defense, each, SCORING, facts)
+        for (listener, _, defense), each in zip(strengths, trained, strict=True)
+    ]
+    records |= run([cell for cells in halfway for cell in cells])
+    return tuple(
+        Scored(
+            listener=listener,
+            level=level,
+            defense=defense,
+            readings=tuple(records[item.cell.id] for item in attacked),
+            trainings=each,
+            trained=tuple(records[item.cell.id] for item in later),
+        )
+        for (listener, level, defense), attacked, each, later in zip(strengths, readings, trained, halfway, strict=True)
+    )

@@ -1,0 +1,60 @@
+"""Trainings of a defense with the best learning rate of a grid."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from bench.calibration.measure import Federation, Runner, accuracy_of, training_cells
+from bench.cell import Entry, TrainingCell
+from bench.matrix.expand import FactsOf, PlannedCell
+from bench.matrix.read import Matrix
+from bench.record.schema import Record
+
+SELECTED = 100  # seed of the trainings that choose the learning rate
+_FINALISTS = 2
+_SHORT = 3  # the first trainings take a third of the rounds
+
+
+def trainings(
+    matrix: Matrix,
+    federation: Federation,
+    defenses: Sequence[Entry],
+    seeds: Collection[int],
+    facts: FactsOf,
+    run: Runner,
+) -> list[tuple[Record, ...]]:
+    """Return each defense's trainings of the `seeds` with its best learning rate, with a checkpoint halfway.
+
+    Every defense gets the same learning rates: all for a third of the rounds, the best `_FINALISTS` to the end, the
+    best of these for the seeds.  The rate is chosen by test accuracy of the seed `SELECTED`.  `facts` returns a data
+    set's properties; `run` runs cells.
+    """
+    rounds = federation.trainings[0]["rounds"]
+    rates = {row["federated"].rate for row in federation.trainings}
+    chosen: list[Collection[float]] = [rates] * len(defenses)
+    for length, count in ((max(1, rounds // _SHORT), _FINALISTS), (rounds, 1)):
+        cells = [
+            training_cells(matrix, _of_rates(federation, each), defense, facts, rounds=length, seed=SELECTED)
+            for each, defense in zip(chosen, defenses, strict=True)
+        ]
+        records = run([cell for group in cells for cell in group])
+        chosen = [_best(records, group, count) for group in cells]
+    cells = [
+        tuple(
+            cell
+            for seed in seeds
+            for cell in training_cells(
+                matrix, _of_rates(federation, each), defense, facts, seed=seed, checkpoints=(rounds // 2,)
+            )
+        )
+        for each, defense in zip(chosen, defenses, strict=True)
+    ]
+    records = run([cell for group in cells for cell in group])
+    return [tuple(records[item.cell.id] for item in group) for group in cells]
+
+
+def _best(records: Mapping[str, Record], cells: Sequence[PlannedCell], count: int) -> tuple[float, ...]:
+    ranked = sorted(cells, key=lambda item: -accuracy_of(records[item.cell.id]))
+    return tuple(item.cell.federated.rate for item in ranked[:count] if isinstance(item.cell, TrainingCell))
+
+
+def _of_rates(federation: Federation, rates: Collection[float]) -> tuple[Mapping[str, object], ...]:
+    return tuple(row for row in federation.trainings if row["federated"].rate in rates)
