@@ -174,7 +174,9 @@ def test_a_defense_that_leaks_less_later_keeps_the_strength_of_the_first_round()
     first = {level: STRENGTH.position(1.2 * true_strength(level)) for level in LEVELS}
     tried = trained_ladder(lambda sigma, shift: best_decoder(2 * sigma, shift), first, 0)
     assert len(tried) == len(LEVELS), "each strength is measured once"
-    assert [raised(tried, level, start, CHANCE, STRENGTH).position for level, start in first.items()] == [*first.values()]
+    assert [raised(tried, level, start, CHANCE, STRENGTH).position for level, start in first.items()] == [
+        *first.values()
+    ]
 
 
 def test_a_leak_at_trained_weights_that_no_strength_stops_reaches_no_level() -> None:

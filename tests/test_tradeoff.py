@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from bench.calibration.later import TRAINED
 from bench.calibration.score import SCORED
 from bench.cli.main import cli
 from bench.errors import BenchError, RecordError
@@ -243,8 +242,6 @@ def test_calibrate_measures_trains_and_goes_on_where_it_stopped(tmp_path: Path) 
     assert all(len(each.accuracies) == len(SCORED) for each in (*gaussian.at_levels, *sign.at_levels))
     assert all(each.trained is not None for each in (*gaussian.at_levels, *sign.at_levels))
     assert gaussian.at("half") is not None and len(found.undefended["digits · mlp"]) == len(SCORED)
-    assert {len(each.readings) for each in gaussian.trained_curve} == {len(TRAINED)} and not sign.trained_curve
-    assert not {*TRAINED} & {*SCORED}, "tuning and scoring share no training"
     made = {path.name: path.stat().st_mtime_ns for path in (out / "records").iterdir()}
     again = CliRunner().invoke(cli, arguments)
     assert again.exit_code == 0, again.output

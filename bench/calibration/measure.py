@@ -94,7 +94,7 @@ def trained_cells(
     for record in trainings:
         if record.training is None or not record.training.checkpoints:
             return ()
-        readings = min(_MOST_TRAINED, _MORE * rows[0]["readings"])
+        readings = min(_MOST_TRAINED, _MORE * rows[0]["readings"], rows[0]["federated"].clients)
         attack = {**rows[0], "defense": defense, "victims": half, "seed": record.cell.seed, "readings": readings}
         (item,) = expand(replace(matrix, attacks=(attack,), trainings=()), facts)
         weights = CheckpointWeights(training=record.id, round=min(map(int, record.training.checkpoints)))
