@@ -33,6 +33,7 @@ def at(level: str, value: float | None, accuracy: float, share: float = 0.02, ce
         rate=1.0,
         epsilon=None if ceiling is None else 1.0,
         ceiling=ceiling,
+        ceiling_all=None if ceiling is None else 5 * ceiling,
         released=None if ceiling is None else 3.0,
         released_of=None if ceiling is None else "client, one replaced",
     )
@@ -47,6 +48,7 @@ def row(family: str, *levels: AtLevel, point: str = "type-1", also: tuple[str, .
         "family": family,
         "parameter": "sigma",
         "chance": CHANCE,
+        "uploads": 15,
         "curve": (Named(value=1.0, share=0.5, hits=(8, 8), readings=(16, 16)),),
         "at_levels": levels,
         "missed": (),

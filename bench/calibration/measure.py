@@ -1,5 +1,6 @@
 """Cells that measure a defense at a strength, and their records as counts per weight seed."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,6 +35,13 @@ class Federation:
     """Interception point → the matrix's attacks there, one for each weight seed."""
     trainings: tuple[Combination, ...]
     """The matrix's trainings, one for each learning rate."""
+
+    @property
+    def uploads(self) -> int:
+        """Expected number of rounds in which a client takes part during a training, rounded up."""
+        row = self.trainings[0]
+        setting: Federated = row["federated"]
+        return math.ceil(row["rounds"] * setting.per_round / setting.clients)
 
 
 def federations(matrix: Matrix) -> tuple[Federation, ...]:

@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bench.calibration.measure import accuracy_of, tried
-from bench.calibration.run import Listener
+from bench.calibration.measure import Federation, accuracy_of, tried
+from bench.calibration.run import Bound, Listener
 from bench.calibration.score import Scored
-from bench.ceilings.by_epsilon import ceiling
 from bench.cell import Entry
 from bench.defenses.strength import Strength
 from bench.record.schema import Record
@@ -15,22 +14,23 @@ from bench.scoring.intervals import clustered_share
 
 
 def row(
-    dataset: str, model: str, listener: Listener, scores: Iterable[Scored], strength: Strength | None, family: str
+    federation: Federation, listener: Listener, scores: Iterable[Scored], strength: Strength | None, bound: Bound
 ) -> Row:
-    """Return a family's row for one listener.  `dataset` and `model` name the federation; `scores` are the figures at
-    the strengths of all listeners; `family` is the family's name with its fixed parameters."""
+    """Return a family's row for one listener.  `scores` are the figures at the strengths of all listeners; `strength`
+    is the family's, None for a family without a strength; `bound` returns ceilings by ε."""
     own = [each for each in scores if each.listener is listener]
     return Row(
-        dataset=dataset,
-        model=model,
+        dataset=federation.dataset,
+        model=federation.model,
         point=listener.point,
         also=listener.also,
-        family=family,
+        family=family_name(listener.defense, strength),
         parameter=None if strength is None else strength.parameter,
         chance=None if listener.absent is not None else listener.chance,
+        uploads=federation.uploads,
         curve=_curve(listener.strengths, strength),
         trained_curve=_curve(listener.trained, strength),
-        at_levels=tuple(_at_level(each, strength) for each in own),
+        at_levels=tuple(_at_level(each, strength, federation.uploads, bound) for each in own),
         missed=tuple(name for name, found in listener.calibrated.items() if found.position is None),
         absent=listener.absent,
     )
@@ -51,10 +51,11 @@ def _curve(records: Mapping[Any, Sequence[Record]], strength: Strength | None) -
     )
 
 
-def _at_level(score: Scored, strength: Strength | None) -> AtLevel:
+def _at_level(score: Scored, strength: Strength | None, uploads: int, bound: Bound) -> AtLevel:
     share, low, high = _share(score.readings)
     found = score.listener.calibrated.get(score.level)
-    epsilon, bound = _epsilon(score.readings, score.listener.chance)
+    point, chance = score.listener.point, score.listener.chance
+    attack = score.readings[0].attack
     released = None if score.trainings[0].training is None else score.trainings[0].training.privacy.released()
     return AtLevel(
         level=score.level,
@@ -67,8 +68,9 @@ def _at_level(score: Scored, strength: Strength | None) -> AtLevel:
         trained=_share(score.trained) if score.trained else None,
         accuracies=tuple(accuracy_of(record) for record in score.trainings),
         rate=score.trainings[0].cell.federated.rate,
-        epsilon=epsilon,
-        ceiling=bound,
+        epsilon=None if attack is None else attack.privacy.epsilon,
+        ceiling=bound(score.defense, point, chance, 1),
+        ceiling_all=bound(score.defense, point, chance, uploads),
         released=None if released is None else released.epsilon,
         released_of=None if released is None or released.epsilon is None else f"{released.unit}, {released.adjacency}",
     )
@@ -87,13 +89,6 @@ def _share(records: Sequence[Record]) -> tuple[float, float, float]:
 def _ends(interval: tuple[float, float], strength: Strength) -> tuple[float, float]:
     low, high = (strength.value(min(1.0, max(0.0, each))) for each in interval)
     return low, high
-
-
-def _epsilon(records: Sequence[Record], chance: float) -> tuple[float | None, float | None]:
-    attack = records[0].attack
-    if attack is None or not attack.privacy.figures:
-        return None, None
-    return attack.privacy.epsilon, ceiling(attack.privacy.figures[0], chance)
 
 
 def family_name(defense: Entry, strength: Strength | None) -> str:

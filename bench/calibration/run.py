@@ -18,10 +18,10 @@ from bench.matrix.expand import FactsOf
 from bench.matrix.read import Matrix
 from bench.points import POINTS, Stage
 from bench.record.schema import Record
-from bench.record.tradeoff import LEVELS, PROVED, permitted
+from bench.record.tradeoff import LEVELS, PROVED, PROVED_ALL, permitted
 
-# (defense, interception point, κ) → the largest share that any attacker can name, by ε; None: no ε
-Bound = Callable[[Entry, str, float], float | None]
+# (defense, point, κ, readings of a client) → the largest share that any attacker can name, by ε; None: no ε
+Bound = Callable[[Entry, str, float, int], float | None]
 
 _BISECTIONS = 20
 
@@ -127,18 +127,20 @@ def calibrate(
             wanted_levels = levels(chance)
             found = calibrated(counts, chance, tuple(wanted_levels.values()), usual_slope(listener.strength))
             listener.calibrated = dict(zip(wanted_levels, found, strict=True))
-            if (proved := _proved(listener, bound)) is not None:
-                listener.calibrated[PROVED] = proved
+            for name, readings in ((PROVED, 1), (PROVED_ALL, federation.uploads)):
+                if (proved := _proved(listener, bound, readings)) is not None:
+                    listener.calibrated[name] = proved
     return done
 
 
-def _proved(listener: Listener, bound: Bound) -> Calibrated | None:
-    """Return the weakest strength at which ε proves L1, by bisection; None: ε proves L1 at no strength."""
+def _proved(listener: Listener, bound: Bound, readings: int) -> Calibrated | None:
+    """Return the weakest strength at which ε proves L1 for an attacker with `readings` of a client, by bisection; None:
+    ε proves L1 at no strength."""
     chance = listener.chance
     level = permitted(PROVED, chance)
 
     def proves(position: float) -> bool:
-        most = bound(at(listener.defense, position), listener.point, chance)
+        most = bound(at(listener.defense, position), listener.point, chance, readings)
         return most is not None and most <= level
 
     if not proves(1.0):

@@ -9,7 +9,7 @@ from bench.answer.context import RunContext
 from bench.calibration import later, score
 from bench.calibration import run as calibration
 from bench.calibration.measure import Federation, accuracy_of, federations
-from bench.calibration.result import family_name, row
+from bench.calibration.result import row
 from bench.ceilings.by_epsilon import ceiling
 from bench.cell import Entry, Federated
 from bench.contracts.base import ContractBroken, ContractSkipped
@@ -80,15 +80,7 @@ def run(
             undefended[where] = tuple(accuracy_of(record) for record in plain)
             declared = {entry.name: type(defense).strength for entry, defense in families}
             rows += [
-                row(
-                    federation.dataset,
-                    federation.model,
-                    listener,
-                    scores,
-                    declared[listener.defense.name],
-                    family_name(listener.defense, declared[listener.defense.name]),
-                )
-                for listener in listeners
+                row(federation, listener, scores, declared[listener.defense.name], bound) for listener in listeners
             ]
     return Tradeoff(
         code=last.provenance.bench.sha256,
@@ -126,14 +118,14 @@ def _setting(federated: Federated) -> Setting:
 
 
 def _bound(federation: Federation, setting: Setting, resolver: Resolver) -> calibration.Bound:
-    """Return the ceiling by ε for a single reading in the federation's first round."""
+    """Return the ceiling by ε for readings in the federation's first round."""
     row = federation.trainings[0]
     facts = resolver.data(row["dataset"].name, row["dataset"].params)
     sizes = [
         value.numel() for value in registry.of("models", row["model"]).build(facts.shape, facts.classes).parameters()
     ]
 
-    def bound(defense: Entry, where: str, chance: float) -> float | None:
+    def bound(defense: Entry, where: str, chance: float, readings: int) -> float | None:
         spent, _ = at_point(
             registry.of("defenses", defense),
             setting,
@@ -141,7 +133,7 @@ def _bound(federation: Federation, setting: Setting, resolver: Resolver) -> cali
             tensors=len(sizes),
             coordinates=sum(sizes),
             round_=0,
-            observations=1,
+            observations=readings,
         )
         return ceiling(spent, chance)
 

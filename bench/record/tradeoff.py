@@ -13,7 +13,8 @@ from bench.record.files import write_atomically
 
 FILE = "tradeoff.json"
 LEVELS = ("L1", "L2")  # levels of a board, the strictest first
-PROVED = "proved"  # the weakest strength at which ε proves L1
+PROVED = "proved"  # the weakest strength at which ε proves L1 for a single reading
+PROVED_ALL = "proved-all"  # the weakest strength at which ε proves L1 for all readings of a client in a training
 
 _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
@@ -39,7 +40,8 @@ class AtLevel:
 
     __pydantic_config__ = _STRICT
     level: str
-    """Name of the level; `proved`: ε proves L1; `half`: half of the examples are named; `point`: no strength."""
+    """Name of the level; `proved`, `proved-all`: ε proves L1 for one reading, for all readings of a client; `half`:
+    half of the examples are named; `point`: no strength."""
     most: float | None
     """Largest share of named examples that the level permits; None for a family without a strength."""
     value: float | None
@@ -62,6 +64,8 @@ class AtLevel:
     """ε of a reading for this listener; None: no ε is proved."""
     ceiling: float | None
     """Largest share that any attacker can name in one reading, by ε; None: no ε is proved."""
+    ceiling_all: float | None
+    """Largest share that any attacker with all readings of a client can name, by ε; None: no ε is proved."""
     released: float | None
     """Valid ε of the released models after the training; None: no ε is proved."""
     released_of: str | None
@@ -102,6 +106,8 @@ class Row:
     """The strength's parameter; None: a family without a strength."""
     chance: float | None
     """κ, the share which a blind guess names; None without figures."""
+    uploads: int
+    """Readings of a client in a whole training: its expected number of rounds, rounded up."""
     curve: tuple[Named, ...]
     """Shares of named examples among the tuning victims, from weak to strong."""
     at_levels: tuple[AtLevel, ...]
@@ -152,7 +158,8 @@ def federation(dataset: str, model: str) -> str:
 
 def permitted(level: str, chance: float) -> float:
     """Return the largest share of named examples at `level`, for a blind guess's share `chance`."""
-    return {"L1": chance + 0.05, PROVED: chance + 0.05, "L2": 0.20, "half": 0.5}[level]
+    strictest = chance + 0.05
+    return {"L1": strictest, PROVED: strictest, PROVED_ALL: strictest, "L2": 0.20, "half": 0.5}[level]
 
 
 def write(run: Path, result: Tradeoff) -> Path:
