@@ -1,10 +1,12 @@
 """Standings by accuracy at equal leakage: for a listener, the families that hide examples, the most accurate first."""
 
+import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from bench.errors import BenchError
-from bench.record.tradeoff import LEVELS, PROVED, AtLevel, Row, Tradeoff
+from bench.record.tradeoff import LEVELS, PROVED, AtLevel, Row, Tradeoff, federation
 
 # name on the command line → (interception point, meaning)
 LISTENERS = {
@@ -78,11 +80,53 @@ def reason(row: Row, level: str) -> str:
     return "no useful strength"
 
 
-def proof(tradeoff: Tradeoff, row: Row) -> str:
+def proof(tradeoff: Tradeoff, row: Row, level: str = PROVED) -> str:
     """Return the weakest strength at which ε proves L1 for a `row` of the trade-off, with the accuracy kept there, such
-    as `✓ 1.3, 94%`; a dash if no strength does."""
-    at = row.at(PROVED)
+    as `✓ 1.3, 94%`; a dash if no strength does.  `level` is `proved` or `proved-all`."""
+    at = row.at(level)
     return "–" if at is None else f"✓ {at.value:.3g}, {tradeoff.kept(row, at):.0%}"
+
+
+def ceilings(row: Row, at: AtLevel) -> str:
+    """Return the largest shares of named examples by ε for figures `at` of a `row`: with one reading of a client and
+    with all, such as `≤ 6.4%, ≤ 41%`; a dash without ε."""
+    if at.ceiling is None:
+        return "–"
+    every = "" if at.ceiling_all is None or row.uploads == 1 else f", ≤ {at.ceiling_all:.0%}"
+    return f"≤ {at.ceiling:.1%}{every}"
+
+
+def worst(at: AtLevel) -> float:
+    """Return the larger share of named examples among scoring victims: in the first round or at trained weights."""
+    return at.share if at.trained is None else max(at.share, at.trained[0])
+
+
+def area(tradeoff: Tradeoff, row: Row) -> float | None:
+    """Return the normalised area under the front of a `row`, in [0, 1]: the largest share of the undefended accuracy
+    that a measured strength keeps with at most x of the examples named, averaged over x from κ to 1.  None for a row
+    without trainings."""
+    if row.chance is None or not row.at_levels:
+        return None
+    points = sorted((max(worst(at), row.chance), min(1.0, tradeoff.kept(row, at))) for at in row.at_levels)
+    ends = [*(named for named, _ in points[1:]), 1.0]
+    total, best = 0.0, 0.0
+    for (named, kept), end in zip(points, ends, strict=True):
+        best = max(best, kept)
+        total += best * (end - named)
+    return total / (1 - row.chance)
+
+
+def capability(tradeoff: Tradeoff, row: Row) -> float | None:
+    """Return the largest Defense Capability Score of a `row` over its measured strengths, in [0, 1], with β = .5
+    (VFLAIR, Zou et al., ICLR 2024).  The attack's performance is the share of named examples, κ at best for a defense;
+    the main task's performance is the test accuracy.  None for a row without trainings."""
+    if row.chance is None or not row.at_levels:
+        return None
+    undefended = statistics.fmean(tradeoff.undefended[federation(row.dataset, row.model)])
+    distances = [
+        math.sqrt(((worst(at) - row.chance) ** 2 + (at.accuracy - undefended) ** 2) / 2) for at in row.at_levels
+    ]
+    return 1 / (1 + min(distances))
 
 
 def proofs(tradeoff: Tradeoff, standings: Iterable[Standing]) -> list[tuple[float, Row, AtLevel]]:

@@ -27,9 +27,16 @@ _LISTENERS = ("inside", "client", "server", "mean")
 )
 @click.option("--level", type=click.Choice(["L1", "L2"]), default="L1", show_default=True, help="Of recognition.")
 @click.option("--picture", type=common.PATH, help="Draw accuracy against named examples: .svg or .png.")
+@click.option("--html", type=common.PATH, help="Write a page with all listeners.")
 @common.json_flag
 def command(
-    runs: tuple[Path, ...], listener: str, loss: float | None, level: str, picture: Path | None, as_json: bool
+    runs: tuple[Path, ...],
+    listener: str,
+    loss: float | None,
+    level: str,
+    picture: Path | None,
+    html: Path | None,
+    as_json: bool,
 ) -> None:
     """Say which defense hides examples from LISTENER, at which strength, at what accuracy.
 
@@ -59,6 +66,12 @@ def command(
     if picture is not None:
         frontier.save(found, board.listener_of(listener), picture)
         click.echo(f"drawn: {picture}", err=as_json)
+    if html is not None:
+        from bench.leaderboard.forms import tradeoff_page
+        from bench.record.files import write_atomically
+
+        write_atomically(html, tradeoff_page.render(found).encode())
+        click.echo(f"written: {html}", err=as_json)
 
 
 def listeners(found: "Tradeoff") -> Iterator[str]:
@@ -83,7 +96,7 @@ def show(found: "Tradeoff", listener: str, level: str, loss: float | None = None
         click.echo(f"\n{dataset} · {model}: undefended accuracy {sum(undefended) / len(undefended):.1%}")
         chosen = ranked if loss is None else board.advised(ranked, level, loss)
         if chosen:
-            heads = ["rank", f"defense at {level}", "kept", "named, %", "later, %", "L1 proved at"]
+            heads = ["rank", f"defense at {level}", "kept", "named, %", "later, %", "any attacker", "L1 proved at"]
             common.print_table(heads, [_line(found, each, level) for each in chosen])
         else:
             click.echo(f"no family reaches {level} with a loss of at most {loss:g} points")
@@ -101,13 +114,14 @@ def _line(found: "Tradeoff", each: "Standing", level: str) -> tuple[str, ...]:
 
     at = each.at.get(level)
     if at is None:
-        return ("·", each.row.family, "–", board.reason(each.row, level), "", "")
+        return ("·", each.row.family, "–", board.reason(each.row, level), "", "", "")
     return (
         str(each.rank),
         board.setting(each.row, at),
         f"{each.kept[level]:.1%}",
         _interval(at.share, at.low, at.high),
         "–" if at.trained is None else _interval(*at.trained),
+        board.ceilings(each.row, at),
         board.proof(found, each.row),
     )
 

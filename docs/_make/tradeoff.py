@@ -1,11 +1,23 @@
 """README's opening and the page on accuracy at equal leakage, from the shipped trade-off."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from _make.markdown import HEAD, paragraph, table
 from bench.leaderboard.forms.numbers import NONE, epsilon
-from bench.leaderboard.tradeoff import LISTENERS, Standing, findings, proof, reason, rows_at, setting, standings
-from bench.record.tradeoff import LEVELS, AtLevel, Row, Tradeoff, federation, permitted
+from bench.leaderboard.tradeoff import (
+    LISTENERS,
+    Standing,
+    area,
+    capability,
+    ceilings,
+    findings,
+    proof,
+    reason,
+    rows_at,
+    setting,
+    standings,
+)
+from bench.record.tradeoff import LEVELS, PROVED_ALL, AtLevel, Named, Row, Tradeoff, federation, permitted
 
 SERVER = LISTENERS["server"][0]
 ROWS = 8
@@ -13,7 +25,8 @@ PICTURE = (
     '<a href="docs/pictures/tradeoff.svg"><img src="docs/pictures/tradeoff.svg" width="760" '
     'alt="Accuracy against named examples, at the server"></a>\n\n'
 )
-_HEADS = ["defense", "strength", "accuracy kept", "named", "named later", "any attacker", "L1 proved", "ε"]
+_HEADS = ["defense", "strength", "accuracy kept", "named", "named later", "any attacker", "L1 proved"]
+_HEADS += ["… for all readings", "ε", "area", "DCS"]
 
 
 def opening(tradeoff: Tradeoff) -> str:
@@ -23,13 +36,15 @@ def opening(tradeoff: Tradeoff) -> str:
     heads = ["defense", "accuracy kept", "named", "named later", "any attacker", "ε"]
     rows = [_short(each) for each in ranked[:ROWS]]
     chance = max(row.chance or 0.0 for row in rows_at(tradeoff, SERVER))
+    uploads = max(row.uploads for row in rows_at(tradeoff, SERVER))
     note = (
         f"{where[0].upper()}, {where[1]}, undefended accuracy {undefended:.0%}.  Each defense has the weakest strength "
         "at which an attacker at the server, who knows the defense, the label and all other examples, names at most "
         f"{permitted('L1', chance):.0%} of the examples (chance: {chance:.0%}), in the first round and *later*, "
-        "halfway through the training.  *Any attacker*: the largest share by ε of a single update.  ε: of the released "
-        "models.  Other listeners and levels: [accuracy at equal leakage](docs/results/tradeoff.md).  Reconstructions "
-        "at published strengths: [standard-v1](docs/results/standard-v1.md)."
+        "halfway through the training.  *Any attacker*: the largest share by ε, with one update of a client and with "
+        f"all {uploads}.  ε: of the released models.  Other listeners and levels: [accuracy at equal leakage]"
+        "(docs/results/tradeoff.md).  Reconstructions at published strengths: "
+        "[standard-v1](docs/results/standard-v1.md)."
     )
     return f"{PICTURE}{table(heads, rows)}\n{paragraph(note)}"
 
@@ -56,7 +71,7 @@ def page(tradeoff: Tradeoff) -> str:
             for level in LEVELS:
                 parts.append(f"\n{level}:\n\n{table(_HEADS, [_line(tradeoff, each, level) for each in ranked])}")
     parts.append("\n## Curves\n\nShare of named tuning examples by strength, from weak to strong.\n\n")
-    parts.append(table(["defense", "point", "strength: named"], [_curve(row) for row in tradeoff.rows]))
+    parts.append(table(["defense", "point", "strength: named", "later"], [_curve(row) for row in tradeoff.rows]))
     absent = [row for row in tradeoff.rows if row.absent is not None]
     if absent:
         parts.append("\n## Without figures\n\n")
@@ -71,7 +86,7 @@ def _short(each: Standing) -> list[str]:
     if at is not None:
         line = [f"`{setting(each.row, at)}`", f"{each.kept['L1']:.0%}", _interval(at.share, at.low, at.high)]
         line.append(NONE if at.trained is None else _interval(*at.trained))
-        line.append(NONE if at.ceiling is None else f"≤ {at.ceiling:.1%}")
+        line.append(ceilings(each.row, at))
         return [*line, NONE if at.released is None else f"{epsilon(at.released)}, {at.released_of}"]
     failed = each.row.at("L1")
     if failed is not None and failed.trained is not None:
@@ -82,17 +97,20 @@ def _short(each: Standing) -> list[str]:
 
 def _line(tradeoff: Tradeoff, each: Standing, level: str) -> list[str]:
     at = each.at.get(level)
+    numbers = [_number(area(tradeoff, each.row)), _number(capability(tradeoff, each.row))]
     if at is None:
-        return [f"`{each.row.family}`", reason(each.row, level), NONE, _best_share(each.row), *[NONE] * 4]
+        return [f"`{each.row.family}`", reason(each.row, level), NONE, _best_share(each.row), *[NONE] * 5, *numbers]
     return [
         f"`{setting(each.row, at)}`",
         _strength(at),
         f"{each.kept[level]:.1%}",
         _interval(at.share, at.low, at.high),
         NONE if at.trained is None else f"{_interval(*at.trained)}",
-        NONE if at.ceiling is None else f"≤ {at.ceiling:.1%}",
+        ceilings(each.row, at),
         proof(tradeoff, each.row),
+        proof(tradeoff, each.row, PROVED_ALL),
         NONE if at.released is None else f"{epsilon(at.released)} ({at.released_of})",
+        *numbers,
     ]
 
 
@@ -101,6 +119,10 @@ def _strength(at: AtLevel) -> str:
         return NONE
     low, high = at.interval or (at.value, at.value)
     return f"{at.value:.3g} [{low:.3g}–{high:.3g}]"
+
+
+def _number(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}"
 
 
 def _best_share(row: Row) -> str:
@@ -113,8 +135,11 @@ def _interval(share: float, low: float, high: float) -> str:
 
 
 def _curve(row: Row) -> list[str]:
-    steps = ", ".join(f"{'–' if n.value is None else f'{n.value:.3g}'}: {n.share:.1%}" for n in row.curve)
-    return [f"`{row.family}`", " ".join((row.point, *row.also)), steps]
+    return [f"`{row.family}`", " ".join((row.point, *row.also)), _steps(row.curve), _steps(row.trained_curve)]
+
+
+def _steps(curve: Iterable[Named]) -> str:
+    return ", ".join(f"{'–' if n.value is None else f'{n.value:.3g}'}: {n.share:.1%}" for n in curve)
 
 
 def _mean(values: Sequence[float]) -> float:

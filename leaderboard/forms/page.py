@@ -1,25 +1,21 @@
-"""Write board rows as a single HTML file that opens offline, with the board, reconstructions and charts.
+"""Write board rows as a single HTML file that opens offline, with the board, reconstructions and charts."""
 
-Untrusted text enters only through the template (`page.html`), which escapes it, and through JSON blocks that no script
-can leave. The page's security policy runs only its own scripts, by hash, and loads no file."""
-
-import gzip
-import hashlib
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from itertools import groupby
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
+from jinja2 import Environment
 from markupsafe import Markup, escape
 
 from bench.leaderboard.attackers import Cross
 from bench.leaderboard.board import THRESHOLDS_DB, Row
 from bench.leaderboard.flags import FAULTS, INCOMPLETE
+from bench.leaderboard.forms import offline
 from bench.leaderboard.forms.attackers import LEGEND as ATTACKERS_LEGEND
 from bench.leaderboard.forms.attackers import page_table
 from bench.leaderboard.forms.charts import charts, conditions, library
@@ -53,14 +49,13 @@ def render(
     - `standings`: a suite's standings, which come first; `strips`: defense → WebP image for these."""
     shown = [column for column in columns(rows) if "page" in column.forms]
     named = lines(rows)
-    source = _file("page.js") if rows else None
     names = [metric.label for metric in COMPARED]
-    page = _template().render(
+    return offline.render(
+        _templates(),
+        "page.html",
+        script="page.js" if rows else None,
         title=title,
         context=context,
-        policy=_policy([source] if source else []),
-        style=Markup(_file("page.css")),
-        source=source and Markup(source),
         lines=[(line, thumbnails.get((line.row.key, line.row.defense))) for line in named],
         columns=shown,
         groups=[(name, len(list(group))) for name, group in groupby(column.group for column in shown)],
@@ -77,21 +72,19 @@ def render(
         standings=_standings(standings, strips or {}),
         victims=(strips or {}).get(VICTIMS_NAME),
     )
-    return page.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair cannot be written
 
 
 def render_attackers(crosses: Sequence[tuple[str, Cross]], *, context: Sequence[str]) -> str:
     """Return the HTML page for full crosses of attacks, as (heading, cross), without scripts. `context` are lines below
     the title, such as runs, protocol and commit."""
-    page = _template("attackers.html").render(
+    return offline.render(
+        _templates(),
+        "attackers.html",
         title="Gradient leakage, board of attacks",
         context=context,
-        policy=_policy([]),
-        style=Markup(_file("page.css")),
         legend=ATTACKERS_LEGEND,
         tables=[page_table(heading, cross) for heading, cross in crosses],
     )
-    return page.encode("utf-8", "replace").decode("utf-8")
 
 
 def _titles(rows: Sequence[Row]) -> list[str]:
@@ -119,15 +112,12 @@ def _data(named: Sequence[Line]) -> dict[str, Any]:
         "pageRows": PAGE_ROWS,
     }
     datatables = files("itables").joinpath("html/dt_bundle.js").read_text("utf-8")
-    return {"datatables": _packed(datatables), "vega": _packed(library()), "data": shared}
+    return {"datatables": offline.packed(datatables), "vega": offline.packed(library()), "data": shared}
 
 
 @cache
-def _template(name: str = "page.html") -> Template:
-    environment = Environment(
-        loader=FunctionLoader(_file), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False}
+def _templates() -> Environment:
+    environment = offline.environment()
     environment.globals |= {"bad": (*INCOMPLETE, *FAULTS), "rates": _rates, "tap": _tap, "unscored": unscored}
     environment.filters |= {
         "share": share,
@@ -140,26 +130,7 @@ def _template(name: str = "page.html") -> Template:
         "image": lambda thumbnail: f"data:image/webp;base64,{b64encode(thumbnail.webp).decode()}",
         "strip": lambda webp: f"data:image/webp;base64,{b64encode(webp).decode()}",
     }
-    return environment.get_template(name)
-
-
-def _file(name: str) -> str:
-    return files("bench.leaderboard.forms").joinpath(name).read_text("utf-8")
-
-
-def _packed(source: str) -> str:
-    return b64encode(gzip.compress(source.encode(), mtime=0)).decode()
-
-
-def _policy(scripts: Iterable[str]) -> str:
-    """Return the page's content security policy, which browsers enforce. Allowed are the given `scripts` (by hash), the
-    page's style and inline images; no file is loaded."""
-    hashes = [f"'sha256-{b64encode(hashlib.sha256(own.encode()).digest()).decode()}'" for own in scripts]
-    allowed = " ".join([*hashes, "blob:"]) if hashes else "'none'"
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    return environment
 
 
 def _rates(row: Row) -> dict[str, str]:

@@ -1,0 +1,56 @@
+"""HTML pages as single files that open offline.
+
+Untrusted text enters only through templates, which escape it, and through JSON blocks that no script can leave. The
+security policy of a page runs only its own scripts, by hash, and loads no file."""
+
+import gzip
+import hashlib
+from base64 import b64encode
+from collections.abc import Iterable
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+
+def environment() -> Environment:
+    """Return a template environment for the files of this folder; autoescape is on, an undefined name is an error."""
+    made = Environment(
+        loader=FunctionLoader(_file), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    made.policies["json.dumps_kwargs"] = {"allow_nan": False}
+    return made
+
+
+def render(templates: Environment, name: str, *, script: str | None = None, **values: Any) -> str:
+    """Return the page of the template `name` with `values`, the shared style, and the file `script` as the page's own
+    script (None: a page without scripts)."""
+    source = None if script is None else _file(script)
+    page = templates.get_template(name).render(
+        policy=_policy([] if source is None else [source]),
+        style=Markup(_file("page.css")),
+        source=source and Markup(source),
+        **values,
+    )
+    return page.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair cannot be written
+
+
+def packed(source: str) -> str:
+    """Return a script as gzip in base64, for a JSON block of a page."""
+    return b64encode(gzip.compress(source.encode(), mtime=0)).decode()
+
+
+def _file(name: str) -> str:
+    return files("bench.leaderboard.forms").joinpath(name).read_text("utf-8")
+
+
+def _policy(scripts: Iterable[str]) -> str:
+    """Return the page's content security policy, which browsers enforce. Allowed are the given `scripts` (by hash), the
+    page's style and inline images; no file is loaded."""
+    hashes = [f"'sha256-{b64encode(hashlib.sha256(own.encode()).digest()).decode()}'" for own in scripts]
+    allowed = " ".join([*hashes, "blob:"]) if hashes else "'none'"
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )

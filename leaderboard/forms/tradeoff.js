@@ -1,0 +1,50 @@
+// The page's own script: it shows one listener at a time, and draws the listener's picture.
+
+const byId = (id) => document.getElementById(id);
+const read = (id) => JSON.parse(byId(id).textContent);
+const pictures = read("pictures");
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+// Vega: gzip in base64, a module once unpacked; it defines window.vegaEmbed.
+async function load(id) {
+  const packed = Uint8Array.from(atob(read(id)), (letter) => letter.charCodeAt(0));
+  const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const url = URL.createObjectURL(new Blob([await new Response(unpacked).text()], { type: "text/javascript" }));
+  try {
+    return await import(url);
+  } finally {
+    URL.revokeObjectURL(url);
+  }
+}
+
+async function show() {
+  const chosen = byId("listener").value;
+  for (const section of document.querySelectorAll("main > section")) {
+    section.hidden = section.dataset.listener !== chosen;
+    const place = section.querySelector(".picture");
+    place.replaceChildren();
+    if (section.hidden || !pictures[chosen]) continue;
+    const { title, ...spec } = pictures[chosen];
+    section.querySelector(".caption").textContent = title.text.join("; ");
+    spec.width = Math.min(spec.width, place.clientWidth - 4);
+    spec.autosize = { type: "fit", contains: "padding" };
+    const ink = getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
+    const words = { labelColor: ink, titleColor: ink };
+    // `ast`: expressions are interpreted, so the page's policy can refuse eval
+    await window.vegaEmbed(place, spec, {
+      actions: false,
+      renderer: "svg",
+      ast: true,
+      tooltip: { theme: dark.matches ? "dark" : "light" },
+      config: { background: "transparent", axis: words },
+    });
+  }
+}
+
+await load("vega");
+byId("choice").hidden = false;
+byId("choice").addEventListener("submit", (event) => event.preventDefault());
+byId("listener").addEventListener("change", show);
+dark.addEventListener("change", show);
+await show();
+document.documentElement.dataset.ready = "";

@@ -1,0 +1,90 @@
+"""The page of a trade-off: for each listener the picture of accuracy against named examples, and the table."""
+
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment
+
+from bench.errors import BenchError
+from bench.leaderboard.forms import frontier, offline
+from bench.leaderboard.forms.charts import library
+from bench.leaderboard.forms.numbers import NONE, epsilon
+from bench.leaderboard.tradeoff import LISTENERS, Standing, ceilings, findings, proof, reason, setting, standings
+from bench.record.tradeoff import LEVELS, PROVED_ALL, AtLevel, Tradeoff, federation
+
+HEADS = ("#", "defense", "accuracy kept", "named", "later", "any attacker", "L1 proved", "for all readings", "ε")
+
+
+def render(tradeoff: Tradeoff) -> str:
+    """Return the HTML page of a trade-off: a section for each listener with rows, and a switch between listeners.
+    Without a script all sections are shown, without pictures."""
+    sections = [_section(tradeoff, name) for name in LISTENERS if standings(tradeoff, LISTENERS[name][0])]
+    data = {each["name"]: each.pop("spec") for each in sections}
+    return offline.render(
+        _templates(),
+        "tradeoff.html",
+        script="tradeoff.js",
+        title="Accuracy at equal leakage",
+        context=[f"processor: {tradeoff.machine or 'unknown'}", f"code: {(tradeoff.code or 'unknown')[:12]}"],
+        heads=HEADS,
+        sections=sections,
+        data={"vega": offline.packed(library()), "pictures": data},
+    )
+
+
+@cache
+def _templates() -> Environment:
+    return offline.environment()
+
+
+def _section(tradeoff: Tradeoff, name: str) -> dict[str, Any]:
+    point, meaning = LISTENERS[name]
+    tables = [
+        {
+            "heading": f"{dataset}, {model}, {level}",
+            "undefended": f"{_mean(tradeoff.undefended[federation(dataset, model)]):.1%}",
+            "rows": [_row(tradeoff, each, level) for each in ranked],
+        }
+        for (dataset, model), ranked in standings(tradeoff, point).items()
+        for level in LEVELS
+    ]
+    try:
+        spec = frontier.specification(tradeoff, point)
+    except BenchError:  # no family with a training
+        spec = None
+    return {
+        "name": name,
+        "meaning": f"{meaning} ({point})",
+        "findings": findings(tradeoff, point),
+        "tables": tables,
+        "spec": spec,
+    }
+
+
+def _row(tradeoff: Tradeoff, each: Standing, level: str) -> list[str]:
+    at = each.at.get(level)
+    if at is None:
+        return ["·", each.row.family, reason(each.row, level), *[NONE] * (len(HEADS) - 3)]
+    return [
+        str(each.rank),
+        setting(each.row, at),
+        f"{each.kept[level]:.1%}",
+        _share(at.share, at.low, at.high),
+        NONE if at.trained is None else _share(*at.trained),
+        ceilings(each.row, at),
+        proof(tradeoff, each.row),
+        proof(tradeoff, each.row, PROVED_ALL),
+        _released(at),
+    ]
+
+
+def _share(share: float, low: float, high: float) -> str:
+    return f"{100 * share:.1f} [{100 * low:.1f}–{100 * high:.1f}] %"
+
+
+def _released(at: AtLevel) -> str:
+    return NONE if at.released is None else f"{epsilon(at.released)} ({at.released_of})"
+
+
+def _mean(values: tuple[float, ...]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,47 @@
+"""Promise: the page of a trade-off opens offline, shows one listener at a time, and repeats no stranger's markup."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+from tests.browser import browser, visit
+from tests.test_tradeoff import BOARD, at, row
+
+from bench.leaderboard.forms import tradeoff_page
+
+__all__ = ["browser"]  # the fixture
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_a_listener_is_chosen_and_a_point_tells_its_command(browser: Browser, tmp_path: Path, width: int) -> None:
+    file = tmp_path / "tradeoff.html"
+    file.write_text(tradeoff_page.render(BOARD), "utf-8")
+    with visit(browser, file, width=width) as seen:
+        seen.page.wait_for_selector("html[data-ready]")
+        shown = seen.page.locator("main > section:visible")
+        assert shown.get_attribute("data-listener") == "server"
+        assert shown.locator("svg").bounding_box()["width"] <= width  # type: ignore[index]
+        shown.locator("svg .mark-symbol path").first.hover(force=True)
+        told = seen.page.locator("#vg-tooltip-element")
+        seen.page.wait_for_selector("#vg-tooltip-element.visible")
+        assert "named in the first round" in told.inner_text()
+        seen.page.select_option("#listener", "mean")
+        assert shown.get_attribute("data-listener") == "mean"
+        assert "elsewhere" in shown.inner_text() and "useless" not in shown.inner_text()
+        assert not seen.outside and not seen.complaints
+
+
+def test_every_section_is_there_without_a_script() -> None:
+    text = tradeoff_page.render(BOARD)
+    assert [f'data-listener="{name}"' in text for name in ("inside", "client", "server", "mean")] == [
+        False,
+        *[True] * 3,
+    ]
+    assert "proved:clip=0.5,sigma=2" in text
+
+
+def test_names_of_strangers_are_text() -> None:
+    hostile = row("<script>alert(1)</script>", at("L1", 1.0, 0.9))
+    text = tradeoff_page.render(dataclasses.replace(BOARD, rows=(hostile,)))
+    assert "<script>alert" not in text and "&lt;script&gt;alert" in text
