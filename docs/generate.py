@@ -23,7 +23,7 @@ from bench.cell import AttackCell
 from bench.leaderboard.attack_ranks import attack_ranks
 from bench.leaderboard.attackers import crossed
 from bench.leaderboard.board import Row, board
-from bench.leaderboard.forms import frontier, page, poster
+from bench.leaderboard.forms import page, poster
 from bench.leaderboard.forms.strips import VICTIMS_NAME
 from bench.leaderboard.standings import Standing, standings
 from bench.matrix.suites import ATTACKS, VERSIONS
@@ -130,7 +130,7 @@ def in_git(of: Sources) -> dict[str, str]:
     if of.tradeoff is not None:
         made |= {
             "docs/results/tradeoff.md": tradeoff.page(of.tradeoff),
-            "docs/pictures/tradeoff.svg": frontier.svg(of.tradeoff, tradeoff.SERVER),
+            "docs/pictures/tradeoff.svg": tradeoff.picture(of.tradeoff),
         }
     linked = {*of.by_hand, *(Path(name).name for name in made if name.startswith("docs/results/"))}
     made["RESULTS.md"] = results.index(of.version, of.opening, _listed(of), linked)

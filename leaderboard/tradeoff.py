@@ -15,7 +15,6 @@ LISTENERS = {
     "server": ("type-0", "the update at the server"),
     "mean": ("aggregate", "the mean of the clients of a round"),
 }
-USEFUL = 0.5  # least share of the undefended accuracy that counts as reaching a level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +57,7 @@ def _ranked(tradeoff: Tradeoff, rows: Iterable[Row]) -> tuple[Standing, ...]:
         at, kept = {}, {}
         for level in LEVELS:
             for figures in (row.at(level), row.at(PROVED)):  # what ε proves for L1 holds for L2, too
-                if figures is not None and tradeoff.kept(row, figures) >= USEFUL and not figures.leaks_later:
+                if figures is not None and tradeoff.useful(row, figures) and not figures.leaks_later:
                     at[level], kept[level] = figures, tradeoff.kept(row, figures)
                     break
         found.append(Standing(row=row, rank=None, at=at, kept=kept))
@@ -132,8 +131,8 @@ def capability(tradeoff: Tradeoff, row: Row) -> float | None:
 def proofs(tradeoff: Tradeoff, standings: Iterable[Standing]) -> list[tuple[float, Row, AtLevel]]:
     """Return (accuracy kept, family, figures) of each of the `standings` in `tradeoff` for which ε proves L1 with a
     useful accuracy, the most accurate first."""
-    proved = [(tradeoff.kept(each.row, at), each.row, at) for each in standings if (at := each.row.at(PROVED))]
-    return sorted((each for each in proved if each[0] >= USEFUL), key=lambda each: -each[0])
+    proved = [(each.row, at) for each in standings if (at := each.row.at(PROVED)) and tradeoff.useful(each.row, at)]
+    return sorted(((tradeoff.kept(row, at), row, at) for row, at in proved), key=lambda each: -each[0])
 
 
 def strength(row: Row, at: AtLevel) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,17 @@ from bench.calibration.score import SCORED
 from bench.cli.main import cli
 from bench.errors import BenchError, RecordError
 from bench.leaderboard.forms import frontier
-from bench.leaderboard.tradeoff import Standing, advised, findings, listener_of, reason, setting, standings
+from bench.leaderboard.tradeoff import (
+    Standing,
+    advised,
+    area,
+    capability,
+    findings,
+    listener_of,
+    reason,
+    setting,
+    standings,
+)
 from bench.record.tradeoff import AtLevel, Named, Row, Tradeoff, joined, permitted, read, write
 from bench.registry import entries as registry
 
@@ -71,7 +82,13 @@ ROWS = (
     row("elsewhere", at("L1", 1.0, 0.95), point="aggregate", also=()),
     row("failed", absent="the attack cannot", chance=None),
 )
-BOARD = Tradeoff(code="abc", machine="a processor", undefended={"mnist · mlp": (0.95, 0.97)}, rows=ROWS)
+BOARD = Tradeoff(
+    code="abc",
+    machine="a processor",
+    undefended={"mnist · mlp": (0.95, 0.97)},
+    commonest={"mnist · mlp": 0.1},
+    rows=ROWS,
+)
 
 
 def ranked(point: str = "type-0") -> tuple[Standing, ...]:
@@ -85,6 +102,24 @@ def test_rank_is_by_accuracy_at_the_strictest_level_first() -> None:
     assert order[:4] == [(1, "accurate"), (2, "proved(clip=0.5)"), (3, "fixed"), (4, "useless")]
     assert order[4] == (None, "leaking")
     assert set(ranked()[3].at) == {"L2"}, "at L1 less than half of the undefended accuracy is left"
+
+
+def test_a_constant_guess_is_no_useful_accuracy() -> None:
+    """84 % undefended, 75 % for the most frequent class: 79 % lose more than half of the gain."""
+    rows = (row("constant", at("L1", 1.0, 0.79)), row("learns", at("L1", 1.0, 0.80)))
+    board = dataclasses.replace(BOARD, rows=rows, undefended={"mnist · mlp": (0.84,)}, commonest={"mnist · mlp": 0.75})
+    ((_, found),) = standings(board, "type-0").items()
+    assert [(each.row.family, each.rank) for each in found] == [("learns", 1), ("constant", None)]
+
+
+def test_area_and_capability_follow_their_definitions() -> None:
+    """Front: 94 of 96 % with 2 % named at most; the attack is 1 % above chance and the accuracy 2 points below."""
+    one = row("one", at("L1", 0.1, 0.94, share=0.02))
+    assert area(BOARD, one) == pytest.approx(0.94 / 0.96 * 0.98 / 0.99)
+    assert capability(BOARD, one) == pytest.approx(1 / (1 + math.sqrt((0.01**2 + 0.02**2) / 2)))
+    two = row("two", at("L1", 0.1, 0.48, share=0.02), at("half", 0.01, 0.96, share=0.5))
+    assert area(BOARD, two) == pytest.approx((0.5 * 0.48 + 1.0 * 0.5) / 0.99)
+    assert area(BOARD, row("none")) is None and capability(BOARD, row("none")) is None
 
 
 def test_a_listener_sees_families_that_change_its_reading() -> None:
@@ -156,7 +191,8 @@ def test_a_trade_off_survives_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", ["{}", "not json", '{"code": null, "machine": null, "undefended": {}, "rows": [], "x": 1}']
+    "damage",
+    ["{}", "not json", '{"code": null, "machine": null, "undefended": {}, "commonest": {}, "rows": [], "x": 1}'],
 )
 def test_other_content_is_refused_in_one_line(tmp_path: Path, damage: str) -> None:
     (tmp_path / "tradeoff.json").write_text(damage)

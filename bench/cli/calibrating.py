@@ -5,6 +5,8 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from bench.answer.context import RunContext
 from bench.calibration import later, score
 from bench.calibration import run as calibration
@@ -14,6 +16,7 @@ from bench.ceilings.by_epsilon import ceiling
 from bench.cell import Entry, Federated
 from bench.contracts.base import ContractBroken, ContractSkipped
 from bench.contracts.strength import strength
+from bench.datasets.loading import load
 from bench.defenses.base import Defense, Setting
 from bench.errors import BenchError
 from bench.federated.privacy import at_point
@@ -58,6 +61,7 @@ def run(
     workers = jobs or default_jobs(context.device)
     rows: list[Row] = []
     undefended: dict[str, tuple[float, ...]] = {}
+    commonest: dict[str, float] = {}
     with locked(out), closing(ProcessPool(context, jobs=workers, plugins=plugins)) as pool:
         execute = partial(_execute, resolver=resolver, context=context, pool=pool, say=say)
         for federation in federations(matrix):
@@ -77,6 +81,7 @@ def run(
             scores = score.scored(matrix, federation, strengths, resolver.data, execute)
             plain = score.undefended(matrix, federation, resolver.data, execute)
             last = plain[0]
+            commonest[where] = _commonest(federation, data_dir)
             undefended[where] = tuple(accuracy_of(record) for record in plain)
             declared = {entry.name: type(defense).strength for entry, defense in families}
             rows += [
@@ -86,6 +91,7 @@ def run(
         code=last.provenance.bench.sha256,
         machine=None if last.environment is None else last.environment.device_name,
         undefended=undefended,
+        commonest=commonest,
         rows=tuple(rows),
     )
 
@@ -138,6 +144,12 @@ def _bound(federation: Federation, setting: Setting, resolver: Resolver) -> cali
         return ceiling(spent, chance)
 
     return bound
+
+
+def _commonest(federation: Federation, data_dir: Path | None) -> float:
+    dataset = federation.trainings[0]["dataset"]
+    data = load(registry.of("datasets", dataset), dataset.name, data_dir)
+    return float(np.bincount(data.test.labels).max() / len(data.test))
 
 
 def _stages(defense: Defense, setting: Setting) -> tuple[Stage, ...]:

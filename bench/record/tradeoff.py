@@ -15,6 +15,7 @@ FILE = "tradeoff.json"
 LEVELS = ("L1", "L2")  # levels of a board, the strictest first
 PROVED = "proved"  # the weakest strength at which ε proves L1 for a single reading
 PROVED_ALL = "proved-all"  # the weakest strength at which ε proves L1 for all readings of a client in a training
+USEFUL = 0.5  # least share of the undefended gain over a constant guess at which a level counts as reached
 
 _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
@@ -140,12 +141,21 @@ class Tradeoff:
     """Processor of the machine; None: unknown."""
     undefended: dict[str, tuple[float, ...]]
     """Data set and model → undefended test accuracies, per seed."""
+    commonest: dict[str, float]
+    """Data set and model → share of the most frequent class among the test examples: accuracy of a constant guess."""
     rows: tuple[Row, ...]
     """Families, each for every listener whose reading it changes."""
 
     def kept(self, row: Row, at: AtLevel) -> float:
         """Return the share of the undefended accuracy that remains, for figures `at` of a family's `row`."""
         return at.accuracy / statistics.fmean(self.undefended[federation(row.dataset, row.model)])
+
+    def useful(self, row: Row, at: AtLevel) -> bool:
+        """Return whether figures `at` of a family's `row` keep at least half of the undefended gain in accuracy over a
+        constant guess."""
+        key = federation(row.dataset, row.model)
+        constant = self.commonest[key]
+        return at.accuracy - constant >= USEFUL * (statistics.fmean(self.undefended[key]) - constant)
 
 
 _TRADEOFF = TypeAdapter(Tradeoff)
@@ -186,5 +196,10 @@ def joined(results: Iterable[Tradeoff]) -> Tradeoff:
     federation and point."""
     first, *others = results
     rows = {(row.dataset, row.model, row.point, row.family): row for each in (first, *others) for row in each.rows}
-    undefended = {key: value for each in (first, *others) for key, value in each.undefended.items()}
-    return Tradeoff(code=first.code, machine=first.machine, undefended=undefended, rows=tuple(rows.values()))
+    return Tradeoff(
+        code=first.code,
+        machine=first.machine,
+        undefended={key: value for each in (first, *others) for key, value in each.undefended.items()},
+        commonest={key: value for each in (first, *others) for key, value in each.commonest.items()},
+        rows=tuple(rows.values()),
+    )

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from _make.markdown import HEAD, paragraph, table
+from bench.leaderboard.forms import frontier
 from bench.leaderboard.forms.numbers import NONE, epsilon
 from bench.leaderboard.tradeoff import (
     LISTENERS,
@@ -27,6 +28,11 @@ PICTURE = (
 )
 _HEADS = ["defense", "strength", "accuracy kept", "named", "named later", "any attacker", "L1 proved"]
 _HEADS += ["… for all readings", "ε", "area", "DCS"]
+
+
+def picture(tradeoff: Tradeoff) -> str:
+    """README's picture as SVG: the server's board of the first federation."""
+    return frontier.svg(tradeoff, SERVER, next(iter(standings(tradeoff, SERVER))))
 
 
 def opening(tradeoff: Tradeoff) -> str:

@@ -1,5 +1,8 @@
 """The picture of a trade-off: accuracy kept against named examples, a line per family from weak to strong."""
 
+import math
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +11,11 @@ import altair as alt
 from bench.errors import BenchError
 from bench.leaderboard.forms.charts import chart_to_svg, svg_to_png
 from bench.leaderboard.forms.numbers import epsilon
-from bench.leaderboard.tradeoff import ceilings, proofs, rows_at, setting, standings, worst
+from bench.leaderboard.tradeoff import Standing, ceilings, proofs, setting, standings, worst
 from bench.record.files import write_atomically
-from bench.record.tradeoff import PROVED, Tradeoff, permitted
+from bench.record.tradeoff import PROVED, Tradeoff, federation, permitted
+
+Federation = tuple[str, str]  # (data set, model)
 
 _COLOURS = ("#0f766e", "#c2410c", "#1d4ed8", "#a21caf", "#a16207")  # of the first families; other families are grey
 _GREY = "#9ca3af"
@@ -42,25 +47,37 @@ def save(tradeoff: Tradeoff, point: str, path: Path) -> None:
     write_atomically(path, text.encode() if path.suffix == ".svg" else svg_to_png(text, scale=2))
 
 
-def svg(tradeoff: Tradeoff, point: str) -> str:
-    """Return the picture for the listener at `point` as SVG; raises `BenchError` if there is nothing to draw."""
-    return chart_to_svg(specification(tradeoff, point))
-
-
-def specification(tradeoff: Tradeoff, point: str) -> dict[str, Any]:
-    """Return the picture for the listener at `point` as a Vega-Lite specification with data; raises `BenchError` if
-    there is nothing to draw."""
-    points = _points(tradeoff, point)
-    if not points:
+def svg(tradeoff: Tradeoff, point: str, where: Federation | None = None) -> str:
+    """Return the picture for the listener at `point` as SVG: of the federation `where`, given as (data set, model), or
+    of all federations, one below the other (None).  Raises `BenchError` if there is nothing to draw."""
+    drawn = [specification(tradeoff, point, each) for each in standings(tradeoff, point) if where in (None, each)]
+    specs = [each for each in drawn if each is not None]
+    if not specs:
         raise BenchError(f"no family has a training at {point}: there is nothing to draw")
-    spec: dict[str, Any] = _chart(tradeoff, point, points).to_dict()
+    return chart_to_svg(specs[0] if len(specs) == 1 else _stacked(specs))
+
+
+def specification(tradeoff: Tradeoff, point: str, where: Federation) -> dict[str, Any] | None:
+    """Return the picture for the listener at `point` in the federation `where`, given as (data set, model), as a
+    Vega-Lite specification with data; None if no family has a training."""
+    ranked = standings(tradeoff, point)[where]
+    points = _points(tradeoff, ranked)
+    if not points:
+        return None
+    spec: dict[str, Any] = _chart(tradeoff, point, ranked, points).to_dict()
     return spec
 
 
-def _points(tradeoff: Tradeoff, point: str) -> list[dict[str, Any]]:
-    named = _coloured(tradeoff, point)
+def _stacked(specs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the specifications one below the other; configuration and schema are those of the first."""
+    shared = {key: specs[0][key] for key in ("config", "$schema")}
+    return {**shared, "vconcat": [{key: each[key] for key in each if key not in shared} for each in specs]}
+
+
+def _points(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> list[dict[str, Any]]:
+    colours = {each.row.family: colour for each, colour in zip(ranked, _COLOURS, strict=False)}
     points = []
-    for row in rows_at(tradeoff, point):
+    for row in (each.row for each in ranked):
         order = sorted(row.at_levels, key=lambda at: -(at.most or 0.0))  # from weak to strong
         for number, at in enumerate(order):
             points.append(
@@ -71,7 +88,7 @@ def _points(tradeoff: Tradeoff, point: str) -> list[dict[str, Any]]:
                     "named": max(_LEAST, worst(at)),
                     "kept": 100 * tradeoff.kept(row, at),
                     "proved": at.proved,
-                    "colour": named.get(row.family, _GREY),
+                    "colour": colours.get(row.family, _GREY),
                     "text": f"{at.value:.2g}" if at.value is not None and at.level in _LABELLED else "",
                     "setting": setting(row, at),
                     "first": _percent(at.share),
@@ -88,13 +105,11 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f}%"
 
 
-def _coloured(tradeoff: Tradeoff, point: str) -> dict[str, str]:
-    ranked = [each for group in standings(tradeoff, point).values() for each in group]
-    return {each.row.family: colour for each, colour in zip(ranked, _COLOURS, strict=False)}
-
-
-def _chart(tradeoff: Tradeoff, point: str, points: list[dict[str, Any]]) -> Any:
-    chance = max(row.chance or 0.0 for row in rows_at(tradeoff, point))
+def _chart(tradeoff: Tradeoff, point: str, ranked: Sequence[Standing], points: list[dict[str, Any]]) -> Any:
+    chance = max(each.row.chance or 0.0 for each in ranked)
+    one = ranked[0].row
+    key = federation(one.dataset, one.model)
+    constant = 100 * tradeoff.commonest[key] / statistics.fmean(tradeoff.undefended[key])
     level = permitted("L1", chance)
     x = alt.X(
         "named:Q",
@@ -102,7 +117,11 @@ def _chart(tradeoff: Tradeoff, point: str, points: list[dict[str, Any]]) -> Any:
         axis=alt.Axis(format=".1~%", values=[1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01]),
         title="examples that an informed attacker names, in the first round or later (right is private)",
     )
-    y = alt.Y("kept:Q", scale=alt.Scale(domain=[50, 102]), title="accuracy kept, % of undefended")
+    y = alt.Y(
+        "kept:Q",
+        scale=alt.Scale(domain=[max(50.0, math.floor(constant)), 102 if constant < 50 else 101], clamp=True),
+        title="accuracy kept, % of undefended",
+    )
     colour = alt.Color("colour:N", scale=None)
     base = alt.Chart(_data(points))
     area = (
@@ -125,7 +144,7 @@ def _chart(tradeoff: Tradeoff, point: str, points: list[dict[str, Any]]) -> Any:
     )
     return (
         (area + rule + lines + values + names + open_ + full)  # points above texts: they have tooltips
-        .properties(width=_WIDTH, height=_HEIGHT, title={"text": _title(tradeoff, point), "anchor": "start"})
+        .properties(width=_WIDTH, height=_HEIGHT, title={"text": _title(tradeoff, point, ranked), "anchor": "start"})
         .configure_view(stroke=None)
         .configure_axis(gridOpacity=0.4, labelFontSize=12, titleFontSize=13)
     )
@@ -135,9 +154,10 @@ def _data(values: list[dict[str, Any]]) -> Any:
     return alt.Data(values=values)  # type: ignore[no-untyped-call]
 
 
-def _title(tradeoff: Tradeoff, point: str) -> list[str]:
-    ranked = [each for group in standings(tradeoff, point).values() for each in group]
+def _title(tradeoff: Tradeoff, point: str, ranked: Sequence[Standing]) -> list[str]:
     hidden = [each for each in ranked if "L1" in each.at]
     proved = len(proofs(tradeoff, ranked))
+    one = ranked[0].row
     first = f"{_PLACES[point]}, {len(hidden)} of {len(ranked)} families hide examples with a useful accuracy"
-    return [first, f"right of the dashed line: L1, chance + 5 points; filled: proved by ε ({proved} families)"]
+    second = f"right of the dashed line: L1, chance + 5 points; filled: proved by ε ({proved} families)"
+    return [f"{first} ({one.dataset}, {one.model})", second]

@@ -19,24 +19,23 @@ async function load(id) {
 
 async function show() {
   const chosen = byId("listener").value;
-  for (const section of document.querySelectorAll("main > section")) {
-    section.hidden = section.dataset.listener !== chosen;
-    const place = section.querySelector(".picture");
-    place.replaceChildren();
-    if (section.hidden || !pictures[chosen]) continue;
-    const { title, ...spec } = pictures[chosen];
-    section.querySelector(".caption").textContent = title.text.join("; ");
+  for (const section of document.querySelectorAll("main > section")) section.hidden = section.dataset.listener !== chosen;
+  const ink = getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
+  for (const figure of document.querySelectorAll("main > section:not([hidden]) figure")) {
+    const picture = pictures[figure.dataset.picture];
+    if (!picture) continue;
+    const { title, ...spec } = picture;
+    const place = figure.querySelector("div");
+    figure.querySelector("figcaption").textContent = title.text.join("; ");
     spec.width = Math.min(spec.width, place.clientWidth - 4);
     spec.autosize = { type: "fit", contains: "padding" };
-    const ink = getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
-    const words = { labelColor: ink, titleColor: ink };
     // `ast`: expressions are interpreted, so the page's policy can refuse eval
     await window.vegaEmbed(place, spec, {
       actions: false,
       renderer: "svg",
       ast: true,
       tooltip: { theme: dark.matches ? "dark" : "light" },
-      config: { background: "transparent", axis: words },
+      config: { background: "transparent", axis: { labelColor: ink, titleColor: ink } },
     });
   }
 }

@@ -5,7 +5,6 @@ from typing import Any
 
 from jinja2 import Environment
 
-from bench.errors import BenchError
 from bench.leaderboard.forms import frontier, offline
 from bench.leaderboard.forms.charts import library
 from bench.leaderboard.forms.numbers import NONE, epsilon
@@ -19,7 +18,7 @@ def render(tradeoff: Tradeoff) -> str:
     """Return the HTML page of a trade-off: a section for each listener with rows, and a switch between listeners.
     Without a script all sections are shown, without pictures."""
     sections = [_section(tradeoff, name) for name in LISTENERS if standings(tradeoff, LISTENERS[name][0])]
-    data = {each["name"]: each.pop("spec") for each in sections}
+    data = {table["id"]: table.pop("spec") for each in sections for table in each["tables"]}
     return offline.render(
         _templates(),
         "tradeoff.html",
@@ -41,24 +40,15 @@ def _section(tradeoff: Tradeoff, name: str) -> dict[str, Any]:
     point, meaning = LISTENERS[name]
     tables = [
         {
-            "heading": f"{dataset}, {model}, {level}",
-            "undefended": f"{_mean(tradeoff.undefended[federation(dataset, model)]):.1%}",
-            "rows": [_row(tradeoff, each, level) for each in ranked],
+            "id": f"{name}-{number}",
+            "heading": f"{where[0]}, {where[1]}",
+            "undefended": f"{_mean(tradeoff.undefended[federation(*where)]):.1%}",
+            "levels": {level: [_row(tradeoff, each, level) for each in ranked] for level in LEVELS},
+            "spec": frontier.specification(tradeoff, point, where),
         }
-        for (dataset, model), ranked in standings(tradeoff, point).items()
-        for level in LEVELS
+        for number, (where, ranked) in enumerate(standings(tradeoff, point).items())
     ]
-    try:
-        spec = frontier.specification(tradeoff, point)
-    except BenchError:  # no family with a training
-        spec = None
-    return {
-        "name": name,
-        "meaning": f"{meaning} ({point})",
-        "findings": findings(tradeoff, point),
-        "tables": tables,
-        "spec": spec,
-    }
+    return {"name": name, "meaning": f"{meaning} ({point})", "findings": findings(tradeoff, point), "tables": tables}
 
 
 def _row(tradeoff: Tradeoff, each: Standing, level: str) -> list[str]:
