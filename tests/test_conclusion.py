@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from tests.records import attack_cell, attack_record, readings_of
@@ -9,13 +10,22 @@ from tests.records import attack_cell, attack_record, readings_of
 from bench.cell import Grants
 from bench.cli.conclusion import Ending, conclude
 from bench.record.request import Request
-from bench.record.schema import Record
+from bench.record.schema import Distortion, Record
+from bench.scoring.reading import SNR_CAP_DB
 
 
-def record(leaked: bool, *, dataset: str = "digits", grants: Grants | None = None) -> Record:
-    cell = attack_cell(grants=grants or Grants())
+def record(
+    leaked: bool,
+    *,
+    dataset: str = "digits",
+    grants: Grants | None = None,
+    snr_db: float | None = None,
+    **cell_fields: Any,
+) -> Record:
+    cell = attack_cell(grants=grants or Grants(), **cell_fields)
     cell = cell.model_copy(update={"dataset": cell.dataset.model_copy(update={"name": dataset})})
-    return attack_record(cell=cell, readings=readings_of([[leaked]]))
+    distortion = Distortion(snr_db_least=snr_db)
+    return attack_record(cell=cell, readings=readings_of([[leaked]]), result={"distortion": distortion})
 
 
 def said(*records: Record) -> list[str]:
@@ -28,12 +38,21 @@ def said(*records: Record) -> list[str]:
 
 def test_conditions_that_differ_in_a_grant_have_two_names() -> None:
     lines = said(record(True), record(False, grants=Grants(labels=True)))
-    assert "what leaks   digits: 100 % none" in lines
+    assert "what leaks   digits: none: 100 % inside the client" in lines
     # a lower bound has no upper end
-    assert "digits · granted the true labels: ≥ 0 % none" in lines
+    assert "digits · granted the true labels: none: ≥ 0 % inside the client" in lines
 
 
 def test_conditions_of_two_data_sets_have_these_names_alone() -> None:
     lines = said(record(True), record(True, dataset="mnist"))
-    assert "what leaks   digits: 100 % none" in lines
-    assert "mnist: 100 % none" in lines
+    assert "what leaks   digits: none: 100 % inside the client" in lines
+    assert "mnist: none: 100 % inside the client" in lines
+
+
+def test_each_listener_has_its_figure_and_a_defense_without_effect_is_told() -> None:
+    """No figure without its listener: the defense acts on the update, not inside the client."""
+    at = {"type-2": (True, SNR_CAP_DB), "type-1": (False, 3.0), "type-0": (False, 3.0)}
+    records = [record(leaked, point=point, snr_db=snr, defense="prune") for point, (leaked, snr) in at.items()]
+    line = next(each for each in said(*records) if each.startswith("what leaks"))
+    assert line.startswith("what leaks   digits: prune: 100 %, without effect, inside the client, ")
+    assert line.endswith("of the client's update and at the server")

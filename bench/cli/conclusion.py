@@ -1,8 +1,9 @@
 """Print a run's first lines (the cells to run) and last lines (tables, failures, leakage, evidence, next steps)."""
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -11,12 +12,13 @@ from rich.text import Text
 from bench.cli.watching import say
 from bench.cli.words import estimate
 from bench.kinds.known import KINDS
-from bench.leaderboard.conditions import Condition, by_condition, without_evidence
+from bench.leaderboard.conditions import Condition, by_condition, ordered, without_evidence
 from bench.leaderboard.forms import attackers as attackers_form
 from bench.leaderboard.forms import standings, terminal
 from bench.leaderboard.forms.numbers import rate, share
 from bench.leaderboard.knowledge import knowledge
 from bench.leaderboard.trainings import trainings
+from bench.leaderboard.worst import WorstCase
 from bench.matrix.published import PublishedFigures
 from bench.record.names import distinct
 from bench.record.request import Request
@@ -40,6 +42,12 @@ _LEGEND = (
     "it leaves, type-0 the same at the server.  ≥: some attacks failed, or none knew the defense: the true "
     "figure may be higher."
 )
+_LISTENERS = {  # interception point → listener
+    "type-2": "inside the client",
+    "type-1": "of the client's update",
+    "type-0": "at the server",
+    "aggregate": "of the mean",
+}
 _SUMMARISED = 2  # conditions with their leakage described in words
 _INDENT = 13  # columns
 _BOLD = ("what leaks", "defense", "attack")  # headings of the first line of a summary
@@ -180,21 +188,34 @@ def _say_lines(console: Console, lines: Iterable[tuple[str, str]]) -> None:
 
 
 def _leaks(conditions: Sequence[Condition]) -> Iterator[str]:
-    """Yield a line for each of the first conditions: the defenses grouped by their highest success rate over points."""
+    """Yield a line for each of the first conditions: defenses grouped by their success rates, with listeners."""
     for condition, title in zip(conditions[:_SUMMARISED], _titles(conditions), strict=False):
-        most: dict[str, list[str]] = {}
+        alike: dict[str, list[str]] = {}
         names = distinct(condition.rows)
         for defense, row in condition.rows.items():
-            if (worst := max(row.values(), key=lambda at: at.asr if at.asr is not None else -1.0)).asr is None:
-                continue
-            figure = rate(worst.asr, lower_bound=worst.lower_bound)
-            if worst.asr == 0 and worst.interval and not worst.lower_bound:
-                figure += f" (at most {share(worst.interval[1])})"
-            most.setdefault(figure, []).append(names[defense])
-        text = "; ".join(f"{figure} {', '.join(defenses)}" for figure, defenses in most.items())
+            figures = {point: row[point] for point in ordered(row) if row[point].asr is not None}
+            if figures:
+                alike.setdefault(_by_listener(figures), []).append(names[defense])
+        text = "; ".join(f"{', '.join(defenses)}: {figures}" for figures, defenses in alike.items())
         yield f"{title}: {text or 'nothing was attacked'}"
     if len(conditions) > _SUMMARISED:
         yield f"and {len(conditions) - _SUMMARISED} more conditions, above"
+
+
+def _by_listener(figures: Mapping[str, WorstCase]) -> str:
+    """Return the highest success rate at each interception point in words; neighbours with equal rates are joined."""
+    acts = not all(worst.unchanged for worst in figures.values())
+    parts = []
+    for text, points in groupby(figures, key=lambda point: _rate(figures[point], acts)):
+        parts.append(f"{text} {' and '.join(_LISTENERS.get(point, point) for point in points)}")
+    return ", ".join(parts)
+
+
+def _rate(worst: WorstCase, acts: bool) -> str:
+    figure = rate(worst.asr, lower_bound=worst.lower_bound)
+    if worst.asr == 0 and worst.interval and not worst.lower_bound:
+        figure += f" (at most {share(worst.interval[1])})"
+    return f"{figure}, without effect," if acts and worst.unchanged else figure
 
 
 def _titles(conditions: Sequence[Condition]) -> Iterator[str]:
