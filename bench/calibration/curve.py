@@ -6,7 +6,7 @@ The curve is the bound of a Gaussian mechanism (Balle, Cherubin & Hayes 2022) in
 
 p(t) = Φ(Φ⁻¹(κ) + exp(-slope · (t - middle))),  slope > 0
 
-All strengths tried so far enter the fit. A verdict per strength (pass or fail) would wander: 512 readings near a level
+All measured strengths enter the fit. A verdict per strength (pass or fail) would wander: 512 readings near a level
 have a standard deviation of 1 to 2 points. Two strengths alone do not tell the slope, so the logarithm of the slope has
 a normal prior around the slope of additive noise."""
 
@@ -31,7 +31,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class Counts:
     """The readings named at one strength."""
 
     position: float
@@ -70,14 +70,14 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibrated:
+class LevelStrength:
     """The weakest strength that meets a level."""
 
     level: float
     """Largest permitted share of named examples."""
     position: float | None
     """Position where the curve's one-sided 95 % upper band meets the level; None: no position in the range does, or no
-    strength was tried at which the share meets the level."""
+    strength was measured at which the share meets the level."""
     fitted: float
     """Position where the fitted curve meets the level, possibly outside [0, 1]."""
     interval: tuple[float, float]
@@ -90,15 +90,15 @@ def usual_slope(strength: Strength) -> float:
     return abs(math.log(strength.scaled(strength.strong) / strength.scaled(strength.weak))) / math.sqrt(2)
 
 
-def fitted(tried: Sequence[Tried], chance: float, usual: float) -> Curve:
+def fitted(counts: Sequence[Counts], chance: float, usual: float) -> Curve:
     """Return the likeliest curve for binomial counts at each strength.  `chance` is κ, `usual` the prior's slope."""
-    hits, readings = _counts(tried)
-    return _fit(_positions(tried), hits.sum(0)[None], readings.sum(0)[None], chance, usual)[0]
+    hits, readings = _counts(counts)
+    return _fit(_positions(counts), hits.sum(0)[None], readings.sum(0)[None], chance, usual)[0]
 
 
 def calibrated(
-    tried: Sequence[Tried], chance: float, levels: Sequence[float], usual: float, seed: int = 0
-) -> tuple[Calibrated, ...]:
+    counts: Sequence[Counts], chance: float, levels: Sequence[float], usual: float, seed: int = 0
+) -> tuple[LevelStrength, ...]:
     """Return for each of `levels` the weakest position in [0, 1] whose upper band is at most the level.
 
     The band is the 95 % quantile, position by position, of curves fitted to resampled weight seeds (the clusters).  Its
@@ -107,34 +107,38 @@ def calibrated(
     for level in levels:
         if not chance < level < 1:
             raise ValueError(f"a level must lie between chance ({chance:.3g}) and 1, got {level:.3g}")
-    if len({each.readings for each in tried}) != 1:
+    if len({each.readings for each in counts}) != 1:
         raise ValueError("each strength needs the same weight seeds and readings")
-    best, curves = fitted(tried, chance, usual), _resampled(tried, chance, usual, seed)
-    least = min(each.share for each in tried)
+    best, curves = fitted(counts, chance, usual), _resampled(counts, chance, usual, seed)
+    least = min(each.share for each in counts)
     found = []
     for level in levels:
         low, high = np.quantile([curve.position(level) for curve in curves], (1 - _BAND, _BAND), method="nearest")
         # The share falls with the position, so the 95 % quantile of curves meets the level where that of positions is.
         position = None if high > 1 or least > level else max(0.0, float(high))
         found.append(
-            Calibrated(level=level, position=position, fitted=best.position(level), interval=(float(low), float(high)))
+            LevelStrength(
+                level=level, position=position, fitted=best.position(level), interval=(float(low), float(high))
+            )
         )
     return tuple(found)
 
 
-def _resampled(tried: Sequence[Tried], chance: float, usual: float, seed: int) -> list[Curve]:
-    hits, readings = _counts(tried)
+def _resampled(counts: Sequence[Counts], chance: float, usual: float, seed: int) -> list[Curve]:
+    hits, readings = _counts(counts)
     chosen = np.random.default_rng(seed).integers(len(hits), size=(_DRAWS, len(hits)))
-    return _fit(_positions(tried), hits[chosen].sum(1), readings[chosen].sum(1), chance, usual)
+    return _fit(_positions(counts), hits[chosen].sum(1), readings[chosen].sum(1), chance, usual)
 
 
-def _positions(tried: Sequence[Tried]) -> Array:
-    return np.array([each.position for each in tried])
+def _positions(counts: Sequence[Counts]) -> Array:
+    return np.array([each.position for each in counts])
 
 
-def _counts(tried: Sequence[Tried]) -> tuple[Array, Array]:
+def _counts(counts: Sequence[Counts]) -> tuple[Array, Array]:
     """Return hits and readings, (weight seed, strength)."""
-    hits, readings = (np.array(each, np.float64).T for each in zip(*((t.hits, t.readings) for t in tried), strict=True))
+    hits, readings = (
+        np.array(each, np.float64).T for each in zip(*((t.hits, t.readings) for t in counts), strict=True)
+    )
     return hits, readings
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from bench.calibration.curve import Calibrated, Tried, calibrated, usual_slope
+from bench.calibration.curve import LevelStrength, Counts, calibrated, usual_slope
 from bench.defenses.strength import Strength
 
 FIRST = (0.25, 0.5, 0.75)
@@ -21,17 +21,18 @@ def position_step(strength: Strength) -> float:
 
 
 def next_positions(
-    tried: Sequence[Tried], chance: float, levels: Sequence[float], strength: Strength
+    counts: Sequence[Counts], chance: float, levels: Sequence[float], strength: Strength
 ) -> tuple[float, ...]:
-    """Return the positions of `strength` to try next for these levels; empty if none is needed, or `MOST` were tried.
+    """Return the positions of `strength` to measure next for these levels; empty if no position is needed, or `MOST`
+    were measured.
 
     A level needs a strength above and a strength at or below (the ends of the range come first), then strengths where
     the band meets the level, until the interval is narrower than `FACTOR`.  `chance` is κ, the share that a blind guess
     names."""
     step = position_step(strength)
-    shares = {each.position: each.share for each in tried}
+    shares = {each.position: each.share for each in counts}
     wanted: list[float] = []
-    for result in calibrated(tried, chance, levels, usual_slope(strength)):
+    for result in calibrated(counts, chance, levels, usual_slope(strength)):
         target = _target(result, shares, step)
         if target is not None:
             wanted.append(_apart(target, {*shares, *wanted}, step))
@@ -39,9 +40,9 @@ def next_positions(
     return tuple(new)[: max(0, MOST - len(shares))]
 
 
-def _target(result: Calibrated, shares: Mapping[float, float], step: float) -> float | None:
-    """Return the next position to try for the level, given `shares`, tried position → share of named examples. None:
-    the last end of the range was tried, or the position that reaches the level is known to within `step`."""
+def _target(result: LevelStrength, shares: Mapping[float, float], step: float) -> float | None:
+    """Return the next position to measure for the level, given `shares`, position → share of named examples. None: the
+    last end of the range was measured, or the position that reaches the level is known to within `step`."""
     if min(shares.values()) > result.level:
         return None if 1.0 in shares else 1.0
     if max(shares.values()) <= result.level:
@@ -53,7 +54,7 @@ def _target(result: Calibrated, shares: Mapping[float, float], step: float) -> f
 
 
 def _apart(target: float, positions: set[float], step: float) -> float:
-    """Return the target, or a position within `step` of the target if the target was tried."""
+    """Return the target, or a position within `step` of the target if the target was measured."""
     for shift in (0.0, -step / 2, step / 2, -step / 4, step / 4):
         candidate = min(1.0, max(0.0, target + shift))
         if all(abs(candidate - each) > _SAME for each in positions):
@@ -62,7 +63,7 @@ def _apart(target: float, positions: set[float], step: float) -> float:
 
 
 def next_trained(
-    trained: Sequence[Tried],
+    trained: Sequence[Counts],
     first: Mapping[float, float],
     chance: float,
     strength: Strength,
@@ -87,7 +88,7 @@ def next_trained(
     return tuple(dict.fromkeys(new))[: max(0, MOST_TRAINED - len(positions))]
 
 
-def raised(trained: Sequence[Tried], level: float, start: float, chance: float, strength: Strength) -> Calibrated:
+def raised(trained: Sequence[Counts], level: float, start: float, chance: float, strength: Strength) -> LevelStrength:
     """Return the weakest position from `start` on whose upper band at trained weights is at most `level`.  `trained`
     are the counts of named examples at trained weights, `chance` is κ.  The position is None if no measured strength
     meets the level."""
@@ -97,6 +98,6 @@ def raised(trained: Sequence[Tried], level: float, start: float, chance: float, 
     return replace(result, position=position, interval=(max(start, low), max(start, high)))
 
 
-def _upper(trained: Sequence[Tried], level: float, start: float, chance: float, strength: Strength) -> float:
+def _upper(trained: Sequence[Counts], level: float, start: float, chance: float, strength: Strength) -> float:
     (result,) = calibrated(trained, chance, [level], usual_slope(strength))
     return max(start, round(min(1.0, result.interval[1]), 4))

@@ -45,7 +45,7 @@ def _first(listener: Listener) -> dict[float, float]:
 def _wanted(listener: Listener) -> tuple[float, ...]:
     assert listener.strength is not None
     diverged = [position for position, records in listener.trained.items() if not records]
-    counts = listener.tried_trained
+    counts = listener.trained_counts
     if diverged and not counts:
         return ()
     return next_trained(counts, _first(listener), listener.chance, listener.strength, diverged)
@@ -66,7 +66,7 @@ def _measure(
 
 
 def _raise(listener: Listener) -> None:
-    counts = listener.tried_trained
+    counts = listener.trained_counts
     assert listener.strength is not None
     for level in LEVELS:
         first = listener.calibrated.get(level)

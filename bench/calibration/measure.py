@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.answer.victims import HALVES
-from bench.calibration.curve import Tried
+from bench.calibration.curve import Counts
 from bench.cell import AttackCell, CheckpointWeights, Entry, Federated
 from bench.defenses.strength import at_strength
 from bench.matrix.expand import FactsOf, PlannedCell, expand
@@ -120,7 +120,7 @@ def training_cells(
     return expand(replace(matrix, attacks=(), trainings=trainings), facts)
 
 
-def tried(position: float, records: Iterable[Record]) -> Tried | None:
+def counts_of(position: float, records: Iterable[Record]) -> Counts | None:
     """Return the counts of named examples per weight seed at the strength with this `position`; None if a cell has no
     figure.
     """
@@ -137,7 +137,7 @@ def tried(position: float, records: Iterable[Record]) -> Tried | None:
         readings[cell.seed] = summary.examples
         hits[cell.seed] = round(summary.naming.value * summary.examples)
     seeds = sorted(hits)
-    return Tried(
+    return Counts(
         position=position, hits=tuple(hits[each] for each in seeds), readings=tuple(readings[each] for each in seeds)
     )
 

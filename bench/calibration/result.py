@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bench.calibration.measure import Federation, accuracy_of, tried
+from bench.calibration.measure import Federation, accuracy_of, counts_of
 from bench.calibration.run import Bound, Listener
-from bench.calibration.score import Scored
+from bench.calibration.score import Score
 from bench.cell import Entry
 from bench.defenses.strength import Strength
 from bench.record.schema import Record
@@ -14,7 +14,7 @@ from bench.scoring.intervals import clustered_share
 
 
 def row(
-    federation: Federation, listener: Listener, scores: Iterable[Scored], strength: Strength | None, bound: Bound
+    federation: Federation, listener: Listener, scores: Iterable[Score], strength: Strength | None, bound: Bound
 ) -> Row:
     """Return a family's row for one listener.  `scores` are the figures at the strengths of all listeners; `strength`
     is the family's, None for a family without a strength; `bound` returns ceilings by ε."""
@@ -38,7 +38,7 @@ def row(
 
 def _curve(records: Mapping[Any, Sequence[Record]], strength: Strength | None) -> tuple[Named, ...]:
     """Return the shares of named examples from weak to strong, for position → records; None: no strength."""
-    counted = [(position, tried(position or 0.0, each)) for position, each in records.items() if each]
+    counted = [(position, counts_of(position or 0.0, each)) for position, each in records.items() if each]
     return tuple(
         Named(
             value=None if strength is None or position is None else strength.value(position),
@@ -51,7 +51,7 @@ def _curve(records: Mapping[Any, Sequence[Record]], strength: Strength | None) -
     )
 
 
-def _at_level(score: Scored, strength: Strength | None, uploads: int, bound: Bound) -> AtLevel:
+def _at_level(score: Score, strength: Strength | None, uploads: int, bound: Bound) -> AtLevel:
     share, low, high = _share(score.readings)
     found = score.listener.calibrated.get(score.level)
     point, chance = score.listener.point, score.listener.chance
@@ -78,7 +78,7 @@ def _at_level(score: Scored, strength: Strength | None, uploads: int, bound: Bou
 
 def _share(records: Sequence[Record]) -> tuple[float, float, float]:
     """Return (share of named examples, lower end, upper end), with the 95 % interval over weight seeds."""
-    counted = tried(0.0, records)
+    counted = counts_of(0.0, records)
     assert counted is not None
     outcomes = [n < hits for hits, of in zip(counted.hits, counted.readings, strict=True) for n in range(of)]
     seeds = [seed for seed, of in enumerate(counted.readings) for _ in range(of)]

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.calibration.curve import Calibrated, Tried, calibrated, usual_slope
+from bench.calibration.curve import LevelStrength, Counts, calibrated, usual_slope
 from bench.calibration.ladder import FIRST, next_positions
-from bench.calibration.measure import TUNING, Federation, Runner, at, chance_of, reading_cells, tried
+from bench.calibration.measure import TUNING, Federation, Runner, at, chance_of, counts_of, reading_cells
 from bench.cell import Entry
 from bench.defenses.base import Defense
 from bench.defenses.strength import Strength
@@ -46,7 +46,7 @@ class Listener:
     """The family's strength; None: a family without a strength."""
     strengths: dict[float | None, tuple[Record, ...]] = field(default_factory=dict)
     """Position of a strength → tuning records; the key None: a family without a strength."""
-    calibrated: dict[str, Calibrated] = field(default_factory=dict)
+    calibrated: dict[str, LevelStrength] = field(default_factory=dict)
     """Level → result."""
     trained: dict[float, tuple[Record, ...]] = field(default_factory=dict)
     """Position of a strength → tuning records at trained weights; empty records for a diverged training."""
@@ -59,18 +59,18 @@ class Listener:
         return chance_of(record for records in self.strengths.values() for record in records)
 
     @property
-    def tried(self) -> tuple[Tried, ...]:
+    def counts(self) -> tuple[Counts, ...]:
         """Counts of named examples for each strength with figures, from weak to strong."""
         return _counts(self.strengths)
 
     @property
-    def tried_trained(self) -> tuple[Tried, ...]:
+    def trained_counts(self) -> tuple[Counts, ...]:
         """Counts of named examples at trained weights for each strength with figures, from weak to strong."""
         return _counts(self.trained)
 
 
-def _counts(records: Mapping[Any, tuple[Record, ...]]) -> tuple[Tried, ...]:
-    counts = [tried(position, each) for position, each in records.items() if position is not None and each]
+def _counts(records: Mapping[Any, tuple[Record, ...]]) -> tuple[Counts, ...]:
+    counts = [counts_of(position, each) for position, each in records.items() if position is not None and each]
     return tuple(sorted((each for each in counts if each is not None), key=lambda each: each.position))
 
 
@@ -121,7 +121,7 @@ def calibrate(
             _measure(matrix, federation, wanted, facts, run)
         open_ = [listener for listener in open_ if any(each is listener for each, _ in wanted)]
     for listener in done:
-        counts = listener.tried
+        counts = listener.counts
         if listener.absent is None and listener.strength is not None:
             chance = listener.chance
             wanted_levels = levels(chance)
@@ -133,7 +133,7 @@ def calibrate(
     return done
 
 
-def _proved(listener: Listener, bound: Bound, readings: int) -> Calibrated | None:
+def _proved(listener: Listener, bound: Bound, readings: int) -> LevelStrength | None:
     """Return the weakest strength at which ε proves L1 for an attacker with `readings` of a client, by bisection; None:
     ε proves L1 at no strength."""
     chance = listener.chance
@@ -149,7 +149,7 @@ def _proved(listener: Listener, bound: Bound, readings: int) -> Calibrated | Non
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         low, high = (low, middle) if proves(middle) else (middle, high)
-    return Calibrated(level=level, position=high, fitted=high, interval=(high, high))
+    return LevelStrength(level=level, position=high, fitted=high, interval=(high, high))
 
 
 def _wanted(listener: Listener) -> tuple[float | None, ...]:
@@ -161,7 +161,7 @@ def _wanted(listener: Listener) -> tuple[float | None, ...]:
         return FIRST
     chance = listener.chance
     wanted = tuple(permitted(level, chance) for level in LEVELS)  # `half` needs no precision
-    return next_positions(listener.tried, chance, wanted, listener.strength)
+    return next_positions(listener.counts, chance, wanted, listener.strength)
 
 
 def _measure(

@@ -15,7 +15,7 @@ SCORED = (101, 102, 103, 104, 105, 106)  # seeds of the trainings whose accuracy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
+class Score:
     """A defense's figures at one strength."""
 
     listener: Listener
@@ -57,7 +57,7 @@ def scored(
     strengths: Sequence[tuple[Listener, str, Entry]],
     facts: FactsOf,
     run: Runner,
-) -> tuple[Scored, ...]:
+) -> tuple[Score, ...]:
     """Return the figures at calibrated `strengths`, given as (listener, level, defense).
 
     `facts` returns a data set's properties; `run` runs cells.
@@ -74,7 +74,7 @@ def scored(
     ]
     records |= run([cell for cells in halfway for cell in cells])
     return tuple(
-        Scored(
+        Score(
             listener=listener,
             level=level,
             defense=defense,

@@ -185,7 +185,7 @@ def _execute(
 def _line(listener: calibration.Listener) -> str:
     if listener.absent is not None:
         return f"  {listener.defense.name} at {listener.point}: {listener.absent}"
-    shares = ", ".join(f"{each.position:.3f}: {each.share:.1%}" for each in listener.tried)
+    shares = ", ".join(f"{each.position:.3f}: {each.share:.1%}" for each in listener.counts)
     found = ", ".join(
         f"{name} {'not reached' if each.position is None else f'{each.position:.3f}'}"
         for name, each in listener.calibrated.items()
