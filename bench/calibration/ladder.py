@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from bench.calibration.curve import LevelStrength, Counts, calibrated, usual_slope
+from bench.calibration.curve import Counts, LevelStrength, calibrated, usual_slope
 from bench.defenses.strength import Strength
 
 FIRST = (0.25, 0.5, 0.75)

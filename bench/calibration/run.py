@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.calibration.curve import LevelStrength, Counts, calibrated, usual_slope
+from bench.calibration.curve import Counts, LevelStrength, calibrated, usual_slope
 from bench.calibration.ladder import FIRST, next_positions
 from bench.calibration.measure import TUNING, Federation, Runner, at, chance_of, counts_of, reading_cells
 from bench.cell import Entry
