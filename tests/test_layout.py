@@ -70,7 +70,7 @@ OWNERS = {
     "dp_accounting": "bench.defenses.accounting.pld",
     "altair": "bench.leaderboard.forms.charts bench.leaderboard.forms.frontier",
     "vl_convert": "bench.leaderboard.forms.charts",
-    "jinja2": "bench.leaderboard.forms.page bench.assess.page",
+    "jinja2": "bench.leaderboard.forms.offline bench.leaderboard.forms.page bench.assess.page",
     "distributed": "bench.sweep.cluster",
 }
 # Imports inside functions, beside those of commands: what is optional or slow, and why it may be.

@@ -1,9 +1,6 @@
 """The page of a trade-off: for each listener the picture of accuracy against named examples, and the table."""
 
-from functools import cache
 from typing import Any
-
-from jinja2 import Environment
 
 from bench.leaderboard.forms import frontier, offline
 from bench.leaderboard.forms.charts import library
@@ -20,7 +17,7 @@ def render(tradeoff: Tradeoff) -> str:
     sections = [_section(tradeoff, name) for name in LISTENERS if standings(tradeoff, LISTENERS[name][0])]
     data = {table["id"]: table.pop("spec") for each in sections for table in each["tables"]}
     return offline.render(
-        _templates(),
+        offline.environment(),
         "tradeoff.html",
         script="tradeoff.js",
         title="Accuracy at equal leakage",
@@ -29,11 +26,6 @@ def render(tradeoff: Tradeoff) -> str:
         sections=sections,
         data={"vega": offline.packed(library()), "pictures": data},
     )
-
-
-@cache
-def _templates() -> Environment:
-    return offline.environment()
 
 
 def _section(tradeoff: Tradeoff, name: str) -> dict[str, Any]:
