@@ -59,6 +59,7 @@ def row(family: str, *levels: AtLevel, point: str = "type-1", also: tuple[str, .
         "family": family,
         "parameter": "sigma",
         "chance": CHANCE,
+        "code": "abc",
         "uploads": 15,
         "curve": (Named(value=1.0, share=0.5, hits=(8, 8), readings=(16, 16)),),
         "at_levels": levels,
@@ -83,11 +84,7 @@ ROWS = (
     row("failed", absent="the attack cannot", chance=None),
 )
 BOARD = Tradeoff(
-    code="abc",
-    machine="a processor",
-    undefended={"mnist · mlp": (0.95, 0.97)},
-    commonest={"mnist · mlp": 0.1},
-    rows=ROWS,
+    machine="a processor", undefended={"mnist · mlp": (0.95, 0.97)}, commonest={"mnist · mlp": 0.1}, rows=ROWS
 )
 
 
@@ -191,8 +188,7 @@ def test_a_trade_off_survives_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage",
-    ["{}", "not json", '{"code": null, "machine": null, "undefended": {}, "commonest": {}, "rows": [], "x": 1}'],
+    "damage", ["{}", "not json", '{"machine": null, "undefended": {}, "commonest": {}, "rows": [], "x": 1}']
 )
 def test_other_content_is_refused_in_one_line(tmp_path: Path, damage: str) -> None:
     (tmp_path / "tradeoff.json").write_text(damage)

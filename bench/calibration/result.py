@@ -19,6 +19,7 @@ def row(
     """Return a family's row for one listener.  `scores` are the figures at the strengths of all listeners; `strength`
     is the family's, None for a family without a strength; `bound` returns ceilings by ε."""
     own = [each for each in scores if each.listener is listener]
+    measured = listener.strengths.values()
     return Row(
         dataset=federation.dataset,
         model=federation.model,
@@ -27,6 +28,7 @@ def row(
         family=family_name(listener.defense, strength),
         parameter=None if strength is None else strength.parameter,
         chance=None if listener.absent is not None else listener.chance,
+        code=next((each.provenance.bench.sha256 for group in measured for each in group), None),
         uploads=federation.uploads,
         curve=_curve(listener.strengths, strength),
         trained_curve=_curve(listener.trained, strength),

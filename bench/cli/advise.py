@@ -96,7 +96,7 @@ def show(found: "Tradeoff", listener: str, level: str, loss: float | None = None
         click.echo(f"\n{dataset} · {model}: undefended accuracy {sum(undefended) / len(undefended):.1%}")
         chosen = ranked if loss is None else board.advised(ranked, level, loss)
         if chosen:
-            heads = ["rank", f"defense at {level}", "kept", "named, %", "later, %", "any attacker", "L1 proved at"]
+            heads = ["rank", f"defense at {level}", "kept", "named, later, %", "any attacker", "L1 proved at"]
             common.print_table(heads, [_line(found, each, level) for each in chosen])
         else:
             click.echo(f"no family reaches {level} with a loss of at most {loss:g} points")
@@ -114,14 +114,13 @@ def _line(found: "Tradeoff", each: "Standing", level: str) -> tuple[str, ...]:
 
     at = each.at.get(level)
     if at is None:
-        return ("·", each.row.family, "–", board.reason(each.row, level), "", "", "")
+        return ("·", each.row.family, "–", board.reason(each.row, level), "", "")
     return (
         str(each.rank),
         board.setting(each.row, at),
         f"{each.kept[level]:.1%}",
-        _interval(at.share, at.low, at.high),
-        "–" if at.trained is None else _interval(*at.trained),
-        board.ceilings(each.row, at),
+        _interval(at.share, at.low, at.high) + ("" if at.trained is None else f"\n{_interval(*at.trained)}"),
+        board.ceilings(each.row, at).replace(", ", "\n"),
         board.proof(found, each.row),
     )
 

@@ -160,8 +160,8 @@ class Bar:
 
 
 def show(result: "Assessment", limits: dict[str, float], *, as_json: bool) -> None:
-    """Print the report, as JSON if `as_json`, and exit with code 1 if a figure of the update exceeds its limit in `limits`,
-    or if a limited figure was not measured."""
+    """Print the report, as JSON if `as_json`, and exit with code 1 if a figure of the update exceeds its limit in
+    `limits`, or if a limited figure was not measured."""
     above = [
         f"{name}: " + ("not measured" if figure is None else f"{figure.share.value:.1%} is above {limit:.1%}")
         for name, limit in limits.items()

@@ -88,7 +88,6 @@ def run(
                 row(federation, listener, scores, declared[listener.defense.name], bound) for listener in listeners
             ]
     return Tradeoff(
-        code=last.provenance.bench.sha256,
         machine=None if last.environment is None else last.environment.device_name,
         undefended=undefended,
         commonest=commonest,

@@ -107,6 +107,8 @@ class Row:
     """The strength's parameter; None: a family without a strength."""
     chance: float | None
     """κ, the share which a blind guess names; None without figures."""
+    code: str | None
+    """Fingerprint of the bench's code that made the records; None: unknown."""
     uploads: int
     """Readings of a client in a whole training: its expected number of rounds, rounded up."""
     curve: tuple[Named, ...]
@@ -135,8 +137,6 @@ class Tradeoff:
     """A calibration's result."""
 
     __pydantic_config__ = _STRICT
-    code: str | None
-    """Fingerprint of the bench's code that made the records; None: unknown."""
     machine: str | None
     """Processor of the machine; None: unknown."""
     undefended: dict[str, tuple[float, ...]]
@@ -164,6 +164,11 @@ _TRADEOFF = TypeAdapter(Tradeoff)
 def federation(dataset: str, model: str) -> str:
     """Return the key of a federation in `Tradeoff.undefended`, from the names of `dataset` and `model`."""
     return f"{dataset} · {model}"
+
+
+def codes(tradeoff: Tradeoff) -> str:
+    """Return the fingerprints of the code behind the rows of a trade-off, shortened, in words."""
+    return ", ".join(sorted({(row.code or "unknown")[:12] for row in tradeoff.rows}))
 
 
 def permitted(level: str, chance: float) -> float:
@@ -197,7 +202,6 @@ def joined(results: Iterable[Tradeoff]) -> Tradeoff:
     first, *others = results
     rows = {(row.dataset, row.model, row.point, row.family): row for each in (first, *others) for row in each.rows}
     return Tradeoff(
-        code=first.code,
         machine=first.machine,
         undefended={key: value for each in (first, *others) for key, value in each.undefended.items()},
         commonest={key: value for each in (first, *others) for key, value in each.commonest.items()},

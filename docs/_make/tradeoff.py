@@ -18,7 +18,7 @@ from bench.leaderboard.tradeoff import (
     setting,
     standings,
 )
-from bench.record.tradeoff import LEVELS, PROVED_ALL, AtLevel, Named, Row, Tradeoff, federation, permitted
+from bench.record.tradeoff import LEVELS, PROVED_ALL, AtLevel, Named, Row, Tradeoff, codes, federation, permitted
 
 SERVER = LISTENERS["server"][0]
 ROWS = 8
@@ -62,7 +62,7 @@ def page(tradeoff: Tradeoff) -> str:
         "# Accuracy at equal leakage: results\n\n",
         paragraph(
             f"Made by `bench calibrate`, {tradeoff.machine or 'machine unknown'}, code "
-            f"`{(tradeoff.code or 'unknown')[:12]}`.  Rule: [TRADEOFF](../TRADEOFF.md).  Intervals: 95 %, over weight "
+            f"{codes(tradeoff)}.  Rule: [TRADEOFF](../TRADEOFF.md).  Intervals: 95 %, over weight "
             "seeds.  A setting repeats with `bench run --matrix tradeoff --defense SETTING`."
         ),
     ]

@@ -156,8 +156,11 @@ def _data(values: list[dict[str, Any]]) -> Any:
 
 def _title(tradeoff: Tradeoff, point: str, ranked: Sequence[Standing]) -> list[str]:
     hidden = [each for each in ranked if "L1" in each.at]
-    proved = len(proofs(tradeoff, ranked))
+    proved = proofs(tradeoff, ranked)
     one = ranked[0].row
-    first = f"{_PLACES[point]}, {len(hidden)} of {len(ranked)} families hide examples with a useful accuracy"
-    second = f"right of the dashed line: L1, chance + 5 points; filled: proved by ε ({proved} families)"
-    return [f"{first} ({one.dataset}, {one.model})", second]
+    best = "no proof by ε"
+    if proved:
+        kept, row, _ = proved[0]
+        best = f"{row.family.partition('(')[0]} keeps {kept:.0%} with a proof by ε"
+    first = f"{_PLACES[point]}, {len(hidden)} of {len(ranked)} families hide examples and stay useful; {best}"
+    return [first, f"{one.dataset}, {one.model}; right of the dashed line: L1, chance + 5 points; filled: proved by ε"]

@@ -6,7 +6,7 @@ from bench.leaderboard.forms import frontier, offline
 from bench.leaderboard.forms.charts import library
 from bench.leaderboard.forms.numbers import NONE, epsilon
 from bench.leaderboard.tradeoff import LISTENERS, Standing, ceilings, findings, proof, reason, setting, standings
-from bench.record.tradeoff import LEVELS, PROVED_ALL, AtLevel, Tradeoff, federation
+from bench.record.tradeoff import LEVELS, PROVED_ALL, AtLevel, Tradeoff, codes, federation
 
 HEADS = ("#", "defense", "accuracy kept", "named", "later", "any attacker", "L1 proved", "for all readings", "ε")
 
@@ -21,7 +21,7 @@ def render(tradeoff: Tradeoff) -> str:
         "tradeoff.html",
         script="tradeoff.js",
         title="Accuracy at equal leakage",
-        context=[f"processor: {tradeoff.machine or 'unknown'}", f"code: {(tradeoff.code or 'unknown')[:12]}"],
+        context=[f"processor: {tradeoff.machine or 'unknown'}", f"code: {codes(tradeoff)}"],
         heads=HEADS,
         sections=sections,
         data={"vega": offline.packed(library()), "pictures": data},
