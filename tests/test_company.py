@@ -11,6 +11,7 @@ from tests.cells import NOISE, NONE, PRUNE, mate
 from tests.records import attack_record
 
 from bench.answer import company as beside
+from bench.answer import readings
 from bench.answer.company import attack_together, part_of
 from bench.answer.context import Memory, RunContext
 from bench.answer.observation import draw_and_observe
@@ -70,19 +71,38 @@ def test_together_as_alone(tmp_path: Path, attack: str, knowledge: str) -> None:
         for n, defense in enumerate(defenses)
     ]
     context, memory, budget = RunContext(run=tmp_path), Memory(), Budget(evaluations=24, chunk=4)
-    readings = [in_double(draw_and_observe(each, context, memory).reading) for each in cells]
-    attacker: Attack = attacker_of(cells[0], readings[0])
-    whole, rows = Reading.joined(readings)
+    given = [in_double(draw_and_observe(each, context, memory).reading) for each in cells]
+    attacker: Attack = attacker_of(cells[0], given[0])
+    whole, rows = Reading.joined(given)
     assert [len(each) for each in rows] == counts[: len(cells)]
     traced = sum(index < budget.traced for index in whole.indices)
     together = attacker.reconstruct(whole, replace(budget, traced=traced), Key.of_attacker(0))
-    for reading, own in zip(readings, rows, strict=True):
+    for reading, own in zip(given, rows, strict=True):
         alone = attacker.reconstruct(reading, budget, Key.of_attacker(0))
         part = part_of(together, own)
         equal(part, alone)
         assert part.trajectory is not None and part.trajectory.shape[1] == min(8, len(reading))
         if attack not in ("map", "demix"):  # whose marks are the ends of stages
             assert [mark for mark, _ in part.history] == [mark for mark, _ in alone.history]
+
+
+@pytest.mark.parametrize("defense", registry.names("defenses"))
+def test_readings_taken_in_pieces_equal_readings_taken_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defense: str
+) -> None:
+    """Every registered defense, batches of two: a client's reading depends on no other client, but for whole rounds."""
+    params = (
+        {"correction": "none"} if defense == "quantile" else {}
+    )  # "exact" needs more clients than a small round has
+    cell = mate(
+        Entry(name=defense, params=params), attack=Entry(name="cpl"), knowledge="plain", point="type-1", readings=3
+    )
+    cell = cell.model_copy(update={"federated": cell.federated.model_copy(update={"batch": 2})})
+    whole = draw_and_observe(cell, RunContext(run=tmp_path), Memory()).reading
+    monkeypatch.setattr(readings, "_MOST", 2)  # a client at a time
+    pieces = draw_and_observe(cell, RunContext(run=tmp_path), Memory()).reading
+    for name, value in whole.values.items():
+        torch.testing.assert_close(pieces.values[name], value, rtol=1e-4, atol=1e-5 * float(value.abs().max()))
 
 
 def answered(cells: list[AttackCell], folder: Path, rows: int | None) -> list[Record]:

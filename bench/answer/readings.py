@@ -21,6 +21,8 @@ from bench.federated.stages import DrawKey, Stages
 from bench.points import Point, Scope
 from bench.trip import Reading
 
+_MOST = 2048  # examples whose gradients are computed at once
+
 
 def take_reading(
     cell: AttackCell, setup: Setup, truth: CellTruth, batches: Sequence[Batches], simulations: Kept | None = None
@@ -127,6 +129,9 @@ def observe(
     )
     federated, classes = cell.federated, setup.data.classes
     weights = {name: value.clone() for name, value in setup.weights.items()}
+    apart = point.scope is not Scope.AGGREGATE and not setup.whole_round  # a client's reading needs no other client
+    if apart:
+        batches = [piece for batch in batches for piece in _pieces(batch)]
     shown = [
         _plain(run_round(setup.model, weights, batch, federated, stages, draw_key, classes=classes).shown[point.after])
         for batch in batches
@@ -137,10 +142,17 @@ def observe(
         raise PluginError(f"defense {cell.defense.name} sends what is no number; mend it")
     if point.scope is Scope.AGGREGATE:
         return {name: torch.stack([one[name] for one in shown]) for name in setup.weights}
-    if not setup.whole_round:
-        return shown[0]
+    if apart:
+        return {name: torch.cat([one[name] for one in shown]) for name in setup.weights}
     # each entry is a reading's whole round, with the victim first
     return {name: torch.stack([one[name][0] for one in shown]) for name in setup.weights}
+
+
+def _pieces(batch: Batches) -> list[Batches]:
+    """Return the clients in pieces of at most `_MOST` examples, a client at least: example gradients need memory."""
+    clients, steps, examples = batch.labels.shape
+    size = max(1, _MOST // (steps * examples))
+    return [batch[slice(start, start + size)] for start in range(0, clients, size)]
 
 
 def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -41,7 +41,8 @@ class Federation:
         """Expected number of rounds in which a client takes part during a training, rounded up."""
         row = self.trainings[0]
         setting: Federated = row["federated"]
-        return math.ceil(row["rounds"] * setting.per_round / setting.clients)
+        rounds: int = row["rounds"]
+        return math.ceil(rounds * setting.per_round / setting.clients)
 
 
 def federations(matrix: Matrix) -> tuple[Federation, ...]:
