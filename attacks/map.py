@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from bench.attacks.base import Attack, Objective
 from bench.attacks.objective.repeats import distinct_examples
 from bench.attacks.objective.rescale import rescaled
+from bench.attacks.search.clients import by_client
 from bench.attacks.search.probable import most_probable, objective_of, unfit
 from bench.attacks.search.scale import blind_to_scale, usual_brightness
 from bench.parameters import parameter
@@ -29,7 +30,9 @@ class Map(Attack):
       misleads.
     - For a single example's undefended gradient at a chain of convolutions with ReLUs, the first start has the values
       inside the net that the gradient shows (`search/layerwise.py`). Smoothed stages follow only if the reading stays
-      unexplained."""
+      unexplained.
+    - A mean over clients of quantised messages (signs, ternary values) shows each message: the search then takes each
+      client's message by itself (`search/clients.py`)."""
 
     reference = "ours; as an estimator: maximum a posteriori"
     knowledge = ("plain", "adaptive")
@@ -49,9 +52,12 @@ class Map(Attack):
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         reading = rescaled(reading)
-        result = most_probable(
-            reading, budget, key, starts=self.starts, tolerance=self.tolerance, distinct=distinct_examples(reading)
-        )
+
+        def search(part: Reading, within: Budget) -> Reconstruction:
+            distinct = distinct_examples(part)
+            return most_probable(part, within, key, starts=self.starts, tolerance=self.tolerance, distinct=distinct)
+
+        result = by_client(reading, budget, key, search) or search(reading, budget)
         if not blind_to_scale(reading):
             return result
         way = result.trajectory

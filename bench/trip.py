@@ -164,6 +164,10 @@ class Description(Protocol):
     def hard(self) -> bool:
         """True if a hard decision (kept or not, sign, limit) leaves `simulate` without a useful derivative."""
 
+    @property
+    def clients(self) -> "Clients | None":
+        """Description of single clients, if a mean over clients shows each client's message; None otherwise."""
+
     def softened(self, width: float) -> "Description":
         """Return a description with gradual hard decisions, of relative `width` > 0 (`Transform.smoothed`)."""
 
@@ -206,6 +210,16 @@ class Description(Protocol):
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
         """Return the exact log p(observed | simulated), (reading,), up to a common constant. None if `noise` gives the
         density."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clients:
+    """Quantised messages of single clients behind a mean: a client's message has a step τ for each tensor."""
+
+    signs: bool
+    """True for messages of ±τ; False for -τ, 0, τ."""
+    alone: Description
+    """Description of a single client's message. A reading may hold some of the tensors only."""
 
 
 class Simulator(Protocol):

@@ -27,6 +27,8 @@ Law = Literal["gaussian", "laplace"]  # distribution of additive noise
 # The visible part of an earlier transform's output in a reading: only which coordinates are zero; each tensor up to a
 # factor; or all values.
 Shown = Literal["zeros", "directions", "values"]
+# Values of a transform's output: ±τ, or -τ, 0 and τ, with a step τ for each row and tensor.
+Quantised = Literal["signs", "ternary"]
 
 
 class Draws(Protocol):
@@ -193,6 +195,12 @@ class Transform:
     def update(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
         """Return the transformed tensors and the next state.  A client's state has the client axis first."""
         return self.apply(tensors, context), state
+
+    @property
+    def quantises(self) -> Quantised | None:
+        """Values of the output: "signs" (±τ) or "ternary" (-τ, 0, τ), with a step τ for each row and tensor. None: the
+        output has other values."""
+        return None
 
     @property
     def keeps(self) -> tuple[Shown, ...]:

@@ -99,6 +99,8 @@ def last_layers(reading: Reading, observed: Tensors) -> list[LastLayer] | None:
     if path is None:
         return None
     names = (f"{path}." if path else "") + "weight", (f"{path}." if path else "") + "bias"
+    if any(name not in observed for name in names):
+        return None
     steps = reading.steps if reading.senders == 1 else 1
     inputs = reading.public_inputs[:PUBLIC] if len(reading.public_inputs) else reading.public_mean[None]
     start = {name: value[0] for name, value in reading.weights.items()}

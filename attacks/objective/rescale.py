@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bench.trip import Candidates, Description, Given, Noise, Reading, Simulator, StepDefense, Tensors
+from bench.trip import Candidates, Clients, Description, Given, Noise, Reading, Simulator, StepDefense, Tensors
 
 _USUAL = (1e-6, 1e6)  # norms left unchanged: products of two squares stay finite
 
@@ -52,6 +52,11 @@ class _RescaledDescription:
     @property
     def hard(self) -> bool:
         return self.inner.hard
+
+    @property
+    def clients(self) -> Clients | None:
+        inner = self.inner.clients
+        return inner and replace(inner, alone=_RescaledDescription(inner.alone, self.factor))
 
     def softened(self, width: float) -> "_RescaledDescription":
         return replace(self, inner=self.inner.softened(width))

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,7 +17,8 @@ from bench.federated.shown import Code, Rule
 from bench.federated.stages import Stages
 from bench.federated.straight_through import StraightThrough, straight_through
 from bench.points import GRADIENT_STAGES, STAGES, UPDATE_STAGES, Point, Scope, Stage
-from bench.trip import Candidates, Given, Noise, StepDefense, repeated
+from bench.points import point as point_of
+from bench.trip import Candidates, Clients, Given, Noise, StepDefense, repeated
 
 _IN_STEPS: tuple[Stage, ...] = ("example", "step")
 _OF_A_CLIENT = (*_IN_STEPS, *UPDATE_STAGES)
@@ -87,6 +89,8 @@ class Composition:
     """True if a hard decision leaves the simulation without a useful derivative."""
     width: float = 0.0
     """Relative width of the transitions in place of hard decisions (`Transform.smoothed`); 0: hard decisions."""
+    clients: Clients | None = None
+    """Description of single clients, if messages behind a mean are quantised (`Transform.quantises`); else None."""
 
     def softened(self, width: float) -> "Composition":
         return replace(self, width=width)
@@ -138,8 +142,8 @@ class Composition:
 
     def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
         """Return the simulated reading, (reading, *shape), for `updates` (reading, sender, *shape). All are in gradient
-        units; `observed` is the attacked reading."""
-        messages = self._messages(updates, observed)
+        units; `observed` is the attacked reading. Tensors absent from `observed` are left out."""
+        messages = self._messages({name: updates[name] for name in observed}, observed)
         mean = {name: value[:, 0] if self.senders == 1 else value.mean(1) for name, value in messages.items()}
         return self._aggregated(mean, observed)
 
@@ -397,6 +401,16 @@ def describe(
         )
         for stage in seen
     }
+    alone = partial(
+        describe,
+        stages,
+        point_of("type-0"),
+        round_=round_,
+        unit=unit,
+        probe=probe,
+        weights=weights,
+        colluders=colluders,
+    )
     setting = stages.setting
     senders = setting.per_round if point.scope is Scope.AGGREGATE else 1
     steps = setting.steps if point.after_training else 1
@@ -422,6 +436,7 @@ def describe(
         additive=additive,
         mixed=any(transform.mixes_examples for transform in stages.transforms.get("input", ())),
         hard=any(part.hard for part in parts),
+        clients=_clients(parts, alone) if senders > 1 else None,
         noise=total_noise(noises, scales, MeanOver(batch=examples, steps=steps, senders=senders), probe),
     )
 
@@ -467,6 +482,17 @@ def _parts(
         parts.append(DescribedTransform(stage=stage, code=code, state=state, shown=shown, hard=hard, rule=rule))
         current = {name: value.detach() for name, value in code(current, state, context)[0].items()}
     return tuple(parts)
+
+
+def _clients(parts: tuple[DescribedTransform, ...], alone: Callable[[], Composition | None]) -> Clients | None:
+    """Return the description of single clients if the last transform before the mean quantises; `alone` makes it."""
+    last = parts[-1] if parts else None
+    if last is None or last.stage not in UPDATE_STAGES or last.transform.quantises is None:
+        return None
+    if any(part.stage in _IN_STEPS for part in parts):
+        return None  # a defense inside local steps needs whole gradients
+    single = alone()
+    return single and Clients(signs=last.transform.quantises == "signs", alone=single)
 
 
 def _passes(reads: Shown, later: Sequence[Transform]) -> bool:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from bench.defenses.base import AddedNoise, Context, State, Tensors, Transform
+from bench.defenses.base import AddedNoise, Context, Quantised, State, Tensors, Transform
 from bench.defenses.ranges import at_least, positive
 from bench.defenses.transforms.rows import broadcast, rows
 from bench.gradients import example_gradients, one_hot
@@ -44,6 +44,10 @@ class StochasticLevels(Transform):
             at_least("levels", self.levels, 1)
         if self.clip is not None:
             positive("clip", self.clip)
+
+    @property
+    def quantises(self) -> Quantised | None:
+        return "ternary" if self.levels == 1 else None
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         sent = {}

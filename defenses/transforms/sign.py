@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bench.defenses.base import Context, Shown, State, Tensors, Transform
+from bench.defenses.base import Context, Quantised, Shown, State, Tensors, Transform
 from bench.defenses.transforms.rows import broadcast, rows
 
 
@@ -19,6 +19,10 @@ class ScaledSign(Transform):
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         return {name: _scale(tensor, context.lead) * tensor.sign() for name, tensor in tensors.items()}
+
+    @property
+    def quantises(self) -> Quantised:
+        return "signs"
 
     @property
     def keeps(self) -> tuple[Shown, ...]:
