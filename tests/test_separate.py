@@ -1,10 +1,19 @@
 """Promise: a mean over clients of signs or ternary values hides no client's message."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from tests.records import attack_cell
 
+from bench.answer.context import Memory, RunContext
+from bench.answer.readings import take_reading
+from bench.answer.setup import prepare
+from bench.answer.truth import truth_from
+from bench.answer.victims import batches_of
 from bench.attacks.objective.separate import separate
+from bench.cell import DataRef, Federated, Grants
 from bench.defenses.base import Setting, Transform
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.levels import StochasticLevels
@@ -12,7 +21,12 @@ from bench.defenses.transforms.mask import KeepLargest
 from bench.defenses.transforms.sign import ScaledSign
 from bench.federated.describe import describe
 from bench.federated.stages import DrawKey, Stages
+from bench.gradients import one_hot
 from bench.points import point
+from bench.registry import entries as registry
+from bench.rng import Key
+from bench.sweep.plan import Resolver
+from bench.trip import Budget
 
 SETTING = Setting(clients=10, per_round=4, rounds=3, steps=1, batch=1, client_examples=9, rate=0.1)
 TERNARY = StochasticLevels(levels=1, norm="max")
@@ -90,3 +104,29 @@ def test_a_quantised_mean_describes_single_clients(transforms: tuple[Transform, 
         simulated = clients.alone.sent({name: value[:1, None] for name, value in updates.items()}, alone)
         assert set(simulated) == {"a"}
         assert torch.allclose(simulated["a"], alone["a"])
+
+
+@pytest.mark.slow
+def test_map_searches_each_client_behind_a_mean_of_signs(tmp_path: Path) -> None:
+    cell = attack_cell(
+        dataset=DataRef(name="digits", sha256=Resolver(None).data("digits", {}).sha256),
+        model="dlg-lenet",
+        defense="sign",
+        attack="map",
+        knowledge="adaptive",
+        grants=Grants(labels=True),
+        point="aggregate",
+        federated=Federated(batch=1, per_round=4, clients=20),
+        readings=1,
+    )
+    setup = prepare(cell, RunContext(run=tmp_path), Memory())
+    truth = truth_from(cell, setup.source)
+    reading = take_reading(cell, setup, truth, batches_of(cell, setup, truth.victims, truth.point))
+    attack = registry.of("attacks", cell.attack)
+    found = attack.reconstruct(reading, Budget(evaluations=120), Key.of_attacker(0))
+    assert any("each client's message" in note for note in found.notes)
+    assert (found.evaluations <= 120).all()
+    for row, examples in enumerate(truth.examples.inputs):
+        errors = (examples[:, None] - found.inputs[row][None]).square().flatten(2).mean(2)
+        assert float(errors.amin(1).median()) < 0.02  # 17 dB
+    assert attack.objective(reading)(found.inputs, one_hot(found.labels, reading.classes, torch.float32)).shape == (1,)

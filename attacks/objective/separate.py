@@ -46,7 +46,8 @@ def separate(mean: Floats, senders: int, *, signs: bool) -> Floats | None:
         if np.linalg.matrix_rank(integers[known]) < len(steps):
             return None
         weights = np.sqrt(counts[known])[:, None]
-        steps = np.linalg.lstsq(weights * integers[known], weights[:, 0] * values[known], rcond=None)[0]
+        solved = np.linalg.lstsq(weights * integers[known], weights[:, 0] * values[known], rcond=None)[0]
+        steps = solved.astype(np.float64)
     if counts[known].sum() < _EXPLAINED * len(mean):
         return None
     messages = np.zeros((len(values), senders))

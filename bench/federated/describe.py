@@ -492,7 +492,7 @@ def _clients(parts: tuple[DescribedTransform, ...], alone: Callable[[], Composit
     if any(part.stage in _IN_STEPS for part in parts):
         return None  # a defense inside local steps needs whole gradients
     single = alone()
-    return single and Clients(signs=last.transform.quantises == "signs", alone=single)
+    return None if single is None else Clients(signs=last.transform.quantises == "signs", alone=single)
 
 
 def _passes(reads: Shown, later: Sequence[Transform]) -> bool:
