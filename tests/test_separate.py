@@ -1,19 +1,16 @@
 """Promise: a mean over clients of signs or ternary values hides no client's message."""
 
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from tests.records import attack_cell
+from torch import nn
 
-from bench.answer.context import Memory, RunContext
-from bench.answer.readings import take_reading
-from bench.answer.setup import prepare
-from bench.answer.truth import truth_from
-from bench.answer.victims import batches_of
+from bench import api
+from bench.attacks.base import closed_form
 from bench.attacks.objective.separate import separate
-from bench.cell import DataRef, Federated, Grants
+from bench.attacks.search.clients import by_client
 from bench.defenses.base import Setting, Transform
 from bench.defenses.transforms.clip import Clip
 from bench.defenses.transforms.levels import StochasticLevels
@@ -21,12 +18,9 @@ from bench.defenses.transforms.mask import KeepLargest
 from bench.defenses.transforms.sign import ScaledSign
 from bench.federated.describe import describe
 from bench.federated.stages import DrawKey, Stages
-from bench.gradients import one_hot
 from bench.points import point
-from bench.registry import entries as registry
 from bench.rng import Key
-from bench.sweep.plan import Resolver
-from bench.trip import Budget
+from bench.trip import Budget, Reading, Reconstruction
 
 SETTING = Setting(clients=10, per_round=4, rounds=3, steps=1, batch=1, client_examples=9, rate=0.1)
 TERNARY = StochasticLevels(levels=1, norm="max")
@@ -106,27 +100,49 @@ def test_a_quantised_mean_describes_single_clients(transforms: tuple[Transform, 
         assert torch.allclose(simulated["a"], alone["a"])
 
 
-@pytest.mark.slow
-def test_map_searches_each_client_behind_a_mean_of_signs(tmp_path: Path) -> None:
-    cell = attack_cell(
-        dataset=DataRef(name="digits", sha256=Resolver(None).data("digits", {}).sha256),
-        model="dlg-lenet",
-        defense="sign",
-        attack="map",
-        knowledge="adaptive",
-        grants=Grants(labels=True),
-        point="aggregate",
-        federated=Federated(batch=1, per_round=4, clients=20),
-        readings=1,
+def test_all_tensors_of_a_client_meet_in_one_search() -> None:
+    """The search sees a reading for each client: all of the client's messages and its label."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(40, 30), nn.Tanh(), nn.Linear(30, 30), nn.Tanh(), nn.Linear(30, 10))
+    public, labels = torch.rand(200, 1, 5, 8), torch.arange(200) % 10
+    x, y = torch.rand(4, 1, 5, 8), torch.tensor([1, 2, 4, 7])
+    each = [api.gradient(model, x[n : n + 1], y[n : n + 1]) for n in range(4)]
+    updates = {name: torch.stack([gradient[name] for gradient in each]) for name in each[0]}
+    found = Stages(setting=SETTING, transforms={"client": (ScaledSign(),)}, states={})
+    messages, _ = found.apply("client", updates, DrawKey(seed=1, draw=0, round=0), (0, 1, 2, 3))
+    means = {name: value.mean(0, keepdim=True) for name, value in messages.items()}
+    alone = api.reading(means, model=model, shape=(1, 5, 8), classes=10, public=public)
+    probe = {name: value[0] for name, value in updates.items()}
+    reading = replace(
+        alone,
+        labels=y[None],
+        public_labels=labels,
+        point=point("aggregate"),
+        senders=4,
+        batch=1,
+        description=describe(found, point("aggregate"), round_=0, unit=1.0, probe=probe),
     )
-    setup = prepare(cell, RunContext(run=tmp_path), Memory())
-    truth = truth_from(cell, setup.source)
-    reading = take_reading(cell, setup, truth, batches_of(cell, setup, truth.victims, truth.point))
-    attack = registry.of("attacks", cell.attack)
-    found = attack.reconstruct(reading, Budget(evaluations=120), Key.of_attacker(0))
-    assert any("each client's message" in note for note in found.notes)
-    assert (found.evaluations <= 120).all()
-    for row, examples in enumerate(truth.examples.inputs):
-        errors = (examples[:, None] - found.inputs[row][None]).square().flatten(2).mean(2)
-        assert float(errors.amin(1).median()) < 0.02  # 17 dB
-    assert attack.objective(reading)(found.inputs, one_hot(found.labels, reading.classes, torch.float32)).shape == (1,)
+    seen = list[Reading]()
+
+    def search(part: Reading, budget: Budget) -> Reconstruction:
+        """Answer with the client whose message the reading holds."""
+        seen.append(part)
+        sent = messages["1.weight"].flatten(1)
+        client = torch.cdist(part.values["1.weight"].flatten(1), sent).argmin(1)
+        evaluations = torch.full((4,), budget.evaluations)
+        return replace(closed_form(part, x[client][:, None], part.labels), evaluations=evaluations)
+
+    result = by_client(reading, Budget(evaluations=100), Key(seed=0), search)
+    assert result is not None
+    assert [set(part.values) for part in seen] == [{"1.weight"}, {"1.weight", "3.weight"}]
+    for part in seen:
+        assert part.senders == part.examples == 1
+        assert part.labels is not None
+        for row, client in enumerate(
+            torch.cdist(part.values["1.weight"].flatten(1), messages["1.weight"].flatten(1)).argmin(1)
+        ):
+            assert part.labels[row, 0] == y[client]
+            for name, value in part.values.items():
+                assert torch.allclose(value[row, 0], messages[name][client], rtol=1e-3)
+    assert result.evaluations.tolist() == [100]
+    assert torch.equal(result.inputs[0].flatten(1).sort(0).values, x.flatten(1).sort(0).values)
