@@ -14,10 +14,12 @@ from tests.records import attack_cell
 from tests.test_gate import MATRIX, attacked, run
 
 from bench.cell import CheckpointWeights, Entry
+from bench.cli import gating
 from bench.cli.gate import command as gate
 from bench.cli.main import cli
 from bench.errors import BenchError
 from bench.gate import baseline
+from bench.gate.occasion import Occasion
 from bench.gate.pairing import differences, partners
 from bench.gate.verdict import verdict
 from bench.matrix.entries import registered
@@ -345,6 +347,18 @@ class MyRound(Defense):
     def transforms(self, setting):
         return {"client": (Grid(step=self.step),)}
 """
+
+
+def test_a_defense_has_the_place_of_its_class_if_the_repository_holds_it(project: Path) -> None:
+    """A plug-in's class; for an installed or built-in defense, and for an unknown name, the baseline file."""
+    (project / "mine.py").write_text(PLUGIN)
+    registry.add_plugin("mine.py")
+    places = gating.places({"my-round", "prune", "unknown"})
+    assert list(places) == ["my-round"] and places["my-round"].path == "mine.py"
+    assert PLUGIN.splitlines()[places["my-round"].line - 1].startswith("class MyRound")
+    occasion = Occasion(baseline="gate.json", places=places)
+    for name in ("prune(share=0.7)", "my-round(step=0.3)"):
+        assert (project / occasion.place(name).path).is_file()
 
 
 @pytest.mark.slow

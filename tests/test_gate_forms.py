@@ -119,6 +119,8 @@ def test_an_altered_baseline_comes_first_in_every_form() -> None:
     for form, make in FORMS.items():
         assert "margin asr 0.1 → 0.9" in make(result), form
     assert comment(result).splitlines()[1] == "### Leakage gate: the baseline was changed, and nobody accepted this"
+    both = comment(on_occasion(verdict(run(0.1), run(0.9, draw=1)), occasion)).splitlines()[1]
+    assert both.startswith("### Leakage gate: the baseline was changed, and `prune` is weaker")
     accepted = on_occasion(verdict(run(0.3), run(0.3)), replace(occasion, accepted="agreed"))
     assert accepted.exit_code == 0 and "agreed" in comment(accepted)
     assert json.loads(sarif(accepted))["runs"][0]["results"] == [] and not annotations(accepted)

@@ -12,17 +12,18 @@ from tests.test_gate import MATRIX, attacked, run
 from bench.cli.gate import command as gate
 from bench.cli.main import cli
 from bench.cli.proving import Planted, Proof, lines
-from bench.contracts.plants import Weakened
+from bench.contracts.plants import Plant, Weakened
 from bench.defenses.base import Context, Setting
 from bench.federated.draws import KeyedDraws
 from bench.gate.sensitivity import sees, sentence
 from bench.gate.verdict import verdict
+from bench.record.schema import Record
 from bench.registry import entries as registry
 
 SETTING = Setting(clients=10, per_round=1, rounds=1, steps=1, batch=1, client_examples=50, rate=0.1)
 
 
-def moved(defense: str, plant: str) -> torch.Tensor:
+def moved(defense: str, plant: Plant) -> torch.Tensor:
     """The change of a client's update of ones under a weakened defense."""
     weak = Weakened(of=defense, params="{}", plant=plant)
     draws = KeyedDraws(seed=3, fields=("test",), rows=((0,),))
@@ -64,7 +65,7 @@ def test_the_stated_sensitivity_is_seen_and_less_is_not() -> None:
     assert seen["reading_snr"] == 3.0 and 0.10 <= seen["asr"] < 1.0
     assert sentence(seen).count("≥") == len(seen)
 
-    def leaking(share: float) -> list[object]:
+    def leaking(share: float) -> list[Record]:
         count = round(share * 64)
         hits = [[[place % 8 * 8 + place // 8 < 0] for place in range(8)] for _ in range(8)]
         for place in range(count):  # over all seeds in turn

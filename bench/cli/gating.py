@@ -131,8 +131,8 @@ def compare(
         result = with_oldest(result, verdict(before.oldest, after, allowed, asked=asked))
     occasion = decisive.occasion
     command = ["bench", "gate", "--baseline", str(decisive.path), *(["--base", occasion.base] if occasion.base else [])]
-    places = _places({record.cell.defense.name for record in after})
-    return on_occasion(result, replace(occasion, command=shlex.join(command), places=places))
+    found = places({record.cell.defense.name for record in after})
+    return on_occasion(result, replace(occasion, command=shlex.join(command), places=found))
 
 
 def _run(
@@ -175,12 +175,12 @@ def _matrix_file(asked: Request | None) -> str | None:
     return asked.matrix if asked is not None and asked.matrix.endswith(".toml") else None
 
 
-def _places(defenses: set[str]) -> dict[str, Place]:
+def places(defenses: set[str]) -> dict[str, Place]:
     """Map each of the `defenses` whose class lies in the repository to the line of its class."""
     root = revision.root()
     if root is None:
         return {}
-    places = {}
+    found = {}
     for name in sorted(defenses):
         with suppress(BenchError, OSError):
             source = registry.origin("defenses", name)
@@ -188,5 +188,5 @@ def _places(defenses: set[str]) -> dict[str, Place]:
             file = source.file or static.file_of(module)
             path = file and revision.within(root, file)
             if path:
-                places[name] = Place(path=path, line=static.line_of(module, attribute, file))
-    return places
+                found[name] = Place(path=path, line=static.line_of(module, attribute, file))
+    return found

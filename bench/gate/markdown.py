@@ -64,7 +64,8 @@ def _headline(verdict: Verdict) -> str:
             f"{name} is weaker: {GATE_METRICS[row.metric].words} {figure(row, row.before)} → {figure(row, row.after)}"
         )
     changed = f", {code(verdict.parameters[0], 80)}" if verdict.parameters else ""
-    return f"Leakage gate: {words}{changed}"
+    altered = "the baseline was changed, and " if verdict.occasion.altered and verdict.outcome == "weaker" else ""
+    return f"Leakage gate: {altered}{words}{changed}"
 
 
 def _parts(verdict: Verdict) -> Iterator[str]:
