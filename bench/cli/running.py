@@ -24,6 +24,7 @@ from bench.matrix.expand import PlannedCell, expand
 from bench.matrix.read import Matrix, read
 from bench.matrix.suites import ATTACKS, draw_key, ranking, title
 from bench.pictures import grid
+from bench.record import origin
 from bench.record import request as requests
 from bench.record import store as records
 from bench.record.files import write_atomically
@@ -249,6 +250,7 @@ def _save_request(run: PreparedRun, overrides: Sequence[str]) -> dict[str, Any] 
     `overrides` are options that make a suite unranked."""
     published.save(run.folder, run.matrix.published)
     requests.save(run.folder, run.request)
+    origin.save(run.folder, _command(run.request, run.matrix.suite is not None))
     name = run.matrix.suite
     if name is None:
         return None
@@ -286,6 +288,13 @@ def _result(finished: Sequence[Record]) -> dict[str, Any]:
         "table": table,
         "knowledge": [row.json() for row in knowledge(finished)],
     }
+
+
+def _command(request: Request, suite: bool) -> str:
+    """Return the command in words, without folders, for MLflow's column Source; `suite`: the matrix is a suite."""
+    typed = [("--suite" if suite else "--matrix", Path(request.matrix).name)]
+    typed += [("--defense", each) for each in request.defenses] + [("--attack", each) for each in request.attacks]
+    return " ".join(["bench run", *(f"{option} {text}" for option, text in typed)])
 
 
 def _name(request: Request) -> str:

@@ -21,8 +21,7 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def command(run: Path, port: int, no_browser: bool) -> None:
     """Open MLflow's UI on the store of RUN (default: the newest below runs/), on loopback.
 
-    The page opens on charts of ε, accuracy and leakage, with pictures. Without charts, it opens on a comparison of
-    cells, or else on the table of runs."""
+    The page opens on charts of a board's rows, with pictures; without a board, on the table of cells."""
     uri = store.default_uri(run)
     database = Path(uri.removeprefix("sqlite:///"))
     if not database.exists():
@@ -37,13 +36,13 @@ def command(run: Path, port: int, no_browser: bool) -> None:
     try:
         click.echo("starting MLflow's UI, 10 to 20 seconds …")
         with server.serving(uri, free, database.with_name("mlflow-ui.log")) as process:
-            addresses, problem = pages.pages(free, store.experiment_name(run))
+            addresses, problem = pages.pages(free, store.experiment_name(run), store.board_name(run, ""))
             for name, address in addresses.items():
                 click.echo(f"{name + ':':8} {address}")
             if problem is not None:
                 click.echo(f"{problem}; it opens on {next(iter(addresses))}")
-            elif "charts" not in addresses:
-                click.echo(f"no charts yet: they need two rows of the board; `bench sync {run}` writes them")
+            elif len(addresses) == 1:
+                click.echo(f"no board yet; `bench sync {run}` writes it")
             click.echo("Ctrl-C ends it")
             if not no_browser:
                 webbrowser.open(next(iter(addresses.values())))

@@ -1,83 +1,95 @@
-"""A suite's board (its table of defenses) as an MLflow run: page, picture, and the place of each new defense.
+"""A suite's board (its table of defenses) as MLflow runs: the published defenses, and each new defense with the board
+as a page and a picture.
 
 This module does not import mlflow."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from bench.leaderboard.forms import page, poster
 from bench.leaderboard.forms import standings as form
+from bench.leaderboard.forms.markdown import cell as escaped
 from bench.leaderboard.standings import Standing
-from bench.record.names import entry_text
+from bench.record.names import dataset_name, entry_text
 from bench.reference import summary
 from bench.reference.beside import Joined, joined, suite_of
 from bench.reference.pictures import strips_of
 from bench.tracking import rows, view
 from bench.tracking.pictures import BOARD, PAGE
-from bench.tracking.rows import RowView
+from bench.tracking.rows import ACCURACY, EPSILON, RECOGNISED, RowView
 from bench.tracking.store import digest
-from bench.tracking.view import RunView
-
-KIND = "board"  # value of the tag bench.kind; rows have "row"
-_LINE = 1000  # characters in a line of the description
+from bench.tracking.view import Attached, RunView, listener
 
 
 def of_run(run: Path) -> list[RowView]:
-    """Return the suite's board; empty if the run folder adds no defense to a suite with reference results."""
+    """Return the suite's board, first the run folder's defenses, then the published defenses by rank; empty if the run
+    folder adds no defense to a suite with reference results."""
     version = suite_of([run])
     if version is None:
         return []
     suite = joined(version, rows.readable(run))
-    return [_view(suite, run)] if suite.own else []
+    if not suite.own:
+        return []
+    data = tuple({dataset_name(record.cell): record.cell.dataset.sha256 for record in suite.records}.items())
+    files = cache(lambda: _files(suite, run))  # the same for each new defense
+    content = digest(json.dumps([each.json() for each in suite.standings]).encode())
+    ordered = sorted(suite.standings, key=lambda each: (not each.own, each.rank))
+    return [
+        RowView.of(
+            board=suite.version,
+            key=["board", suite.version, each.defense],
+            shown=RunView(
+                sha256=content if each.own else "",  # the page has all defenses
+                name=view.clean(each.defense if each.own else f"{each.defense} · published", 250),
+                status="FINISHED",
+                tags={
+                    "bench.kind": "board",
+                    "bench.suite": suite.version,
+                    "bench.defense": each.defense,
+                    "bench.own": str(each.own).lower(),
+                    "bench.rank": "" if each.missing or each.faults else str(each.rank),
+                },
+                params=_params(each),
+                metrics=list(view.finite(_metrics(each))),
+                seconds=_seconds(suite, each.defense) if each.own else None,
+                datasets=data,
+            ),
+            text=_words(suite, each),
+            private=False,
+            attached=(lambda: Attached(files=files())) if each.own else Attached,
+        )
+        for each in ordered
+    ]
 
 
-def _view(suite: Joined, run: Path) -> RowView:
-    own = [each for each in suite.standings if each.own]
-    text = "\n".join(view.clean(line, _LINE) for line in _words(suite, own))
-    tags = {
-        "bench.kind": KIND,
-        "bench.suite": suite.version,
-        "bench.defense": view.clean(", ".join(each.defense for each in own), _LINE),
-    }
-    metrics = [] if len(own) > 1 else _metrics(own[0])
-    content = [tags, metrics, text, [each.json() for each in suite.standings]]
-    return RowView(
-        key=digest(json.dumps([KIND, suite.version]).encode())[:32],
-        shown=RunView(
-            sha256=digest(json.dumps(content).encode()),
-            name=f"board of {suite.version}",
-            status="FINISHED",
-            tags=tags,
-            params={},
-            metrics=metrics,
-            seconds=0.0,
-        ),
-        text=text,
-        cells=(),
-        private=False,
-        files=lambda: _files(suite, run),
-    )
+def _params(standing: Standing) -> dict[str, str]:
+    """Return the parameters of the compare page, which opens on the first three by name."""
+    figures = {"accuracy": standing.accuracy, "epsilon": standing.epsilon}
+    named = {"defense": view.clean(standing.defense, 500)}
+    return named | {name: f"{value:.4g}" for name, value in figures.items() if value is not None}
 
 
-def _words(suite: Joined, own: Sequence[Standing]) -> list[str]:
-    lines = [f"{len(suite.standings)} settings on {suite.version}; the board is among the artifacts.", ""]
-    for each in own:
-        lines += [f"**{each.defense}**", ""]
-        lines += [f"- {name}: {text}" for name, text in summary.lines(suite, each.defense)]
-        lines.append("")
-    return [*lines, form.LEGEND]
-
-
-def _metrics(standing: Standing) -> list[tuple[str, float, int]]:
-    figures: dict[str, float | None] = {
-        "board/rank": None if standing.missing or standing.faults else standing.rank,
-        "board/accuracy": standing.accuracy,
-        "board/epsilon": standing.epsilon,
-    }
+def _metrics(standing: Standing) -> dict[str, float | None]:
+    """Return at most twelve figures, because MLflow draws a chart of each."""
+    figures: dict[str, float | None] = {"leaked": standing.leaked}
     for point, place in standing.points.items():
-        figures |= {f"board/leaked/{point}": place.leaked, f"board/recognised/{point}": place.recognised}
-    return list(view.finite(figures))
+        figures |= {f"{listener(point)} leaked": place.leaked, f"{listener(point)} recognised": place.recognised}
+    return figures | {RECOGNISED: standing.recognised, ACCURACY: standing.accuracy, EPSILON: standing.epsilon}
+
+
+def _seconds(suite: Joined, defense: str) -> float:
+    return sum(r.cost.wall_seconds for r in suite.records if entry_text(r.cell.defense) == defense)
+
+
+def _words(suite: Joined, standing: Standing) -> Iterator[str]:
+    yield f"**{escaped(standing.defense)}**"
+    yield f"{len(suite.standings)} settings on {suite.version}; the page of a new defense has the whole board."
+    yield ""
+    yield from (f"- {name}: {escaped(text)}" for name, text in summary.lines(suite, standing.defense))
+    yield ""
+    yield form.LEGEND
 
 
 def _files(suite: Joined, run: Path) -> Mapping[str, bytes]:

@@ -1,58 +1,78 @@
 """The rows of a run's board (table of defenses) as MLflow runs, with leakage, ε and accuracy in the same MLflow run.
 
-A cell's record has the figures from an attack or from a training, but charts need both.  This module does not import
+A cell's record has the figures from an attack or from a training, but charts need both.  A data set's rows have an
+MLflow experiment of their own, because MLflow's pages show everything in an experiment.  This module does not import
 mlflow."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from bench.cell import Entry
 from bench.errors import RecordError
 from bench.leaderboard.board import AtPoint, Row, board
+from bench.leaderboard.forms.markdown import cell as escaped
+from bench.leaderboard.recognition import most_over_chance
 from bench.record import store as records
 from bench.record.names import distinct, entry_text
 from bench.record.schema import Record
-from bench.tracking import view
+from bench.tracking import victims, view
 from bench.tracking.store import digest
-from bench.tracking.view import RunView
+from bench.tracking.view import Attached, RunView, listener
 
-KIND = "row"  # value of the tag bench.kind; cells have attack or training
-# Names of charted metrics: short, because MLflow cuts titles of charts and axes.
-ASR, ACCURACY, EPSILON, CURVE = "asr/worst", "accuracy/final", "epsilon/training", "accuracy/by_round"
-ASR_AT, EPSILON_AT = "asr/", "epsilon/"  # prefixes before a point's name
-GRID_KEY = "truth above reconstruction"  # key for a row's picture in MLflow's image grid
-_TEXT, _LINE = 5000, 1000  # characters in a tag, and in a line of the description
+# Names of charted metrics differ in their first letters, because MLflow cuts titles of charts.
+WORST, RECOGNISED, ACCURACY, EPSILON = "worst leaked", "recognised", "accuracy", "epsilon"
+_TEXT, _LINE, _PLACE = 5000, 1000, 100  # characters in a tag, a line of the description, an experiment's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowView:
     """A board row as an MLflow run."""
 
+    board: str
+    """The board in words, for the name of its MLflow experiment."""
     key: str
     """Text that identifies defense and condition."""
     shown: RunView
     """Content of the MLflow run; its hash identifies the figures."""
     text: str
     """The row in Markdown."""
-    cells: tuple[str, ...]
-    """Ids of the row's records; the first record with a picture gives the row's picture."""
     private: bool
-    """True if the picture shows private data."""
-    files: Callable[[], Mapping[str, bytes]] = dict
-    """Returns further files, name → content."""
+    """True if the pictures show private data."""
+    attached: Callable[[], Attached] = Attached
+    """Returns files and pictures."""
+
+    @classmethod
+    def of(cls, *, board: str, key: Sequence[Any], shown: RunView, text: Iterable[str], **options: Any) -> "RowView":
+        """Return a row of `board` with texts that MLflow accepts, and the hash of its content. `key` identifies the
+        row, and `shown` has the figures; `text` are the lines of the description. `options` are other fields."""
+        clean = {key: view.clean(value, _TEXT) for key, value in shown.tags.items() if value}
+        lines = "\n".join(view.clean(line, _LINE) for line in text)
+        content = [shown.sha256, shown.name, clean, shown.params, shown.metrics, lines]
+        shown = replace(shown, tags=clean, sha256=digest(json.dumps(content).encode()))
+        place = view.clean(board, _PLACE)
+        return cls(board=place, key=digest(json.dumps(key).encode())[:32], shown=shown, text=lines, **options)
 
 
 def of_run(run: Path) -> list[RowView]:
     """Return the board's rows from a run folder's readable records, in board order; empty without attacks."""
     by_id = {record.id: record for record in readable(run)}
     rows = board(by_id.values())
+    behind = [[by_id[cell_id] for cell_id in row.cells] for row in rows]
     defenses = {entry_text(record.cell.defense): record.cell.defense for record in by_id.values()}
-    return [
-        _view(row, name, defenses[row.defense], [by_id[cell_id] for cell_id in row.cells])
-        for row, name in zip(rows, _names(rows), strict=True)
-    ]
+    chosen = victims.chosen(rows, behind)
+    found = []
+    for dataset in dict.fromkeys(row.dataset for row in rows):
+        here = [number for number, row in enumerate(rows) if row.dataset == dataset]
+        names = _names([rows[number] for number in here])
+        params = differing([_params(rows[number], defenses[rows[number].defense]) for number in here])
+        for number, name, given in zip(here, names, params, strict=True):
+            row = rows[number]
+            shown = chosen.get(row.key, [])
+            found.append(_view(run, row, name, given, defenses[row.defense], behind[number], shown))
+    return found
 
 
 def readable(run: Path) -> Iterator[Record]:
@@ -63,27 +83,39 @@ def readable(run: Path) -> Iterator[Record]:
             continue
 
 
-def _view(row: Row, name: str, defense: Entry, behind: Sequence[Record]) -> RowView:
-    metrics = list(_metrics(row))
-    tags = {key: view.clean(text, _TEXT) for key, text in _tags(row, defense).items() if text}
-    params = _params(row, defense)
-    text = "\n".join(view.clean(line, _LINE) for line in _words(row))
-    content = [name, tags, params, metrics, text, [(record.id, record.arrays) for record in behind]]
-    return RowView(
-        key=digest(json.dumps([row.key, row.defense]).encode())[:32],
+def differing(params: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """Return the parameters of several MLflow runs without parameters that are equal in all."""
+    common = set.intersection(*(set(each.items()) for each in params)) if len(params) > 1 else set()
+    return [{key: value for key, value in each.items() if (key, value) not in common} for each in params]
+
+
+def _view(
+    run: Path,
+    row: Row,
+    name: tuple[str, str],
+    params: dict[str, str],
+    defense: Entry,
+    behind: Sequence[Record],
+    its: Sequence[victims.Victim],
+) -> RowView:
+    """Return the view of a `row` with its `name` (defense, differing parts of the condition) and `params`; `behind` are
+    the row's records, and `its` the victims."""
+    return RowView.of(
+        board=row.dataset,
+        key=[row.key, row.defense],
         shown=RunView(
-            sha256=digest(json.dumps(content).encode()),
-            name=name,
+            sha256=digest(json.dumps([[(record.id, record.arrays) for record in behind], its]).encode()),
+            name=view.clean(" · ".join(filter(None, name)), 250),
             status="FINISHED",
-            tags=tags,
+            tags=_tags(row, defense),
             params=params,
-            metrics=metrics,
-            seconds=0.0,
-            dataset=(row.dataset, behind[0].cell.dataset.sha256),
+            metrics=list(view.finite(_metrics(row))),
+            seconds=sum(record.cost.wall_seconds for record in behind),
+            datasets=tuple({(view.clean(row.dataset, _PLACE), record.cell.dataset.sha256) for record in behind}),
         ),
-        text=text,
-        cells=row.cells,
+        text=_words(row),
         private=row.private,
+        attached=lambda: victims.attached(run, behind, its, name[1]),
     )
 
 
@@ -91,19 +123,23 @@ def _params(row: Row, defense: Entry) -> dict[str, str]:
     """Return the row's parameters for MLflow: defense parameters, accuracy, ε, worst attack and worst point."""
     given = view.suitable_params(defense, "defense")
     params = {key.replace("defense.", "parameter.", 1): value for key, value in given.items()}
+    # The compare page opens on the first three by name.
     if row.cost is not None and row.cost.accuracy is not None:
         params["accuracy"] = f"{row.cost.accuracy:.4g}"
     if row.cost is not None and row.cost.epsilon is not None:
         params["epsilon"] = f"{row.cost.epsilon:.4g}"
     if row.worst is not None and row.worst.best is not None:
-        params |= {"worst.attack": row.worst.best.attack, "worst.point": row.worst.point}
+        params |= {
+            "worst.attack": view.clean(row.worst.best.attack, _TEXT),
+            "worst.listener": listener(row.worst.point),
+        }
     return params
 
 
 def _tags(row: Row, defense: Entry) -> dict[str, str]:
     worst = row.worst
     return {
-        "bench.kind": KIND,
+        "bench.kind": "row",
         "bench.dataset": row.dataset,
         "bench.model": row.model,
         "bench.defense": defense.name,
@@ -120,28 +156,25 @@ def _tags(row: Row, defense: Entry) -> dict[str, str]:
     }
 
 
-def _metrics(row: Row) -> Iterator[tuple[str, float, int]]:
+def _metrics(row: Row) -> dict[str, float | None]:
+    """Return at most twelve figures, because MLflow draws a chart of each."""
     worst, cost = row.worst, row.cost
-    figures: dict[str, float | None] = {ASR: worst.asr if worst else None}
-    if worst and worst.best:
-        figures |= {f"{name}/best": value for name, value in worst.best.medians.items()}
-    for name, at in row.points.items():
-        figures |= {f"{ASR_AT}{name}": at.asr, f"{EPSILON_AT}{name}": at.epsilon}
-    if cost:
-        figures |= {
-            ACCURACY: cost.accuracy,
-            "accuracy/lost": cost.loss,
-            EPSILON: cost.epsilon,
-            "cost/overhead": cost.overhead,
-        }
-    yield from view.finite(figures)
-    yield from ((CURVE, accuracy, step) for step, accuracy in (cost.curve if cost else ()))
+    recognised = most_over_chance(row.most_identified, row.most_named)
+    return {
+        WORST: worst.asr if worst else None,
+        **{f"{listener(name)} leaked": at.asr for name, at in row.points.items()},
+        RECOGNISED: recognised.value if recognised else None,
+        ACCURACY: cost.accuracy if cost else None,
+        EPSILON: cost.epsilon if cost else None,
+        "psnr_db": worst.best.medians.get("psnr_db") if worst and worst.best else None,
+        "time over undefended": cost.overhead if cost else None,
+    }
 
 
 def _words(row: Row) -> list[str]:
-    points = [f"- {name}: {_leakage(at)}" for name, at in row.points.items()]
-    flags = [f"- {flag.code}: {flag.text}" for flag in row.flags]
-    return [f"**{row.defense}**", f"on {row.title}", "", *points, *flags]
+    points = [f"- {listener(name)} ({name}): {escaped(_leakage(at))}" for name, at in row.points.items()]
+    flags = [f"- {flag.code}: {escaped(flag.text)}" for flag in row.flags]
+    return [f"**{escaped(row.defense)}**", f"on {escaped(row.title)}", "", *points, *flags]
 
 
 def _leakage(at: AtPoint) -> str:
@@ -152,18 +185,13 @@ def _leakage(at: AtPoint) -> str:
     return f"ASR {bound}{at.asr:.2f}{interval} of {at.examples} examples{best}"
 
 
-def _names(rows: Sequence[Row]) -> list[str]:
-    """Return a short name for each row, such as `prune(share=0.7) × mnist · dlg-lenet`.
+def _names(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Return for each row of a data set a short name, such as `prune(share=0.7)`, and the parts of the condition that
+    differ.
 
     Parameters equal in all rows are left out, because MLflow cuts names after about twenty letters."""
     defenses = distinct({row.defense for row in rows})
-    titles = {row.title: row.title.split(" · ") for row in rows}
-    places = {row.title: f"{row.dataset} · {row.model.partition('(')[0]}" for row in rows}
-    return [_name(row, defenses[row.defense], titles, places) for row in rows]
-
-
-def _name(row: Row, defense: str, titles: Mapping[str, Sequence[str]], places: Mapping[str, str]) -> str:
-    place = places[row.title]
-    common = set.intersection(*(set(titles[title]) for title in titles if places[title] == place))
-    differing = [part for part in titles[row.title] if part not in common]
-    return view.clean(" · ".join([f"{defense} × {place}", *differing]), 250)
+    titles = [row.title.split(" · ") for row in rows]
+    common = set.intersection(*map(set, titles))
+    parts = [" · ".join(part for part in title if part not in common) for title in titles]
+    return [(defenses[row.defense], view.clean(where, 250)) for row, where in zip(rows, parts, strict=True)]

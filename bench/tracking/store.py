@@ -95,6 +95,12 @@ def experiment_name(run: Path) -> str:
     return run.resolve().name
 
 
+def board_name(run: Path, board: str) -> str:
+    """Return the name of the MLflow experiment of a `board` of the run folder, such as `quickstart · board · digits`;
+    the common beginning of all boards' names for an empty `board`."""
+    return f"{experiment_name(run)} · board · {board}"
+
+
 def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 

@@ -10,22 +10,22 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from PIL import Image
 from sqlalchemy import event
 
 from bench.errors import RecordError, StorageError
+from bench.record import origin
 from bench.record import store as records
 from bench.record.schema import Record
 from bench.tracking import pictures, store, view
 from bench.tracking.pictures import GRID, WITHHELD
 from bench.tracking.store import Note, UploadResult
-from bench.tracking.view import RunView
+from bench.tracking.view import Attached, RunView
 
 # MLflow sends each request once, with this timeout.  Its retries would repeat a `create_run` with a lost answer;
 # `_send_twice` first searches for the run.  A user's settings win.
@@ -36,7 +36,9 @@ _QUIET = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 _PARAMS, _METRICS = 100, 900  # per request: at most 100 parameters, at most 1000 items in total
-_REASON, _DIGEST = 1000, 8  # characters
+_REASON, _SOURCE, _DIGEST, _FOLDER = 1000, 250, 8, 60  # characters; of a folder's name perhaps 4 bytes each
+_EXPERIMENTS = 5000
+VICTIMS = "victims.json"  # table of truth and reconstruction
 
 
 class StoreError(Exception):
@@ -57,23 +59,37 @@ class Target:
     """Id of the MLflow experiment."""
     include_pictures: bool
     """True also uploads pictures from private data."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Tags of every MLflow run: the run folder's name, the command and the commit."""
 
 
-def open_target(
-    run: Path, uri: str | None = None, experiment: str | None = None, *, include_pictures: bool = False
-) -> Target:
+def open_target(run: Path, uri: str | None = None, *, include_pictures: bool = False) -> Target:
     """Open the MLflow store for a run folder; create database tables and MLflow experiment if missing. `uri` None means
-    an sqlite file beside the run folder; `experiment` None means the folder's name. `include_pictures` True also
-    uploads pictures from private data. Raises `BenchError` for an invalid address and `StoreError` for an unavailable
-    store."""
-    address, name = store.checked_uri(run, uri), experiment or store.experiment_name(run)
+    an sqlite file beside the run folder. `include_pictures` True also uploads pictures from private data. Raises
+    `BenchError` for an invalid address and `StoreError` for an unavailable store."""
+    address = store.checked_uri(run, uri)
     with mlflow_errors(address):
-        if address.startswith("sqlite:///"):
-            client, number = _open_sqlite(address, name)
-        else:
-            client = _client(address)
-            number = _experiment(client, name)
-    return Target(client=client, uri=address, experiment=name, experiment_id=number, include_pictures=include_pictures)
+        client = _open_sqlite(address) if address.startswith("sqlite:///") else _client(address)
+        name = store.experiment_name(run)
+        number = _experiment(client, address, name)
+    return Target(
+        client=client,
+        uri=address,
+        experiment=name,
+        experiment_id=number,
+        include_pictures=include_pictures,
+        tags=_source(run),
+    )
+
+
+def beside(target: Target, name: str) -> Target:
+    """Return the same store with the MLflow experiment `name`, which is created if missing; raises MLflow's errors."""
+    return replace(target, experiment=name, experiment_id=_experiment(target.client, target.uri, name))
+
+
+def experiments(target: Target) -> list[str]:
+    """Return the names of the MLflow experiments in the store; raises MLflow's errors."""
+    return [experiment.name for experiment in target.client.search_experiments(max_results=_EXPERIMENTS)]
 
 
 def send(
@@ -203,49 +219,71 @@ def _versions(target: Target, cell_id: str, sha256: str) -> tuple[Any | None, li
 def _create(target: Target, run: Path, record: Record, shown: RunView) -> str:
     ended = int(records.record_path(run, record.id).stat().st_mtime * 1000)
     files, absent = pictures.of_record(run, record, include_private=target.include_pictures)
-    tags = {"bench.run": view.clean(run.resolve().name, 250), "bench.picture": absent or GRID}
-    return create(target, replace(shown, tags={**shown.tags, **tags}), ended, files)
+    tags = {**target.tags, "bench.picture": absent or GRID}
+    begun = max(0, ended - int(1000 * (shown.seconds or 0)))
+    return create(target, replace(shown, tags={**shown.tags, **tags}), begun, Attached(files=files))
 
 
-def create(
-    target: Target,
-    shown: RunView,
-    ended: int,
-    files: Mapping[str, bytes],
-    *,
-    tile: tuple[str, Image.Image] | None = None,
-    text: str = "",
-) -> str:
+def create(target: Target, shown: RunView, begun: int, attached: Attached, *, text: str = "") -> str:
     """Create an MLflow run from a view, and return its id; errors from MLflow's client are raised unchanged.
 
-    `ended` is the end time in milliseconds, `files` maps names to contents, `tile` is a name and a picture for MLflow's
-    image grid, and `text` begins the description.  The status is set last: an open MLflow run is an interrupted upload.
+    `begun` is the start in milliseconds, `attached` has files and pictures, and `text` begins the description.  The
+    status is set last: an open MLflow run is an interrupted upload.
     """
     from mlflow.entities import Dataset, DatasetInput, Metric, Param, RunTag
 
     client = target.client
-    info = client.create_run(
-        target.experiment_id, start_time=max(0, ended - int(1000 * shown.seconds)), tags=shown.tags, run_name=shown.name
-    ).info
+    info = client.create_run(target.experiment_id, start_time=begun, tags=shown.tags, run_name=shown.name).info
     run_id: str = info.run_id
-    refused = _put(client, info, files)
-    if tile is not None and refused is None:
-        # Only MLflow's image grid needs this picture: a version with another interface still gets the row.
-        with contextlib.suppress(AttributeError, TypeError):
-            client.log_image(run_id, tile[1], key=tile[0], step=0, timestamp=ended, synchronous=True)
-    notes = [text, "" if refused else pictures.description(run_id, files)]
+    ended = None if shown.seconds is None else begun + max(1, round(1000 * shown.seconds))
+    refused = _put(client, info, attached.files)
+    if refused is None:
+        _put_pictures(client, run_id, attached, begun)
+    notes = [text, "" if refused else pictures.description(run_id, attached.files)]
     late = {"mlflow.note.content": "\n\n".join(filter(None, notes)), "bench.picture": refused or ""}
     tags = [RunTag(name, value) for name, value in late.items() if value]
     params = [Param(key, value) for key, value in shown.params.items()]
-    metrics = [Metric(name, value, ended, step) for name, value, step in shown.metrics]
-    if shown.dataset is not None:
-        name, sha256 = shown.dataset
-        client.log_inputs(run_id, datasets=[DatasetInput(Dataset(name, sha256[:_DIGEST], "bench", f"sha256:{sha256}"))])
+    metrics = [Metric(name, value, ended or begun, step) for name, value, step in shown.metrics]
+    if shown.datasets:
+        data = [Dataset(name, sha256[:_DIGEST], "bench", f"sha256:{sha256}") for name, sha256 in shown.datasets]
+        client.log_inputs(run_id, datasets=[DatasetInput(each) for each in data])
     while params or metrics or tags:
         client.log_batch(run_id, params=params[:_PARAMS], metrics=metrics[:_METRICS], tags=tags, synchronous=True)
         params, metrics, tags = params[_PARAMS:], metrics[_METRICS:], []
-    client.set_terminated(run_id, shown.status, end_time=ended)
+    if ended is None:
+        client.update_run(run_id, status=shown.status)
+    else:
+        client.set_terminated(run_id, shown.status, end_time=ended)
     return run_id
+
+
+def _source(run: Path) -> dict[str, str]:
+    """Return the tags with the run folder's name, and for MLflow's column Source."""
+    made = origin.read(run)
+    tags = {
+        "bench.run": run.resolve().name,
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.name": made.command if made else "bench",
+        "mlflow.source.git.commit": (made and made.commit) or "",
+    }
+    return {key: view.clean(text, _SOURCE) for key, text in tags.items() if text}
+
+
+def _put_pictures(client: Any, run_id: str, attached: Attached, time: int) -> None:
+    """Upload pictures of the image grid, of `time` in milliseconds, and the table of victims."""
+    from mlflow import Image
+
+    # Only MLflow's pages need these: a version with another interface still gets the run.
+    with contextlib.suppress(AttributeError, TypeError):
+        for name, step, image in attached.images:
+            client.log_image(run_id, image, key=view.suitable_key(name), step=step, timestamp=time, synchronous=True)
+    if attached.table:
+        columns = {
+            name: [cell if isinstance(cell, str) else Image(cell) for cell in cells]
+            for name, cells in attached.table.items()
+        }
+        with contextlib.suppress(AttributeError, TypeError):
+            client.log_table(run_id, columns, VICTIMS)
 
 
 def search(target: Target, condition: str, *, deleted: bool = False) -> list[Any]:
@@ -298,19 +336,17 @@ def _client(uri: str) -> Any:
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
-def _open_sqlite(uri: str, name: str) -> tuple[Any, str]:
-    """Return MLflow's client and the experiment's id; a lock keeps two processes from setting up a new database."""
+def _open_sqlite(uri: str) -> Any:
+    """Return MLflow's client; a lock keeps two processes from setting up a new database."""
     path = Path(uri.removeprefix("sqlite:///"))
-    # Absolute, as MLflow's default follows the working directory.
-    artifacts = path.parent / "mlartifacts" / (re.sub(r"[^\w.-]", "_", name).strip(".") or "_")
     with store.locked(path.with_name(f".{path.name}.lock")):
         client = _client(uri)
         _hurry(client)
-        number = _experiment(client, name, artifacts.as_uri())
+        client.search_experiments(max_results=1)  # sets up the database
         # Lets others read during a write; the setting stays in the file.
         with contextlib.closing(sqlite3.connect(path, timeout=20)) as connection:
             connection.execute("PRAGMA journal_mode=wal")
-    return client, number
+    return client
 
 
 def _hurry(client: Any) -> None:
@@ -325,10 +361,15 @@ def _hurry(client: Any) -> None:
         engine.dispose()  # close earlier connections
 
 
-def _experiment(client: Any, name: str, artifacts: str | None = None) -> str:
-    """Return the id of the MLflow experiment `name`; create a missing experiment, restore a deleted experiment."""
+def _experiment(client: Any, uri: str, name: str) -> str:
+    """Return the id of the MLflow experiment `name` in the store at `uri`; create a missing experiment, restore a
+    deleted experiment."""
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
+        artifacts = None
+        if uri.startswith("sqlite:///"):  # absolute, as MLflow's default follows the working directory
+            folder = re.sub(r"[^\w.-]", "_", name).strip(".")[:_FOLDER] or "_"
+            artifacts = (Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts" / folder).as_uri()
         try:
             return str(client.create_experiment(name, artifact_location=artifacts))
         except Exception as error:

@@ -4,14 +4,17 @@ New cell fields, grants and metrics appear automatically.  This module does not 
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from bench.cell import NOT_IN_ID, AttackCell, Entry, Frozen, TrainingCell, marked
 from bench.errors import RecordError
+from bench.leaderboard.tradeoff import LISTENERS
 from bench.record import names
 from bench.record import store as records
 from bench.record.metrics import METRICS
@@ -27,6 +30,7 @@ _ENDINGS = {"done": "FINISHED", "n/a": "KILLED", "crashed": "FAILED"}
 _HEADS = ("name", "kind", "algorithm")  # a field shown as its group: `defense` is the defense's name
 _UNSHOWN = ("arrays", "kind", "priors")  # fields for machines, or figures in the priors' own records
 _FIRST = ("leak/asr", "utility/accuracy")  # MLflow's compare page draws a run's first metric
+_LISTENERS = {point: name for name, (point, _) in LISTENERS.items()}
 _LARGEST = 1e300  # a metric is a float
 _LONGEST = 1e9  # seconds
 
@@ -47,10 +51,22 @@ class RunView:
     """Parameters, key → text."""
     metrics: list[tuple[str, float, int]]
     """(name, value, step); the step is a training round, an evaluation or 0."""
-    seconds: float
-    """Duration in seconds."""
-    dataset: tuple[str, str] | None = None
-    """Name and SHA-256 of the data set for MLflow's column Dataset; None: empty column."""
+    seconds: float | None
+    """Duration in seconds; None: unknown."""
+    datasets: tuple[tuple[str, str], ...] = ()
+    """(name, SHA-256) of each data set, for MLflow's column Dataset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """Files, pictures and a table of an MLflow run."""
+
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """File name → content, among the artifacts."""
+    images: Sequence[tuple[str, int, Image.Image]] = ()
+    """(name, step, picture) for MLflow's image grid, in which a slider walks the steps."""
+    table: Mapping[str, Sequence[str | Image.Image]] = field(default_factory=dict)
+    """Column → texts or pictures of the victims, for MLflow's page of artifacts; empty: no table."""
 
 
 def load(path: Path) -> tuple[Record, RunView]:
@@ -76,7 +92,7 @@ def view(record: Record, sha256: str) -> RunView:
         params=suitable_params(record.cell),
         metrics=sorted(_metrics(record), key=lambda metric: metric[0] not in _FIRST),
         seconds=min(max(record.cost.wall_seconds, 0.0), _LONGEST),
-        dataset=(clean(names.dataset_name(record.cell), _NAME), record.cell.dataset.sha256),
+        datasets=((clean(names.dataset_name(record.cell), _NAME), record.cell.dataset.sha256),),
     )
 
 
@@ -85,9 +101,14 @@ def clean(text: str, limit: int) -> str:
 
 
 def suitable_key(text: str) -> str:
-    """Return `text` as a key for MLflow: only allowed characters, no relative path, at most 250 characters."""
+    """Return `text` as a key for MLflow: only allowed characters, no relative path, 1 to 250 characters."""
     parts = [part for part in _NOT_A_KEY.sub("_", text).split("/") if part]
-    return "/".join("_" * len(part) if set(part) == {"."} else part for part in parts)[:_KEY].strip("/")
+    return "/".join("_" * len(part) if set(part) == {"."} else part for part in parts)[:_KEY].strip("/") or "_"
+
+
+def listener(point: str) -> str:
+    """Return the name of the listener at an interception point, such as `server`."""
+    return _LISTENERS.get(point, point)
 
 
 def finite(figures: Mapping[str, float | None]) -> Iterator[tuple[str, float, int]]:
@@ -162,8 +183,8 @@ def _metrics(record: Record) -> Iterator[tuple[str, float, int]]:
 def _leaves(group: Any, *, nested: bool = True) -> Iterator[tuple[str, Any]]:
     """Yield (path, value) for a dataclass's fields, such as `asr_low` or `privacy/epsilon`; none if `group` is None.
     `nested` False leaves out fields that are dataclasses."""
-    for field in () if group is None else fields(group):
-        name, value = field.name, getattr(group, field.name)
+    for name in () if group is None else (each.name for each in fields(group)):
+        value = getattr(group, name)
         if name in _UNSHOWN:
             continue
         if isinstance(value, Share):
