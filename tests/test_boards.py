@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.boards import scored, shipped
@@ -28,19 +29,30 @@ def run(store_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, req
     return folder
 
 
+def board(target: upload.Target, run: Path) -> list[Any]:
+    """The store's runs of the suite's board, the newest first."""
+    return upload.search(upload.beside(target, store.board_name(run, "v")), "")
+
+
 def test_the_board_of_a_suite_is_among_the_runs(run: Path, tmp_path: Path) -> None:
     target = upload.open_target(run, store.default_uri(run))
     row_upload.send(target, run)
-    (stored,) = upload.search(target, f"tags.`bench.kind` = '{boards.KIND}'")
-    assert stored.data.tags["bench.defense"] == "mine"
-    assert stored.data.metrics["board/rank"] == 2
-    assert stored.data.metrics["board/leaked/type-2"] == 0.5
+    stored, *published = board(target, run)
+    assert stored.info.run_name == stored.data.tags["bench.defense"] == "mine", "the newest"
+    assert stored.data.tags["bench.rank"] == "2"
+    assert stored.data.metrics["inside leaked"] == 0.5
+    assert [one.info.run_name for one in published] == [
+        "cdp · published",
+        "noise · published",
+        "prune · published",
+        "none · published",
+    ]
     note = stored.data.tags["mlflow.note.content"]
     assert "rank: 2 of 5 on v, between cdp and noise" in note
     files = {entry.path for entry in target.client.list_artifacts(stored.info.run_id)}
     assert {"board.html", "board.svg"} <= files
     row_upload.send(target, run)
-    assert len(upload.search(target, f"tags.`bench.kind` = '{boards.KIND}'")) == 1
+    assert len(board(target, run)) == 5
 
 
 def test_a_board_that_changed_takes_the_place_of_the_old_one(run: Path) -> None:
@@ -49,8 +61,8 @@ def test_a_board_that_changed_takes_the_place_of_the_old_one(run: Path) -> None:
     for each in mine(0.1):
         records.write(run, each)
     row_upload.send(target, run)
-    (stored,) = upload.search(target, f"tags.`bench.kind` = '{boards.KIND}'")
-    assert stored.data.metrics["board/leaked/type-2"] == 0.1
+    stored, *published = board(target, run)
+    assert (stored.data.metrics["inside leaked"], len(published)) == (0.1, 4)
 
 
 def test_a_run_of_no_suite_has_no_board(run: Path) -> None:

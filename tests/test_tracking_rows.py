@@ -1,5 +1,8 @@
 """The board's rows in the store, and in MLflow's stock pages on the real server, in a real browser."""
 
+import json
+import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -9,15 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 from playwright.sync_api import Browser
 from tests.browser import browser, visit  # noqa: F401
 from tests.records import TRAINING, attack_cell, attack_record, cell_ids, readings_of, training_record
 
-from bench.cell import Entry, Federated
+from bench.cell import DataRef, Entry, Federated
 from bench.cli.ui import command as ui
+from bench.leaderboard.board import board
+from bench.record import origin
 from bench.record import store as records
 from bench.record.schema import AttackConditions, Cost, Distortion, Privacy, TrainingCost
-from bench.tracking import pages, row_upload, rows, server, store, upload
+from bench.tracking import pages, pictures, row_upload, rows, server, store, upload, victims
 from bench.tracking.sync import sync
 
 FEDERATED = Federated(algorithm="fedsgd", clients=10, per_round=2, steps=1, batch=1)
@@ -107,8 +113,9 @@ def write_run(run: Path, settings: tuple[Setting, ...] = SETTINGS) -> None:
 
 
 def there(run: Path, *, deleted: bool = False) -> list[Any]:
-    """The runs of rows in the store of this run."""
-    return upload.search(upload.open_target(run), f"tags.`bench.kind` = '{rows.KIND}'", deleted=deleted)
+    """The runs of rows in the store of this run, the newest first."""
+    board = upload.beside(upload.open_target(run), store.board_name(run, "digits"))
+    return upload.search(board, "", deleted=deleted)
 
 
 def send(run: Path, **options: Any) -> int:
@@ -126,31 +133,22 @@ def run(store_folder: Path, request: pytest.FixtureRequest) -> Path:
 def test_a_row_is_one_run_with_leakage_and_accuracy(run: Path) -> None:
     assert send(run) == 2
     found = {one.info.run_name: one for one in there(run)}
-    assert set(found) == {"none × digits · dlg-lenet", "prune × digits · dlg-lenet"}
-    pruned = found["prune × digits · dlg-lenet"]
+    assert set(found) == {"none", "prune"}
+    pruned = found["prune"]
     assert pruned.data.metrics == {
-        "asr/worst": 1.0,
-        "asr/type-2": 1.0,
-        "asr/type-1": 29 / 32,
-        "asr/type-0": 29 / 32,
-        "psnr_db/best": 35.0,
-        "rmse/best": 0.1,
-        "accuracy/final": 0.92,
-        "accuracy/lost": pytest.approx(0.01),
-        "cost/overhead": 1.1,
-        "accuracy/by_round": pytest.approx(0.92 * (1 - 0.8**21)),
+        "worst leaked": 1.0,
+        "inside leaked": 1.0,
+        "client leaked": 29 / 32,
+        "server leaked": 29 / 32,
+        "recognised": 1.0,
+        "psnr_db": 35.0,
+        "accuracy": 0.92,
+        "time over undefended": 1.1,
     }
     client = upload.open_target(run).client
-    curve = client.get_metric_history(pruned.info.run_id, rows.CURVE)
-    assert [point.step for point in curve] == [0, 5, 10, 15, 20]
-    # the compare page opens on the first three by name
-    assert pruned.data.params == {
-        "accuracy": "0.92",
-        "defense": "prune",
-        "parameter.share": "0.5",
-        "worst.attack": "cpl",
-        "worst.point": "type-2",
-    }
+    # the compare page opens on the first three by name; attack and listener are equal in both rows
+    assert pruned.data.params == {"accuracy": "0.92", "defense": "prune", "parameter.share": "0.5"}
+    assert pruned.info.end_time - pruned.info.start_time == 3000
     (data,) = pruned.inputs.dataset_inputs
     assert (data.dataset.name, data.dataset.digest) == ("digits", "0" * 8)
     expected = {
@@ -165,10 +163,97 @@ def test_a_row_is_one_run_with_leakage_and_accuracy(run: Path) -> None:
         "protocol": "1",
     }
     assert {key: pruned.data.tags.get(f"bench.{key}") for key in expected} == expected
-    assert "- type-1: ASR 0.91 [0.76, 0.97] of 32 examples" in pruned.data.tags["mlflow.note.content"]
+    assert "- client (type-1): ASR 0.91 \\[0.76, 0.97\\] of 32 examples" in pruned.data.tags["mlflow.note.content"]
     pictures = [item.path for item in client.list_artifacts(pruned.info.run_id, "images")]
     assert any(path.endswith(".png") for path in pictures)
     assert pruned.data.tags["mlflow.loggedImages"]
+
+
+def victims_of(run: Path, name: str) -> tuple[dict[str, list[Any]], Path]:
+    """The table of victims of a row, column → cells, and the folder of its artifacts."""
+    client = upload.open_target(run).client
+    (found,) = (one for one in there(run) if one.info.run_name == name)
+    folder = Path(client.download_artifacts(found.info.run_id, ""))
+    table = json.loads((folder / upload.VICTIMS).read_text())
+    columns = zip(*table["data"], strict=True)
+    return dict(zip(table["columns"], map(list, columns), strict=True)), folder
+
+
+def test_a_row_has_a_line_for_each_victim_with_truth_and_reconstruction(run: Path) -> None:
+    send(run)
+    (none, _), (pruned, folder) = victims_of(run, "none"), victims_of(run, "prune")
+    assert none["victim"] == pruned["victim"], "MLflow compares line by line"
+    assert pruned["victim"][:2] == ["inside, reading 0", "inside, reading 1"]
+    assert len(pruned["victim"]) == 24 and set(pruned["attack"]) == {"cpl"}
+    assert set(pruned["reconstructed"]) == {"yes"}
+    with Image.open(folder / pruned["output"][0]["filepath"]) as image:
+        truth, guess = (np.asarray(image.convert("L"), float)[:, part] for part in (slice(0, 96), slice(-96, None)))
+    assert truth.std() > 50 and np.abs(truth - guess).mean() < 2, "behind type-2 all is reconstructed"
+    assert (folder / pictures.GRID).is_file()
+
+
+def test_victims_are_those_that_most_defenses_fail_to_hide(tmp_path: Path) -> None:
+    write_run(tmp_path, (SETTINGS[0], Setting(defense=Entry(name="low-rank"), leaked=(0.0, 0.0, 0.0))))
+    cell = attack_cell(attack="cpl", model=MODEL, federated=FEDERATED, defense="top-k", point="type-0")
+    hits = [[number >= 30] for number in range(32)]
+    records.write(tmp_path, attack_record(hits, cell=cell))
+    found = {record.id: record for record in rows.readable(tmp_path)}
+    board_rows = board(found.values())
+    (chosen,) = victims.chosen(board_rows, [[found[each] for each in row.cells] for row in board_rows]).values()
+    at_server = [key[2] for point, key in chosen if point == "type-0"]
+    assert at_server == [30, 31, 0, 1, 2, 3, 4, 5]
+
+
+def test_the_newest_run_is_the_best_row_also_after_a_change(run: Path) -> None:
+    write_run(run, SETTINGS[2:])
+    send(run)
+    best_first = ["fed-cdp(sigma=3)", "fed-cdp(sigma=1)", "none"]
+    names = [one.info.run_name for one in there(run)]
+    assert [names[0], names[1]] == best_first[:2] and names[-1] == "low-rank"
+    for point in POINTS:
+        write_attack(run, SETTINGS[5], point, 1.0)
+    send(run)
+    changed = [one.info.run_name for one in there(run)]
+    assert changed[0] == "fed-cdp(sigma=1)" and len(set(changed)) == len(changed) == 7
+    assert changed == [row.shown.name for row in rows.of_run(run)]
+
+
+def test_each_data_set_has_an_experiment(run: Path) -> None:
+    cell = attack_cell(attack="cpl", model="mlp", dataset=DataRef(name="cancer", sha256="1" * 64))
+    records.write(run, attack_record(cell=cell))
+    assert send(run) == 3
+    board = upload.beside(upload.open_target(run), store.board_name(run, "cancer"))
+    (found,) = upload.search(board, "")
+    assert (found.info.run_name, len(there(run))) == ("none", 2)
+
+
+def test_source_and_commit_are_those_of_the_run(run: Path) -> None:
+    origin.save(run, "bench run --matrix quickstart")
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    send(run)
+    tags = there(run)[0].data.tags
+    assert tags["mlflow.source.name"] == "bench run --matrix quickstart"
+    assert tags.get("mlflow.source.git.commit", "") == commit
+
+
+HOSTILE = "|](javascript:alert(1))<img src=x onerror=alert(1)>\x1b[31m\u202e" + "x" * 5000
+
+
+def test_hostile_names_are_keys_that_mlflow_takes_and_no_markup(store_folder: Path) -> None:
+    run = store_folder / "hostile"
+    defense = Entry(name=HOSTILE, params={HOSTILE: HOSTILE, "π|": 1, "..": 2})
+    cell = attack_cell(defense=defense, attack=Entry(name=HOSTILE), dataset=DataRef(name=HOSTILE, sha256="1" * 64))
+    written = records.write(run, attack_record(cell=cell, id="a1"))
+    assert written.exists()
+    done = sync(run)
+    assert (done.count, done.rows, done.reason) == (1, 1, None)
+    target = upload.open_target(run)
+    (name,) = (name for name in upload.experiments(target) if name.startswith(store.board_name(run, "")))
+    (found,) = upload.search(upload.beside(target, name), "")
+    texts = [name, found.info.run_name, *found.data.tags.values(), *found.data.params, *found.data.params.values()]
+    assert not [text for text in texts if re.search("[\x00-\x09\x0b-\x1f\x7f\u202e]", text)]
+    note = found.data.tags["mlflow.note.content"]
+    assert "<img" not in note and not re.search(r"(?<!\\)\]\(javascript", note) and len(note) < 8000
 
 
 def test_rows_follow_the_cells(run: Path) -> None:
@@ -178,7 +263,7 @@ def test_rows_follow_the_cells(run: Path) -> None:
 
 def test_names_tell_rows_apart_and_no_more(tmp_path: Path) -> None:
     write_run(tmp_path / "r")
-    assert {row.shown.name.partition(" × ")[0] for row in rows.of_run(tmp_path / "r")} == {
+    assert {row.shown.name for row in rows.of_run(tmp_path / "r")} == {
         "none",
         "prune(share=0.5)",
         "prune(share=0.9)",
@@ -196,7 +281,7 @@ def test_again_adds_nothing_and_a_changed_row_takes_the_place_of_the_older(run: 
     assert send(run) == 1
     after = {one.info.run_name: one.info.run_id for one in there(run)}
     changed = {name for name in after if after[name] != before[name]}
-    assert (len(after), changed) == (2, {"prune × digits · dlg-lenet"})
+    assert (len(after), changed) == (2, {"prune"})
     write_attack(run, SETTINGS[1], "type-1", 0.9)
     assert send(run) == 1, "what it was before is in the trash, and no reason to leave it out"
     assert len(there(run)) == 2
@@ -246,8 +331,7 @@ def test_another_folder_of_this_name_keeps_its_rows(run: Path, tmp_path: Path) -
     send(run)
     other = tmp_path / run.name
     write_run(other, SETTINGS[3:5])
-    opened = upload.open_target(other, store.default_uri(run))
-    assert row_upload.send(opened, other) == 2
+    assert row_upload.send(upload.open_target(other, store.default_uri(run)), other) == 2
     assert len(there(run)) == 4
 
 
@@ -266,7 +350,7 @@ class Older:
         self._client = client
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("log_image", "_tracking_client"):
+        if name in ("log_image", "log_table", "_tracking_client"):
             raise AttributeError(name)
         return getattr(self._client, name)
 
@@ -309,14 +393,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.mark.slow
 def test_the_stock_page_charts_the_rows_and_their_pictures(browser: Browser, served: Served) -> None:  # noqa: F811
-    addresses, problem = pages.pages(served.port, "demo")
-    assert (list(addresses), problem) == (["charts", "compare", "runs"], None)
-    with visit(browser, addresses["charts"], width=1400, height=3200) as seen:
+    addresses, problem = pages.pages(served.port, "demo", store.board_name(served.run, ""))
+    assert (list(addresses), problem) == (["digits", "compare", "cells"], None)
+    with visit(browser, addresses["digits"], width=1400, height=3200) as seen:
         page = seen.page
         page.get_by_text("7 matching runs").wait_for(timeout=60_000)  # the rows and none of the 28 cells
         names = {row.shown.name for row in rows.of_run(served.run)}
         assert all(page.get_by_text(name, exact=True).count() for name in names)
-        for title in (rows.CURVE, rows.ACCURACY, rows.ASR, *(f"{rows.ASR_AT}{name}" for name in POINTS)):
+        for title in (rows.WORST, rows.ACCURACY, "inside leaked", "server leaked"):
             page.get_by_text(title, exact=True).first.wait_for(timeout=30_000)
         drawn = page.locator("img[src*='get-artifact']").first
         drawn.wait_for(timeout=30_000)
@@ -325,27 +409,35 @@ def test_the_stock_page_charts_the_rows_and_their_pictures(browser: Browser, ser
         assert [asked for asked in seen.outside if not asked.startswith(own)] == []
         assert not [said for said in seen.complaints if said.startswith(("exception", "dialog"))]
     client = upload.open_target(served.run).client
-    experiment = client.get_experiment_by_name("demo")
-    assert not [key for key in experiment.tags if "View" in key], "the store keeps no state of the page"
+    for name in ("demo", store.board_name(served.run, "digits")):
+        experiment = client.get_experiment_by_name(name)
+        assert not [key for key in experiment.tags if "View" in key], "the store keeps no state of the page"
 
 
 @pytest.mark.slow
-def test_fewer_than_two_rows_have_the_compare_page_or_that_of_runs(served: Served) -> None:
-    addresses, problem = pages.pages(served.port, "single")
-    assert (list(addresses), problem) == (["compare", "runs"], None)
-    assert "/#/compare-runs?" in addresses["compare"]
-    addresses, problem = pages.pages(served.port, "bare")
-    assert (list(addresses), problem) == (["runs"], None)
-    assert "/runs?" in addresses["runs"]
+def test_the_page_of_artifacts_compares_victims_over_defenses(browser: Browser, served: Served) -> None:  # noqa: F811
+    addresses, _ = pages.pages(served.port, "demo", store.board_name(served.run, ""))
+    with visit(browser, addresses["digits"].replace("CHART", "ARTIFACT"), width=1400, height=1200) as seen:
+        page = seen.page
+        page.get_by_text("inside, reading 0", exact=True).wait_for(timeout=60_000)
+        page.locator("img").nth(3).wait_for(timeout=30_000)  # side by side
+        assert page.get_by_text("Compare: output").count()
 
 
-@pytest.mark.parametrize("answer", [{}, [], {"experiment": {"experiment_id": 1}, "runs": [{}, {}]}, None])
+@pytest.mark.slow
+def test_a_run_without_a_board_has_the_page_of_cells(served: Served) -> None:
+    for name, expected in (("single", ["digits", "cells"]), ("bare", ["cells"])):
+        addresses, problem = pages.pages(served.port, name, store.board_name(served.run.with_name(name), ""))
+        assert (list(addresses), problem) == (expected, None)
+        assert "/runs?" in addresses["cells"]
+
+
+@pytest.mark.parametrize("answer", [{}, [], {"experiments": [{}]}, {"experiments": 1}, None])
 def test_a_server_that_answers_otherwise_leaves_a_page(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
     monkeypatch.setattr(pages, "_call", lambda *_: answer)
-    addresses, problem = pages.pages(5077, "demo")
-    assert list(addresses) == ["runs"]
+    addresses, problem = pages.pages(5077, "demo", "demo · board · ")
+    assert list(addresses) == ["cells"]
     assert problem is not None and "\n" not in problem
-    assert "charts (" in problem and "compare (" in problem
 
 
 def test_ui_says_in_a_line_what_it_opens_instead(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,20 +445,19 @@ def test_ui_says_in_a_line_what_it_opens_instead(run: Path, monkeypatch: pytest.
         def wait(self) -> int:
             return 0
 
+    upload.open_target(run)
     monkeypatch.setattr(server, "serving", lambda *_: nullcontext(Server()))
-    monkeypatch.setattr(pages, "pages", lambda *_: ({"compare": "http://x/c", "runs": "http://x/r"}, "no charts"))
+    monkeypatch.setattr(pages, "pages", lambda *_: ({"cells": "http://x/r"}, "no answer"))
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     output = CliRunner().invoke(ui, [str(run)]).output
-    assert "no charts; it opens on compare\n" in output
-    assert opened == ["http://x/c"]
+    assert "no answer; it opens on cells\n" in output
+    assert opened == ["http://x/r"]
 
 
 @pytest.mark.slow
 def test_the_compare_page_has_the_rows_of_the_board_the_best_first(served: Served) -> None:
-    compared = pages.pages(served.port, "demo")[0]["compare"]
-    stored = sorted(there(served.run), key=lambda row: float(row.data.metrics[rows.ASR]))
-    places = [compared.index(row.info.run_id) for row in stored if row.data.metrics[rows.ASR] < 1]
-    assert len(places) == 2 and places == sorted(places)
-    assert all(row.info.run_id in compared for row in stored)
+    compared = pages.pages(served.port, "demo", store.board_name(served.run, ""))[0]["compare"]
+    places = [compared.index(row.info.run_id) for row in there(served.run)]
+    assert len(places) == 7 and places == sorted(places)

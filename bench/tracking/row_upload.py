@@ -57,8 +57,8 @@ def _reconcile(target: Target, run: Path, missing: dict[str, tuple[RowView, int]
     row, begun = missing.get(tags.get("bench.row", ""), (None, 0))
     same = row is not None and tags.get("bench.content") == row.shown.sha256
     if stored.info.lifecycle_stage == "deleted":
-        # A row deleted in MLflow's pages stays deleted.
-        if row and same and "bench.superseded" not in tags:
+        # A row deleted in MLflow's pages stays deleted until its records change.
+        if row and tags.get("bench.behind") == row.behind and "bench.superseded" not in tags:
             del missing[row.key]
         return
     if row is None and tags.get("bench.folder") != _folder(run):
@@ -80,6 +80,7 @@ def _create(target: Target, run: Path, row: RowView, begun: int) -> None:
         **target.tags,
         "bench.row": row.key,
         "bench.content": row.shown.sha256,
+        "bench.behind": row.behind,
         "bench.folder": _folder(run),
         "bench.picture": WITHHELD if withheld else GRID if GRID in attached.files else "none",
     }

@@ -36,7 +36,9 @@ class RowView:
     key: str
     """Text that identifies defense and condition."""
     shown: RunView
-    """Content of the MLflow run; its hash identifies the figures."""
+    """Content of the MLflow run; its hash covers everything shown."""
+    behind: str
+    """Hash of the records behind the row."""
     text: str
     """The row in Markdown."""
     private: bool
@@ -47,13 +49,16 @@ class RowView:
     @classmethod
     def of(cls, *, board: str, key: Sequence[Any], shown: RunView, text: Iterable[str], **options: Any) -> "RowView":
         """Return a row of `board` with texts that MLflow accepts, and the hash of its content. `key` identifies the
-        row, and `shown` has the figures; `text` are the lines of the description. `options` are other fields."""
+        row, and `shown` has the figures and the hash of the records; `text` are the lines of the description. `options`
+        are other fields."""
+        behind = shown.sha256
         clean = {key: view.clean(value, _TEXT) for key, value in shown.tags.items() if value}
         lines = "\n".join(view.clean(line, _LINE) for line in text)
         content = [shown.sha256, shown.name, clean, shown.params, shown.metrics, lines]
         shown = replace(shown, tags=clean, sha256=digest(json.dumps(content).encode()))
         place = view.clean(board, _PLACE)
-        return cls(board=place, key=digest(json.dumps(key).encode())[:32], shown=shown, text=lines, **options)
+        number = digest(json.dumps(key).encode())[:32]
+        return cls(board=place, key=number, shown=shown, behind=behind, text=lines, **options)
 
 
 def of_run(run: Path) -> list[RowView]:
@@ -121,8 +126,8 @@ def _view(
 
 def _params(row: Row, defense: Entry) -> dict[str, str]:
     """Return the row's parameters for MLflow: defense parameters, accuracy, ε, worst attack and worst point."""
-    given = view.suitable_params(defense, "defense")
-    params = {key.replace("defense.", "parameter.", 1): value for key, value in given.items()}
+    params = view.suitable_params(defense, "parameter")
+    params["defense"] = params.pop("parameter")
     # The compare page opens on the first three by name.
     if row.cost is not None and row.cost.accuracy is not None:
         params["accuracy"] = f"{row.cost.accuracy:.4g}"

@@ -282,7 +282,8 @@ def _put_pictures(client: Any, run_id: str, attached: Attached, time: int) -> No
             name: [cell if isinstance(cell, str) else Image(cell) for cell in cells]
             for name, cells in attached.table.items()
         }
-        with contextlib.suppress(AttributeError, TypeError):
+        with contextlib.suppress(AttributeError, TypeError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of pandas, about mlflow's code
             client.log_table(run_id, columns, VICTIMS)
 
 
