@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from tests.records import attack_cell, attack_record, readings_of
 
 from bench.cell import Entry, Grants
+from bench.cli.main import cli
 from bench.record import store as records
 from bench.record import tradeoff as values
 from bench.record.tradeoff import AtLevel, Named, Row, Tradeoff
 from bench.tracking import families, row_upload, store, upload
+from bench.tracking.sync import sync
 
 
 def at(level: str, value: float, share: float, accuracy: float) -> AtLevel:
@@ -111,6 +114,7 @@ def test_a_family_is_a_run_with_its_strengths_as_steps(run: Path) -> None:
     assert mine.data.params == {"defense": "mine", "L1 mean": "sigma = 2"}, "the server's strength is equal in all"
     assert "steps of sigma: 1 = 0.1, 2 = 1, 3 = 2, 4 = 9" in mine.data.tags["mlflow.note.content"]
     assert mine.info.end_time and not theirs.info.end_time
+    assert "mlflow.source.name" in mine.data.tags and "mlflow.source.name" not in theirs.data.tags
     assert [each.dataset.name for each in theirs.inputs.dataset_inputs] == ["digits"]
     assert row_upload.send(upload.open_target(run), run) == 0
 
@@ -144,3 +148,34 @@ def test_private_victims_stay_at_home(run: Path) -> None:
 def test_a_damaged_calibration_has_no_board(run: Path) -> None:
     (run / values.FILE).write_text(json.dumps({"rows": 1}))
     assert families.of_run(run) == []
+
+
+class InProcess:
+    """The follower of a run, without a process."""
+
+    def __init__(self, run: Path, tracking_uri: str | None = None) -> None:
+        self._run, self._uri = run, tracking_uri
+        self.uploaded: store.UploadResult | None = None
+
+    def start(self) -> None:
+        assert (self._run / values.FILE).is_file(), "the upload reads the result"
+
+    def finish(self) -> str | None:
+        self.uploaded = sync(self._run, self._uri)
+        return self.uploaded.reason
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("more", "names"), [([], ["theirs · shipped", "mine"]), (["--no-tracking"], [])])
+def test_calibrate_uploads_its_families(
+    run: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], names: list[str]
+) -> None:
+    (run / values.FILE).unlink()
+    monkeypatch.setattr("bench.cli.calibrating.run", lambda *_, **__: OWN)
+    monkeypatch.setattr("bench.tracking.following.Follower", InProcess)
+    output = CliRunner().invoke(cli, ["calibrate", "--defense", "mine", "--out", str(run), *more])
+    assert output.exit_code == 0, output.output
+    assert [each.info.run_name for each in upload.search(board(run), "")] == names
+    assert ("not requested; `bench sync" in output.output) == bool(more)

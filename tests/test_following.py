@@ -187,8 +187,9 @@ def test_a_server_that_hangs_holds_nothing_up_for_long(
 
 
 _PARENT = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & has it ignored
 from bench.tracking.following import Follower
 follower = Follower(Path(sys.argv[1]), sys.argv[2])
 follower.start()

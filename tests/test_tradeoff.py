@@ -260,7 +260,7 @@ def test_calibrate_measures_trains_and_goes_on_where_it_stopped(tmp_path: Path) 
     (tmp_path / "tiny.toml").write_text(MATRIX)
     out = tmp_path / "run"
     arguments = ["calibrate", "--matrix", str(tmp_path / "tiny.toml"), "--out", str(out), "--jobs", "1"]
-    arguments += ["--defense", "gaussian:at=client,sign"]
+    arguments += ["--defense", "gaussian:at=client,sign", "--no-tracking"]
     first = CliRunner().invoke(cli, arguments)
     assert first.exit_code == 0, first.output
     found = read(out)

@@ -1,6 +1,7 @@
 """`bench calibrate`: for each listener the weakest strength of a defense that hides examples, and its accuracy."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 @common.device
 @common.jobs
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE|MODULE", help="Add entries of your own.")
+@click.option("--tracking-uri", metavar="URI", help="MLflow server or store [default: mlflow.db beside runs].")
+@click.option("--no-tracking", is_flag=True, help="Leave MLflow for a later `bench sync`.")
 @common.json_flag
 def command(
     defenses: Sequence[str],
@@ -38,20 +41,27 @@ def command(
     device: str,
     jobs: int | None,
     plugins: tuple[str, ...],
+    tracking_uri: str | None,
+    no_tracking: bool,
     as_json: bool,
 ) -> None:
     """Calibrate the strength of defenses: who names no more than chance + 5 points (L1) or 20 % (L2) of the examples?
 
     Per interception point the weakest strength whose 95 % band meets the level, then test accuracy and ε at this
-    strength, on other victims and seeds.  The same command goes on where it stopped.
+    strength, on other victims and seeds.  The same command goes on where it stopped.  At the end, MLflow gets the
+    curves beside the shipped families.
 
     \b
     bench calibrate --defense gaussian:at=client,prune:at=client
     bench calibrate --plugin my_defense.py --defense round-off
     """
     from bench.cli import advise, calibrating
+    from bench.cli.conclusion import upload_line
+    from bench.record import origin
     from bench.record import tradeoff as results
+    from bench.tracking.following import Follower
 
+    follower = None if no_tracking else Follower(out, tracking_uri)
     tradeoff = calibrating.run(
         defenses,
         matrix_name,
@@ -63,9 +73,17 @@ def command(
         say=partial(click.echo, err=True),
     )
     path = results.write(out, tradeoff)
+    origin.save(out, " ".join(["bench calibrate", *(f"--defense {each}" for each in defenses)]))
+    waiting = None
+    if follower is not None:
+        with closing(follower):
+            follower.start()
+            waiting = follower.finish()
     if as_json:
         click.echo(path.read_text("utf-8"), nl=False)
         return
     for listener in dict.fromkeys(advise.listeners(tradeoff)):
         advise.show(tradeoff, listener, "L1")
     click.echo(f"written to {path}; `bench advise {out}` compares it with the shipped figures")
+    uploaded = follower.uploaded if follower else None
+    click.echo(f"`bench ui {out}`: MLflow: {upload_line(out, tracking_uri, uploaded, waiting)}")

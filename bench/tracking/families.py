@@ -102,7 +102,6 @@ def _view(
                 "bench.model": row.model,
                 "bench.defense": name,
                 "bench.shipped": str(not behind).lower(),
-                "mlflow.source.name": "bench calibrate",
             },
             params=params,
             metrics=[figure for each, at in family.items() for figure in _metrics(found, each, at)],

@@ -75,9 +75,10 @@ def _reconcile(target: Target, run: Path, missing: dict[str, tuple[RowView, int]
 def _create(target: Target, run: Path, row: RowView, begun: int) -> None:
     withheld = row.private and not target.include_pictures
     attached = Attached() if withheld else row.attached()
+    source = {} if row.shown.seconds is None else target.tags  # shipped figures have another origin
     tags = {
+        **source,
         **row.shown.tags,
-        **target.tags,
         "bench.row": row.key,
         "bench.content": row.shown.sha256,
         "bench.behind": row.behind,
