@@ -101,7 +101,7 @@ class Standing:
 
     @property
     def diverged(self) -> tuple[str, ...]:
-        """Models with diverged trainings and a median accuracy of 0."""
+        """Models whose median training diverged: some trainings diverged, and the median accuracy counts as 0."""
         return tuple(model for model, cost in self.costs if cost.diverged and not cost.accuracy)
 
     @property

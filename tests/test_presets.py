@@ -18,12 +18,12 @@ from bench.datasets.base import Dataset
 from bench.errors import MatrixError
 from bench.kinds.images import IMAGE
 from bench.kinds.tables import TABLE
-from bench.matrix.document import PRESETS, document
+from bench.matrix.document import PRESETS, document, preset_names
 from bench.matrix.expand import PlannedCell, expand
 from bench.matrix.feasible import DatasetFacts
 from bench.matrix.messages import Errors
 from bench.matrix.published import beside
-from bench.matrix.read import presets, read
+from bench.matrix.read import read
 from bench.matrix.suites import ATTACKS, OF_DEFENSES, SUITES, VERSIONS, ranking, ranking_line
 from bench.points import POINTS
 from bench.record.checkpoints import fit, read_about, read_weights
@@ -46,7 +46,7 @@ SHAPES = {
 STANDARD_V1 = "a0d41babd5d6e58c4044342406b272f46f8f4214fde0d1cabf791d905aa6d511"
 ATTACKS_V1 = "38fef5ec4564a439bce6e9f973b4ab13eb0f1759a6b8069e0767ce2b77a64dfd"
 EMBEDDED = ("cancer", "digits")
-NAMES = [name for name, _ in presets()]
+NAMES = preset_names()
 
 
 def facts_of(name: str, params: Mapping[str, Any]) -> DatasetFacts:
@@ -101,8 +101,8 @@ def test_fed_alpha_cdp_comes_whole_and_in_two_sizes() -> None:
 
 def test_every_preset_has_a_title() -> None:
     assert {"quickstart", "resilience", *SUITES} <= set(NAMES)
-    for name, title in presets():
-        assert len(title) >= 20, name
+    for name in NAMES:
+        assert len(read(name).title) >= 20, name
 
 
 def test_quickstart_pairs_each_data_set_with_its_model() -> None:
@@ -383,7 +383,7 @@ def test_folders_are_part_of_a_presets_name(tmp_path: Path) -> None:
     (tmp_path / "paper").mkdir()
     text = 'title = "three"\n[axes]\ndataset = ["digits"]\nmodel = ["mlp"]\nattack = ["dlg"]\npoint = ["type-2"]'
     (tmp_path / "paper" / "table-3.toml").write_text(text, "utf-8")
-    assert presets(tmp_path) == (("paper/table-3", "three"),)
+    assert preset_names(tmp_path) == ("paper/table-3",)
     assert read("paper/table-3", folder=tmp_path).title == "three"
     with pytest.raises(MatrixError, match="did you mean 'paper/table-3'"):
         read("paper/table-4", folder=tmp_path)

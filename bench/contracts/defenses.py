@@ -222,21 +222,6 @@ def transforms_only(defense: Defense) -> None:
         return
 
 
-# Contracts that depend on the choice of parameters; the other contracts concern the class, or all choices together.
-OF_A_CHOICE = frozenset(
-    {
-        "acts",
-        "finite",
-        "keyed",
-        "inputs untouched",
-        "alone = in company",
-        "originals",
-        "bias",
-        "noise",
-        "norms",
-        "description",
-    }
-)
 CONTRACTS = (
     DECLARED,
     Contract("settings", "takes a federated setting, or refuses it in one line", settings),

@@ -33,12 +33,6 @@ NARROW, NEAR = 1e-4, 0.05  # width of a gradual decision, and its largest relati
 EXACT = 1e-9  # relative distance at the truth, float64
 POSITIVE = 1e-12
 
-# If a reading does not determine the draws, no function of reading and truth gives the reading: two draws with the same
-# reading of a row have different readings of other rows.  `expected` is compared for these transforms.
-EXCEPTIONS: Mapping[str, str] = {
-    "KeepRandom": "a mean of masked rows does not show which of them kept a coordinate: 2^rows masks, one figure"
-}
-
 
 @dataclass(frozen=True)
 class Quiet(Transform):

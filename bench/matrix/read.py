@@ -55,13 +55,6 @@ class Matrix:
     """The parameters that the matrix writes for each entry; all others are defaults."""
 
 
-def presets(folder: Path = PRESETS) -> tuple[tuple[str, str], ...]:
-    """Return (name, title) for each preset, sorted by name."""
-    return tuple(
-        (name, str(document(folder / f"{name}.toml", Errors(name)).get("title", ""))) for name in preset_names(folder)
-    )
-
-
 def read(
     source: str | Path,
     *,

@@ -56,14 +56,17 @@ def score(
     named: Naming | None = None,
     gallery_labels: ArrayLike | None = None,
 ) -> Scores:
-    """Score a cell's reconstructions by its data kind's success rule.
+    """Pair a cell's reconstructed examples with the true examples, measure every pair, and judge success.
 
     - `truth_inputs` (reading, example, *shape), `truth_labels` (reading, example): the true examples.
-    - `groups`: a table's groups of columns.
+    - `reconstruction`: the attack's result; `kind`: the kind of data, with metrics and success rule.
+    - `groups`: a table's groups of columns; empty for other kinds.
     - `priors`: prior-only baselines, name → (reading, example, *shape).
-    - `gallery` (example, *shape): strangers, None for none; `gallery_labels` (example,) if labels were granted.
+    - `gallery` (example, *shape): other examples of the data set. A true example is identified if no gallery example is
+      nearer to the reconstruction; None: no identification.
+    - `gallery_labels` (example,): the gallery's labels if labels were granted, to state the chance within a class.
     - `lpips`: the LPIPS metric, None if absent.
-    - `named`: the picks of an attack with a granted gallery.
+    - `named`: the attack's own picks from a granted gallery; None without the grant.
 
     Raises `PluginError` for a reconstruction with another shape; `ValueError` for a truth outside its range, for no
     readings, or for a table without groups."""

@@ -78,8 +78,9 @@ def schedule(
     resolver: Resolver,
     known: Callable[[AnyCell], float | None] = lambda cell: None,
 ) -> RunSchedule:
-    """Return a run folder's schedule: the cells without a record, in groups with common work. `known` returns a cell's
-    published seconds, or None."""
+    """Sort the cells of a matrix, `planned`, by the records in the run folder `run`: done, impossible, or to run. Cells
+    to run are grouped by common work: a training, or attacks on equal readings. `resolver` gives data set shapes for
+    time estimates. `known` returns a cell's published run time in seconds, or None."""
     done: list[AnyCell] = []
     again: dict[str, str] = {}
     impossible: list[tuple[AnyCell, str]] = []

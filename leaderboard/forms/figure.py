@@ -90,10 +90,9 @@ def png(lines: Sequence[Strip]) -> bytes:
     return _encoded(image)
 
 
-def svg(lines: Sequence[Strip]) -> bytes:
-    """Draw the figure as SVG, with names and captions as text, and each example as an image with its stored pixels."""
-    width, height = _size(lines)
-    root = Element(
+def svg_root(width: int, height: int) -> Element:
+    """Return an empty SVG picture of this size in pixels."""
+    return Element(
         "svg",
         {
             "xmlns": "http://www.w3.org/2000/svg",
@@ -103,6 +102,12 @@ def svg(lines: Sequence[Strip]) -> bytes:
             "font-family": "Helvetica, Arial, sans-serif",
         },
     )
+
+
+def svg(lines: Sequence[Strip]) -> bytes:
+    """Draw the figure as SVG, with names and captions as text, and each example as an image with its stored pixels."""
+    width, height = _size(lines)
+    root = svg_root(width, height)
     SubElement(root, "rect", width=str(width), height=str(height), fill=_colour(_PAPER))
     for number, line in enumerate(lines):
         top = _GAP + number * (_TILE + _GAP)

@@ -8,6 +8,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 from PIL import Image
 
 from bench.leaderboard.forms.charts import svg_to_pdf, svg_to_png
+from bench.leaderboard.forms.figure import svg_root
 from bench.leaderboard.forms.standings import columns, figures
 from bench.leaderboard.forms.strips import VICTIMS_NAME
 from bench.leaderboard.standings import Standing
@@ -37,16 +38,7 @@ def svg(standings: Sequence[Standing], strips: Mapping[str, bytes], title: str) 
     wide, name = _strip_width(strips), round(_LETTER * max(len(line.name) for line in lines)) + 16
     width = _LEFT + 36 + name + _CELL * len(heads) + (wide + 24 if wide else 0) + _LEFT
     height = _TOP + _ROW * len(standings) + 30 + 16 * len(_FOOT)
-    root = Element(
-        "svg",
-        {
-            "xmlns": "http://www.w3.org/2000/svg",
-            "width": str(width),
-            "height": str(height),
-            "viewBox": f"0 0 {width} {height}",
-            "font-family": "Helvetica, Arial, sans-serif",
-        },
-    )
+    root = svg_root(width, height)
     _box(root, 0, 0, width, height, _PAPER)
     _text(root, _LEFT, 32, title, 20, weight="700")
     _text(root, _LEFT, 54, _GIST, _SIZE, _QUIET)
