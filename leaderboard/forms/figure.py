@@ -91,7 +91,7 @@ def png(lines: Sequence[Strip]) -> bytes:
 
 
 def svg_root(width: int, height: int) -> Element:
-    """Return an empty SVG picture of this size in pixels."""
+    """Return an empty SVG picture, `width` × `height` pixels, with the figure's font."""
     return Element(
         "svg",
         {
