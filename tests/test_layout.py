@@ -72,6 +72,8 @@ OWNERS = {
     "vl_convert": "bench.leaderboard.forms.charts",
     "jinja2": "bench.leaderboard.forms.offline bench.leaderboard.forms.page bench.assess.page",
     "distributed": "bench.sweep.cluster",
+    "flwr": "bench.assess.flower",
+    "nvflare": "bench.assess.nvflare",
 }
 # Imports inside functions, beside those of commands: what is optional or slow, and why it may be.
 INSIDE_FUNCTIONS = {
@@ -88,7 +90,13 @@ INSIDE_FUNCTIONS = {
     ("bench.defenses.accounting.pld", "dp_accounting"),  # optional where ε is filled in later; a second
     ("bench.health.storage", "bench.datasets.loading"),  # numpy may be what is broken
 }
-IMPORTERS = {"bench.cli.main", "bench.registry.plugins", "bench.registry.entries"}  # may call importlib.import_module
+IMPORTERS = {
+    "bench.cli.main",
+    "bench.registry.plugins",
+    "bench.registry.entries",
+    "bench.assess.flower",
+    "bench.assess.nvflare",
+}  # may call importlib.import_module
 
 Trees = Mapping[str, ast.Module]
 

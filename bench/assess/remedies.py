@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.assess.client import Client
 from bench.assess.recognition import SERVER, TRIALS, examples_behind, recognised
-from bench.assess.result import Figure, Remedy
+from bench.assess.result import Remedy
 from bench.defenses.base import Defense
 from bench.errors import BenchError, NotApplicable
 from bench.leaderboard import tradeoff as board
@@ -33,6 +33,15 @@ class Family:
     note: str
     """The board's caveat; empty without caveat."""
 
+    def measured(self, client: Client, trials: int, seed: int) -> Remedy:
+        """Return the `client` behind this family in `trials` trials, with the board's accuracy."""
+        (parsed,) = entries([self.defense], "--defense")
+        params = {} if isinstance(parsed, str) else {key: value for key, value in parsed.items() if key != "name"}
+        defense = registry.instance("defenses", parsed if isinstance(parsed, str) else parsed["name"], params)
+        found = measured(client, defense, self.defense, trials, seed)
+        note = "; ".join(each for each in (found.note, self.note) if each)
+        return replace(found, level=self.level, kept=self.kept, note=note)
+
 
 def families() -> tuple[Family, ...]:
     """Return five families of the shipped board for the listener `server`: the ranked families first, at the strength
@@ -54,21 +63,23 @@ def _family(shipped: Tradeoff, row: Row, useful: AtLevel | None) -> Family | Non
 
 def remedies(client: Client, seconds: float, *, seed: int = 0) -> Iterator[Remedy]:
     """Yield the client as it is, then behind each family, in about `seconds`."""
+    none: Defense = registry.instance("defenses", "none", {})
     began = time.monotonic()
-    _measured(client, "none", 1, seed)
+    measured(client, none, "none", 1, seed)
     fit = int(seconds / (1 + FAMILIES) / (time.monotonic() - began))
     trials = min(TRIALS, max(_LEAST, fit))
-    figure, note = _measured(client, "none", trials, seed)
-    yield Remedy(defense="none", level="", recognised=figure, kept=1.0, note=note)
+    yield measured(client, none, "none", trials, seed)
     for family in families():
-        figure, note = _measured(client, family.defense, trials, seed)
-        yield Remedy(
-            defense=family.defense,
-            level=family.level,
-            recognised=figure,
-            kept=family.kept,
-            note="; ".join(each for each in (note, family.note) if each),
-        )
+        yield family.measured(client, trials, seed)
+
+
+def measured(client: Client, defense: Defense, name: str, trials: int, seed: int) -> Remedy:
+    """Return the `client` behind a `defense` with the `name`, measured in `trials` trials; the board has no figures."""
+    try:
+        figure, note = recognised(client, defense, trials=trials, seed=seed), ""
+    except (BenchError, NotApplicable) as error:
+        figure, note = None, str(error)
+    return Remedy(defense=name, level="", recognised=figure, kept=1.0 if name == "none" else None, note=note)
 
 
 def of_what(client: Client) -> str:
@@ -77,13 +88,3 @@ def of_what(client: Client) -> str:
         f"the gradient over {examples_behind(client)} of the client's examples, for an attacker who knows the defense, "
         "the label and all other examples; strength and accuracy are the board's (MNIST, mlp, 120 examples a client)"
     )
-
-
-def _measured(client: Client, typed: str, trials: int, seed: int) -> tuple[Figure | None, str]:
-    (parsed,) = entries([typed], "--defense")
-    params = {} if isinstance(parsed, str) else {key: value for key, value in parsed.items() if key != "name"}
-    defense: Defense = registry.instance("defenses", parsed if isinstance(parsed, str) else parsed["name"], params)
-    try:
-        return recognised(client, defense, trials=trials, seed=seed), ""
-    except (BenchError, NotApplicable) as error:
-        return None, str(error)

@@ -99,7 +99,8 @@ def assess(
 
     - `client`: a `Recording`, or a reading with `truth` (reading, example, *shape) and `labels` (reading, example).
     - `public` (example, *shape), `public_labels` (example,): for a recording; None takes its passes without gradients.
-    - `defense`: the reading's declared defense, for ε and ceilings; None: no defense is declared.
+    - `defense`: the reading's declared defense, for ε and ceilings (None: no defense is declared);
+      a recording has its own.
     - `minutes`: time for the attacks on two cores; searches get as many evaluations as fit.
     - `seed`: seed of the attacks; `notes`: remarks for the report; `watch`: progress, None shows no progress.
 
@@ -112,6 +113,8 @@ def assess(
         if isinstance(client, Recording)
         else of_reading(client, truth, labels)
     )
+    if isinstance(client, Recording):
+        defense = client.defense
     plans, left = list(_plans(made, minutes * 60)), _SHARES["remedies"] * minutes * 60
     shown = watch or _Unwatched()
     shown.planned([*((each.name, each.seconds) for each in plans), ("remedies", left)])

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,10 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from bench.cli import common
 from bench.cli.words import duration
 from bench.errors import BenchError
-from bench.sanitize import sanitize
+from bench.sanitize import first_line, sanitize
 
 if TYPE_CHECKING:
-    from bench.assess.result import Assessment, Figure
+    from bench.assess.result import Assessment, Figure, Remedy
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _MINUTES = click.option(
@@ -120,6 +121,85 @@ def reading(
     show(result, limits, as_json=as_json)
 
 
+@command.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--clients", type=click.IntRange(1), default=10, show_default=True, help="`num-partitions` of the app.")
+@click.option("--partition", type=click.IntRange(0), default=0, show_default=True, help="The client: `partition-id`.")
+@common.params_option("--run-config", "config", "Of the app, in place of its own value.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the app and of the attacks.")
+@_OUT
+@_MINUTES
+@_FAIL_ABOVE
+@common.json_flag
+def flower(
+    folder: Path,
+    clients: int,
+    partition: int,
+    config: dict[str, Any],
+    seed: int,
+    out: Path,
+    minutes: float,
+    limits: dict[str, float],
+    as_json: bool,
+) -> None:
+    """Assess a client of the Flower app in FOLDER.
+
+    The app's ServerApp makes the first message, and its ClientApp trains on it, in this process, without Ray. The app's
+    own code runs.
+
+    \b
+    pip install gradient-leakage-bench flwr
+    bench assess flower ./my-app
+    """
+    try:
+        from bench.assess.flower import run_client
+    except ImportError as error:
+        raise BenchError(f"Flower cannot be imported ({first_line(error)}); pip install flwr") from None
+    import torch
+
+    from bench import api
+
+    torch.manual_seed(seed)
+    with redirect_stdout(sys.stderr):
+        client = run_client(folder, partition=partition, clients=clients, config=config)
+    with Bar(minutes, quiet=as_json) as watch:
+        result = api.assess(client.recording, out=out, minutes=minutes, seed=seed, notes=client.notes, watch=watch)
+    show(result, limits, as_json=as_json)
+
+
+@command.command("nvflare-filter")
+@click.argument("typed", metavar="PACKAGE.MODULE:FILTER(…)")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), default=0.1, show_default=True, help="Learning rate.")
+@click.option("--trials", type=click.IntRange(1), default=16, show_default=True, help="For each defense.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the client and the attack.")
+@common.json_flag
+def nvflare_filter(typed: str, rate: float, trials: int, seed: int, as_json: bool) -> None:
+    """Assess an NVFLARE filter: how many of a client's examples are recognised behind the filter?
+
+    The client has 16 of the registered digits and sends the weight difference of a step.  The attacker knows the
+    filter, the label and all other examples.
+
+    \b
+    bench assess nvflare-filter "nvflare.app_common.filters.svt_privacy:SVTPrivacy(epsilon=0.1)"
+    """
+    try:
+        from bench.assess.nvflare import assess_filter, parse
+    except ImportError as error:
+        raise BenchError(f"NVFLARE cannot be imported ({first_line(error)}); pip install nvflare") from None
+    from dataclasses import asdict
+
+    from bench.assess.nvflare import digits_client
+    from bench.assess.remedies import of_what
+
+    with redirect_stdout(sys.stderr):
+        found = assess_filter(parse(typed, Path.cwd()), rate=rate, trials=trials, seed=seed)
+    if as_json:
+        common.print_json([asdict(each) for each in found])
+        return
+    click.echo(of_what(digits_client(seed=seed)))
+    common.print_table(_REMEDIES, _remedies(found))
+
+
 class Bar:
     """Progress of an assessment on standard error: the planned time first, then a bar over the parts."""
 
@@ -160,8 +240,8 @@ class Bar:
 
 
 def show(result: "Assessment", limits: dict[str, float], *, as_json: bool) -> None:
-    """Print the report, as JSON if `as_json`, and exit with code 1 if a figure of the update exceeds its limit in
-    `limits`, or if a limited figure was not measured."""
+    """Print the report, as JSON if `as_json`. Exit with code 1 if a figure of the update exceeds its limit in `limits`,
+    or if a limited figure was not measured."""
     above = [
         f"{name}: " + ("not measured" if figure is None else f"{figure.share.value:.1%} is above {limit:.1%}")
         for name, limit in limits.items()
@@ -192,19 +272,35 @@ def _print(result: "Assessment") -> None:
     for line in (*result.notes, *result.decides):
         click.echo(f"- {line}")
     click.echo(f"\nWhat would help: {result.remedies_of}")
-    rows = [
+    if result.remedies:
+        common.print_table(_REMEDIES, _remedies(result.remedies))
+    click.echo(f"\n{result.page}: the report, with pictures of private examples ({duration(result.seconds)})")
+
+
+_REMEDIES = ("defense", "recognised", "95 %", "chance", "ceiling", "accuracy kept", "")
+
+
+def _remedies(found: "Sequence[Remedy]") -> list[tuple[str, ...]]:
+    from bench.assess.page import percent
+
+    return [
         (
             each.defense,
-            "–" if each.recognised is None else f"{percent(each.recognised.share.value)} of {each.recognised.of}",
-            "–" if each.recognised is None else _limit(each.recognised),
+            *(
+                ("–", "", "", "")
+                if (figure := each.recognised) is None
+                else (
+                    f"{percent(figure.share.value)} of {figure.of}",
+                    _interval(figure),
+                    percent(figure.chance),
+                    _limit(figure),
+                )
+            ),
             percent(each.kept),
             each.note,
         )
-        for each in result.remedies
+        for each in found
     ]
-    if rows:
-        common.print_table(("defense", "recognised here", "ceiling", "accuracy kept", ""), rows)
-    click.echo(f"\n{result.page}: the report, with pictures of private examples ({duration(result.seconds)})")
 
 
 def _interval(figure: "Figure") -> str:

@@ -1,0 +1,1 @@
+"""A small app with the layout of Flower's quickstart apps."""

@@ -1,0 +1,64 @@
+"""NVFLARE filters, called in this process (`tox -e nvflare`)."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from bench.cli.assess import command
+from bench.errors import BenchError
+from bench.federated.draws import KeyedDraws
+
+pytest.importorskip("nvflare", reason="tox -e nvflare")
+pytestmark = [pytest.mark.filterwarnings("ignore")]  # NVFLARE's own
+
+PERCENTILE = "nvflare.app_common.filters.percentile_privacy:PercentilePrivacy(percentile=50, gamma=0.01)"
+SVT = "nvflare.app_common.filters.svt_privacy:SVTPrivacy(fraction=0.1, epsilon=0.1)"
+
+
+def filtered(typed: str, gradient: torch.Tensor, rate: float) -> torch.Tensor:
+    from bench.assess.nvflare import Filtered, parse
+    from bench.defenses.base import Context, Setting
+
+    setting = Setting(clients=1, per_round=1, rounds=1, steps=1, batch=1, client_examples=1, rate=rate)
+    draws = KeyedDraws(seed=0, fields=("test",), rows=((0,),))
+    context = Context(lead=1, stage="client", round=0, step=0, setting=setting, draws=draws)
+    transform = Filtered(filter=parse(typed, Path()), rate=rate)
+    return transform.apply({"w": gradient[None]}, context)["w"][0]
+
+
+def test_a_stock_filter_acts_on_the_weight_difference() -> None:
+    """Half of the coordinates are zeroed, others limited to gamma, at a learning rate of 0.1."""
+    gradient = torch.linspace(-1, 1, 40)
+    out = filtered(PERCENTILE, gradient, 0.1)
+    cutoff = np.percentile(np.abs(0.1 * gradient.numpy()), 50)
+    expected = np.where(np.abs(0.1 * gradient.numpy()) < cutoff, 0, np.clip(0.1 * gradient.numpy(), -0.01, 0.01)) / 0.1
+    assert out.numpy() == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_random_filter_repeats_and_leaves_the_global_draws_alone() -> None:
+    np.random.seed(7)
+    before = np.random.get_state()[1].copy()
+    gradient = torch.linspace(-1, 1, 40)
+    first, second = (filtered(SVT, gradient, 0.1) for _ in range(2))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, gradient)
+    assert np.array_equal(np.random.get_state()[1], before)
+
+
+@pytest.mark.parametrize("typed", ["nvflare.app_common.filters.svt_privacy", "os:getcwd()", "a.b:C(x)", "a.b:C(1)"])
+def test_other_text_is_refused_in_a_line(typed: str) -> None:
+    from bench.assess.nvflare import parse
+
+    with pytest.raises(BenchError):
+        parse(typed, Path())
+
+
+def test_the_command_ranks_the_filter_among_the_families() -> None:
+    said = CliRunner().invoke(command, ["nvflare-filter", PERCENTILE, "--trials", "1"])
+    assert said.exit_code == 0, said.output
+    rows = [line.split() for line in said.output.splitlines()]
+    assert any(row[:3] == ["PercentilePrivacy", "100", "%"] for row in rows)
+    assert any(row and row[0].startswith("dp-sgd:") for row in rows)
