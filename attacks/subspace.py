@@ -14,7 +14,8 @@ from bench.attacks.first_layer.layer import FirstLayer, RowSpace, first_layer, r
 from bench.attacks.labels.infer import infer_labels
 from bench.attacks.objective.mismatch import mean_observation, observations
 from bench.attacks.solvers.levenberg import least_squares
-from bench.gradients import one_hot, soft_cross_entropy
+from bench.gradients import one_hot
+from bench.losses import soft_cross_entropy
 from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction, Status

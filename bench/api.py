@@ -34,6 +34,7 @@ from bench.own.score import scaled_inputs, score
 from bench.own.weights import refuse_batch_statistics
 from bench.pictures.grid import grid
 from bench.pictures.grid import save as save_picture
+from bench.record.checkpoints import refuse_diverged
 from bench.sanitize import first_line
 from bench.scoring.assign import assign, in_order
 from bench.trip import Reconstruction
@@ -66,9 +67,11 @@ def gradient(model: nn.Module, inputs: Values, labels: Values) -> dict[str, Tens
     """Return the mean cross-entropy gradient over a batch, name → (*shape), from a copy of the model in eval mode.
 
     `inputs` are (example, *shape), `labels` (example,).  The gradient is plain autograd's over the whole batch.  Raises
-    `BenchError` for inputs or labels unfit for the model, and for a model whose copy uses the original's parameters."""
+    `BenchError` for inputs or labels unfit for the model, for weights that are not finite, and for a model whose copy
+    uses the original's parameters."""
     refuse_batch_statistics(model)
     module = plain_copy(model)
+    refuse_diverged(module.state_dict(), where="the model")
     module.requires_grad_()
     x = coerce.tensor(inputs, "inputs").to(next(module.parameters()).dtype)
     try:

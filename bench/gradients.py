@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from bench.errors import MALFORMED, NotApplicable
+from bench.losses import cross_entropy, loss_of, soft_cross_entropy
 from bench.uses import has_parameters, separate, state, trace
 
 Tensors = Mapping[str, Tensor]
@@ -27,12 +28,6 @@ _BATCH_STATISTICS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatc
 # Measured with torch 2.12: those of LayerNorm and InstanceNorm with weights are wrong, without an error
 # (compare pytorch/functorch issue 534).
 _VMAPPED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d)
-
-
-def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return each example's cross entropy (example,) of `logits` (example, class) against `targets` (example, class).
-    `targets` are class probabilities."""
-    return -(targets * F.log_softmax(logits, dim=-1)).sum(-1)
 
 
 def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
@@ -75,12 +70,12 @@ def group_gradients(
 
 
 def batch_gradient(model: nn.Module, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Return a batch's mean gradient by plain autograd at the model's own weights, name → (*parameter shape).
+    """Return a batch's gradient by plain autograd at the model's own weights, name → (*parameter shape).
 
     `logits` are the model's outputs with their graph, `targets` class probabilities, both (example, class)."""
     names, values = zip(*model.named_parameters(), strict=True)
     with torch.enable_grad():
-        loss = soft_cross_entropy(logits, targets).mean()
+        loss = loss_of(model)(logits, targets)
     return dict(zip(names, torch.autograd.grad(loss, values, materialize_grads=True), strict=True))
 
 
@@ -207,7 +202,7 @@ def bilinear(layer: nn.Module) -> bool:
 def _by_hooks(
     model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor, differentiable: bool
 ) -> dict[str, Tensor] | None:
-    groups, examples = inputs.shape[:2]
+    groups = len(inputs)
     hooked: list[_LayerHook] = []
 
     def keep(path: str) -> Any:
@@ -227,7 +222,7 @@ def _by_hooks(
     try:
         with torch.enable_grad():
             logits = functional_call(model, dict(weights), (flat.clone(),))  # a first layer may work in place
-            loss = soft_cross_entropy(logits, targets.flatten(0, 1)).sum() / examples
+            loss = _of_groups(model, logits, targets)
     finally:
         for handle in handles:
             handle.remove()
@@ -246,6 +241,13 @@ def _by_hooks(
     for name in weights.keys() - gradients.keys():  # parameters in a layer that the loss does not reach
         gradients[name] = inputs.new_zeros((groups, *weights[name].shape))
     return {name: gradients[name] for name in weights}
+
+
+def _of_groups(model: nn.Module, logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the sum of the groups' losses, from logits (group·example, class) and targets (group, example, class)."""
+    if (loss := loss_of(model)) is cross_entropy:
+        return soft_cross_entropy(logits, targets.flatten(0, 1)).sum() / targets.shape[1]
+    return torch.stack([loss(z, y) for z, y in zip(logits.unflatten(0, targets.shape[:2]), targets, strict=True)]).sum()
 
 
 def _layer_gradients(hook: _LayerHook, a: Tensor, delta: Tensor, groups: int) -> dict[str, Tensor]:
@@ -361,7 +363,7 @@ def _one_by_one(model: nn.Module, weights: Tensors, inputs: Tensor, targets: Ten
     for x, y in zip(inputs, targets, strict=True):
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in weights.items()}
         with torch.enable_grad():
-            loss = soft_cross_entropy(functional_call(model, leaves, (x.clone(),)), y).mean()
+            loss = loss_of(model)(functional_call(model, leaves, (x.clone(),)), y)
         wanted = list(leaves.values())
         rows.append(torch.autograd.grad(loss, wanted, create_graph=True, materialize_grads=True))
     return {name: torch.stack([row[n] for row in rows]) for n, name in enumerate(weights)}
@@ -371,7 +373,7 @@ def _by_func(
     model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor, differentiable: bool
 ) -> dict[str, Tensor]:
     def loss(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return soft_cross_entropy(functional_call(model, values, (x.clone(),)), y).mean()
+        return loss_of(model)(functional_call(model, values, (x.clone(),)), y)
 
     values = {name: tensor.detach() for name, tensor in weights.items()}
     with torch.set_grad_enabled(differentiable or torch.is_grad_enabled()):

@@ -5,6 +5,7 @@ parameters are constants, so that a path from the logits to a parameter is anoth
 axis 0: the derivatives between two examples are exactly zero.
 """
 
+from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,6 +71,12 @@ def bare(layer: nn.Module) -> bool:
 
 def reached(outputs: Tensor, tensors: Tensors) -> str | None:
     """Return the name of a tensor in the autograd graph behind `outputs`; None if the graph has none of `tensors`."""
+    return nearest(outputs, tensors)
+
+
+def nearest(outputs: Tensor, tensors: Tensors) -> str | None:
+    """Return the name of the tensor in `tensors` with the fewest operations between it and `outputs`, by the autograd
+    graph; None if the graph has none of `tensors`."""
     names = {id(value): name for name, value in tensors.items()}
     return next((names[id(leaf)] for leaf in _leaves(outputs) if id(leaf) in names), None)
 
@@ -118,15 +125,15 @@ def _watched(layer: nn.Module, calls: list[tuple[Any, Any]]) -> Iterator[Any]:
 
 
 def _leaves(outputs: Tensor) -> Iterator[Tensor]:
-    """Yield the leaves of the autograd graph behind `outputs`."""
-    waiting, seen = [outputs.grad_fn], set[Any]()
+    """Yield the leaves of the autograd graph behind `outputs`, nearest first."""
+    waiting, seen = deque[Any]([outputs.grad_fn]), set[Any]()
     while waiting:
-        node = waiting.pop()
+        node = waiting.popleft()
         if node is None or node in seen:
             continue
         seen.add(node)
         if node.name() == "torch::autograd::AccumulateGrad":
-            yield node.variable  # type: ignore[attr-defined]
+            yield node.variable
         waiting += [behind for behind, _ in node.next_functions]
 
 

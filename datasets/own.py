@@ -11,13 +11,15 @@ from PIL import Image, ImageOps
 from bench.datasets.arrays import class_labels, required
 from bench.datasets.base import Dataset, Group, Raw, held_out, hold_out
 from bench.datasets.files import MissingDataError
-from bench.datasets.pictures import read_picture
+from bench.datasets.pictures import FORMATS, read_picture
 from bench.datasets.tables import numeric_groups
 from bench.errors import DataError
 from bench.parameters import parameter
 from bench.record.npz import LIMIT, Arrays, read_npz
 
-_SUFFIXES = (".png", ".jpg", ".jpeg")
+_SUFFIXES = {suffix for suffixes in FORMATS.values() for suffix in suffixes}
+_UNREAD = (set(Image.registered_extensions()) | {".heic", ".heif", ".svg", ".dcm", ".npy"}) - _SUFFIXES
+_SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "eval"}
 
 
 def _locate(path: str, folders: tuple[Path, ...], what: str) -> Path:
@@ -95,8 +97,9 @@ class NpzPack(Dataset):
 
 @dataclass(frozen=True, kw_only=True)
 class PictureFolder(Dataset):
-    """PNG and JPEG files in a folder for each class, cropped to the middle and reduced to the same size. Classes and
-    files are sorted by name. A quarter is set aside as the test part, drawn by key."""
+    """Image files in a folder for each class, at any depth, cropped to the middle and reduced to the same size. Classes
+    and files are sorted by name; hidden files and folders are passed over. A quarter is set aside as the test part,
+    drawn by key."""
 
     reference = "one's own data"
     kind = "image"
@@ -113,11 +116,14 @@ class PictureFolder(Dataset):
         root = _locate(self.path, folders, "folder").resolve()
         if not root.is_dir():
             raise DataError(f"{root}: not a folder; it must hold one folder of pictures a class")
-        files = {place.name: _files(place, root) for place in sorted(root.iterdir()) if place.is_dir()}
+        places = [place for place in sorted(root.iterdir()) if place.is_dir() and not _hidden(place.name)]
+        if splits := [place.name for place in places if place.name.lower() in _SPLITS]:
+            raise DataError(f"{root}: {', '.join(splits)}: parts of a data set, not classes; name one part as the path")
+        files = {place.name: _files(place, root) for place in places}
         if len(files) < 2 or not all(files.values()):
             empty = ", ".join(name for name, paths in files.items() if not paths)
             raise DataError(
-                f"{root}: needs two or more folders, each with PNG or JPEG files; "
+                f"{root}: needs two or more folders, each with image files; "
                 + (f"none in {empty}" if empty else f"it has {len(files)}")
             )
         count = sum(map(len, files.values()))
@@ -135,13 +141,23 @@ class PictureFolder(Dataset):
 
 
 def _files(place: Path, root: Path) -> list[Path]:
-    """Return the image files in the class folder `place`, sorted by name. Raises `DataError` for a link that leads out
-    of `root`, the folder of the data set."""
-    paths = sorted(path for path in place.iterdir() if path.suffix.lower() in _SUFFIXES)
+    """Return the image files below the class folder `place`, sorted by path. Raises `DataError` for images of another
+    format, and for a link that leads out of `root`, the folder of the data set."""
+    below = sorted(path for path in place.rglob("*") if not any(map(_hidden, path.relative_to(place).parts)))
+    files = [path for path in below if path.is_file() or path.is_symlink()]
+    if unread := [path for path in files if path.suffix.lower() in _UNREAD]:
+        kinds = ", ".join(sorted({path.suffix.lower() for path in unread})[:5])
+        known = ", ".join(sorted(_SUFFIXES))
+        raise DataError(f"{place}: {len(unread)} images in a format that is not read ({kinds}); save them as {known}")
+    paths = [path for path in files if path.suffix.lower() in _SUFFIXES]
     for path in paths:
         if not path.resolve().is_relative_to(root):
             raise DataError(f"{path}: leads out of {root}; copy the picture there instead")
     return paths
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or name == "__MACOSX"
 
 
 def _class_names(pack: Arrays, labels: NDArray[np.int64], unseen: NDArray[np.int64], path: Path) -> tuple[str, ...]:

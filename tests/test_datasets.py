@@ -629,7 +629,7 @@ def test_own_pictures_keep_their_pixels_where_the_size_is_theirs(tmp_path: Path)
 @pytest.mark.parametrize(
     ("picture", "message"),
     [
-        (None, "truncated or no PNG"),
+        (None, "truncated or no picture"),
         (Image.fromarray(_bytes(8, 8).astype(np.uint16) * 200), "mode I;16 is not read"),
         (Image.new("1", (8000, 8000)), "8000×8000 pixels; at most 50000000"),
     ],
@@ -644,7 +644,7 @@ def test_pictures_that_cannot_be_read_are_named(picture: Image.Image | None, mes
     with pytest.raises(DataError, match=rf"cat/3\.png: {message}"):
         PictureFolder(path=str(tmp_path)).load(())
     path.write_bytes(b"no picture")
-    with pytest.raises(DataError, match=r"cat/3\.png: truncated or no PNG"):
+    with pytest.raises(DataError, match=r"cat/3\.png: truncated or no picture"):
         PictureFolder(path=str(tmp_path)).load(())
 
 
@@ -654,6 +654,61 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "own" / "cat" / "link.png").symlink_to(tmp_path / "secret.png")
     with pytest.raises(DataError, match=r"link\.png: leads out of"):
         PictureFolder(path=str(tmp_path / "own")).load(())
+
+
+def test_pictures_are_read_in_every_common_format_and_at_every_depth(tmp_path: Path) -> None:
+    _own_pictures(tmp_path)
+    for suffix in ("webp", "bmp", "gif", "tif", "JPEG", "jfif"):
+        colour = suffix in ("webp", "jfif")
+        picture = Image.fromarray(_bytes(9, 9, 3) if colour else _bytes(9, 9))
+        path = tmp_path / "cat" / "more" / f"a.{suffix}"
+        path.parent.mkdir(exist_ok=True)
+        picture.save(path, "JPEG" if suffix == "jfif" else None)
+    raw = PictureFolder(path=str(tmp_path)).load(())
+    assert raw.class_names == ("cat", "dog") and len(raw.train_labels) + len(raw.test_labels) == 22
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        ".git/objects/x.png",
+        ".ipynb_checkpoints/1.png",
+        "__MACOSX/cat/._1.png",
+        "cat/._1.png",
+        "cat/.ipynb_checkpoints/1.png",
+        ".DS_Store",
+    ],
+)
+def test_hidden_files_and_folders_are_no_class_and_no_picture(place: str, tmp_path: Path) -> None:
+    _own_pictures(tmp_path)
+    path = tmp_path / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"no picture")
+    raw = PictureFolder(path=str(tmp_path)).load(())
+    assert raw.class_names == ("cat", "dog") and len(raw.train_labels) + len(raw.test_labels) == 16
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (["cat/1.heic", "cat/deep/2.heic", "dog/labels.csv"], r"cat: 2 images in a format that is not read \(\.heic\)"),
+        (["train/cat/1.png", "test/cat/1.png"], "test, train: parts of a data set, not classes"),
+    ],
+)
+def test_what_is_not_read_is_counted(files: list[str], message: str, tmp_path: Path) -> None:
+    _own_pictures(tmp_path)
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(DataError, match=message):
+        PictureFolder(path=str(tmp_path)).load(())
+
+
+def test_too_few_examples_for_every_split_are_a_line(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        _save(tmp_path / name / "0.png", Image.fromarray(_bytes(8, 8)))
+    with pytest.raises(DataError, match="folder: 1 training examples leave the split public empty; give 30 or more"):
+        load(PictureFolder(path=str(tmp_path)), "folder")
 
 
 def test_a_class_without_pictures_and_a_size_out_of_bounds_are_named(tmp_path: Path) -> None:

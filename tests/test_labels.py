@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bench.attacks.labels.head import last_layer
 from bench.attacks.labels.infer import infer_labels
-from bench.attacks.labels.rules import last_layer
 from bench.attacks.labels_only import LabelsOnly
 from bench.attacks.objective.mismatch import observations
 from bench.contracts.situations import Situation, data, situation
@@ -186,14 +186,24 @@ def test_granted_labels_are_taken_as_they_are() -> None:
 
 def test_a_net_without_a_last_linear_layer_gives_no_label() -> None:
     case = situation("type-1", batch=3)
-    reading = replace(case.reading, model=nn.Sequential(nn.Conv2d(1, 10, 8), nn.Flatten()))
+    model = nn.Sequential(nn.Conv2d(1, 10, 8), nn.Flatten())
+    weights = {name: value.detach()[None] for name, value in model.named_parameters()}
+    reading = replace(case.reading, model=model, weights=weights)
     assert torch.equal(_inferred(reading), torch.full((3, 3), -1))
 
 
 def test_the_last_layer_has_as_many_outputs_as_classes() -> None:
-    assert last_layer(nn.Linear(3, 10), 10) == ""
-    assert last_layer(nn.Sequential(nn.Linear(3, 10), nn.ReLU(), nn.Linear(10, 10)), 10) == "2"
-    assert last_layer(nn.Sequential(nn.Linear(3, 10), nn.Linear(10, 4)), 10) is None
+    def of(model: nn.Module) -> str | None:
+        weights = {name: value.detach()[None] for name, value in model.named_parameters()}
+        inputs = torch.zeros(1, 3)
+        return last_layer(
+            replace(case.reading, model=model, weights=weights, classes=10, public_inputs=inputs, public_mean=inputs[0])
+        )
+
+    case = situation("type-1", batch=3)
+    assert of(nn.Linear(3, 10)) == ""
+    assert of(nn.Sequential(nn.Linear(3, 10), nn.ReLU(), nn.Linear(10, 10))) == "2"
+    assert of(nn.Sequential(nn.Linear(3, 10), nn.Linear(10, 4))) is None
 
 
 def test_the_situations_are_as_described() -> None:

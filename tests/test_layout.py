@@ -18,7 +18,21 @@ FOLDERS: dict[str, str] = PROJECT["tool"]["setuptools"]["package-dir"]
 
 # A file imports only its own layer or lower ones; circles are refused everywhere.
 LAYERS = (
-    ("bench", "errors", "sanitize", "points", "rng", "kinds", "trip", "cell", "epsilon", "unpickle", "device", "uses"),
+    (
+        "bench",
+        "errors",
+        "sanitize",
+        "points",
+        "rng",
+        "kinds",
+        "trip",
+        "cell",
+        "epsilon",
+        "unpickle",
+        "device",
+        "uses",
+        "losses",
+    ),
     ("parameters", "registry", "gradients", "record"),
     ("datasets", "models", "defenses", "attacks"),
     ("federated", "scoring", "pictures", "ceilings"),

@@ -1,5 +1,6 @@
 """The recipes of `docs/recipes` run as they stand, with the real libraries, and the pages show them."""
 
+import ast
 import os
 import runpy
 from pathlib import Path
@@ -28,7 +29,7 @@ def test_a_plain_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")  # Opacus' own
 def test_opacus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("opacus")
-    names = run("opacus.py", tmp_path, monkeypatch)
+    names = run("with_opacus.py", tmp_path, monkeypatch)
     inside, leaked_inside, outside, leaked_outside = capsys.readouterr().out.splitlines()
     assert inside == "explains what was sent: cosine 1.0000, scale 1.000"
     assert leaked_inside == "leaked: 1.0"
@@ -48,7 +49,7 @@ def test_flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     from flwr.supercore.task_identity import TaskIdentity
 
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 2, 3  # what the runtime sets
-    recipe = run("flower.py", tmp_path, monkeypatch)
+    recipe = run("with_flower.py", tmp_path, monkeypatch)
     context = Context(run_id=1, node_id=2, node_config={}, state=RecordDict(), run_config={})
     content = RecordDict({"arrays": ArrayRecord(recipe["network"]().state_dict())})
     message = Message(content=content, dst_node_id=2, message_type="train")
@@ -58,7 +59,20 @@ def test_flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert (tmp_path / "reading.npz").is_file()
 
 
-@pytest.mark.parametrize("name", ["loop", "opacus", "flower"])
+def test_no_recipe_shadows_a_package_when_run_in_its_folder() -> None:
+    """`python docs/recipes/NAME.py` puts the folder first on the import path."""
+    imported = {
+        (node.module or "").partition(".")[0] if isinstance(node, ast.ImportFrom) else alias.name.partition(".")[0]
+        for file in RECIPES.glob("*.py")
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    assert imported & {file.stem for file in RECIPES.glob("*.py")} == set()
+    assert {"opacus", "torch", "bench"} <= imported
+
+
+@pytest.mark.parametrize("name", ["loop", "with_opacus", "with_flower"])
 def test_the_page_shows_the_recipe_as_it_runs(name: str) -> None:
     page = (ROOT / "docs" / "OWN.md").read_text("utf-8")
     code = (RECIPES / f"{name}.py").read_text("utf-8")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from bench.attacks.labels.infer import described_classes, labels_from
+from bench.attacks.labels.infer import labels_from
 from bench.attacks.labels.last_layer import LastLayer, last_layers
 from bench.attacks.labels.sequence_scores import fitted_scores, marginal_scores, mean_residuals
 from bench.attacks.labels.sequences import all_sequences, any_sequence, count_sequences, descend, neighbours
@@ -27,23 +27,25 @@ _EXACT = 1e-9  # share of a coordinate's mean energy; lower noise is rounding
 _RESCALED_BELOW = 0.5  # of the plain residual; a fit up to a factor counts if its residual is lower
 
 
-def label_hypotheses(reading: Reading, observed: Tensors, count: int, key: Key | None = None) -> Tensor:
+def label_hypotheses(
+    reading: Reading, observed: Tensors, count: int, key: Key | None = None, described: Tensors | None = None
+) -> Tensor:
     """Return the `count` most plausible labels of each reading, (reading, hypothesis, example) int64, best first.
 
     - `observed` name → (reading, *shape): mean gradient over all local steps.
     - `key`: draws the starts of a search if there are too many hypotheses to try all; None takes seed 0.
+    - `described`: the result of `described_classes`; None for labels that a rule reads.
 
     Examples are in the order of local steps, with labels ascending within a step. Granted labels are kept: hypotheses
     then differ only in the order of labels over steps. If fewer than `count` hypotheses exist, the list starts again.
     All labels are -1 if the model has no last linear layer with an output per class. If a client repeats its examples,
     `tied_examples` (`objective/repeats.py`) gives the positions with the same example."""
-    described = described_classes(reading, observed)
     counted = labels_from(reading, observed, described)
+    if described is not None:  # what turns the rule's signal also breaks the scores of hypotheses
+        return _all_from(counted, reading.classes, count)
     layers = last_layers(reading, observed) if reading.examples <= _MOST else None
     if layers is None:
         return counted[:, None].expand(-1, count, -1).clone()
-    if described is not None:  # the defense also breaks the scores of hypotheses
-        return _all_from(counted, reading.classes, count)
     return torch.stack(
         [
             _padded(_of_layer(layer, reading, row, counted[row], key or Key(seed=0)), count)

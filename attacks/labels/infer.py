@@ -1,4 +1,4 @@
-"""Infer labels by a rule, or by the description of the defense if the defense breaks the rule."""
+"""Infer labels by a rule, or by simulated gradients of public examples if the rule fails on these."""
 
 from collections.abc import Mapping
 
@@ -6,22 +6,24 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
-from bench.attacks.labels.rules import labels_by_rule, last_layer, listed, whole_counts
+from bench.attacks.labels.head import Head, head
+from bench.attacks.labels.rules import labels_by_rule, listed, whole_counts
 from bench.attacks.objective.distance import Distance
-from bench.attacks.objective.mismatch import Mismatch
+from bench.attacks.objective.mismatch import Mismatch, mean_observation, observations
 from bench.gradients import one_hot
 from bench.trip import Reading
 
 Tensors = Mapping[str, Tensor]
+_SIMULATED = "labels: nearest to simulated gradients of public examples, as the rule for the last layer fails on these"
 _PUBLIC = 4  # public batches per class
-_RIGHT = 0.9  # share of their labels at which the rule counts as valid
+_RIGHT = 0.9  # share of their labels at which a rule counts as valid
 _STEP = 64  # classes and batches in parallel
 
 
 def infer_labels(reading: Reading, gradients: Tensors) -> Tensor:
     """Infer the labels behind each reading, (reading, example), ascending within a reading. `gradients` name →
-    (reading, *shape): mean gradient over local steps. Granted labels are returned unchanged. All labels are -1 if the
-    model has no last linear layer with an output per class."""
+    (reading, *shape): mean gradient over local steps. Granted labels are returned unchanged. All labels are -1 if no
+    rule holds (`unreadable`)."""
     return labels_from(reading, gradients, described_classes(reading, gradients))
 
 
@@ -33,41 +35,73 @@ def labels_from(reading: Reading, gradients: Tensors, described: Tensors | None)
         return reading.labels
     if described is None:
         return labels_by_rule(reading, gradients)
-    path = last_layer(reading.model, reading.classes)
-    prefix = f"{path}." if path else ""
-    # a bias shows p - y, whatever the features
-    name = next(name for name in (f"{prefix}bias", f"{prefix}weight") if name in gradients)
-    of_class = described[name].flatten(1).double().unflatten(0, (reading.classes, _PUBLIC)).mean(1)
-    rows = gradients[name].flatten(1).double()
-    return torch.stack([_nearest(of_class, observed, reading.examples) for observed in rows])
+    last = head(reading)
+    if last is None or not described:
+        return torch.full((len(reading), reading.examples), -1)
+    return _by_simulation(reading, last, gradients, described)
+
+
+def unreadable(reading: Reading) -> str | None:
+    """Return the reason why no label can be inferred from a reading without granted labels, or None."""
+    if reading.labels is not None:
+        return None
+    last = head(reading)
+    if last is None or (not last.linear and reading.description is not None):
+        return "the model has no last linear layer to read labels off; grant labels, or take dlg"
+    if reading.description is None and described_classes(reading, mean_observation(observations(reading))) == {}:
+        return "no rule reads the labels of public examples off this model's last layer; grant labels, or take dlg"
+    return None
+
+
+def label_notes(reading: Reading, described: Tensors | None) -> tuple[str, ...]:
+    """Return a note for the record if `described`, the result of `described_classes`, replaces the label rule for an
+    undefended reading."""
+    return (_SIMULATED,) if described and reading.description is None else ()
 
 
 def described_classes(reading: Reading, gradients: Tensors) -> dict[str, Tensor] | None:
-    """Simulate the reading of a public batch for each class: name → (class · batch, *shape), or None. Each public batch
+    """Simulate the reading of public batches for each class: name → (class · batch, *shape), or None. Each public batch
     has a single label. The simulations show labels even through a defense with publicly known changes, for example sign
-    flips in the last layer. `gradients` name → (reading, *shape) are the readings. The result is None if
+    flips in the last layer, and through operations behind the last layer. `gradients` name → (reading, *shape) are the
+    readings. The result is empty if the simulations show no labels of other public batches. The result is None if
 
     - labels are granted,
-    - the label rule reads the simulations correctly,
-    - simulation is impossible: no description, several steps or senders, or random draws that depend on the reading."""
-    description = reading.description
-    if reading.labels is not None or last_layer(reading.model, reading.classes) is None:
+    - the label rule reads the simulations correctly, or is exact for the model,
+    - simulation is impossible: a description with several steps or senders, or random draws that depend on the
+      reading."""
+    last = head(reading)
+    if reading.labels is not None or last is None:
         return None
-    if description is None or reading.steps > 1 or description.senders > 1:
+    if reading.description is None:
+        return None if last.logits else _of_model(reading, last, gradients)
+    if not last.linear or reading.steps > 1 or reading.description.senders > 1:
         return None
-    classes = torch.arange(reading.classes).repeat_interleave(_PUBLIC)
-    described = _described(reading, gradients)
-    nothing = _described(reading, {name: torch.zeros_like(value) for name, value in gradients.items()})
+    described = _simulated(reading, gradients)
+    nothing = _simulated(reading, {name: torch.zeros_like(value) for name, value in gradients.items()})
     if not all(torch.equal(value, nothing[name]) for name, value in described.items()):
         return None  # draws depend on this reading, not on public batches
-    right = (labels_by_rule(reading, described) == classes[:, None]).double().mean()
-    return None if right >= _RIGHT else described
+    return None if _right(labels_by_rule(reading, described)) else described
 
 
-def _described(reading: Reading, gradients: Tensors) -> dict[str, Tensor]:
+def _of_model(reading: Reading, last: Head, gradients: Tensors) -> dict[str, Tensor] | None:
+    """Simulate public batches of each class at the model, without a defense, as `described_classes` does."""
+    simulated, others = (_simulated(reading, gradients, first) for first in (0, _PUBLIC * reading.examples))
+    if last.linear and _right(labels_by_rule(reading, simulated)):
+        return None
+    return simulated if _right(_by_simulation(reading, last, others, simulated)) else {}
+
+
+def _right(labels: Tensor) -> bool:
+    """Whether the labels (class · batch, example), inferred from simulated batches of each class, are these classes."""
+    classes = torch.arange(len(labels) // _PUBLIC).repeat_interleave(_PUBLIC)
+    return float((labels == classes[:, None]).double().mean()) >= _RIGHT
+
+
+def _simulated(reading: Reading, gradients: Tensors, first: int = 0) -> dict[str, Tensor]:
+    """Simulate public batches of each class, from the public example number `first` on."""
     like = next(iter(gradients.values()))
     count = reading.classes * _PUBLIC
-    at = torch.arange(_PUBLIC * reading.examples) % len(reading.public_inputs)
+    at = (first + torch.arange(_PUBLIC * reading.examples)) % len(reading.public_inputs)
     inputs = reading.public_inputs[at].to(like).unflatten(0, (_PUBLIC, reading.examples))
     inputs = inputs.repeat(reading.classes, *[1] * (inputs.ndim - 1))
     labels = torch.arange(reading.classes).repeat_interleave(_PUBLIC)[:, None].expand(count, reading.examples)
@@ -79,6 +113,13 @@ def _described(reading: Reading, gradients: Tensors) -> dict[str, Tensor]:
             seen = {name: value[0].expand(len(x), *value.shape[1:]) for name, value in gradients.items()}
             parts.append(mismatch.simulated(seen, x, y))
     return {name: torch.cat([part[name] for part in parts]) for name in gradients}
+
+
+def _by_simulation(reading: Reading, last: Head, gradients: Tensors, described: Tensors) -> Tensor:
+    name = last.signal(gradients)  # a bias shows p - y, whatever the features
+    of_class = described[name].flatten(1).double().unflatten(0, (reading.classes, _PUBLIC)).mean(1)
+    rows = gradients[name].flatten(1).double()
+    return torch.stack([_nearest(of_class, observed, reading.examples) for observed in rows])
 
 
 def _nearest(of_class: Tensor, observed: Tensor, examples: int) -> Tensor:

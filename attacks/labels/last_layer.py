@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bench.attacks.labels.rules import last_layer
+from bench.attacks.labels.head import last_layer
 from bench.attacks.objective.local import momentum_gain
 from bench.attacks.objective.repeats import distinct_examples
 from bench.trip import Reading
@@ -95,7 +95,7 @@ def last_layers(reading: Reading, observed: Tensors) -> list[LastLayer] | None:
     `observed` name → (reading, *shape): mean gradient over all local steps. Features at local step s are computed at
     the weights w_0 - s η · observed, with start w_0 and rate η: a straight line approximates local training. An
     aggregate of several senders counts as one step."""
-    path = last_layer(reading.model, reading.classes)
+    path = last_layer(reading)
     if path is None:
         return None
     names = (f"{path}." if path else "") + "weight", (f"{path}." if path else "") + "bias"

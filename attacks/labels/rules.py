@@ -9,9 +9,10 @@ et al. 2021)."""
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
+from bench.attacks.labels.head import last_layer
 from bench.trip import Reading
 
 Tensors = Mapping[str, Tensor]
@@ -20,7 +21,7 @@ Tensors = Mapping[str, Tensor]
 def labels_by_rule(reading: Reading, gradients: Tensors) -> Tensor:
     """Infer labels from the last layer's gradient, (reading, example), ascending within a reading. `gradients` name →
     (reading, *shape): mean over local steps. Labels are -1 without a last linear layer with an output per class."""
-    path = last_layer(reading.model, reading.classes)
+    path = last_layer(reading)
     if path is None:
         return torch.full((len(next(iter(gradients.values()))), reading.examples), -1)
     prefix = f"{path}." if path else ""
@@ -41,16 +42,6 @@ def labels_by_rule(reading: Reading, gradients: Tensors) -> Tensor:
 def listed(counts: Tensor) -> Tensor:
     """Turn class counts (reading, class) with equal sums into labels (reading, example), ascending."""
     return torch.stack([torch.repeat_interleave(row) for row in counts])
-
-
-def last_layer(model: nn.Module, classes: int) -> str | None:
-    """Return the path of the last linear layer, or None if it has other than `classes` outputs. The path is "" if
-    `model` itself is the layer."""
-    linear = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, nn.Linear)]
-    if not linear:
-        return None
-    path, layer = linear[-1]
-    return path if layer.out_features == classes else None
 
 
 def _counts_from_bias(reading: Reading, bias: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from bench.errors import BenchError
-from bench.gradients import group_gradients, soft_cross_entropy, twice_under_vmap
+from bench.gradients import group_gradients, twice_under_vmap
+from bench.losses import loss_of
 from bench.trip import Candidates, StepDefense
 
 Tensors = Mapping[str, Tensor]
@@ -118,7 +119,7 @@ def _mean_gradients(
 
 def _loss(weights: Tensors, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     logits = functional_call(model, dict(weights), (inputs.clone(),))  # a first layer may work in place
-    return soft_cross_entropy(logits, targets).mean()
+    return loss_of(model)(logits, targets)
 
 
 def _one_by_one(weights: Tensors, model: nn.Module, inputs: Tensor, targets: Tensor, graph: bool) -> dict[str, Tensor]:

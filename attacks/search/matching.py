@@ -11,8 +11,7 @@ from typing import Any, Literal
 import torch
 
 from bench.attacks.base import Attack, Objective
-from bench.attacks.labels.infer import infer_labels
-from bench.attacks.labels.rules import last_layer
+from bench.attacks.labels.infer import described_classes, label_notes, labels_from, unreadable
 from bench.attacks.objective.distance import Distance, Kind, Layers
 from bench.attacks.objective.mismatch import Mismatch, by_likelihood, mean_observation, observations
 from bench.attacks.objective.rescale import rescaled
@@ -81,10 +80,7 @@ class MatchingAttack(Attack):
     def refuses(self, reading: Reading) -> str | None:
         if reading.linked != "vector":
             return "it matches whole vectors, and this reading's coordinates are not linked"
-        inferred = reading.labels is None and self.parts(reading, Budget(evaluations=1)).labels == "inferred"
-        if inferred and last_layer(reading.model, reading.classes) is None:
-            return "the model has no last linear layer to read labels off; grant labels, or take dlg"
-        return None
+        return unreadable(reading) if self.parts(reading, Budget(evaluations=1)).labels == "inferred" else None
 
     def objective(self, reading: Reading) -> Objective:
         reading = rescaled(reading)
@@ -97,6 +93,8 @@ class MatchingAttack(Attack):
         mismatch = self._mismatch(parts, reading)
         observed = observations(reading)
         joint = parts.labels == "joint" and reading.labels is None
+        seen = mean_observation(observed)
+        described = None if joint else described_classes(reading, seen)
         normalised = parts.preconditioned or reading.description is not None
         problem = MatchingProblem(
             mismatch=mismatch,
@@ -104,7 +102,7 @@ class MatchingAttack(Attack):
             start_kind=parts.start,
             prior=parts.prior,
             key=key,
-            labels=None if joint else infer_labels(reading, mean_observation(observed)),
+            labels=None if joint else labels_from(reading, seen, described),
             noise=NoiseModel.of(reading, len(observed)),
             shuffled=mismatch.unrolled or (reading.description is not None and reading.description.ordered),
             space=Diagonal(preconditioner(reading, key)) if normalised and mismatch.distance.kind != "cosine" else None,
@@ -118,7 +116,8 @@ class MatchingAttack(Attack):
         solution = minimise(problem, parts.solver, limits, rows, chunk=budget.chunk, traced=budget.traced)
         if self.refine_float64:
             solution = refine(problem, parts.solver, limits, solution, budget.chunk)
-        return reconstruction(problem, solution, parts.solver, cost, tuple(_departures(parts, problem, evaluations)))
+        notes = (*_departures(parts, problem, evaluations), *label_notes(reading, described))
+        return reconstruction(problem, solution, parts.solver, cost, notes)
 
     def unrolls(self, reading: Reading) -> bool:
         """Return whether the attack simulates each local step behind this reading."""

@@ -7,7 +7,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from bench.attacks.labels.rules import last_layer
+from bench.attacks.labels.head import head
 from bench.trip import Noise, Reading
 
 _RANGE_DEVIATION = 0.05  # standard deviation of values outside the data's range
@@ -105,9 +105,8 @@ Variance = TypeVar("Variance", float, Tensor)
 
 
 def _last_weight(reading: Reading) -> str | None:
-    path = last_layer(reading.model, reading.classes)
-    name = None if path is None else f"{path}.weight" if path else "weight"
-    return name if name in reading.values else None
+    last = head(reading)
+    return last.name("weight") if last is not None and last.logits else None
 
 
 def prior_weight(variance: Variance, *, absolute: bool) -> Variance:

@@ -9,7 +9,7 @@ from torch import nn
 
 from bench.attacks.base import Objective
 from bench.attacks.labels.hypotheses import label_hypotheses
-from bench.attacks.labels.rules import last_layer
+from bench.attacks.labels.infer import described_classes, label_notes, unreadable
 from bench.attacks.objective.distance import Distance
 from bench.attacks.objective.mismatch import Mismatch, by_likelihood, mean_observation, observations
 from bench.attacks.objective.rescale import rescaled
@@ -41,8 +41,8 @@ def unfit(reading: Reading) -> str | None:
     """Return the reason why the search cannot run on this reading, or None if it can."""
     if reading.linked != "vector":
         return "it matches whole vectors, and this reading's coordinates are not linked"
-    if reading.labels is None and last_layer(reading.model, reading.classes) is None:
-        return "the model has no last linear layer to read labels off; grant labels, or take dlg"
+    if reason := unreadable(reading):
+        return reason
     if len(reading.public_inputs) < _LEAST_PUBLIC:
         return f"it learns the distribution of inputs from public examples; give at least {_LEAST_PUBLIC}"
     return None
@@ -72,7 +72,9 @@ def most_probable(
     - `distinct`: number of distinct examples; None if all are distinct.
     - `mixed`: True searches the originals behind mixtures (mixup)."""
     observed, mismatch, space = observations(reading), mismatch_of(reading), public_space(reading)
-    hypotheses = label_hypotheses(reading, mean_observation(observed), starts, key)
+    seen = mean_observation(observed)
+    described = described_classes(reading, seen)
+    hypotheses = label_hypotheses(reading, seen, starts, key, described)
     cost = reading.steps if mismatch.unrolled else 1
     problem = MatchingProblem(
         mismatch=mismatch,
@@ -105,7 +107,7 @@ def most_probable(
         known=by_layers,
     )
     problem = replace(problem, labels=hypotheses[torch.arange(len(reading)), solution.runs])
-    return reconstruction(problem, solution, solver, cost, ())
+    return reconstruction(problem, solution, solver, cost, label_notes(reading, described))
 
 
 def mismatch_of(reading: Reading) -> Mismatch:

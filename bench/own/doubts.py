@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from bench.attacks.labels.rules import last_layer
+from bench.attacks.labels.head import head
 from bench.gradients import group_gradients, one_hot
 from bench.trip import Reading
 
@@ -16,9 +16,9 @@ _PUBLIC = 16
 def doubts(reading: Reading, observed: dict[str, Tensor]) -> Iterator[str]:
     """Yield a line for each contradiction between the reading and its declared protocol. `observed` is the update, name
     → (reading, *shape) in gradient units."""
-    path = last_layer(reading.model, reading.classes)
-    prefix = f"{path}." if path else ""
-    bias = observed.get(f"{prefix}bias") if path is not None else None
+    last = head(reading)
+    exact = last is not None and last.logits
+    bias = observed.get(last.name("bias")) if last is not None and exact else None
     undefended = reading.description is None
     if bias is not None and undefended:
         off = (bias.sum(1).abs() / bias.abs().sum(1).clamp_min(1e-300)).max()
@@ -29,7 +29,7 @@ def doubts(reading: Reading, observed: dict[str, Tensor]) -> Iterator[str]:
             )
         elif int((bias < 0).sum(1).min()) > reading.examples >= int((bias > 0).sum(1).max()):
             yield "the last bias has the signs of a negative gradient: give before= and after=, in this order"
-    weight = observed.get(f"{prefix}weight") if path is not None else None
+    weight = observed.get(last.name("weight")) if last is not None and exact else None
     if weight is not None and undefended and reading.steps == 1:
         values = torch.linalg.svdvals(weight.double())
         rank = int((values > 1e-5 * values[:, :1]).sum(1).max())

@@ -9,7 +9,7 @@ from torch.func import functional_call
 from bench.errors import BenchError
 from bench.gradients import mixing_layer
 from bench.own.coerce import Values, tensor
-from bench.record.checkpoints import fit
+from bench.record.checkpoints import fit, refuse_diverged
 from bench.sanitize import first_line
 from bench.uses import bypass, reached
 
@@ -50,13 +50,14 @@ def refuse_closures(model: nn.Module, module: nn.Module, shape: tuple[int, ...])
 
 def load_state(module: nn.Module, state: Mapping[str, Tensor] | None, what: str) -> dict[str, Tensor]:
     """Load the weights `state` into the module (None keeps its weights); return the parameters that are not frozen. The
-    result is name → (*shape). Raises `BenchError`, with the name `what` of the weights, if they do not fit or all
-    parameters are frozen."""
+    result is name → (*shape). Raises `BenchError`, with the name `what` of the weights, if they do not fit, are not
+    finite, or all parameters are frozen."""
     if state is not None:
         fitted = fit(module, state, where=what)
         with torch.no_grad():
             for name, parameter in module.named_parameters():
                 parameter.copy_(fitted[name])
+    refuse_diverged(module.state_dict(), where="the model" if state is None else what)
     own = {name: value.detach().clone() for name, value in module.named_parameters() if value.requires_grad}
     if not own:
         raise BenchError("the model has no parameter that requires a gradient; unfreeze what is trained")
@@ -88,11 +89,10 @@ def named_state(values: Mapping[str, Values] | Sequence[Values], model: nn.Modul
             raise BenchError(
                 f"{what}: {name!r} has shape {tuple(array.shape)}, the model's is {tuple(known[name].shape)}"
             )
-        if array.is_floating_point() and not torch.isfinite(array).all():
-            raise BenchError(f"{what}: {name!r} is not finite; take the weights again")
         found[name] = array
     if missing := [name for name in parameters if name not in found]:
         raise BenchError(f"{what}: no {missing[0]!r}; give the whole state_dict()")
+    refuse_diverged(found, where=what)
     return found
 
 

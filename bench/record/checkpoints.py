@@ -141,9 +141,20 @@ def read_about(path: Path) -> dict[str, Any]:
     return about if isinstance(about, dict) else {}
 
 
+def refuse_diverged(tensors: Tensors, *, where: str) -> None:
+    """Raise `WeightsError`, which begins with `where`, for a value whose square leaves single precision: NaN, infinity,
+    or beyond 1.8e19."""
+    for name, value in tensors.items():
+        wrong = value.detach().float()
+        wrong = wrong[~wrong.square().isfinite()]
+        if len(wrong):
+            raise WeightsError(f"{where}: {name} holds {float(wrong[0]):g}, as of a model that diverged; take others")
+
+
 def fit(module: nn.Module, tensors: Tensors, *, where: str) -> dict[str, Tensor]:
     """Return the tensors for a module's parameters, in the module's order; buffers are copied into the module. Raises
-    `WeightsError`, which begins with `where`, for a missing name or another shape."""
+    `WeightsError`, which begins with `where`, for a missing name, another shape, or values as `refuse_diverged`."""
+    refuse_diverged(tensors, where=where)
     parameters = dict(module.named_parameters())
     missing = [name for name in parameters if name not in tensors]
     if missing:

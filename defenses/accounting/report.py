@@ -139,7 +139,7 @@ def _idealised(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: fl
     counts = _steps(mechanism, sampling, factor)
     bound = rdp.epsilon(counts, delta, q=sampling.q, old=False)
     wide = bound > _WIDE
-    shared = {
+    shared: dict[str, Any] = {
         "convention": "idealised",
         "accountant": "RDP (too large for a distribution)" if wide else "privacy loss distributions (dp-accounting)",
         "unit": mechanism.unit,
@@ -153,9 +153,14 @@ def _idealised(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: fl
         "caveats": (*_caveats(mechanism, tensors), _NOT_POISSON),
     }
     if not pld.available():
-        return Epsilon(epsilon=None, absent=_NOT_INSTALLED, **shared)  # type: ignore[arg-type]
+        return Epsilon(epsilon=None, absent=_NOT_INSTALLED, **shared)
     epsilon = bound if wide else pld.epsilon(counts, delta, q=sampling.q)
-    return Epsilon(**_finite(epsilon), **shared)  # type: ignore[arg-type]
+    if math.isinf(epsilon) and math.isfinite(bound):  # losses are cut off at a probability above δ
+        epsilon, shared["accountant"] = bound, "RDP (δ too small for a distribution)"
+        if sampling.q == 1:
+            multiplier = sum(count / sigma**2 for sigma, count in counts.items()) ** -0.5
+            epsilon, shared["accountant"] = composition.gaussian(multiplier, delta), "Gaussian, exact"
+    return Epsilon(**_finite(epsilon), **shared)
 
 
 def _valid(mechanism: Mechanism, sampling: Sampling, tensors: int, delta: float) -> tuple[Epsilon, ...]:

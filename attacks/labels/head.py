@@ -1,0 +1,65 @@
+"""A model's last layer by its graph: the layer with the parameter nearest to the logits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bench.trip import Reading
+from bench.uses import nearest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """A model's last layer with a sent weight."""
+
+    path: str
+    """Path of the layer; "" is the model itself."""
+    nearest: str
+    """Name of the parameter nearest to the logits, with two axes or more."""
+    linear: bool
+    """Whether the layer is linear with an output per class, and `nearest` is its weight."""
+    logits: bool
+    """Whether the layer's outputs are the model's logits: the cross entropy gradient there is p - y."""
+
+    def name(self, parameter: str) -> str:
+        """Return the full name of the layer's `parameter`, such as `weight`."""
+        return f"{self.path}.{parameter}" if self.path else parameter
+
+    def signal(self, values: Mapping[str, Tensor]) -> str:
+        """Return the name in `values` (name → gradient) of the bias, or without a bias `nearest`."""
+        return self.name("bias") if self.name("bias") in values else self.nearest
+
+
+def head(reading: Reading) -> Head | None:
+    """Return the last layer of the reading's model; None if the reading has no weight of a layer."""
+    leaves = {name: value[0].detach().clone().requires_grad_() for name, value in reading.weights.items()}
+    inputs = reading.public_inputs[:2] if len(reading.public_inputs) else reading.public_mean[None]
+    outputs: dict[str, Tensor] = {}
+    layers = {path: layer for path, layer in reading.model.named_modules() if isinstance(layer, nn.Linear)}
+    handles = [
+        layer.register_forward_hook(lambda _, __, out, path=path: outputs.update({path: out.detach()}))  # type: ignore[misc]
+        for path, layer in layers.items()
+    ]
+    try:
+        with torch.enable_grad():
+            logits = functional_call(reading.model, leaves, (inputs.to(next(iter(leaves.values()))).clone(),))
+    finally:
+        for handle in handles:
+            handle.remove()
+    name = nearest(logits, {name: value for name, value in leaves.items() if value.dim() > 1})
+    if name is None:
+        return None
+    path = name.partition(".parametrizations.")[0] if ".parametrizations." in name else name.rpartition(".")[0]
+    found = Head(path=path, nearest=name, linear=False, logits=False)
+    if name != found.name("weight") or path not in layers or layers[path].out_features != reading.classes:
+        return found
+    return replace(found, linear=True, logits=path in outputs and torch.equal(outputs[path], logits))
+
+
+def last_layer(reading: Reading) -> str | None:
+    """Return the path of the last layer if the layer is linear with an output per class, else None."""
+    found = head(reading)
+    return found.path if found is not None and found.linear else None
