@@ -15,9 +15,9 @@ from bench.attacks.labels.infer import infer_labels
 from bench.attacks.objective.mismatch import mean_observation, observations
 from bench.attacks.solvers.levenberg import least_squares
 from bench.gradients import one_hot
-from bench.losses import soft_cross_entropy
 from bench.parameters import parameter
 from bench.rng import Key
+from bench.training import soft_cross_entropy
 from bench.trip import Budget, Reading, Reconstruction, Status
 
 _TOGETHER = 4  # starts minimised in parallel

@@ -7,6 +7,7 @@ labels, public=public_examples) api.save_pictures("leak.png", truth, reconstruct
 `check` tests whether a reading agrees with the settings declared for it; `score` includes this test.  docs/OWN.md
 treats updates with several local steps, known defenses, Opacus and Flower."""
 
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 
@@ -26,7 +27,8 @@ from bench.own.copies import plain_copy, unwrapped
 from bench.own.flower import from_flower
 from bench.own.frames import Frames, frames
 from bench.own.given import build, open_reading, reading, save_reading
-from bench.own.local import SGD
+from bench.own.local import SGD, Adam
+from bench.own.losses import declared, two_logits
 from bench.own.opacus import OpacusStep, from_opacus
 from bench.own.recorded import Recording, recording
 from bench.own.repeats import Claim
@@ -37,11 +39,13 @@ from bench.pictures.grid import save as save_picture
 from bench.record.checkpoints import refuse_diverged
 from bench.sanitize import first_line
 from bench.scoring.assign import assign, in_order
+from bench.training import declare
 from bench.trip import Reconstruction
 from bench.uses import bypass, reached
 
 __all__ = (
     "SGD",
+    "Adam",
     "Assessment",
     "Check",
     "OpacusStep",
@@ -63,24 +67,35 @@ __all__ = (
 )
 
 
-def gradient(model: nn.Module, inputs: Values, labels: Values) -> dict[str, Tensor]:
-    """Return the mean cross-entropy gradient over a batch, name → (*shape), from a copy of the model in eval mode.
+def gradient(
+    model: nn.Module,
+    inputs: Values,
+    labels: Values,
+    *,
+    loss: Callable[..., Tensor] | None = None,
+    batch_statistics: bool = False,
+) -> dict[str, Tensor]:
+    """Return a batch's gradient, name → (*shape), from a copy of the model in eval mode.
 
-    `inputs` are (example, *shape), `labels` (example,).  The gradient is plain autograd's over the whole batch.  Raises
-    `BenchError` for inputs or labels unfit for the model, for weights that are not finite, and for a model whose copy
-    uses the original's parameters."""
-    refuse_batch_statistics(model)
-    module = plain_copy(model)
+    `inputs` are (example, *shape), `labels` (example,); `loss` and `batch_statistics` are as in `reading`.  The
+    gradient is plain autograd's over the whole batch.  Raises `BenchError` for inputs or labels unfit for the model,
+    for weights that are not finite, and for a model whose copy uses the original's parameters."""
+    if not batch_statistics:
+        refuse_batch_statistics(model)
+    module = plain_copy(model, batch_statistics=batch_statistics)
     refuse_diverged(module.state_dict(), where="the model")
     module.requires_grad_()
     x = coerce.tensor(inputs, "inputs").to(next(module.parameters()).dtype)
     try:
         with torch.enable_grad():
             logits = module(x.clone())
+            one_logit = logits.numel() == len(x)
+            logits = two_logits(module, (), logits) if one_logit else logits
             classes = logits.shape[-1]
     except (RuntimeError, ValueError, IndexError) as error:
         wrong = f"{tuple(x.shape)}, (example, *shape): {first_line(error)}"
         raise BenchError(f"the model takes no inputs of shape {wrong}") from None
+    declare(module, loss=declared(loss, classes, one_logit=one_logit), batch_statistics=batch_statistics)
     targets = one_hot(coerce.labels(labels, len(x), classes), classes, x.dtype)
     if name := reached(logits, dict(unwrapped(model).named_parameters())):
         raise BenchError(bypass(name))

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from bench.errors import MALFORMED, NotApplicable
-from bench.losses import cross_entropy, loss_of, soft_cross_entropy
+from bench.training import cross_entropy, loss_of, mixes, soft_cross_entropy
 from bench.uses import has_parameters, separate, state, trace
 
 Tensors = Mapping[str, Tensor]
-_BATCH_STATISTICS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 # Layers whose second derivatives under `vmap` equal plain autograd's (tests/test_gradients.py).
 # Measured with torch 2.12: those of LayerNorm and InstanceNorm with weights are wrong, without an error
@@ -51,13 +51,16 @@ def group_gradients(
 ) -> dict[str, Tensor]:
     """Return each group's mean gradient under the same `weights`, name → (group, *parameter shape). `inputs` are
     (group, example, *shape), `targets` (group, example, class) class probabilities. `differentiable` True keeps
-    autograd's graph to inputs and targets. Raises `NotApplicable` for batch statistics, which mix examples."""
-    if layer := mixing_layer(model):
+    autograd's graph to inputs and targets. Raises `NotApplicable` for batch statistics, which mix examples, unless
+    they are declared (`bench.training`): a group is then a batch."""
+    declared = mixes(model)
+    if not declared and (layer := mixing_layer(model)):
         raise NotApplicable(
             f"{layer}, which mixes the examples of a batch; use GroupNorm, or eval mode with running statistics"
         )
-    if differentiable and len(inputs) == 1:
-        return _one_by_one(model, weights, inputs, targets)  # plain autograd is fastest for a single group
+    if declared or (differentiable and len(inputs) == 1):
+        rows = _one_by_one(model, weights, inputs, targets)  # plain autograd is fastest for a single group
+        return rows if differentiable else {name: value.detach() for name, value in rows.items()}
     uses = _uses(model, weights, inputs.flatten(0, 1))
     if uses.by_layers:
         gradients = _by_hooks(model, weights, inputs, targets, differentiable)
@@ -83,7 +86,7 @@ def mixing_layer(model: nn.Module) -> str | None:
     """Describe a layer whose batch statistics mix a batch's examples; None if the model has no such layer."""
     for path, layer in model.named_modules():
         # without running statistics, eval mode uses batch statistics, too
-        if isinstance(layer, _BATCH_STATISTICS) and (layer.training or layer.running_mean is None):
+        if isinstance(layer, BATCH_NORM) and (layer.training or layer.running_mean is None):
             mode = "in training mode" if layer.training else "without running statistics"
             return f"{path or 'the model'} is {type(layer).__name__} {mode}"
     return None
@@ -348,7 +351,7 @@ def convolution_backward(
 def twice_under_vmap(model: nn.Module, weights: Tensors, inputs: Tensor) -> bool:
     """Whether second derivatives of the model's loss are correct under `vmap`, as far as the bench can verify it. The
     model gets `inputs` (example, *shape), and `weights` name → (*parameter shape)."""
-    return _uses(model, weights, inputs).under_vmap
+    return not mixes(model) and _uses(model, weights, inputs).under_vmap
 
 
 def _verified(model: nn.Module) -> bool:

@@ -119,6 +119,18 @@ class Candidates:
     """Model weights, name → (*shape), or (row, *shape) if rows have different weights."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamRule:
+    """A step of Adam, from a gradient to a direction, as in `torch.optim`; its moments are zero at the start."""
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of the means of gradients and of squared gradients."""
+    eps: float = 1e-8
+    """Term in the denominator, for stability."""
+    decoupled: bool = False
+    """True for AdamW: weight decay acts on the weights, not through the gradient."""
+
+
 # (local step, each example's gradient, name → (row, example, *shape), candidates) → that step's mean, (row, *shape)
 StepDefense = Callable[[int, Mapping[str, Tensor], Candidates], dict[str, Tensor]]
 
@@ -310,7 +322,9 @@ class Reading(ByReading):
     momentum: float = 0.0
     """Momentum in the client's SGD (`bench.own` only)."""
     weight_decay: float = 0.0
-    """Weight decay in the client's SGD (`bench.own` only)."""
+    """Weight decay of the client's optimizer (`bench.own` only)."""
+    adam: AdamRule | None = None
+    """The client's Adam or AdamW, in place of SGD (`bench.own` only); None: SGD."""
     ragged: bool = False
     """True if each epoch over `client_examples` ends with a smaller batch (`bench.own` only)."""
 
@@ -330,6 +344,11 @@ class Reading(ByReading):
         order = sorted(range(len(cells)), key=lambda row: (whole.indices[row], cells[row]))
         rows = tuple(tuple(at for at, row in enumerate(order) if cells[row] == cell) for cell in range(len(readings)))
         return whole.of(order), rows
+
+    @property
+    def stepwise(self) -> bool:
+        """True if the reading is no mean of gradients at the given weights: several local steps, or Adam."""
+        return self.steps > 1 or self.adam is not None
 
     @property
     def examples(self) -> int:

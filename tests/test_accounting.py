@@ -15,7 +15,8 @@ from bench.ceilings.by_epsilon import ceiling
 from bench.cli.privacy import command as privacy
 from bench.defenses.accounting import composition, fixed, pld, rdp
 from bench.defenses.accounting.mechanism import Mechanism, sampling_of, uses_of_example
-from bench.defenses.accounting.report import at_tap, figures, released
+from bench.defenses.accounting.report import at_tap, released
+from bench.defenses.accounting.report import figures as reported
 from bench.defenses.adaclip import AdaClip
 from bench.defenses.base import Setting
 from bench.defenses.dp_sgd import DpSgd
@@ -528,13 +529,13 @@ def test_a_delta_below_the_distributions_mass_has_a_bound(delta: float) -> None:
     """The library cuts losses off at a probability of about 1e-15; Rényi's bound and the exact Gaussian need no cut."""
     (sampled,) = (
         each
-        for each in figures(4, q=0.00033, steps=10000, tensors=1, uses=1, delta=delta)
+        for each in reported(4, q=0.00033, steps=10000, tensors=1, uses=1, delta=delta)
         if each.convention == "idealised"
     )
     assert sampled.accountant == "RDP (δ too small for a distribution)"
     assert sampled.epsilon == rdp.epsilon({4: 10000}, delta, q=0.00033, old=False)
     (exact,) = (
-        each for each in figures(50, q=1.0, steps=4, tensors=1, uses=1, delta=delta) if each.convention == "idealised"
+        each for each in reported(50, q=1.0, steps=4, tensors=1, uses=1, delta=delta) if each.convention == "idealised"
     )
     assert exact.accountant == "Gaussian, exact" and exact.epsilon == pytest.approx(
         composition.gaussian(25, delta), rel=1e-9

@@ -155,7 +155,7 @@ GOOD = {"1.weight": torch.ones(3, 4), "1.bias": torch.ones(3)}
             r"2 readings in the gradient of '1.weight', 5 in that of '1.bias'",
         ),
         (GOOD | {"1.bias": torch.tensor([1, float("nan"), 0])}, {}, r"'1.bias' is not finite; take it again"),
-        (GOOD | {"1.bias": None}, {}, r"'1.bias' is None; take it with the layer in use"),
+        (dict.fromkeys(GOOD), {}, r"the gradient of every trained parameter is None; take it after loss.backward"),
         (GOOD | {"1.bias": "abc"}, {}, r"'1.bias' is not an array of numbers"),
         ([torch.ones(3, 4)], {}, r"1 gradients for 2 parameters; give one each in the order"),
         (GOOD, {"batch": 0}, r"reading: batch: .* greater than or equal to 1"),

@@ -12,8 +12,8 @@ from torch.func import functional_call
 from bench import gradients
 from bench.errors import NotApplicable
 from bench.gradients import batch_gradient, conv_weight_gradient, example_gradients, group_gradients, one_hot
-from bench.losses import soft_cross_entropy
 from bench.models.resnet20 import Resnet20
+from bench.training import soft_cross_entropy
 
 CLASSES = 4
 Case = tuple[Callable[[], nn.Module], tuple[int, ...], bool]  # model, input shape, whether hooks serve it

@@ -187,7 +187,7 @@ def test_granted_labels_are_taken_as_they_are() -> None:
 def test_a_net_without_a_last_linear_layer_gives_no_label() -> None:
     case = situation("type-1", batch=3)
     model = nn.Sequential(nn.Conv2d(1, 10, 8), nn.Flatten())
-    weights = {name: value.detach()[None] for name, value in model.named_parameters()}
+    weights = {name: value.detach()[None] for name, value in model.double().named_parameters()}
     reading = replace(case.reading, model=model, weights=weights)
     assert torch.equal(_inferred(reading), torch.full((3, 3), -1))
 

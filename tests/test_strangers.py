@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from bench import api
 from bench.errors import BenchError
+from bench.own.replay import replayed
+from bench.own.rounding import rounded
 
 SHAPE = (1, 8, 8)
 _DATA = load_digits()
@@ -131,3 +133,304 @@ def test_a_label_that_the_gradient_does_not_show_is_not_guessed() -> None:
     for attack in ("idlg", "map"):
         with pytest.raises(BenchError, match="no rule reads the labels of public examples off this model's last layer"):
             api.attack(reading, attack)
+
+
+# --- the protocol that was declared ---------------------------------------------------------------------
+
+
+def small(*between: nn.Module) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 24), *between, nn.Sigmoid(), nn.Linear(24, 10))
+
+
+LOSSES: dict[str, tuple[Any, Callable[[Tensor, Tensor], Tensor]]] = {  # name → declared, computed by torch on labels
+    "label smoothing": (nn.CrossEntropyLoss(label_smoothing=0.1),) * 2,
+    "class weights": (nn.CrossEntropyLoss(weight=torch.arange(1.0, 11)),) * 2,
+    "both": (nn.CrossEntropyLoss(weight=torch.arange(1.0, 11), label_smoothing=0.2),) * 2,
+    "a sum": (nn.CrossEntropyLoss(reduction="sum"),) * 2,
+    "log probabilities": (nn.NLLLoss(weight=torch.arange(1.0, 11)),) * 2,
+    "squares": (nn.MSELoss(), lambda z, y: F.mse_loss(z, F.one_hot(y, 10).to(z))),
+    "each class": (
+        nn.BCEWithLogitsLoss(pos_weight=torch.arange(1.0, 11)),
+        lambda z, y: F.binary_cross_entropy_with_logits(
+            z, F.one_hot(y, 10).to(z), pos_weight=torch.arange(1.0, 11).to(z)
+        ),
+    ),
+    "a function": (
+        lambda z, t: -(t * (1 - z.softmax(1)) ** 2 * z.log_softmax(1)).sum(1).mean(),
+        lambda z, y: (
+            (1 - z.softmax(1).gather(1, y[:, None])) ** 2 * F.cross_entropy(z, y, reduction="none")[:, None]
+        ).mean(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_declared_loss_is_autograds(name: str) -> None:
+    declared, computed = LOSSES[name]
+    model = small(*[nn.LogSoftmax(1)] if name == "log probabilities" else []).double()
+    if isinstance(computed, nn.Module):
+        computed = copy.deepcopy(computed).double()
+    computed(model(X[:4].double()), Y[:4]).backward()
+    expected = {n: p.grad for n, p in model.named_parameters()}
+    found = api.gradient(model, X[:4].double(), Y[:4], loss=declared)
+    reading = read(expected, model, batch=4, loss=declared)
+    assert api.check(reading, X[:4], Y[:4]).line == "explains what was sent: cosine 1.0000, scale 1.000"
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], value, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", [lambda z, t: z, nn.CrossEntropyLoss(reduction="none"), lambda z: z.sum()])
+def test_a_loss_that_gives_no_number_is_a_line(loss: Any) -> None:
+    with pytest.raises(BenchError, match="^loss: "):
+        read(sent(small(), X[:1], Y[:1]), small(), loss=loss)
+
+
+def _gradient(loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy) -> dict[str, Tensor]:
+    model = small()
+    loss(model(X[:4]), Y[:4]).backward()
+    return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+
+def _times(factor: float, **_: Any) -> dict[str, Tensor]:
+    return {n: factor * value for n, value in _gradient().items()}
+
+
+def _decayed() -> dict[str, Tensor]:
+    return {n: value + 0.01 * small().get_parameter(n).detach() for n, value in _gradient().items()}
+
+
+@pytest.mark.parametrize(
+    ("gradients", "line"),
+    [
+        (lambda: _gradient(nn.CrossEntropyLoss(label_smoothing=0.1)), r"label smoothing of 0\.1: declare"),
+        (
+            lambda: _gradient(nn.CrossEntropyLoss(weight=torch.arange(1.0, 11))),
+            r"\(0: 1, 1: 2, 2: 3, 3: 4\): declare loss",
+        ),
+        (lambda: _gradient(lambda z, y: F.mse_loss(z, F.one_hot(y, 10).float())), "the loss is nn.MSELoss on one-hot"),
+        (_decayed, r"weight decay of 0\.01 is in the gradient"),
+        (lambda: _times(65536.0), r"2\^16: a loss scaler's"),
+        (lambda: _times(2.0), "gradients of 2 parts of the batch, accumulated without a division"),
+        (lambda: _times(0.9), r"divide by 0\.9"),
+    ],
+)
+def test_options_of_the_loss_are_told_apart(gradients: Callable[[], dict[str, Tensor]], line: str) -> None:
+    checked = api.check(read(gradients(), small(), batch=4), X[:4], Y[:4])
+    with pytest.raises(BenchError, match=line):
+        raise BenchError(checked.line)
+    assert checked.explained is False
+
+
+def trained(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batches: list[list[int]]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """State before and after plain PyTorch's training on batches of these examples."""
+    before = copy.deepcopy(model.state_dict())
+    for batch in batches:
+        optimizer.zero_grad()
+        F.cross_entropy(model(X[batch].to(next(model.parameters()).dtype)), Y[batch]).backward()
+        optimizer.step()
+    return before, model.state_dict()
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_adam_is_torchs(decoupled: bool) -> None:
+    model = small().double()
+    kind = torch.optim.AdamW if decoupled else torch.optim.Adam
+    optimizer = kind(model.parameters(), lr=0.01, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1)
+    before, after = trained(model, optimizer, [[0, 1], [2, 3], [4, 5]])
+    local = api.Adam(lr=0.01, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1, decoupled=decoupled, batch=2, steps=3)
+    reading = read(None, small().double(), before=before, after=after, local=local)
+    update = replayed(reading, X[None, :6].double(), Y[None, :6])
+    for name, value in update.items():
+        expected = (before[name] - after[name]) / (0.01 * 3)
+        torch.testing.assert_close(value[0], expected, rtol=1e-9, atol=1e-11)
+    assert api.check(reading, X[:6], Y[:6]).explained
+    with pytest.warns(UserWarning, match="a low figure is no protection"):
+        api.attack(reading, "prior-mean")
+    undeclared = read(None, small().double(), before=before, after=after, local=api.SGD(lr=0.01, batch=2, steps=3))
+    assert api.check(undeclared, X[:6], Y[:6]).explained is False
+
+
+def test_another_optimizer_is_named_first() -> None:
+    model = small()
+    before, after = trained(model, torch.optim.Adam(model.parameters(), lr=0.01), [[0, 1], [2, 3]])
+    line = api.check(
+        read(None, small(), before=before, after=after, local=api.SGD(lr=0.01, batch=2, steps=2)), X[:4], Y[:4]
+    ).line
+    assert "; the optimizer is Adam, not SGD: declare local=api.Adam(lr=…)" in line
+    model = small()
+    before, after = trained(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), [[0, 1], [2, 3]])
+    line = api.check(
+        read(None, small(), before=before, after=after, local=api.SGD(lr=0.1, batch=2, steps=2)), X[:4], Y[:4]
+    ).line
+    assert "; the client's SGD has a momentum of 0.9: declare momentum=0.9" in line
+
+
+def test_the_order_of_shuffled_examples_is_sought_or_declared() -> None:
+    """A shuffled `DataLoader`, two epochs, momentum and GroupNorm; the truth in the order of the data."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
+    start = copy.deepcopy(model)
+    order = [4, 1, 0, 5, 3, 2, 2, 5, 1, 3, 4, 0]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    before, after = trained(model, optimizer, [order[n : n + 2] for n in range(0, 12, 2)])
+    local = api.SGD(lr=0.2, momentum=0.9, batch=2, epochs=2, examples=6)
+    reading = read(None, start, before=before, after=after, local=local)
+    declared = api.check(reading, X[:6], Y[:6], order=order)
+    assert declared.line == "explains what was sent: cosine 1.0000, scale 1.000"
+    assert api.check(reading, X[order[:6]], Y[order[:6]], order=[0, 1, 2, 3, 4, 5, 5, 3, 1, 4, 0, 2]).explained
+    found = api.check(reading, X[:6], Y[:6])
+    assert found.explained and "in another order than given" in found.line
+    assert api.score(api.attack(reading, "prior-mean"), X[:6], Y[:6]).doubt is None
+    assert not api.check(reading, X[:6], (Y[:6] + 1) % 10).explained
+    for wrong in ([0], [0] * 12, [6, *order[1:]]):
+        with pytest.raises(BenchError, match="order: give 12 numbers of examples, 0 to 5"):
+            api.check(reading, X[:6], Y[:6], order=wrong)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_a_training_in_16_bits_agrees_up_to_its_rounding(kind: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layers = [layer for _ in range(6) for layer in (nn.Linear(64, 64), nn.Tanh())]
+    model = nn.Sequential(nn.Flatten(), *layers, nn.Linear(64, 10))
+    with torch.no_grad():
+        for value in model.parameters():
+            value.mul_(3)
+    with torch.autocast("cpu", kind):
+        loss = F.cross_entropy(model(8 * X[:2]), Y[:2])
+    loss.backward()
+    gradients = {n: p.grad for n, p in model.named_parameters()}
+    reading = api.reading(gradients, model=model, shape=SHAPE, classes=10, batch=2, value_range=(0, 8))
+    assert api.check(reading, 8 * X[:2], Y[:2]).explained
+    exact = replayed(reading, 8 * X[None, :2], Y[None, :2])
+    observed = {n: v[None] for n, v in gradients.items() if v is not None}
+    words = f"the training was in {str(kind).removeprefix('torch.')}"
+    assert rounded(reading, observed, exact, 8 * X[None, :2], Y[None, :2]) == words
+    draw = torch.Generator().manual_seed(0)
+    noise = {n: torch.randn(v.shape, generator=draw) for n, v in observed.items()}
+    other = {n: exact[n] + (v - exact[n]).norm() / noise[n].norm() * noise[n] for n, v in observed.items()}
+    assert rounded(reading, other, exact, 8 * X[None, :2], Y[None, :2]) is None
+
+
+def test_weights_in_16_bits_in_transport_agree_up_to_their_rounding() -> None:
+    model = plain()
+    before, after = trained(model, torch.optim.SGD(model.parameters(), lr=0.1), [[0, 1]])
+    half = ({n: v.half() if v.is_floating_point() else v for n, v in state.items()} for state in (before, after))
+    reading = read(None, plain(), **dict(zip(("before", "after"), half, strict=True)), local=api.SGD(lr=0.1, batch=2))
+    line = api.check(reading, X[:2], Y[:2]).line
+    assert line.startswith(
+        ("agrees up to 16-bit rounding (the weights were rounded to float16", "explains what was sent")
+    )
+    assert api.check(reading, X[2:4], Y[:2]).explained is False
+
+
+def test_missing_running_statistics_are_named() -> None:
+    model = plain()
+    model.train()
+    model(3 * X[100:160])
+    state = model.eval().state_dict()
+    before, after = trained(model, torch.optim.SGD(model.parameters(), lr=0.1), [[0, 1]])
+    parameters = [
+        [value.numpy() for n, value in each.items() if n in dict(model.named_parameters())] for each in (before, after)
+    ]
+    local = api.SGD(lr=0.1, batch=2)
+    line = api.check(read(None, plain(), before=parameters[0], after=parameters[1], local=local), X[:2], Y[:2]).line
+    assert "the running statistics of 2 are missing: it has the initial ones; give the whole state_dict()" in line
+    model.load_state_dict({**state, **before})
+    assert api.check(read(None, model, before=parameters[0], after=parameters[1], local=local), X[:2], Y[:2]).explained
+
+
+def test_batch_statistics_are_simulated_where_they_are_declared() -> None:
+    model = small(nn.BatchNorm1d(24)).train()
+    gradients = sent(copy.deepcopy(model), X[:4], Y[:4])
+    with pytest.raises(BenchError, match="2 is BatchNorm1d in training mode.*give batch_statistics=True"):
+        read(gradients, model, batch=4)
+    reading = read(gradients, model, batch=4, batch_statistics=True)
+    assert api.check(reading, X[:4], Y[:4]).line == "explains what was sent: cosine 1.0000, scale 1.000"
+    found = api.gradient(model.double(), X[:4].double(), Y[:4], batch_statistics=True)
+    expected = sent(copy.deepcopy(model), X[:4].double(), Y[:4])
+    for name, value in found.items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-9, atol=1e-12)
+    attacked = api.attack(reading, "cpl", evaluations=40)
+    assert float(attacked.loss[0]) < 0.5 * float(sum(value.square().sum() for value in reading.values.values()))
+    assert not any(value.any() for name, value in reading.model.named_buffers() if name.endswith("running_mean"))
+
+
+class Heads(nn.Module):
+    """A trunk with two heads, of which one is used, and an adapter of rank 2 at the trunk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.head, self.other = nn.Linear(64, 24), nn.Linear(24, 10), nn.Linear(24, 5)
+        self.down, self.up = nn.Linear(64, 2, bias=False), nn.Linear(2, 24, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        return self.head(torch.sigmoid(self.a(x) + self.up(self.down(x))))
+
+
+@pytest.mark.parametrize("frozen", [(), ("a.weight", "a.bias"), ("head.weight", "head.bias")])
+@pytest.mark.parametrize("form", ["mapping", "list"])
+def test_a_gradient_that_is_none_was_not_sent(frozen: tuple[str, ...], form: str) -> None:
+    model = Heads()
+    for name in frozen:
+        model.get_parameter(name).requires_grad_(False)
+    gradients: Any = sent(model, X[:1], Y[:1])
+    used = {name for name, value in gradients.items() if value is not None}
+    for value in model.parameters():
+        value.requires_grad_(True)  # None says what is not sent
+    reading = read(gradients if form == "mapping" else list(gradients.values()), model)
+    assert set(reading.values) == used and not used & {"other.weight", *frozen}
+    assert api.check(reading, X[:1], Y[:1]).explained
+    if form == "mapping":
+        reading = read(gradients, model, labels=Y[:1])
+        assert api.score(api.attack(reading, "idlg", evaluations=150), X[:1], Y[:1]).summary.asr.value == 1
+
+
+def test_an_update_may_hold_the_adapters_alone() -> None:
+    model = Heads()
+    for name, value in model.named_parameters():
+        value.requires_grad_(name.startswith(("up", "down", "head")))
+    start = copy.deepcopy(model)
+    whole = trained(model, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1), [[0]])
+    for pick in (dict, lambda state: list(state.values())):
+        before, after = (
+            pick({n: v for n, v in each.items() if n.startswith(("up", "down", "head"))}) for each in whole
+        )
+        reading = read(None, start, before=before, after=after, local=api.SGD(lr=0.1))
+        assert set(reading.values) == {"up.weight", "down.weight", "head.weight", "head.bias"}
+        assert api.check(reading, X[:1], Y[:1]).explained
+    with pytest.raises(
+        BenchError, match="after: no 'up.weight'; give the whole state_dict.., or freeze what is not sent"
+    ):
+        read(
+            None,
+            start,
+            before=whole[0],
+            after={n: v for n, v in whole[1].items() if n != "up.weight"},
+            local=api.SGD(lr=0.1),
+        )
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_single_logit_is_two_classes(flat: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 24), nn.Sigmoid(), nn.Linear(24, 1), *[nn.Flatten(0)] if flat else []
+    )
+    binary = Y < 2
+    x, y = X[binary], Y[binary]
+    known = {"public": x[100:200], "public_labels": y[100:200]}
+    loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor([3.0]))
+    for rows in ([0], [1], [0, 1, 2]):
+        model.zero_grad()
+        loss(model(x[rows]).flatten(), y[rows].float()).backward()
+        gradients = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+        for name, value in api.gradient(model, x[rows], y[rows], loss=loss).items():
+            torch.testing.assert_close(value, gradients[name])
+        reading = api.reading(gradients, model=model, shape=SHAPE, classes=2, batch=len(rows), loss=loss, **known)
+        assert api.check(reading, x[rows], y[rows]).explained
+        assert api.attack(reading, "labels-only").labels[0].tolist() == sorted(y[rows].tolist())

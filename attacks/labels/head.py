@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from bench.training import cross_entropy, loss_of
 from bench.trip import Reading
 from bench.uses import nearest
 
@@ -57,6 +58,11 @@ def head(reading: Reading) -> Head | None:
     if name != found.name("weight") or path not in layers or layers[path].out_features != reading.classes:
         return found
     return replace(found, linear=True, logits=path in outputs and torch.equal(outputs[path], logits))
+
+
+def usual(reading: Reading) -> bool:
+    """Return whether the reading's client trains by SGD on the mean cross entropy."""
+    return reading.adam is None and loss_of(reading.model) is cross_entropy
 
 
 def last_layer(reading: Reading) -> str | None:

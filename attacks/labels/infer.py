@@ -6,7 +6,7 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
-from bench.attacks.labels.head import Head, head
+from bench.attacks.labels.head import Head, head, usual
 from bench.attacks.labels.rules import labels_by_rule, listed, whole_counts
 from bench.attacks.objective.distance import Distance
 from bench.attacks.objective.mismatch import Mismatch, mean_observation, observations
@@ -73,7 +73,7 @@ def described_classes(reading: Reading, gradients: Tensors) -> dict[str, Tensor]
     if reading.labels is not None or last is None:
         return None
     if reading.description is None:
-        return None if last.logits else _of_model(reading, last, gradients)
+        return None if last.logits and usual(reading) else _of_model(reading, last, gradients)
     if not last.linear or reading.steps > 1 or reading.description.senders > 1:
         return None
     described = _simulated(reading, gradients)
@@ -106,7 +106,7 @@ def _simulated(reading: Reading, gradients: Tensors, first: int = 0) -> dict[str
     inputs = inputs.repeat(reading.classes, *[1] * (inputs.ndim - 1))
     labels = torch.arange(reading.classes).repeat_interleave(_PUBLIC)[:, None].expand(count, reading.examples)
     targets = one_hot(labels, reading.classes, like.dtype).to(like)
-    mismatch = Mismatch(reading=reading, distance=Distance(kind="l2"))
+    mismatch = Mismatch(reading=reading, distance=Distance(kind="l2"), unrolled=reading.adam is not None)
     parts = []
     with torch.no_grad():
         for x, y in zip(inputs.split(_STEP), targets.split(_STEP), strict=True):

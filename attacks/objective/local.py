@@ -11,8 +11,8 @@ from torch.func import functional_call, grad, vmap
 
 from bench.errors import BenchError
 from bench.gradients import group_gradients, twice_under_vmap
-from bench.losses import loss_of
-from bench.trip import Candidates, StepDefense
+from bench.training import loss_of
+from bench.trip import AdamRule, Candidates, StepDefense
 
 Tensors = Mapping[str, Tensor]
 
@@ -29,6 +29,7 @@ def unrolled_update(
     batches: Sequence[int] | None = None,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
+    adam: AdamRule | None = None,
 ) -> dict[str, Tensor]:
     """Simulate each reading's update after `steps` local steps, in gradient units: name → (reading, *shape).
 
@@ -41,8 +42,9 @@ def unrolled_update(
     Each step is w ← w - η ḡ with the mean gradient ḡ at the current weights (local SGD, McMahan et al. 2017, algorithm
     1). The result is (w_0 - w_L) / (η · steps). With `momentum` m and `weight_decay` λ each step is first v ← m v + ḡ +
     λ w, then w ← w - η v, from v = 0 at the start, as in `torch.optim.SGD`. The result is then (w_0 - w_L) / (η · steps
-    · `momentum_gain`) - λ w_0, which equals the gradient if the gradient is constant. The result is differentiable
-    through all steps if `inputs` or `targets` require a gradient. Raises `BenchError` if `batches` is None and `steps`
+    · `momentum_gain`) - λ w_0, which equals the gradient if the gradient is constant. With `adam`, Adam's direction
+    replaces ḡ, and the result is the mean direction, with weight decay. The result is differentiable through all steps
+    if `inputs` or `targets` require a gradient. Raises `BenchError` if `batches` is None and `steps`
     does not divide the examples, and `NotApplicable` as `group_gradients` does."""
     count, examples = inputs.shape[:2]
     if batches is None:
@@ -56,6 +58,7 @@ def unrolled_update(
     local = {name: value.expand(count, *value.shape) for name, value in weights.items()}
     total: dict[str, Tensor] = {}
     velocity: Tensors = {}
+    moments = _Moments()
     for step, (x, y) in enumerate(zip(*parts, strict=True)):
         shared = weights if step == 0 else None  # shared weights are cheaper
         if between is None:
@@ -63,7 +66,9 @@ def unrolled_update(
         else:
             each = _example_gradients(model, shared, local, x, y, graph)
             mean = between(step, each, Candidates(inputs=x, targets=y, weights=shared or local))
-        if weight_decay:
+        if adam is not None:
+            mean = moments.direction(mean, local, adam, weight_decay)
+        elif weight_decay:
             mean = {name: value + weight_decay * local[name] for name, value in mean.items()}
         if momentum and step:
             mean = {name: momentum * velocity[name] + value for name, value in mean.items()}
@@ -72,9 +77,33 @@ def unrolled_update(
         local = {name: value - rate * mean[name] for name, value in local.items()}
     scale = steps * momentum_gain(momentum, steps)
     update = {name: value / scale for name, value in total.items()}
-    if not weight_decay:
+    if not weight_decay or adam is not None:
         return update
     return {name: value - weight_decay * weights[name] for name, value in update.items()}
+
+
+class _Moments:
+    """Adam's means of gradients and of squared gradients, over the steps so far."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, Tensor] = {}
+        self._second: dict[str, Tensor] = {}
+        self._steps = 0
+
+    def direction(self, gradients: Tensors, weights: Tensors, adam: AdamRule, weight_decay: float) -> dict[str, Tensor]:
+        """Return the next step's direction, name → (reading, *shape), for the mean `gradients` at `weights`."""
+        self._steps += 1
+        one, two = adam.betas
+        result = {}
+        for name, gradient in gradients.items():
+            g = gradient if adam.decoupled else gradient + weight_decay * weights[name]
+            self._first[name] = one * self._first.get(name, 0) + (1 - one) * g
+            self._second[name] = two * self._second.get(name, 0) + (1 - two) * g.square()
+            squared = (self._second[name] / (1 - two**self._steps)).clamp_min(torch.finfo(g.dtype).tiny)  # √ at 0
+            result[name] = self._first[name] / (1 - one**self._steps) / (squared.sqrt() + adam.eps)
+            if adam.decoupled:
+                result[name] = result[name] + weight_decay * weights[name]
+        return result
 
 
 def momentum_gain(momentum: float, steps: int) -> float:

@@ -127,6 +127,7 @@ class Mismatch:
                 batches=reading.batches,
                 momentum=reading.momentum,
                 weight_decay=reading.weight_decay,
+                adam=reading.adam,
                 between=description.local_steps(observed) if description is not None and inside else None,
             )
             return update if description is None else {name: v[:, None] for name, v in update.items()}

@@ -121,7 +121,7 @@ class MatchingAttack(Attack):
 
     def unrolls(self, reading: Reading) -> bool:
         """Return whether the attack simulates each local step behind this reading."""
-        return self.local == "unrolled" and reading.steps > 1 and reading.senders == 1
+        return self.local == "unrolled" and reading.stepwise and reading.senders == 1
 
     def _mismatch(self, parts: Parts, reading: Reading) -> Mismatch:
         distance = Distance(

@@ -115,7 +115,7 @@ def mismatch_of(reading: Reading) -> Mismatch:
     return Mismatch(
         reading=reading,
         distance=by_likelihood(Distance(kind="l2"), reading),
-        unrolled=reading.steps > 1 and reading.senders == 1,
+        unrolled=reading.stepwise and reading.senders == 1,
     )
 
 

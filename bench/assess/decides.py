@@ -7,8 +7,8 @@ import torch
 
 from bench.assess.client import Client
 from bench.attacks.first_layer.layer import first_layer
+from bench.attacks.labels.head import last_layer
 from bench.attacks.labels.infer import infer_labels
-from bench.attacks.labels.rules import last_layer
 from bench.attacks.objective.mismatch import mean_observation, observations
 from bench.attacks.objective.repeats import distinct_examples
 from bench.trip import Reading
@@ -53,7 +53,7 @@ def _rank(update: Reading) -> Iterator[str]:
             f"The first layer is fully connected: its update has rank {rank}, {words} {distinct} examples; closed "
             "forms read examples off such a layer."
         )
-    path = last_layer(update.model, update.classes)
+    path = last_layer(update)
     name = f"{path}.weight" if path else "weight"
     if path is not None and name in observed:
         yield f"The last layer's update has rank {_rank_of(observed[name][0])} for {distinct} examples."

@@ -1,6 +1,7 @@
 """Attack of a user's reading by a registered attack."""
 
 import copy
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
@@ -17,6 +18,8 @@ from bench.rng import Key
 from bench.sanitize import first_line
 from bench.sweep.session import chosen_device
 from bench.trip import Budget, Reading
+
+_BY_ADAM = "Adam hides the size of a gradient, so the search has little slope: a low figure is no protection"
 
 
 def attack(
@@ -42,9 +45,11 @@ def attack(
     sets it. An example used in several epochs is returned once."""
     if evaluations < 1 or chunk < 1:
         raise BenchError(f"evaluations and chunk must be at least 1, got {evaluations} and {chunk}")
-    chosen = _chosen(attack, params or {}, several_steps=reading.steps > 1) if isinstance(attack, str) else attack
+    chosen = _chosen(attack, params or {}, several_steps=reading.stepwise) if isinstance(attack, str) else attack
     if device not in ("auto", "cpu", "cuda"):
         raise BenchError(f"device {device!r}: it is auto, cpu or cuda")
+    if reading.adam is not None:
+        warnings.warn(_BY_ADAM, stacklevel=2)
     place = torch.device(chosen_device(device))
     held = replace(reading, model=copy.deepcopy(reading.model))  # it may be moved to the device
     try:

@@ -3,6 +3,7 @@
 An attack that assumes another protocol reconstructs no example, so the model would look protected. With the true
 examples, the check names the likeliest mistake. Without them, the check only inspects the reading."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -14,8 +15,11 @@ from bench.own import coerce
 from bench.own.coerce import Values
 from bench.own.doubts import doubts
 from bench.own.likeness import Likeness, likeness
-from bench.own.mistakes import likeliest
-from bench.own.replay import replayed
+from bench.own.mistakes import initial_statistics, likeliest, unexplained
+from bench.own.options import options
+from bench.own.order import declared, matters, sought, spread
+from bench.own.replay import positions, replayed
+from bench.own.rounding import rounded
 from bench.sanitize import first_line
 from bench.trip import Reading
 
@@ -40,12 +44,19 @@ class Check:
     """Length of the update divided by the length of its replay, for the worst reading; None without true examples."""
 
 
-def check(reading: Reading, truth: Values | None = None, labels: Values | None = None) -> Check:
+def check(
+    reading: Reading,
+    truth: Values | None = None,
+    labels: Values | None = None,
+    *,
+    order: Sequence[int] | Tensor | None = None,
+) -> Check:
     """Check a user's reading: run its protocol on the true examples, compare, and name the likeliest mistake. `truth`
     (reading, example, *shape) has values in `reading.value_range`, and `labels` is (reading, example). Both list each
-    reading's distinct examples in the order of local steps; leading axes may be merged. If either is None, the check
-    compares the reading's length with public gradients, and inspects the last bias (sum, sign) and the last layer
-    (rank). Raises `BenchError` for a truth of another shape."""
+    reading's distinct examples; leading axes may be merged. `order` (use,) are the examples' numbers in the order of
+    local steps, as `[4, 0, …]`. None: the order of `truth` in each epoch, else an order is sought. If `truth` or
+    `labels` is None, the check compares the reading's length with public gradients, and inspects the last bias (sum,
+    sign) and the last layer (rank). Raises `BenchError` for a truth of another shape."""
     if not isinstance(reading, Reading):
         raise BenchError(f"check takes what api.reading returns, not a {type(reading).__name__}")
     observed = mean_observation(observations(reading))
@@ -58,15 +69,19 @@ def check(reading: Reading, truth: Values | None = None, labels: Values | None =
         like = (len(reading), distinct, *reading.shape)
         inputs = coerce.like_reading(truth, like).to(next(iter(observed.values())))
         targets = coerce.labels(labels, len(reading) * distinct, reading.classes).reshape(len(reading), distinct)
-        return _against_truth(reading, observed, inputs, targets)
+        at = None if order is None else declared(order, reading)
+        return _against_truth(reading, observed, inputs, targets, at)
     except (*MALFORMED, RuntimeError) as error:  # errors from a layer's derivative
         return Check(explained=None, line=f"cannot be replayed: {type(error).__name__}: {first_line(error)}")
 
 
-def _against_truth(reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Check:
+def _against_truth(
+    reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels: Tensor, order: Tensor | None
+) -> Check:
     if granted := _wrong_grant(reading, labels):
         return Check(explained=False, line=f"does not explain what was granted: {granted}")
-    replays = [replayed(reading, inputs, labels, draw) for draw in range(_orders(reading))]
+    orders = [order] if order is not None else [positions(reading, draw) for draw in range(_orders(reading))]
+    replays = [replayed(reading, inputs, labels, at) for at in orders]
     each = [likeness(observed, replay) for replay in replays]
     found = max(each, key=lambda one: one.least[0])
     cosine, scale = found.least
@@ -89,9 +104,27 @@ def _against_truth(reading: Reading, observed: dict[str, Tensor], inputs: Tensor
         orders = f", as far as the order of later epochs lets it be told (they differ by {1 - enough - _SPREAD:.2g})"
     if found.alike(enough, length) and (len(replays) > 1 or not found.off):
         return checked(True, f"explains what was sent{orders}: {figures}")
+    replay = replays[each.index(found)]
+    if rounding := rounded(reading, observed, replay, inputs, labels):
+        return checked(True, f"agrees up to 16-bit rounding ({rounding}): {figures}")
     if found.alike(enough, length):
-        return checked(False, f"does not explain what was sent: {figures}{which}; {_off(observed, found)}")
+        told = options(reading, observed, inputs, labels) or initial_statistics(reading) or _off(observed, found)
+        return checked(False, f"does not explain what was sent: {figures}{which}; {told}")
     mistake = likeliest(reading, observed, inputs, labels, found, enough)
+    if mistake is None and order is None and matters(reading):
+        orders = sought(reading, observed, inputs, labels, _SAME)
+        another = likeness(observed, replayed(reading, inputs, labels, orders))
+        if another.alike(_SAME, _LENGTH):
+            figures = f"cosine {another.least[0]:.4f}, scale {another.least[1]:.3f}"
+            return checked(True, f"explains what was sent, with the examples in another order than given: {figures}")
+        least = spread(reading, inputs, labels)
+        if another.least[0] >= least:
+            return checked(
+                None,
+                "cannot be told: the order of the examples is missing, and decides; give it as order=, or the truth in "
+                f"the order of the local steps (random orders have a cosine of {least:.2g} with each other): {figures}",
+            )
+    mistake = mistake or unexplained(reading, observed, replay, found)
     return checked(False, f"does not explain what was sent: {figures}{which}; {mistake}")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from bench.gradients import BATCH_NORM
 from bench.uses import HOOKS
 
 _WRAPPERS = {
@@ -20,8 +21,9 @@ _WRAPPERS = {
 _TRAINERS = ("opacus",)  # packages with hooks which keep state for a later backward pass
 
 
-def plain_copy(model: nn.Module) -> nn.Module:
-    """Copy a user's model to the CPU in eval mode, without wrappers and hooks; frozen parameters stay frozen."""
+def plain_copy(model: nn.Module, *, batch_statistics: bool = False) -> nn.Module:
+    """Copy a user's model to the CPU in eval mode, without wrappers and hooks; frozen parameters stay frozen.
+    `batch_statistics` True leaves BatchNorm in training mode, without updates of running statistics."""
     plain = unwrapped(model)
     computed = {id(value): value.detach().clone() for _, _, value in _computed(plain)}
     module = copy.deepcopy(plain, dict[int, Any](computed)).cpu().eval()
@@ -32,6 +34,10 @@ def plain_copy(model: nn.Module) -> nn.Module:
             hooks = getattr(layer, name)
             for key in [key for key, hook in hooks.items() if _origin(hook) in _TRAINERS]:
                 del hooks[key]
+    for layer in module.modules() if batch_statistics else ():
+        if isinstance(layer, BATCH_NORM):
+            layer.train()
+            layer.momentum = 0.0
     for parameter in module.parameters():
         parameter.grad = None
         for name in [name for name in vars(parameter) if "grad" in name or "summed" in name]:

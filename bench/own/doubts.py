@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from bench.attacks.labels.head import head
+from bench.attacks.labels.head import head, usual
 from bench.gradients import group_gradients, one_hot
 from bench.trip import Reading
 
@@ -17,7 +17,7 @@ def doubts(reading: Reading, observed: dict[str, Tensor]) -> Iterator[str]:
     """Yield a line for each contradiction between the reading and its declared protocol. `observed` is the update, name
     → (reading, *shape) in gradient units."""
     last = head(reading)
-    exact = last is not None and last.logits
+    exact = last is not None and last.logits and usual(reading)
     bias = observed.get(last.name("bias")) if last is not None and exact else None
     undefended = reading.description is None
     if bias is not None and undefended:

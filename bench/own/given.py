@@ -1,6 +1,6 @@
 """A user's gradient or weight update as a reading for attacks, and reading files on disk."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -17,7 +17,8 @@ from bench.own import coerce, files
 from bench.own.coerce import ZERO_TO_ONE, Range, Values
 from bench.own.copies import plain_copy, unwrapped
 from bench.own.defended import Chosen, defended
-from bench.own.local import SGD
+from bench.own.local import SGD, Adam
+from bench.own.losses import declared as declared_loss
 from bench.own.repeats import granted_labels
 from bench.own.weights import (
     check_model,
@@ -32,6 +33,7 @@ from bench.own.weights import (
 from bench.points import point
 from bench.registry import entries as registry
 from bench.sanitize import first_line
+from bench.training import cross_entropy, declare, loss_of, mixes
 from bench.trip import Reading
 
 Weights = Mapping[str, Values] | Sequence[Values]
@@ -77,19 +79,26 @@ def reading(
     clients: int = 1,
     per_round: int | None = None,
     rounds: int = 1,
+    loss: Callable[..., Tensor] | None = None,
+    batch_statistics: bool = False,
 ) -> Reading:
     """Make the reading that an attacker has, from a user's gradients or weight update, for `attack`. Give either
     `gradients` or `before` and `after`:
 
     - `gradients`: name → tensor, or a list in the order of `model.parameters()`. Each tensor has its parameter's shape,
-      or (reading, *shape) for several readings under equal `weights` (None: the module's weights).
+      or (reading, *shape) for several readings under equal `weights` (None: the module's weights). None in place of a
+      tensor is a parameter that is not sent.
     - `before`, `after`: a client's weights around a round, by name or as a list in the order of `model.state_dict()`.
-      `local` (`SGD`) describes the client's training.
+      `local` (`SGD` or `Adam`) describes the client's training.
 
     Further arguments:
 
     - `model`: a module, which is copied into eval mode (frozen parameters stay frozen), or a registered name.
-    - `shape`, `classes`: (channel, height, width) or (feature,), and the number of classes.
+    - `loss`: the training's loss with its options, a module of `torch.nn` or a function of logits and class
+      probabilities (`bench.own.losses`). None is the mean cross entropy.
+    - `batch_statistics`: True if BatchNorm was in training mode; a batch is then attacked as a whole.
+    - `shape`, `classes`: (channel, height, width) or (feature,), and the number of classes. Two classes may have one
+      logit.
     - `batch`, `steps`, `rate`: without `local`, examples per local step, number of local steps, learning rate.
     - `unit`: without `local`, 1 for gradients, `rate` for a weight difference (weights before minus weights after).
     - `value_range`: smallest and largest possible input value.
@@ -119,9 +128,10 @@ def reading(
         unit=unit,
         value_range=tuple(value_range),
     )
-    module = _module(model, meta, update)
+    module = _module(model, meta, update, batch_statistics)
     of_data = of_shape(meta.shape, kind, integers=coerce.integers(public, "public"))
-    check_model(module, meta.shape, classes)
+    one_logit = check_model(module, meta.shape, classes)
+    declare(module, loss=declared_loss(loss, classes, one_logit=one_logit), batch_statistics=batch_statistics)
     if isinstance(model, nn.Module):
         refuse_closures(unwrapped(model), module, meta.shape)
     parameters, values = _values(update, module, meta)
@@ -150,6 +160,7 @@ def reading(
         public_labels=input_labels,
         momentum=0.0 if trained is None else trained.momentum,
         weight_decay=0.0 if trained is None else trained.weight_decay,
+        adam=trained.rule if isinstance(trained, Adam) else None,
         ragged=local is not None and local.ragged and local.count > 1,
     )
     if labels is not None:
@@ -181,10 +192,11 @@ class _Update:
         return None
 
 
-def _module(model: nn.Module | str, meta: files.Meta, update: _Update) -> nn.Module:
+def _module(model: nn.Module | str, meta: files.Meta, update: _Update, batch_statistics: bool) -> nn.Module:
     if isinstance(model, nn.Module):
-        refuse_batch_statistics(model)
-        return plain_copy(model)
+        if not batch_statistics:
+            refuse_batch_statistics(model)
+        return plain_copy(model, batch_statistics=batch_statistics)
     if update.weights is None and update.before is None:
         raise BenchError(f"model {model!r} is given by name: give the weights of the gradients, too")
     return build(model, shape=meta.shape, classes=meta.classes)
@@ -196,17 +208,19 @@ def _values(update: _Update, module: nn.Module, meta: files.Meta) -> tuple[dict[
     if (weights := update.weights) is not None:
         named = weights if isinstance(weights, Mapping) else named_state(weights, module, "weights")
         state = {name: coerce.tensor(value, f"weight {name!r}") for name, value in named.items()}
+    gradients = None if update.gradients is None else of_trained(update.gradients, module)
     parameters = load_state(module, state, "weights" if update.before is None else "before")
     if update.after is None:
-        assert update.gradients is not None
-        values = coerce.gradients(of_trained(update.gradients, module), parameters, module.state_dict())
+        assert gradients is not None
+        values = coerce.gradients(gradients, parameters, module.state_dict())
         if meta.unit == 1:
             refuse_weights(values, parameters)
         return parameters, values
     assert state is not None and update.local is not None
     moved = difference(state, named_state(update.after, module, "after"), parameters)
     values = coerce.gradients(moved, parameters)
-    if decay := update.local.weight_decay:  # leaves the gradients: to first order here, exactly in the simulation
+    decay = 0.0 if isinstance(update.local, Adam) else update.local.weight_decay
+    if decay:  # leaves the gradients: to first order here, exactly in the simulation
         step = meta.unit * meta.steps * decay
         values = {name: value - step * parameters[name] for name, value in values.items()}
     return parameters, values
@@ -266,10 +280,13 @@ def open_reading(
 
 def save_reading(path: str | PathLike[str], reading: Reading) -> None:
     """Write a reading, with granted labels, as a file for `bench attack --reading`. Raises `BenchError` for a reading
-    with several observations or senders, or with a described or simulated defense."""
+    with several observations or senders, with a described or simulated defense, or with another loss, optimizer or
+    batch statistics."""
     knows = reading.description is not None or reading.simulator is not None
     if len(reading.rounds) > 1 or reading.senders > 1 or knows:
         raise BenchError(f"{path}: a reading file holds one observation of one client, and no description or simulator")
+    if reading.adam is not None or loss_of(reading.model) is not cross_entropy or mixes(reading.model):
+        raise BenchError(f"{path}: a reading file holds SGD on the mean cross entropy in eval mode; use api.attack")
     meta = files.checked_meta(
         shape=reading.shape,
         classes=reading.classes,

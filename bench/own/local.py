@@ -6,6 +6,7 @@ from operator import index
 
 from bench.attacks.objective.local import momentum_gain
 from bench.errors import BenchError
+from bench.trip import AdamRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,5 +81,30 @@ class SGD:
 
     @property
     def unit(self) -> float:
-        """Mean weight change per local step if each step's gradient is 1; without momentum η."""
+        """Mean weight change per local step if each step's direction is 1; without momentum η."""
         return self.lr * momentum_gain(self.momentum, self.count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adam(SGD):
+    """A client's local training by Adam, or by AdamW with `decoupled`, as `torch.optim.Adam` and `AdamW`. The moments
+    are zero at the start of the round. Raises `BenchError` for inconsistent numbers."""
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of the means of gradients and of squared gradients."""
+    eps: float = 1e-8
+    """Term in the denominator."""
+    decoupled: bool = False
+    """True for AdamW."""
+
+    def __post_init__(self) -> None:
+        SGD.__post_init__(self)
+        if self.momentum:
+            raise BenchError("Adam: it has betas in place of momentum; leave momentum out")
+        if not all(0 <= beta < 1 for beta in self.betas) or not self.eps > 0:
+            raise BenchError(f"Adam: betas lie in 0 to below 1 and eps is above 0, got {self.betas} and {self.eps}")
+
+    @property
+    def rule(self) -> AdamRule:
+        """A step of this optimizer."""
+        return AdamRule(betas=tuple(self.betas), eps=self.eps, decoupled=self.decoupled)

@@ -1,15 +1,22 @@
 """The likeliest mistake in a user's declaration, if the declared protocol does not explain the update."""
 
+import copy
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from bench.attacks.objective.local import momentum_gain
+from bench.gradients import BATCH_NORM
 from bench.own.likeness import Likeness, likeness
-from bench.own.replay import best_rate, moved_by, replayed, trained_in_training_mode
-from bench.trip import Reading
+from bench.own.losses import declared
+from bench.own.options import options
+from bench.own.replay import best_rate, moved_by, replayed, trained
+from bench.training import declare, mixes
+from bench.trip import AdamRule, Reading
 
 _NEAR = 0.05  # relative tolerance between a scale and a protocol number
 _TRIED = 4  # number of least similar readings which are tried
@@ -27,12 +34,15 @@ _NORMALISED: dict[int, dict[str, _Columns]] = {  # channels → mean and deviati
 
 def likeliest(
     reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels: Tensor, found: Likeness, enough: float
-) -> str:
+) -> str | None:
     """Return the likeliest mistake in a declared protocol that does not give the update, with its remedy, as text.
     `observed` is the update, name → (reading, *shape) in gradient units. The true examples are `inputs` (reading,
     example, *shape) and `labels` (reading, example). `found` compares the update with the replay of the declared
-    protocol. A mistake is accepted if its replay has a cosine of at least `enough` with the update."""
+    protocol. A mistake is accepted if its replay has a cosine of at least `enough` with the update. None: no mistake is
+    accepted."""
     cosine, scale = found.least
+    if told := options(reading, observed, inputs, labels):
+        return told
     if cosine >= enough:
         return _of_scale(reading, scale)
     if bool((found.scale == 0).any()):
@@ -54,11 +64,13 @@ def likeliest(
             return text
         if float(again.cosine.max()) <= -enough:
             return f"{text}, and the sign is the other way"
-    return _unexplained(reading, observed, replayed(reading, inputs, labels), found)
+    return None
 
 
-def _unexplained(reading: Reading, observed: dict[str, Tensor], replay: dict[str, Tensor], found: Likeness) -> str:
-    cosine, scale = found.least
+def unexplained(reading: Reading, observed: dict[str, Tensor], replay: dict[str, Tensor], found: Likeness) -> str:
+    """Return possible causes, as text, of an update `observed` that neither its `replay` nor a mistake explains.
+    `found` compares both."""
+    cosine = found.least[0]
     gone = {
         name: float(((value == 0) & (replay[name] != 0)).sum() / (replay[name] != 0).sum().clamp_min(1))
         for name, value in observed.items()
@@ -72,11 +84,13 @@ def _unexplained(reading: Reading, observed: dict[str, Tensor], replay: dict[str
     rest = likeness({name: value - replay[name] for name, value in observed.items()}, weights)
     if rest.least[0] > 0.9:
         return f"what is left are the weights themselves: weight decay near {float(rest.share.mean()):.1g}?  Declare it"
+    if missing := initial_statistics(reading):
+        return missing
     causes = ["other weights, another model or loss, other examples or labels", "dropout, augmentation"]
     if reading.steps > 1:
         causes.insert(0, "another order of the local steps, clipping in each")
     if any("BatchNorm" in type(layer).__name__ for layer in reading.model.modules()):
-        causes.append("BatchNorm in training mode, or without its buffers")
+        causes.append("BatchNorm in the other mode, or without its buffers")
     if abs(float(found.share.mean()) - 1) < 0.1 and cosine < 0.97:
         causes.insert(0, "noise that was not declared")
     return f"nothing that was tried explains it: {', '.join(causes)}, or an optimizer that is not plain SGD"
@@ -91,6 +105,13 @@ def _of_scale(reading: Reading, scale: float) -> str:
         (reading.steps, "the local steps: their sum, where their mean was declared; give before=, after= and local="),
         (1 / reading.steps, "1 over the local steps: a mean over them; multiply by them"),
     ]
+    parts = round(scale)
+    if 1 < parts < reading.batch and reading.batch % parts == 0:
+        text = f"{parts}: gradients of {parts} parts of the batch, accumulated without a division; divide by {parts}"
+        known.append((parts, text))
+    power = math.log2(scale) if scale > 0 else 0.0
+    if power > 6.5 and abs(power - round(power)) < _NEAR:
+        known.append((scale, f"2^{round(power)}: a loss scaler's; unscale the gradient"))
     for number, text in known:
         if number != 1 and abs(scale / number - 1) < _NEAR:
             return f"the scale is {text}"
@@ -139,11 +160,18 @@ def _tries(reading: Reading, inputs: Tensor, labels: Tensor) -> Iterator[tuple[s
             "one gradient of all examples, read as several local steps; give steps=1",
             partial(replayed, replace(reading, steps=1, batch=reading.examples, ragged=False), inputs, labels),
         )
-    if reading.steps == 1:
+    for text, replay in _optimizers(reading, inputs, labels):
+        yield text, replay
+    for name, other in (("MSELoss", nn.MSELoss()), ("BCEWithLogitsLoss", nn.BCEWithLogitsLoss())):
         yield (
-            "BatchNorm was in training mode: it mixes the examples of a batch, and no attack here simulates that; call "
-            "model.eval() before the gradient is taken, or use GroupNorm",
-            partial(trained_in_training_mode, reading, inputs, labels),
+            f"the loss is nn.{name} on one-hot labels; declare loss=nn.{name}()",
+            partial(_with_loss, reading, inputs, labels, other),
+        )
+    if any("BatchNorm" in type(layer).__name__ for layer in reading.model.modules()):
+        yield (
+            "BatchNorm was in training mode: it mixes the examples of a batch; give batch_statistics=True, or call "
+            "model.eval() before the gradient is taken",
+            partial(trained, reading, inputs, labels, batch_statistics=True),
         )
     low, high = reading.value_range
     unit = (inputs - low) / (high - low)
@@ -163,6 +191,54 @@ def _tries(reading: Reading, inputs: Tensor, labels: Tensor) -> Iterator[tuple[s
                     f"the gradient is of class {label}, not {int(labels)}; give the labels that it was taken with",
                     partial(replayed, reading, inputs, torch.full_like(labels, label)),
                 )
+
+
+def _optimizers(
+    reading: Reading, inputs: Tensor, labels: Tensor
+) -> Iterator[tuple[str, Callable[[], dict[str, Tensor]]]]:
+    """Yield (mistake, function that returns the update) for other optimizers of a client at the declared rate."""
+    if reading.unit == 1 or reading.description is not None:
+        return
+    if reading.adam is None:
+        for name, decoupled in (("Adam", False), ("AdamW", True)):
+            more = ", decoupled=True" if decoupled else ""
+            yield (
+                f"the optimizer is {name}, not SGD: declare local=api.Adam(lr=…{more})",
+                partial(_by_adam, reading, AdamRule(decoupled=decoupled), inputs, labels),
+            )
+    if reading.adam is None and reading.steps > 1 and not reading.momentum:
+        for momentum in (0.9, 0.5):
+            yield (
+                f"the client's SGD has a momentum of {momentum}: declare momentum={momentum}",
+                partial(_by_momentum, reading, momentum, inputs, labels),
+            )
+
+
+def _by_adam(reading: Reading, rule: AdamRule, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    decay = 0.01 if rule.decoupled else reading.weight_decay  # AdamW's default
+    return replayed(replace(reading, adam=rule, momentum=0.0, weight_decay=decay), inputs, labels)
+
+
+def _by_momentum(reading: Reading, momentum: float, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """The update with momentum, in the reading's own unit."""
+    longer = momentum_gain(momentum, reading.steps)
+    update = replayed(replace(reading, momentum=momentum), inputs, labels)
+    return {name: longer * value for name, value in update.items()}
+
+
+def _with_loss(reading: Reading, inputs: Tensor, labels: Tensor, loss: nn.Module) -> dict[str, Tensor]:
+    model = copy.copy(reading.model)
+    declare(model, loss=declared(loss, reading.classes), batch_statistics=mixes(reading.model))
+    return replayed(replace(reading, model=model), inputs, labels)
+
+
+def initial_statistics(reading: Reading) -> str | None:
+    """Return a line that names a BatchNorm layer in eval mode with the running statistics of a new layer, or None."""
+    for path, layer in reading.model.named_modules():
+        running = isinstance(layer, BATCH_NORM) and not layer.training and layer.running_mean is not None
+        if running and not layer.running_mean.any() and bool((layer.running_var == 1).all()):
+            return f"the running statistics of {path} are missing: it has the initial ones; give the whole state_dict()"
+    return None
 
 
 def _column(values: tuple[float, ...]) -> Tensor:

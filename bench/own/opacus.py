@@ -9,7 +9,7 @@ from bench.errors import BenchError
 from bench.own.copies import plain_copy, unwrapped
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OpacusStep:
     """The state of an Opacus training between `loss.backward()` and `optimizer.step()`."""
 
@@ -20,7 +20,18 @@ class OpacusStep:
     defense: dict[str, Any]
     """Clipping and noise of `optimizer.step()`, as the argument `defense` for `api.reading`."""
     batch: int
-    """Expected number of examples in a step."""
+    """Number of drawn examples in this step."""
+    expected: int
+    """Expected number of examples in a step: Opacus divides the sum of the drawn examples by it."""
+
+    @property
+    def unit(self) -> float:
+        """Length of the sent gradient, relative to a mean over the drawn examples."""
+        return self.batch / self.expected
+
+    def __repr__(self) -> str:
+        drawn = f"{self.batch} examples drawn, {self.expected} expected"
+        return f"OpacusStep({len(self.gradients)} parameters, {drawn}, {self.defense['name']})"
 
 
 def from_opacus(model: nn.Module, optimizer: Any) -> OpacusStep:
@@ -38,6 +49,10 @@ def from_opacus(model: nn.Module, optimizer: Any) -> OpacusStep:
                     "with hooks as gradient samples and without virtual batches"
                 )
             gradients[name] = sample.detach().clone()
+    if any(getattr(parameter, "summed_grad", None) is not None for parameter in inner.parameters()):
+        raise BenchError(
+            "the optimizer has used these gradients; call from_opacus before optimizer.step(), without virtual batches"
+        )
     for field in ("max_grad_norm", "noise_multiplier", "expected_batch_size"):
         if not hasattr(optimizer, field):
             raise BenchError(f"the optimizer has no {field}; give the one that make_private returned")
@@ -50,7 +65,8 @@ def from_opacus(model: nn.Module, optimizer: Any) -> OpacusStep:
     return OpacusStep(
         model=plain_copy(model),
         gradients=gradients,
-        batch=int(optimizer.expected_batch_size),
+        batch=len(next(iter(gradients.values()))),
+        expected=int(optimizer.expected_batch_size),
         defense={
             "name": "fed-cdp",
             "clip": float(optimizer.max_grad_norm),

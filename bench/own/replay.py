@@ -5,35 +5,51 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.func import functional_call
 
 from bench.attacks.objective.distance import Distance
+from bench.attacks.objective.local import momentum_gain
 from bench.attacks.objective.mismatch import Mismatch, observations
+from bench.attacks.objective.repeats import distinct_examples
 from bench.gradients import one_hot
 from bench.own.likeness import likeness
+from bench.training import loss_of
 from bench.trip import Reading
 
 Tensors = Mapping[str, Tensor]
 _BISECTIONS = 7
 
 
-def replayed(reading: Reading, inputs: Tensor, labels: Tensor, draw: int = 0) -> dict[str, Tensor]:
+def replayed(reading: Reading, inputs: Tensor, labels: Tensor, at: Tensor | None = None) -> dict[str, Tensor]:
     """Return the update of the declared protocol on the true examples, name → (reading, *shape), in gradient units.
-    `inputs` (reading, example, *shape) and `labels` (reading, example) are the distinct examples. The first epoch keeps
-    their order; `draw` seeds the order of later epochs."""
-    distinct, generator = inputs.shape[1], torch.Generator().manual_seed(draw)
-    passes = [torch.arange(distinct)]
-    passes += [torch.randperm(distinct, generator=generator) for _ in range(-(-reading.examples // distinct) - 1)]
-    at = torch.cat(passes)[: reading.examples]
+    `inputs` (reading, example, *shape) and `labels` (reading, example) are the distinct examples. `at` (use,) or
+    (reading, use) are the examples' numbers in the order of local steps; None: as given, in each epoch."""
+    at = positions(reading) if at is None else at
+    rows = torch.arange(len(inputs))[:, None]
+    targets = one_hot(labels[rows, at], reading.classes, inputs.dtype)
+    return shown(reading, inputs[rows, at], targets)
+
+
+def shown(reading: Reading, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """Return the update of the declared protocol, as `replayed`, for inputs (reading, use, *shape) and class
+    probabilities `targets` (reading, use, class) in the order of local steps."""
     mismatch = Mismatch(
-        reading=reading, distance=Distance(kind="l2"), unrolled=reading.steps > 1 and reading.senders == 1
+        reading=reading, distance=Distance(kind="l2"), unrolled=reading.stepwise and reading.senders == 1
     )
-    shown = mismatch.simulated(
-        observations(reading)[0], inputs[:, at], one_hot(labels[:, at], reading.classes, inputs.dtype)
-    )
-    return {name: value.detach() for name, value in shown.items()}
+    update = mismatch.simulated(observations(reading)[0], inputs, targets)
+    return {name: value.detach() for name, value in update.items()}
+
+
+def positions(reading: Reading, draw: int | None = None, first: int = 1) -> Tensor:
+    """Return examples' numbers in the order of local steps (use,). The first `first` epochs keep the order; `draw`
+    seeds the order of the others, None: they keep it, too."""
+    distinct, generator = distinct_examples(reading), torch.Generator().manual_seed(draw or 0)
+    epochs = -(-reading.examples // distinct)
+    passes = [
+        torch.arange(distinct) if draw is None or n < first else torch.randperm(distinct, generator=generator)
+        for n in range(epochs)
+    ]
+    return torch.cat(passes)[: reading.examples]
 
 
 def moved_by(reading: Reading, raw: Tensors, rate: float, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -62,18 +78,50 @@ def best_rate(sent: Tensors, by_rate: Callable[[float], dict[str, Tensor]], decl
     return best, cosines[best]
 
 
-def trained_in_training_mode(reading: Reading, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Return gradients on `inputs` and `labels` with BatchNorm on batch statistics; dropout stays off. The result is
-    name → (reading, *shape)."""
-    model = copy.deepcopy(reading.model)
-    for layer in model.modules():
-        layer.training = "BatchNorm" in type(layer).__name__
-    weights = {name: value[0].detach().clone().requires_grad_() for name, value in reading.weights.items()}
+def trained(
+    reading: Reading,
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    batch_statistics: bool = False,
+    autocast: torch.dtype | None = None,
+) -> dict[str, Tensor]:
+    """Return the update of a plain training loop on `inputs` and `labels`, as `replayed` takes and returns them.
+    `batch_statistics` True puts BatchNorm in training mode, dropout stays off. `autocast` is the type of the forward
+    pass under `torch.autocast`; None: full precision."""
     rows = []
     for x, y in zip(inputs, labels, strict=True):
-        try:
-            loss = F.cross_entropy(functional_call(model, weights, (x,)), y)
-        except ValueError:  # a single value per channel has no batch statistics
-            return {name: torch.zeros_like(value).expand(len(inputs), *value.shape) for name, value in weights.items()}
-        rows.append(torch.autograd.grad(loss, list(weights.values()), allow_unused=True, materialize_grads=True))
-    return {name: torch.stack([row[n] for row in rows]) for n, name in enumerate(weights)}
+        model = copy.deepcopy(reading.model)
+        for layer in model.modules() if batch_statistics else ():
+            layer.training = "BatchNorm" in type(layer).__name__
+        parameters = {name: model.get_parameter(name) for name in reading.weights}
+        start = {name: value[0] for name, value in reading.weights.items()}
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(start[name])
+        optimizer = _optimizer(reading, list(parameters.values()))
+        for at in positions(reading).split(list(reading.batches)):
+            optimizer.zero_grad()
+            try:
+                with torch.enable_grad(), torch.autocast("cpu", autocast or torch.bfloat16, autocast is not None):
+                    targets = one_hot(y[at], reading.classes, x.dtype)
+                    loss = loss_of(reading.model)(model(x[at]).float(), targets)
+                    loss.backward()
+            except ValueError:  # a single value per channel has no batch statistics
+                return {name: torch.zeros_like(value) for name, value in observations(reading)[0].items()}
+            optimizer.step()
+        if reading.stepwise:
+            gain = reading.rate * reading.steps * momentum_gain(reading.momentum, reading.steps)
+            decay = 0.0 if reading.adam is not None else reading.weight_decay
+            rows.append({n: (start[n] - p.detach()) / gain - decay * start[n] for n, p in parameters.items()})
+        else:
+            rows.append({n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in parameters.items()})
+    return {name: torch.stack([each[name] for each in rows]) for name in reading.weights}
+
+
+def _optimizer(reading: Reading, parameters: list[Tensor]) -> torch.optim.Optimizer:
+    rate, decay, adam = reading.rate, reading.weight_decay, reading.adam
+    if adam is None:
+        return torch.optim.SGD(parameters, lr=rate, momentum=reading.momentum, weight_decay=decay)
+    kind = torch.optim.AdamW if adam.decoupled else torch.optim.Adam
+    return kind(parameters, lr=rate, betas=adam.betas, eps=adam.eps, weight_decay=decay)

@@ -9,6 +9,7 @@ from torch.func import functional_call
 from bench.errors import BenchError
 from bench.gradients import mixing_layer
 from bench.own.coerce import Values, tensor
+from bench.own.losses import two_logits
 from bench.record.checkpoints import fit, refuse_diverged
 from bench.sanitize import first_line
 from bench.uses import bypass, reached
@@ -17,8 +18,9 @@ _PREFIXES = ("module.", "_module.", "_orig_mod.")  # wrappers' prefixes
 _SAME = 0.999  # cosine above which "gradients" are the weights
 
 
-def check_model(module: nn.Module, shape: tuple[int, ...], classes: int) -> None:
-    """Raise `BenchError` unless `module` maps an input of this shape to (1, classes) logits."""
+def check_model(module: nn.Module, shape: tuple[int, ...], classes: int) -> bool:
+    """Return whether `module` has a single logit for two classes; a hook then turns the logit into two (`two_logits`).
+    Raise `BenchError` unless `module` maps two inputs of this shape to (2, classes) logits, or to a logit each."""
     for path, layer in module.named_modules():
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             raise BenchError(
@@ -26,14 +28,21 @@ def check_model(module: nn.Module, shape: tuple[int, ...], classes: int) -> None
                 "numbers; give the part of the model behind it, with its outputs as inputs"
             )
     like = next(iter(module.parameters()), torch.zeros(0))
+    count = 2 if mixing_layer(module) else 1
     try:
         with torch.no_grad():
-            outputs = module(torch.zeros((1, *shape), dtype=like.dtype))
+            outputs = module(torch.zeros((count, *shape), dtype=like.dtype))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        raise BenchError(f"the model takes no inputs of shape {(1, *shape)}: {first_line(error)}") from None
-    if not isinstance(outputs, Tensor) or tuple(outputs.shape) != (1, classes):
-        given = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise BenchError(f"the model gives {given} for one example; expected logits (1, {classes}), one a class")
+        raise BenchError(f"the model takes no inputs of shape {(count, *shape)}: {first_line(error)}") from None
+    given = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    if classes == 2 and given in ((count,), (count, 1)):
+        module.register_forward_hook(two_logits)
+        return True
+    if given != (count, classes):
+        remedy = "; give a module that returns one output alone" if not isinstance(given, tuple) else ""
+        expected = f"expected logits {(count, classes)}, one a class{remedy}"
+        raise BenchError(f"the model gives {given} for inputs {(count, *shape)}; {expected}")
+    return False
 
 
 def refuse_closures(model: nn.Module, module: nn.Module, shape: tuple[int, ...]) -> None:
@@ -41,8 +50,9 @@ def refuse_closures(model: nn.Module, module: nn.Module, shape: tuple[int, ...])
     for an input of `shape` must not depend on a parameter of either, such as a parameter held in a closure."""
     leaves = {name: value.detach().requires_grad_() for name, value in module.named_parameters()}
     like = next(iter(leaves.values()), torch.zeros(0))
+    count = 2 if mixing_layer(module) else 1
     with torch.enable_grad():
-        outputs = functional_call(module, leaves, (torch.zeros((1, *shape), dtype=like.dtype),))
+        outputs = functional_call(module, leaves, (torch.zeros((count, *shape), dtype=like.dtype),))
     for held in (model, module):
         if name := reached(outputs, dict(held.named_parameters())):
             raise BenchError(bypass(name))
@@ -66,21 +76,24 @@ def load_state(module: nn.Module, state: Mapping[str, Tensor] | None, what: str)
 
 def named_state(values: Mapping[str, Values] | Sequence[Values], model: nn.Module, what: str) -> dict[str, Tensor]:
     """Return a model's state (parameters and buffers) by name. A list `values` has the order of `model.state_dict()` if
-    both have equal length, else of `model.parameters()`. Raises `BenchError`, with the name `what` of the state, for
-    names and shapes that do not fit the model."""
+    both have equal length, else of `model.parameters()`, or of its trained parameters. Frozen parameters may be left
+    out: the model's are taken. Raises `BenchError`, with the name `what` of the state, for names and shapes that do not
+    fit the model."""
     parameters = {name: value.detach() for name, value in model.named_parameters()}
+    frozen = {name: parameters[name] for name, value in model.named_parameters() if not value.requires_grad}
     state = dict(model.state_dict())
     if isinstance(values, Mapping):
         named = dict(values)
     else:
-        order = state if len(values) == len(state) else parameters
+        orders: tuple[list[str], ...] = (list(state), list(parameters), [n for n in parameters if n not in frozen])
+        order = next((names for names in orders if len(values) == len(names)), [])
         if len(values) != len(order):
             raise BenchError(
                 f"{what}: {len(values)} arrays; the model has {len(parameters)} parameters, "
                 f"its state_dict() {len(state)}"
             )
         named = dict(zip(order, values, strict=True))
-    known, found = state | parameters, dict[str, Tensor]()
+    known, found = state | parameters, dict(frozen)
     for name, value in named.items():
         if name not in known:
             raise BenchError(f"{what}: {name!r} is neither parameter nor buffer of the model; give its state_dict()")
@@ -91,7 +104,7 @@ def named_state(values: Mapping[str, Values] | Sequence[Values], model: nn.Modul
             )
         found[name] = array
     if missing := [name for name in parameters if name not in found]:
-        raise BenchError(f"{what}: no {missing[0]!r}; give the whole state_dict()")
+        raise BenchError(f"{what}: no {missing[0]!r}; give the whole state_dict(), or freeze what is not sent")
     refuse_diverged(found, where=what)
     return found
 
@@ -99,19 +112,28 @@ def named_state(values: Mapping[str, Values] | Sequence[Values], model: nn.Modul
 def of_trained(
     gradients: Mapping[str, Values] | Sequence[Values], module: nn.Module
 ) -> Mapping[str, Values] | Sequence[Values]:
-    """Return the user's gradients without None entries, and without a wrapper's prefix in the names. None stands for
-    the gradient of a frozen parameter of `module`."""
+    """Return the user's gradients of the parameters that are trained, without a wrapper's prefix in the names. A None
+    gradient is not sent: its parameter of `module` is frozen, too. Gradients of frozen parameters are left out if they
+    are None, or if a list has one for each parameter."""
     parameters = dict(module.named_parameters())
-    frozen = [name for name, value in parameters.items() if not value.requires_grad]
     if isinstance(gradients, Mapping):
         if gradients and not any(name in parameters for name in gradients):
             for prefix in _PREFIXES:
                 if all(name.startswith(prefix) for name in gradients):
                     gradients = {name.removeprefix(prefix): value for name, value in gradients.items()}
-        return {name: value for name, value in gradients.items() if not (name in frozen and value is None)}
-    if frozen and isinstance(gradients, Sequence) and len(gradients) == len(parameters):
-        return [value for name, value in zip(parameters, gradients, strict=True) if name not in frozen]
-    return gradients
+        named = dict(gradients)
+    elif isinstance(gradients, Sequence) and len(gradients) == len(parameters):
+        named = dict(zip(parameters, gradients, strict=True))
+        for name in [name for name, value in parameters.items() if not value.requires_grad]:
+            named[name] = None
+    else:
+        return gradients
+    for name in [name for name, value in named.items() if value is None and name in parameters]:
+        parameters[name].requires_grad_(False)
+        del named[name]
+    if not any(value.requires_grad for value in parameters.values()):
+        raise BenchError("the gradient of every trained parameter is None; take it after loss.backward()")
+    return named
 
 
 def difference(
@@ -129,8 +151,8 @@ def refuse_batch_statistics(model: nn.Module) -> None:
     """Raise `BenchError` for a BatchNorm layer in training mode or without statistics, which mixes examples."""
     if layer := mixing_layer(model):
         raise BenchError(
-            f"{layer}: its gradients mix the examples of a batch, and no attack here simulates that; use GroupNorm, or "
-            "model.eval() while the gradient is taken"
+            f"{layer}: its gradients mix the examples of a batch; give batch_statistics=True if the gradient is of "
+            "this mode, or model.eval()"
         )
 
 

@@ -20,7 +20,6 @@ model, optimizer, loader = PrivacyEngine().make_private(
     noise_multiplier=0.1,
     max_grad_norm=1.0,
     data_loader=DataLoader(private, batch_size=4),
-    poisson_sampling=False,
 )
 
 x, y = next(iter(loader))
@@ -36,7 +35,14 @@ print("leaked:", api.score(api.attack(inside, "map", evaluations=300), x, y, **k
 
 # what the step uses: clipped, summed, with noise; the attacker knows how
 outside = api.reading(
-    sent, model=step.model, batch=step.batch, defense=step.defense, shape=(1, 8, 8), classes=10, **known
+    sent,
+    model=step.model,
+    batch=step.batch,
+    unit=step.unit,  # drawn over expected
+    defense=step.defense,
+    shape=(1, 8, 8),
+    classes=10,
+    **known,
 )
 print(api.check(outside, x, y).line)
 print("leaked:", api.score(api.attack(outside, "map", evaluations=300), x, y, **known).summary.asr.value)

@@ -1,0 +1,124 @@
+"""The order of a client's examples over its local steps: declared by the user, or sought."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from bench.attacks.objective.repeats import distinct_examples
+from bench.errors import BenchError
+from bench.own.likeness import likeness
+from bench.own.replay import positions, replayed
+from bench.trip import Reading
+
+_STARTS = 8  # random orders at the start of a search
+_ROUNDS, _SWAPS = 12, 32  # rounds of a search, and exchanges tried in each
+
+
+def declared(order: Sequence[int] | Tensor, reading: Reading) -> Tensor:
+    """Return the user's `order` as examples' numbers in the order of local steps (use,). Raises `BenchError` unless
+    each epoch has each example once."""
+    distinct, uses = distinct_examples(reading), reading.examples
+    at = torch.as_tensor(order).reshape(-1).long()
+    epochs = [len(epoch.unique()) == len(epoch) for epoch in at.split(distinct)]
+    if len(at) == uses and all(epochs) and 0 <= int(at.min()) <= int(at.max()) < distinct:
+        return at
+    raise BenchError(
+        f"order: give {uses} numbers of examples, 0 to {distinct - 1}, in the order of the steps, each once an epoch"
+    )
+
+
+def matters(reading: Reading) -> bool:
+    """Return whether the update depends on the order of the examples: several steps of a single client, or unequal
+    uses."""
+    return reading.steps > 1 and reading.senders == 1 and reading.examples > 1
+
+
+def sought(reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels: Tensor, enough: float) -> Tensor:
+    """Search for the order of each reading's examples, (reading, use), whose replay is most like the update `observed`.
+    `inputs` and `labels` are the true examples. The search exchanges examples of different steps in an epoch, and ends
+    at the cosine `enough`, or after a fixed number of replays."""
+    return torch.stack(
+        [
+            _of_row(
+                reading.of([row]),
+                {name: value[row : row + 1] for name, value in observed.items()},
+                inputs[row : row + 1],
+                labels[row : row + 1],
+                enough,
+            )
+            for row in range(len(reading))
+        ]
+    )
+
+
+def spread(reading: Reading, inputs: Tensor, labels: Tensor) -> float:
+    """Return the least cosine between replays of random orders on the true examples `inputs` and `labels`."""
+    replays = [replayed(reading, inputs, labels, positions(reading, draw, 0)) for draw in range(_STARTS)]
+    return min(likeness(one, other).least[0] for one, other in pairwise(replays))
+
+
+def _of_row(reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels: Tensor, enough: float) -> Tensor:
+    whole = _flat(observed)
+
+    def differences(orders: Tensor) -> Tensor:
+        """The update minus its replays in these orders, (order, coordinate)."""
+        count = len(orders)
+        rows = reading.of([0] * count)
+        return whole - _flat(replayed(rows, inputs.expand(count, *inputs.shape[1:]), labels.expand(count, -1), orders))
+
+    draws = torch.Generator().manual_seed(0)
+    orders = torch.stack([positions(reading), *(positions(reading, n, 0) for n in range(1, _STARTS))])
+    for _ in range(_ROUNDS):
+        rest = differences(orders)
+        best = int(rest.square().sum(1).argmin())
+        order, left = orders[best], rest[best]
+        if float(left.square().sum() / whole.square().sum()) <= 1 - enough**2:
+            break
+        swaps = [swap for _ in range(_SWAPS) if (swap := _swap(reading, draws)) is not None]
+        if not swaps:
+            break
+        singles = torch.stack([_exchanged(order, [swap]) for swap in swaps])
+        changes = differences(singles) - left
+        orders = torch.stack([order, *singles, *(_exchanged(order, some) for some in _together(swaps, left, changes))])
+    return order
+
+
+def _together(swaps: list[tuple[int, int]], left: Tensor, changes: Tensor) -> Iterator[list[tuple[int, int]]]:
+    """Yield sets of exchanges of different examples whose summed `changes` (swap, coordinate) reduce the difference
+    `left` (coordinate,): each set has an exchange more."""
+    taken: list[int] = []
+    while True:
+        used = {place for number in taken for place in swaps[number]}
+        gains = left.square().sum() - (left + changes).square().sum(1)
+        for number, swap in enumerate(swaps):
+            if not used.isdisjoint(swap):
+                gains[number] = -torch.inf
+        best = int(gains.argmax())
+        if gains[best] <= 0:
+            return
+        taken.append(best)
+        left = left + changes[best]
+        if len(taken) > 1:
+            yield [swaps[number] for number in taken]
+
+
+def _swap(reading: Reading, draws: torch.Generator) -> tuple[int, int] | None:
+    """Draw two uses in different steps of an epoch; None if the first has no such other."""
+    step = torch.repeat_interleave(torch.arange(reading.steps), torch.tensor(reading.batches))
+    epoch = torch.arange(len(step)) // distinct_examples(reading)
+    first = int(torch.randint(len(step), (1,), generator=draws))
+    others = torch.nonzero((epoch == epoch[first]) & (step != step[first]))[:, 0]
+    return (first, int(others[torch.randint(len(others), (1,), generator=draws)])) if len(others) else None
+
+
+def _exchanged(order: Tensor, swaps: list[tuple[int, int]]) -> Tensor:
+    result = order.clone()
+    for first, second in swaps:
+        result[[first, second]] = result[[second, first]]
+    return result
+
+
+def _flat(tensors: dict[str, Tensor]) -> Tensor:
+    return torch.cat([value.double().flatten(1) for value in tensors.values()], 1)
