@@ -8,6 +8,7 @@ also serves models that use parameters outside of their layers' calls (`bench.us
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -67,7 +68,8 @@ def group_gradients(
         if gradients is not None:
             return gradients
     if uses.under_vmap if differentiable else uses.own:
-        return _by_func(model, weights, inputs, targets, differentiable)
+        with suppress(RuntimeError):  # a layer without a rule for `vmap`, such as an LSTM
+            return _by_func(model, weights, inputs, targets, differentiable)
     rows = _one_by_one(model, weights, inputs, targets)
     return rows if differentiable else {name: value.detach() for name, value in rows.items()}
 

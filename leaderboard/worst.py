@@ -240,10 +240,12 @@ class WorstCase:
         return median_of(self._on_draws(attack, first=False), metric)
 
     def rate(self, attack: str) -> float:
-        """Return an attack's success rate over its examples; if `cascade`, over all examples."""
+        """Return an attack's success rate over its examples; if `cascade`, over all examples. An attack without scores
+        has a rate of 0."""
+        scores = self.scores.get(attack, {}).values()
         if self.cascade:
-            return sum(example.success for example in self.scores[attack].values()) / max(1, len(self.leaked))
-        return _rate(self.scores[attack].values())
+            return sum(example.success for example in scores) / max(1, len(self.leaked))
+        return _rate(scores)
 
     @property
     def prior_psnr_db(self) -> float | None:

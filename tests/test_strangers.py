@@ -11,9 +11,13 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from bench import api
+from bench.cell import Entry
+from bench.cli.common import print_table
 from bench.errors import BenchError
+from bench.gradients import group_gradients
 from bench.own.replay import replayed
 from bench.own.rounding import rounded
+from bench.record.names import entry_text
 
 SHAPE = (1, 8, 8)
 _DATA = load_digits()
@@ -434,3 +438,35 @@ def test_a_single_logit_is_two_classes(flat: bool) -> None:
         reading = api.reading(gradients, model=model, shape=SHAPE, classes=2, batch=len(rows), loss=loss, **known)
         assert api.check(reading, x[rows], y[rows]).explained
         assert api.attack(reading, "labels-only").labels[0].tolist() == sorted(y[rows].tolist())
+
+
+# --- layers and names -----------------------------------------------------------------------------------
+
+
+class Recurrent(nn.Module):
+    """An LSTM over the rows of a picture: `vmap` has no rule for its kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.cells, self.head = nn.LSTM(8, 12, batch_first=True), nn.Linear(12, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.cells(x.squeeze(1))[0][:, -1])
+
+
+def test_gradients_of_several_readings_of_an_lstm_are_autograds() -> None:
+    model = Recurrent().double().eval()
+    each = [sent(copy.deepcopy(model), X[n : n + 1].double(), Y[n : n + 1]) for n in range(3)]
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+    found = group_gradients(model, weights, X[:3, None].double(), F.one_hot(Y[:3, None], 10).double())
+    for name, value in found.items():
+        torch.testing.assert_close(value, torch.stack([row[name] for row in each]), rtol=1e-9, atol=1e-12)  # type: ignore[misc]
+
+
+def test_names_of_records_from_elsewhere_are_printable(capsys: pytest.CaptureFixture[str]) -> None:
+    name = entry_text(Entry(name="a\x1b[2J\u202e", params={"b": "\x1b]0;evil\x07"}))
+    assert name.isprintable() and name.startswith("a\ufffd[2J\ufffd(b=")
+    print_table(("defense", ""), [("\x1b[31mred\u202e\nsecond line", "")])
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "\u202e" not in out and "second line" in out

@@ -640,6 +640,19 @@ def test_sizes_are_bounded_before_anything_is_read(small: Path, tmp_path: Path) 
     assert "bytes unpacked, at most" in check(bomb).findings[0]
 
 
+@pytest.mark.parametrize(("count", "directory"), [(65_001, 0), (65_535, 2**24), (3, 2**24), (3, 2000)])
+def test_too_many_entries_are_refused_before_the_directory_is_read(
+    count: int, directory: int, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory of 16 MiB takes `zipfile` a minute."""
+    whole = bytearray(small.read_bytes())
+    whole[-22:] = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, count, count, directory, 0, 0)
+    (tmp_path / "evil.zip").write_bytes(whole)
+    monkeypatch.setattr(zipfile, "ZipFile", None)
+    (finding,) = check(tmp_path / "evil.zip").findings
+    assert f"{count} entries in a directory of {directory} bytes" in finding
+
+
 def test_a_false_size_unpacks_no_more_than_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = zipped(tmp_path / "false.zip", [(entry("manifest.json", compress_type=zipfile.ZIP_DEFLATED), b"\0" * 2**26)])
     content = path.read_bytes().replace(struct.pack("<L", 2**26), struct.pack("<L", 100))

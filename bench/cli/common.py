@@ -15,6 +15,7 @@ from bench.errors import BenchError
 from bench.matrix.typed import number_or_text
 from bench.record.runs import checked_run
 from bench.registry import entries as registry
+from bench.sanitize import LONGEST, sanitize
 
 PATH = click.Path(path_type=Path)
 
@@ -67,6 +68,10 @@ def console(least: int = 80) -> Console:
     return Console(width=min(max(width, least), 140), highlight=False)
 
 
+def _printable(cell: str) -> Text:
+    return Text("\n".join(sanitize(line, LONGEST) for line in cell.split("\n")))
+
+
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
     """Print rows below bold heads; columns wrap to the terminal's width, and empty columns are left out."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=any(heads))
@@ -74,5 +79,5 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> N
     for column in filled:
         table.add_column(heads[column], overflow="fold")
     for row in rows:  # text, not markup: names and paths are shown as they are
-        table.add_row(*(Text(cell) if isinstance(cell := row[column], str) else cell for column in filled))
+        table.add_row(*(_printable(cell) if isinstance(cell := row[column], str) else cell for column in filled))
     console(least=40).print(table)

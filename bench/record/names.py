@@ -1,9 +1,10 @@
-"""Names of cells, defenses, attacks, data sets and federated settings, as all tables write them."""
+"""Names of cells, defenses, attacks, data sets and federated settings, as all tables write them: printable."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bench.cell import AttackCell, Entry, Federated, TrainingCell
+from bench.sanitize import LONGEST, sanitize
 
 
 def entry_text(value: Entry) -> str:
@@ -14,7 +15,7 @@ def entry_text(value: Entry) -> str:
 def with_params(name: str, params: Mapping[str, Any]) -> str:
     """Return `name` with its `params`, such as `prune(share=0.7)`; only the name if there are no parameters."""
     shown = ", ".join(f"{key}={value_text(item)}" for key, item in sorted(params.items()))
-    return f"{name}({shown})" if shown else name
+    return sanitize(f"{name}({shown})" if shown else name, LONGEST)
 
 
 def attack_name(cell: AttackCell) -> str:
@@ -25,7 +26,7 @@ def attack_name(cell: AttackCell) -> str:
 def dataset_name(cell: AttackCell | TrainingCell) -> str:
     """Return the data set's name with its parameters and subset."""
     name = entry_text(cell.dataset)
-    return f"{name} ({cell.dataset.subset})" if cell.dataset.subset else name
+    return sanitize(f"{name} ({cell.dataset.subset})", LONGEST) if cell.dataset.subset else name
 
 
 def cell_name(cell: AttackCell | TrainingCell) -> str:
@@ -33,9 +34,10 @@ def cell_name(cell: AttackCell | TrainingCell) -> str:
 
     Distinguishing parts come first, because tables cut a name after about twenty letters."""
     data = f"{cell.dataset.name} {cell.model.name}"
-    if isinstance(cell, TrainingCell):
-        return f"training × {entry_text(cell.defense)}, {data}"
-    return f"{cell.attack.name}/{cell.knowledge} × {entry_text(cell.defense)} @ {cell.point}, {data}"
+    name = f"training × {entry_text(cell.defense)}, {data}"
+    if isinstance(cell, AttackCell):
+        name = f"{cell.attack.name}/{cell.knowledge} × {entry_text(cell.defense)} @ {cell.point}, {data}"
+    return sanitize(name, LONGEST)
 
 
 def setting_text(setting: Federated) -> str:

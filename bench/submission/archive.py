@@ -26,6 +26,8 @@ MANIFEST = "manifest.json"
 _NAME = re.compile(r"manifest\.json|records/[0-9a-f]{64}\.json|arrays/[0-9a-f]{64}\.npz")
 _HEADER, _LISTED = 30, 46  # bytes before an entry's name: in its own header, and in the directory
 _END = struct.Struct("<4s4H2LH")  # the end record after the directory
+_LONGEST = 256  # most bytes of an entry's name and extras in the directory
+_UNKNOWN = 2**19  # most bytes of a directory without a count
 _STEP = 2**20
 _REFUSED_FLAGS = 0x1 | 0x8 | 0x20 | 0x40 | 0x2000  # encrypted, length after the content, patched
 _DAMAGE = (
@@ -124,6 +126,7 @@ def opened(path: Path, limits: Limits = LIMITS) -> Iterator[Archive]:
         size = file.seek(0, os.SEEK_END)
         if size > limits.file:
             raise ArchiveFault(f"{size} bytes, at most {limits.file} are read; export fewer defenses")
+        _check_count(file, size, limits)
         try:
             archive = zipfile.ZipFile(file)
         except _DAMAGE as error:
@@ -132,6 +135,18 @@ def opened(path: Path, limits: Limits = LIMITS) -> Iterator[Archive]:
             _check_entries(archive.infolist(), limits)
             _check_places(archive.infolist(), archive.start_dir, file)
             yield Archive(archive)
+
+
+def _check_count(file: _Capped, size: int, limits: Limits) -> None:
+    """Raise `ArchiveFault` if the zip `file` of `size` bytes has too many entries by its end record, or a directory too
+    long for them: `zipfile` takes a minute for a directory of 16 MiB."""
+    file.seek(max(0, size - _END.size))
+    end = file.read(_END.size)
+    signature, _, _, _, count, directory, _, _ = _END.unpack(end) if len(end) == _END.size else (b"",) + (0,) * 7
+    if signature != b"PK\x05\x06":
+        file.most = _UNKNOWN
+    elif count > limits.entries or directory > count * (_LISTED + _LONGEST):
+        raise ArchiveFault(f"{count} entries in a directory of {directory} bytes, at most {limits.entries} are read")
 
 
 def write(path: Path, members: Mapping[str, Callable[[], bytes]]) -> None:
