@@ -105,7 +105,8 @@ def trained(
             try:
                 with torch.enable_grad(), torch.autocast("cpu", autocast or torch.bfloat16, autocast is not None):
                     targets = one_hot(y[at], reading.classes, x.dtype)
-                    loss = loss_of(reading.model)(model(x[at]).float(), targets)
+                    logits = model(x[at])
+                    loss = loss_of(reading.model)(logits if autocast is None else logits.float(), targets)
                     loss.backward()
             except ValueError:  # a single value per channel has no batch statistics
                 return {name: torch.zeros_like(value) for name, value in observations(reading)[0].items()}

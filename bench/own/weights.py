@@ -41,7 +41,7 @@ def check_model(module: nn.Module, shape: tuple[int, ...], classes: int) -> bool
     if given != (count, classes):
         remedy = "; give a module that returns one output alone" if not isinstance(given, tuple) else ""
         expected = f"expected logits {(count, classes)}, one a class{remedy}"
-        raise BenchError(f"the model gives {given} for inputs {(count, *shape)}; {expected}")
+        raise BenchError(f"the model gives {given} for {('one example', 'two examples')[count - 1]}; {expected}")
     return False
 
 
@@ -114,7 +114,7 @@ def of_trained(
 ) -> Mapping[str, Values] | Sequence[Values]:
     """Return the user's gradients of the parameters that are trained, without a wrapper's prefix in the names. A None
     gradient is not sent: its parameter of `module` is frozen, too. Gradients of frozen parameters are left out if they
-    are None, or if a list has one for each parameter."""
+    are None, or if a list has one for each parameter. Raises `BenchError` if every gradient is None."""
     parameters = dict(module.named_parameters())
     if isinstance(gradients, Mapping):
         if gradients and not any(name in parameters for name in gradients):

@@ -142,8 +142,8 @@ def read_about(path: Path) -> dict[str, Any]:
 
 
 def refuse_diverged(tensors: Tensors, *, where: str) -> None:
-    """Raise `WeightsError`, which begins with `where`, for a value whose square leaves single precision: NaN, infinity,
-    or beyond 1.8e19."""
+    """Raise `WeightsError`, which begins with `where`, for a value of `tensors` (name → tensor) whose square leaves
+    single precision: NaN, infinity, or beyond 1.8e19."""
     for name, value in tensors.items():
         wrong = value.detach().float()
         wrong = wrong[~wrong.square().isfinite()]
