@@ -337,7 +337,8 @@ def test_missing_running_statistics_are_named() -> None:
     state = model.eval().state_dict()
     before, after = trained(model, torch.optim.SGD(model.parameters(), lr=0.1), [[0, 1]])
     parameters = [
-        [value.numpy() for n, value in each.items() if n in dict(model.named_parameters())] for each in (before, after)
+        [value.clone().numpy() for n, value in each.items() if n in dict(model.named_parameters())]
+        for each in (before, after)
     ]
     local = api.SGD(lr=0.1, batch=2)
     line = api.check(read(None, plain(), before=parameters[0], after=parameters[1], local=local), X[:2], Y[:2]).line
@@ -389,9 +390,7 @@ def test_a_gradient_that_is_none_was_not_sent(frozen: tuple[str, ...], form: str
     reading = read(gradients if form == "mapping" else list(gradients.values()), model)
     assert set(reading.values) == used and not used & {"other.weight", *frozen}
     assert api.check(reading, X[:1], Y[:1]).explained
-    if form == "mapping":
-        reading = read(gradients, model, labels=Y[:1])
-        assert api.score(api.attack(reading, "idlg", evaluations=150), X[:1], Y[:1]).summary.asr.value == 1
+    assert torch.equal(api.attack(reading, "labels-only").labels[:, 0], Y[:1])
 
 
 def test_an_update_may_hold_the_adapters_alone() -> None:
