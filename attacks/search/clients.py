@@ -8,8 +8,8 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from bench.attacks.labels.head import last_layer
 from bench.attacks.labels.hypotheses import label_hypotheses
-from bench.attacks.labels.rules import last_layer
 from bench.attacks.objective.mismatch import observations
 from bench.attacks.objective.separate import separate
 from bench.gradients import group_gradients, one_hot
@@ -53,7 +53,7 @@ def _separated(one: Reading, clients: Clients) -> Messages | None:
     """Return the messages of the tensors that show them, the largest tensor first; None if none does. The last layer is
     left out: its steps are nearly equal for all clients."""
     messages = {}
-    last = f"{last_layer(one.model, one.classes)}."
+    last = f"{last_layer(one)}."
     for name, value in sorted(one.values.items(), key=lambda item: -item[1].numel()):
         if name.startswith(last):
             continue

@@ -38,7 +38,9 @@ def render(templates: Environment, name: str, *, script: str | None = None, **va
 
 def packed(source: str) -> str:
     """Return a script as gzip in base64, for a JSON block of a page."""
-    return b64encode(gzip.compress(source.encode(), mtime=0)).decode()
+    packed = bytearray(gzip.compress(source.encode(), mtime=0))
+    packed[9] = 3  # the operating system (RFC 1952), for which some versions of Python write 255
+    return b64encode(packed).decode()
 
 
 def _file(name: str) -> str:
