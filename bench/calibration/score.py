@@ -60,7 +60,7 @@ def scored(
 ) -> tuple[Score, ...]:
     """Return the figures at calibrated `strengths`, given as (listener, level, defense).
 
-    `facts` returns a data set's properties; `run` runs cells.
+    `matrix` and `federation` give the attacks and trainings, `facts` a data set's properties; `run` runs cells.
     """
     readings = [
         reading_cells(matrix, federation.readings[listener.point], defense, SCORING, facts)

@@ -47,10 +47,10 @@ def opening(tradeoff: Tradeoff) -> str:
         f"{where[0].upper()}, {where[1]}, undefended accuracy {undefended:.0%}.  Each defense has the weakest strength "
         "at which an attacker at the server, who knows the defense, the label and all other examples, names at most "
         f"{permitted('L1', chance):.0%} of the examples (chance: {chance:.0%}), in the first round and *later*, "
-        "halfway through the training.  *Any attacker*: the largest share by ε, with one update of a client and with "
-        f"all {uploads}.  ε: of the released models.  Other listeners and levels: [accuracy at equal leakage]"
-        "(docs/results/tradeoff.md).  Reconstructions at published strengths: "
-        "[standard-v1](docs/results/standard-v1.md)."
+        "halfway through the training.  Brackets: 95 % intervals on other victims.  *Any attacker*: the largest share "
+        f"by ε, with one update of a client and with all {uploads}.  ε: of the released models, for an example or a "
+        "client.  Other listeners and levels: [accuracy at equal leakage](docs/results/tradeoff.md).  "
+        "Reconstructions at published strengths: [standard-v1](docs/results/standard-v1.md)."
     )
     return f"{PICTURE}{table(heads, rows)}\n{paragraph(note)}"
 
@@ -93,7 +93,10 @@ def _short(each: Standing) -> list[str]:
         line = [f"`{setting(each.row, at)}`", f"{each.kept['L1']:.0%}", _interval(at.share, at.low, at.high)]
         line.append(NONE if at.trained is None else _interval(*at.trained))
         line.append(ceilings(each.row, at))
-        return [*line, NONE if at.released is None else f"{epsilon(at.released)}, {at.released_of}"]
+        return [
+            *line,
+            NONE if at.released is None else f"{epsilon(at.released)} ({(at.released_of or '').split(',')[0]})",
+        ]
     failed = each.row.at("L1")
     if failed is not None and failed.trained is not None:
         share = _interval(failed.share, failed.low, failed.high)
@@ -133,7 +136,7 @@ def _number(value: float | None) -> str:
 
 def _best_share(row: Row) -> str:
     shares = [each.share for each in row.curve]
-    return f"≥ {min(shares):.0%}" if shares else NONE
+    return f"{'≥ ' if min(shares) < 1 else ''}{min(shares):.0%}" if shares else NONE
 
 
 def _interval(share: float, low: float, high: float) -> str:
