@@ -31,7 +31,7 @@ LAYERS = (
         "unpickle",
         "device",
         "uses",
-        "losses",
+        "training",
     ),
     ("parameters", "registry", "gradients", "record"),
     ("datasets", "models", "defenses", "attacks"),
