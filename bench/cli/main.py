@@ -20,6 +20,7 @@ _COMMANDS = {
     "list": ("bench.cli.list", "List what is registered: attacks, defenses, data sets, models."),
     "describe": ("bench.cli.describe", "Show one entry: parameters, defaults, units, reference."),
     "check": ("bench.cli.check", "Run the contracts on one entry, your own included."),
+    "audit": ("bench.cli.audit", "Measure a lower bound of ε of a defense, or of a pipeline of your own."),
     "show": ("bench.cli.show", "Show a cell in words, with its pictures."),
     "compare": ("bench.cli.compare", "Show the paired difference between two cells."),
     "attack": ("bench.cli.attack", "Attack a gradient of your own from a file."),

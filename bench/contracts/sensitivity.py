@@ -1,25 +1,21 @@
 """Contract for a defense with a stated ε: no gradient moves a reading by more than the counted sensitivity."""
 
-from collections.abc import Iterator
 from math import sqrt
 
 import torch
 
 from bench.contracts.base import ContractSkipped, require
 from bench.contracts.law import dependence
+from bench.contracts.planting import LARGE, crafted, shown_from, with_row
 from bench.contracts.situations import Tensors
-from bench.contracts.trials import CLIENTS, CLOSE, Trial, first_trial, variants
+from bench.contracts.trials import CLOSE, Trial, first_trial, variants
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Defense, Draws
-from bench.defenses.transforms.rows import norms
-from bench.federated.stages import DrawKey
 from bench.points import STAGES, UPDATE_STAGES, Stage
 
 _DRAWS = 128
 _ROUNDS = (2, 100)  # T: a mechanism must hold in both settings
 _SLACK = 1.1  # deviations are estimated, each to 6 %
-_LARGE = 1e6
-_SIZES = (1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e4, _LARGE)  # a bound may fail for medium sizes only
 _DEPENDENT = 2.0  # largest `dependence`; independent coordinates give 1
 _BENT = 2.0  # mean squared standardised difference of a non-linear stage; 1 by chance
 _Shown = dict[Stage, dict[str, torch.Tensor]]
@@ -41,7 +37,7 @@ def sensitivity(defense: Defense) -> None:
 def _keeps(words: str, trial: Trial, mechanism: Mechanism) -> None:
     start: Stage = "example" if mechanism.unit == "example" else UPDATE_STAGES[0]
     given = trial.at(start)
-    still = _shown(trial, start, _with_row(given, {}), _Draws(None))
+    still = _shown(trial, start, with_row(given, {}), _Draws(None))
     mean, deviations, draws = _drawn(trial, start, given)
     without = _shown(trial, start, given, _Draws(None))
     linear = _linear(words, mechanism, mean, without, deviations)
@@ -59,8 +55,8 @@ def _keeps(words: str, trial: Trial, mechanism: Mechanism) -> None:
         f"stage shows a row behind more than {2 * seen:.3g}",
     )
     root = sqrt(len(trial.weights)) if mechanism.per_tensor else 1.0
-    for craft, row in _crafted(given):
-        moved = _shown(trial, start, _with_row(given, row), _Draws(None))
+    for craft, row in crafted(given):
+        moved = _shown(trial, start, with_row(given, row), _Draws(None))
         for stage in linear:
             limit = root / (2 * mechanism.rows[stage] * mechanism.sigmas[0])
             found = _length(moved[stage], still[stage], deviations[stage])
@@ -116,35 +112,8 @@ def _standardised(one: Tensors, other: Tensors, deviations: Tensors) -> torch.Te
     for name, value in one.items():
         apart, size = value - other[name], torch.maximum(value.abs(), other[name].abs())
         apart = apart.where(apart.abs() > CLOSE * size, 0.0)
-        parts.append((apart / deviations[name]).flatten().nan_to_num(0.0, posinf=_LARGE, neginf=-_LARGE))
+        parts.append((apart / deviations[name]).flatten().nan_to_num(0.0, posinf=LARGE, neginf=-LARGE))
     return torch.cat(parts)
-
-
-def _crafted(given: Tensors) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
-    """Yield extreme rows for the test, as (words, row): a multiple of the first row of `given`, or single tensors of
-    it. A row maps names to (*shape); names that it lacks are zero."""
-    own = {name: _first(value, given) for name, value in given.items()}
-    for size in _SIZES:
-        yield f"a gradient {size:g} times larger", {name: size * value for name, value in own.items()}
-    yield "one of the other sign", {name: -_LARGE * value for name, value in own.items()}
-    for name, value in own.items():
-        yield f"{name} alone, 10⁶ times larger", {name: _LARGE * value}
-
-
-def _first(value: torch.Tensor, given: Tensors) -> torch.Tensor:
-    return value[0, 0] if _is_examples(given) else value[0]
-
-
-def _is_examples(given: Tensors) -> bool:
-    return min(value.ndim for value in given.values()) > 2
-
-
-def _with_row(given: Tensors, row: Tensors) -> dict[str, torch.Tensor]:
-    changed = {}
-    for name, value in given.items():
-        changed[name] = value.clone()
-        _first(changed[name], given).copy_(row.get(name, torch.zeros_like(_first(value, given))))
-    return changed
 
 
 class _Draws:
@@ -169,31 +138,10 @@ class _Draws:
 def _shown(trial: Trial, start: Stage, given: Tensors, draws: Draws) -> _Shown:
     """Return the first client's tensors after each stage, from the stage `start` on: stage → name → (*shape). `given`
     are the tensors that reach `start`."""
-    chain, current, shown = trial.stages, dict(given), _Shown()
-    key = DrawKey(seed=3, draw=0, round=0)
-    for stage in STAGES[STAGES.index(start) :]:
-        left, each = None, None
-        if stage == "step":
-            left, each = norms(current, 2), current
-            current = {name: value.mean(1) for name, value in current.items()}
-        elif stage == UPDATE_STAGES[0] and start != stage:
-            current = {name: trial.federated.unit * value for name, value in current.items()}
-        elif stage == "aggregate":
-            current = {name: value.mean(0) for name, value in current.items()}
-        examples = next(iter(current.values())).shape[1] if stage == "example" else 0
-        current, chain = chain.apply(
-            stage,
-            current,
-            key,
-            () if stage == "aggregate" else CLIENTS,
-            draws,
-            norms=left,
-            weights=trial.weights,
-            examples=each,
-            local=trial.local(CLIENTS, examples) if stage == "example" else None,
-        )
-        rows = {name: value[0, 0] if stage == "example" else value[0] for name, value in current.items()}
-        shown[stage] = dict(current) if stage == "aggregate" else rows
+    every, shown = shown_from(trial, start, given, draws=draws), _Shown()
+    for stage, tensors in every.items():
+        row = {"example": (0, 0), "aggregate": ()}.get(stage, (0,))
+        shown[stage] = {name: value[row] for name, value in tensors.items()}
     return shown
 
 

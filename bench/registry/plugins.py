@@ -19,15 +19,15 @@ from types import ModuleType
 from bench.errors import PluginError
 
 
-def module(spec: str) -> ModuleType:
-    """Import a plug-in, given as a path ending in `.py` or as an importable module's name.
+def module(spec: str, role: str = "--plugin") -> ModuleType:
+    """Import the module `spec`, a path ending in `.py` or an importable module's name. `role` begins error messages.
 
-    Raises `PluginError` with file and line for any exception inside the plug-in."""
+    Raises `PluginError` with file and line for any exception inside the module."""
     if not spec.endswith(".py"):
-        return _named(spec)
+        return _named(spec, role)
     path = Path(spec).resolve()
     if not path.is_file():
-        raise PluginError(f"--plugin {spec}: no such file")
+        raise PluginError(f"{role} {spec}: no such file")
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
     name = f"bench_plugin_{re.sub(r'[^0-9a-zA-Z]', '_', path.stem)}_{digest}"
     if name in sys.modules:
@@ -40,7 +40,7 @@ def module(spec: str) -> ModuleType:
         file_spec.loader.exec_module(loaded)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise PluginError(f"--plugin {error_line(error, path)}") from None
+        raise PluginError(f"{role} {error_line(error, path)}") from None
     return loaded
 
 
@@ -69,14 +69,14 @@ def error_line(error: BaseException, path: Path | None = None) -> str:
     return f"{places[-1] if places else ''}{kind}: {text}"
 
 
-def _named(spec: str) -> ModuleType:
+def _named(spec: str, role: str) -> ModuleType:
     try:
         return importlib.import_module(spec)
     except (Exception, SystemExit) as error:
         reason = error_line(error)
         if isinstance(error, ModuleNotFoundError) and f"{spec}.".startswith(f"{error.name}."):
             reason = "no such module is installed; for a file give its path, ending in .py"
-        raise PluginError(f"--plugin {spec}: {reason}") from None
+        raise PluginError(f"{role} {spec}: {reason}") from None
 
 
 def _name(entry: type) -> str:

@@ -1,0 +1,171 @@
+"""Runs of a pipeline in two worlds, and the lower bounds that follow."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench import rng
+from bench.audit.bounds import Bound, Scores, Values, epsilon_bound, largest, mu_bound
+from bench.audit.scores import Learned, Moments, learned
+from bench.errors import BenchError
+
+WORLDS = (0, 1)
+_HUGE = 1e300
+_FEW = 4  # values whose directions need few runs
+Pipeline = Callable[[int, int], Mapping[str, Values]]  # (world, seed) → point → released values (value,)
+Score = Callable[[Values], float]
+Tick = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Lower bounds at a point."""
+
+    epsilon: Bound
+    """Bound of ε without an assumption."""
+    mu: Bound
+    """Bound of μ for a Gaussian mechanism."""
+    scores: tuple[str, ...]
+    """Names of the scores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Numbers and levels of an audit."""
+
+    runs: int = 2000
+    """Runs in each world."""
+    delta: float = 1e-5
+    """δ, in [0, 1)."""
+    confidence: float = 0.95
+    """Probability with which each bound holds, in (0, 1)."""
+    seed: int = 0
+    """Seed of all runs."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.delta < 1:
+            raise BenchError(f"δ must be at least 0 and below 1, got {self.delta:g}; 1e-5 is usual")
+        if not 0.5 <= self.confidence < 1:
+            raise BenchError(f"the confidence must be at least .5 and below 1, got {self.confidence:g}; .95 is usual")
+        if self.runs < 2 or self.largest <= 0:
+            raise BenchError(
+                f"{self.runs} runs prove no ε above 0 at δ = {self.delta:g} with confidence {self.confidence:g}; "
+                f"{self._least()}"
+            )
+
+    @property
+    def tested(self) -> int:
+        """Runs in each world that test the event; the other runs choose the event."""
+        return self.runs - self.runs // 2
+
+    def learning(self, values: int) -> int:
+        """Return the runs in each world that learn scores of `values` released values: few for few values. The rest of
+        the first half chooses the event."""
+        half = self.runs // 2
+        return half // 4 if values <= _FEW else 2 * half // 3
+
+    @property
+    def largest(self) -> float:
+        """The largest ε that these runs can prove."""
+        return largest(self.tested, delta=self.delta, confidence=self.confidence)
+
+    def _least(self) -> str:
+        tested = 1
+        while tested < 10**6 and largest(tested, delta=self.delta, confidence=self.confidence) <= 0:
+            tested *= 2
+        return "take a smaller δ" if tested >= 10**6 else f"take {2 * tested} runs or more, such as 2000"
+
+
+def measured(
+    pipeline: Pipeline, plan: Plan, *, score: Score | None = None, tick: Tick | None = None
+) -> dict[str, Measured]:
+    """Run the pipeline `plan.runs` times in each world, and return the lower bounds at each point.
+
+    The first half of the runs chooses an event of a score, the second half bounds the event's probabilities. `score` is
+    an exact likelihood ratio of the released values, if known; None: some of the first half learn scores. `tick` is
+    called after every run in both worlds; None: no call. Raises `BenchError` if all runs of both worlds release the
+    same values."""
+    first = int(rng.generator(plan.seed, "audit").integers(2**31))
+    longest = max(len(values) for values in pipeline(0, first).values())
+    learning = plan.learning(longest) if score is None else 0
+    moments: dict[str, tuple[Moments, Moments]] = {}
+    scorers: dict[str, Learned] = {}
+    kept: dict[str, tuple[list[Values], list[Values]]] = {}
+    for run in range(plan.runs):
+        if run == learning:
+            scorers = {point: _learned(worlds, point) for point, worlds in moments.items()}
+        for world in WORLDS:
+            for point, values in pipeline(world, first + 2 * run + world).items():
+                if run < learning:
+                    if point not in moments:
+                        moments[point] = (Moments(values), Moments(values))
+                    moments[point][world].add(values[None])
+                else:
+                    scores = scorers[point](values[None]) if score is None else _given(score, values[None])
+                    kept.setdefault(point, ([], []))[world].append(scores)
+        if tick is not None:
+            tick()
+    return {
+        point: _bounds((np.concatenate(zero), np.concatenate(one)), learning, plan, scorers.get(point))
+        for point, (zero, one) in kept.items()
+    }
+
+
+def measured_from(worlds: tuple[Values, Values], plan: Plan, *, score: Score | None = None) -> Measured:
+    """Return the lower bounds from the released values of all runs in the two `worlds`, (run, value) each. `plan.runs`
+    is the number of runs in each world; `score` is as in `measured`. Raises `BenchError` if all values are equal."""
+    learning = plan.learning(worlds[0].shape[1]) if score is None else 0
+    scorer = None
+    if score is None:
+        moments = (Moments(worlds[0][0]), Moments(worlds[0][0]))
+        for world, values in zip(moments, worlds, strict=True):
+            world.add(values[:learning])
+        scorer = _learned(moments, "released")
+    scores = [
+        scorer(values[learning:]) if scorer is not None else _given(score, values)  # type: ignore[arg-type]
+        for values in worlds
+    ]
+    return _bounds((scores[0], scores[1]), learning, plan, scorer)
+
+
+def _learned(worlds: tuple[Moments, Moments], point: str) -> Learned:
+    scorer = learned(worlds)
+    if scorer.nothing_differs:
+        raise BenchError(
+            f"{point}: all runs of both worlds have the same values; the two data sets and the seed change nothing"
+        )
+    return scorer
+
+
+def _given(score: Score, values: Values) -> Values:
+    scores = np.array([float(score(each)) for each in values])
+    if np.isnan(scores).any():
+        raise BenchError("the score is NaN; a likelihood ratio is a number, or ±infinity")
+    return np.nan_to_num(scores, posinf=_HUGE, neginf=-_HUGE)[:, None]
+
+
+def _bounds(worlds: tuple[Values, Values], learning: int, plan: Plan, scorer: Learned | None) -> Measured:
+    """Return the bounds from the scores (run, score) of the two `worlds`, after the runs that learned scores."""
+    selecting = plan.runs // 2 - learning
+    names = ("given score",) if scorer is None else scorer.names
+    every = range(len(names))
+    select: list[Scores] = [(worlds[0][:selecting, at], worlds[1][:selecting, at]) for at in every]
+    test: list[Scores] = [(worlds[0][selecting:, at], worlds[1][selecting:, at]) for at in every]
+    return Measured(
+        epsilon=epsilon_bound(select, test, delta=plan.delta, confidence=plan.confidence),
+        mu=mu_bound(select, test, confidence=plan.confidence),
+        scores=names,
+    )
+
+
+def seconds_of(pipeline: Pipeline, plan: Plan, *, probes: int = 3) -> float:
+    """Return the estimated seconds of an audit, from the times of `probes` runs in each world; the first run, which
+    may compile or load, does not count."""
+    pipeline(0, 0)
+    start = time.process_time()
+    for probe in range(probes):
+        for world in WORLDS:
+            pipeline(world, probe)
+    return (time.process_time() - start) / probes * plan.runs

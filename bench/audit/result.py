@@ -1,0 +1,88 @@
+"""The result of an audit: a measured lower bound of ε beside the claimed ε."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bench.audit.bounds import Bound, epsilon_of
+
+VIOLATED = "epsilon-violated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The ε that a pipeline claims or that is proved for a pipeline."""
+
+    epsilon: float
+    """ε at the audit's δ, at least 0."""
+    mu: float | None = None
+    """Sensitivity over noise, if the claim is a Gaussian mechanism; None: only (ε, δ) is claimed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """A lower bound of ε for what a pipeline releases at a point, measured in runs of two neighbouring worlds."""
+
+    name: str
+    """Name of the pipeline or defense, with its parameters."""
+    point: str
+    """Place of the attacker: an interception point, or `released`."""
+    worlds: str
+    """The difference between the two data sets, in words."""
+    stated: float | None
+    """ε as the paper counts for one round; None: the paper counts none, or the pipeline is no registered defense."""
+    claim: Claim | None
+    """The claim under audit: the valid ε of a registered defense, or the caller's; None: no claim."""
+    absent: str | None = None
+    """Reason why a registered defense has no valid ε; None if a claim exists."""
+    delta: float
+    """δ, in [0, 1)."""
+    confidence: float
+    """Probability with which a bound holds."""
+    runs: int
+    """Runs in each world."""
+    epsilon: Bound
+    """Lower bound of ε, without an assumption on the noise."""
+    mu: Bound
+    """Lower bound of μ, if the pipeline is a Gaussian mechanism."""
+    scores: tuple[str, ...]
+    """Names of the scores to which the bounds' indices refer."""
+    seconds: float
+    """Time of the runs, in seconds."""
+
+    @property
+    def gaussian(self) -> float:
+        """Lower bound of ε under the assumption of Gaussian noise."""
+        return epsilon_of(self.mu.value, self.delta)
+
+    @property
+    def violated(self) -> bool:
+        """Whether the runs refute the claim. The claim of a Gaussian mechanism bounds both error rates of every test
+        by its μ, so a larger measured μ refutes the claim without an assumption."""
+        if self.claim is None:
+            return False
+        if self.claim.mu is not None:
+            return self.mu.value > self.claim.mu
+        return self.epsilon.value > self.claim.epsilon
+
+    @property
+    def evidence(self) -> str:
+        """The event that proves the bound, in words: the bound that decides on the claim."""
+        by_mu = self.claim is None or self.claim.mu is not None
+        bound = self.mu if by_mu else self.epsilon
+        side = "above" if bound.above else "at most"
+        return (
+            f"{self.scores[bound.score]} {side} {bound.threshold:.4g}: at least {bound.least:.3g} in world "
+            f"{bound.likelier}, at most {bound.most:.3g} in world {1 - bound.likelier}"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all figures as JSON values."""
+        return {
+            **asdict(self),
+            "epsilon": self.epsilon.value,
+            "epsilon_if_gaussian": self.gaussian,
+            "mu": self.mu.value,
+            "events": {"epsilon": asdict(self.epsilon), "mu": asdict(self.mu)},
+            "evidence": self.evidence,
+            "fault": VIOLATED if self.violated else None,
+        }

@@ -1,0 +1,95 @@
+"""Scores that tell two worlds apart, learned from released values: projections on the difference, and the spread."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.audit.bounds import Values
+
+NAMES = ("whitened difference of means", "difference of means", "spread")
+_WHOLE = 64  # values up to which covariances are estimated
+_PER_VALUE = 4  # least runs per value for covariances
+_RIDGE = 1e-9  # of each value's variance
+_EXACT = 1e-9  # relative deviation below which a value counts as free of noise
+
+
+class Moments:
+    """Running mean and (co)variance of a world's released values; memory does not grow with the runs."""
+
+    def __init__(self, origin: Values) -> None:
+        self._origin = origin.copy()  # near the mean: squares of large values would lose digits
+        self._sum = np.zeros_like(origin)
+        self._squares = np.zeros((len(origin), len(origin)) if len(origin) <= _WHOLE else len(origin))
+        self.count = 0
+
+    def add(self, values: Values) -> None:
+        """Count the `values` of some runs, (run, value)."""
+        apart = values - self._origin
+        self._sum += apart.sum(0)
+        self._squares += apart.T @ apart if self._squares.ndim == 2 else np.square(apart).sum(0)
+        self.count += len(apart)
+
+    @property
+    def mean(self) -> Values:
+        return self._origin + self._sum / self.count
+
+    @property
+    def covariance(self) -> Values:
+        """Covariances (value, value), or for many values the variances (value,)."""
+        mean = self._sum / self.count
+        return self._squares / self.count - (np.outer(mean, mean) if self._squares.ndim == 2 else mean * mean)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """Scores of released values."""
+
+    directions: tuple[Values, ...]
+    """Directions of the projections, each (value,)."""
+    centre: Values
+    """Mean over both worlds, (value,)."""
+    precision: Values
+    """Inverse variances, (value,); 0 for values without noise."""
+
+    def __call__(self, values: Values) -> Values:
+        """Return the scores (run, score) of the `values` (run, value): a projection for each direction, then the spread
+        Σ (y - m)²/v over values y with mean m and variance v."""
+        apart = values - self.centre
+        return np.stack([*(apart @ direction for direction in self.directions), np.square(apart) @ self.precision], -1)
+
+    @property
+    def nothing_differs(self) -> bool:
+        """Whether all runs of both worlds had the same values."""
+        return not (self.precision.any() or any(direction.any() for direction in self.directions))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the scores, in order."""
+        return NAMES[-len(self.directions) - 1 :]
+
+
+def learned(worlds: Sequence[Moments]) -> Learned:
+    """Return the scores learned from the moments of the two `worlds`.
+
+    - Difference of means, in units of the variance: the likelihood ratio for independent Gaussian noise.
+    - The same with the inverse covariance: the likelihood ratio for dependent Gaussian noise, such as noise that is
+      used twice. Only for few values.
+    - Spread: the size of the noise may tell the worlds apart."""
+    difference = worlds[1].mean - worlds[0].mean
+    covariance = (worlds[0].covariance + worlds[1].covariance) / 2
+    variance = np.diag(covariance) if covariance.ndim == 2 else covariance
+    size = np.maximum(np.abs(worlds[0].mean), np.abs(worlds[1].mean))
+    deviation = np.sqrt(np.maximum(variance, 0.0))
+    noisy = deviation > _EXACT * size
+    scale = np.where(noisy, deviation, np.maximum(_EXACT * size, np.finfo(float).tiny ** 0.5))
+    standard = difference / scale
+    directions: list[NDArray[np.float64]] = [standard / scale]
+    if covariance.ndim == 2 and min(world.count for world in worlds) >= _PER_VALUE * len(difference):
+        correlation = covariance / np.outer(scale, scale)
+        correlation[~noisy, :] = correlation[:, ~noisy] = 0.0
+        correlation[np.diag_indices_from(correlation)] = 1 + _RIDGE
+        directions.insert(0, np.linalg.solve(correlation, standard) / scale)
+    precision = np.where(noisy, 1 / scale**2, 0.0)
+    return Learned(directions=tuple(directions), centre=(worlds[0].mean + worlds[1].mean) / 2, precision=precision)

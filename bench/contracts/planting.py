@@ -1,0 +1,75 @@
+"""Worst-case rows planted in a contract's trial, and what each stage shows of the rows."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from bench.contracts.situations import Tensors
+from bench.contracts.trials import CLIENTS, Trial
+from bench.defenses.base import Draws
+from bench.defenses.transforms.rows import norms
+from bench.federated.stages import DrawKey
+from bench.points import STAGES, UPDATE_STAGES, Stage
+
+LARGE = 1e6
+_SIZES = (1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e4, LARGE)  # a bound may fail for medium sizes only
+
+
+def crafted(given: Tensors) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """Yield extreme rows, as (words, row): a multiple of the first row of `given`, or single tensors of it. A row maps
+    names to (*shape); names that it lacks are zero."""
+    own = {name: first(value, given) for name, value in given.items()}
+    for size in _SIZES:
+        yield f"a gradient {size:g} times larger", {name: size * value for name, value in own.items()}
+    yield "one of the other sign", {name: -LARGE * value for name, value in own.items()}
+    for name, value in own.items():
+        yield f"{name} alone, 10⁶ times larger", {name: LARGE * value}
+
+
+def first(value: Tensor, given: Tensors) -> Tensor:
+    """Return the first row of `value`, (*shape): the first client's, of example gradients its first example's. `given`
+    are all tensors, which tell whether rows are examples."""
+    return value[0, 0] if min(each.ndim for each in given.values()) > 2 else value[0]
+
+
+def with_row(given: Tensors, row: Tensors) -> dict[str, Tensor]:
+    """Return the tensors `given` with `row` as their first row; names that the row lacks become zero."""
+    changed = {}
+    for name, value in given.items():
+        changed[name] = value.clone()
+        first(changed[name], given).copy_(row.get(name, torch.zeros_like(first(value, given))))
+    return changed
+
+
+def shown_from(
+    trial: Trial, start: Stage, given: Tensors, *, draw: int = 0, draws: Draws | None = None
+) -> dict[Stage, dict[str, Tensor]]:
+    """Return the tensors after each stage, from the stage `start` on: stage → name → (client, example, *shape),
+    (client, *shape) or (*shape). `given` are the tensors that reach `start`. Random numbers come from `draws`, or if
+    None from the key with the number `draw`."""
+    chain, current, shown = trial.stages, dict(given), dict[Stage, dict[str, Tensor]]()
+    key = DrawKey(seed=3, draw=draw, round=0)
+    for stage in STAGES[STAGES.index(start) :]:
+        left, each = None, None
+        if stage == "step":
+            left, each = norms(current, 2), current
+            current = {name: value.mean(1) for name, value in current.items()}
+        elif stage == UPDATE_STAGES[0] and start != stage:
+            current = {name: trial.federated.unit * value for name, value in current.items()}
+        elif stage == "aggregate":
+            current = {name: value.mean(0) for name, value in current.items()}
+        examples = next(iter(current.values())).shape[1] if stage == "example" else 0
+        current, chain = chain.apply(
+            stage,
+            current,
+            key,
+            () if stage == "aggregate" else CLIENTS,
+            draws,
+            norms=left,
+            weights=trial.weights,
+            examples=each,
+            local=trial.local(CLIENTS, examples) if stage == "example" else None,
+        )
+        shown[stage] = dict(current)
+    return shown
