@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from bench.assess.result import Assessment
 from bench.assess.run import assess
+from bench.audit.foreign import audit
 from bench.errors import BenchError
 from bench.gradients import batch_gradient, one_hot
 from bench.kinds.known import of_shape
@@ -52,6 +53,7 @@ __all__ = (
     "Recording",
     "assess",
     "attack",
+    "audit",
     "build",
     "check",
     "frame",

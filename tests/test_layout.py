@@ -40,7 +40,7 @@ LAYERS = (
     ("answer", "leaderboard"),
     ("contracts", "isolation"),
     ("sweep", "gate"),
-    ("tracking", "submission", "own", "reference", "calibration", "assess"),
+    ("tracking", "submission", "own", "reference", "calibration", "audit", "assess"),
     ("api", "health"),
     ("cli",),
 )
