@@ -122,7 +122,7 @@ def _shuffles(world: int, rng: np.random.Generator, runs: int, honest: bool) -> 
     return noised.reshape(runs, -1)
 
 
-def _shuffled_ratio(released: Values) -> float:
+def shuffled_ratio(released: Values) -> float:
     """Log likelihood ratio of the shuffled epoch: the step with the canary is 2 short of a full batch, the step with
     the empty row 1 short."""
     steps = released.reshape(SHUFFLED, WIDTH) @ (-np.ones(WIDTH) / WIDTH**0.5) / CLIP
@@ -196,7 +196,7 @@ divides_by_the_actual_size = Pipeline(
 half_of_the_sensitivity = Pipeline(_half_of_the_sensitivity, "takes half of the sensitivity", multiplier=SIGMA)
 leaves_biases_unclipped = Pipeline(_leaves_biases_unclipped, "clips weights, not biases", multiplier=SIGMA)
 uses_noise_twice = Pipeline(_uses_noise_twice, "uses the same noise in each step", multiplier=SIGMA)
-shuffles = Pipeline(_shuffles, "shuffles, counted as Poisson sampling", epsilon=1.69, score=_shuffled_ratio)
+shuffles = Pipeline(_shuffles, "shuffles, counted as Poisson sampling", epsilon=1.69, score=shuffled_ratio)
 splits_noise_linearly = Pipeline(
     _splits_noise_linearly, "gives each of 4 micro-batches a quarter of the noise's deviation", multiplier=SIGMA
 )
