@@ -161,8 +161,8 @@ def _bounds(worlds: tuple[Values, Values], learning: int, plan: Plan, scorer: Le
 
 
 def seconds_of(pipeline: Pipeline, plan: Plan, *, probes: int = 3) -> float:
-    """Return the estimated seconds of an audit, from the times of `probes` runs in each world; the first run, which
-    may compile or load, does not count."""
+    """Return the estimated CPU seconds of an audit of `pipeline`, from `probes` runs in each world. The first run, which
+    may load libraries, does not count."""
     pipeline(0, 0)
     start = time.process_time()
     for probe in range(probes):
