@@ -247,7 +247,7 @@ def test_the_command_audits_a_defense() -> None:
         (["--defense", "dp-sgd", "--runs", "8"], "8 runs prove no ε above 0"),
         (["--defense", "dp-sgd", "--epsilon", "1"], "--epsilon belongs to a pipeline"),
         ([f"{ZOO}:shuffles", "--defense", "dp-sgd"], "a pipeline or --defense, not both"),
-        ([f"{ZOO}:nothing"], "has no function 'nothing'; there are clips_the_mean, "),
+        ([f"{ZOO}:nothing"], "has no function 'nothing'; there are shuffled_ratio, clips_the_mean, "),
         (["no-file.py:step"], "pipeline no-file.py: no such file"),
         (["no_such_module:step"], "pipeline no_such_module: no such module is installed"),
         (["step"], "names no function; write pkg.mod:function or FILE.py:function"),

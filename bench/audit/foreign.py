@@ -47,12 +47,12 @@ def audit(
     - `tick`: called after every run in both worlds; None: no call."""
     plan = Plan(runs=runs, delta=delta, confidence=confidence, seed=seed)
     claim = claimed(epsilon, multiplier, delta)
-    name = name or (pipeline if isinstance(pipeline, str) else getattr(pipeline, "__name__", "pipeline"))
+    called = pipeline if isinstance(pipeline, str) else str(getattr(pipeline, "__name__", "pipeline"))
     flat = released(load(pipeline) if isinstance(pipeline, str) else pipeline)
     start = time.process_time()
     found = measured(flat, plan, score=score, tick=tick)["released"]
     return Audit(
-        name=name,
+        name=name or called,
         point="released",
         worlds=WORLDS,
         stated=None,
