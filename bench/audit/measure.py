@@ -143,7 +143,8 @@ def _given(score: Score, values: Values) -> Values:
     scores = np.array([float(score(each)) for each in values])
     if np.isnan(scores).any():
         raise BenchError("the score is NaN; a likelihood ratio is a number, or ±infinity")
-    return np.nan_to_num(scores, posinf=_HUGE, neginf=-_HUGE)[:, None]
+    finite: Values = np.nan_to_num(scores, posinf=_HUGE, neginf=-_HUGE)
+    return finite[:, None]
 
 
 def _bounds(worlds: tuple[Values, Values], learning: int, plan: Plan, scorer: Learned | None) -> Measured:

@@ -252,8 +252,8 @@ def _farthest(subject: Subject, start: Stage, given: Tensors) -> tuple[str, tupl
     for words, row in crafted(given):
         rows[words] = row
         rows[f"minus {words}"] = {name: -value for name, value in row.items()}
-    for words, row in rows.items():
-        readings[words] = (row, _drawn(subject.trial, start, with_row(given, row), subject.points, _TRIED))
+    for words, planted in rows.items():
+        readings[words] = (planted, _drawn(subject.trial, start, with_row(given, planted), subject.points, _TRIED))
     best, chosen = -math.inf, ("zero", "zero")
     for words in rows:
         for other in ("zero", f"minus {words}"):
