@@ -162,8 +162,8 @@ def _bounds(worlds: tuple[Values, Values], learning: int, plan: Plan, scorer: Le
 
 
 def seconds_of(pipeline: Pipeline, plan: Plan, *, probes: int = 3) -> float:
-    """Return the estimated CPU seconds of an audit of `pipeline`, from `probes` runs in each world. The first run, which
-    may load libraries, does not count."""
+    """Return the estimated CPU seconds of an audit of `pipeline`, from `probes` runs in each world. The first run may
+    load libraries, and does not count."""
     pipeline(0, 0)
     start = time.process_time()
     for probe in range(probes):
