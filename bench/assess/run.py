@@ -134,7 +134,7 @@ def assess(
         decides=tuple(decides(made)),
         remedies=helped,
         remedies_of=of_what(made) if helped else "no public examples with labels: recognition needs strangers",
-        notes=tuple(notes),
+        notes=(*notes, *(client.notes if isinstance(client, Recording) else ())),
         seconds=round(time.monotonic() - began, 1),
         page=str(folder / page.FILE),
     )

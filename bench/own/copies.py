@@ -14,6 +14,7 @@ from bench.uses import HOOKS
 
 _WRAPPERS = {
     "GradSampleModule": "_module",
+    "GradSampleModuleFastGradientClipping": "_module",
     "DataParallel": "module",
     "DistributedDataParallel": "module",
     "OptimizedModule": "_orig_mod",

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from bench.errors import BenchError
 from bench.own.coerce import ZERO_TO_ONE, Range, Values, tensor
+from bench.own.copies import plain_copy
 from bench.own.given import reading
 from bench.own.local import SGD
+from bench.own.private import PrivateStep, private_step, spent
 from bench.own.recording import Recorded, recorder, trained_copy
 from bench.trip import Reading
 
@@ -27,6 +29,7 @@ class Recording:
         self._recorded = Recorded()
         self._checked: tuple[float | None, tuple[str, ...]] | None = None
         self._sent: Mapping[str, Tensor] | None = None
+        self._engine: Any = None
         self.defense: Any = None
         """Declared defense between training and message, as in `api.reading`; None: no defense is known."""
 
@@ -54,12 +57,18 @@ class Recording:
 
     @property
     def explained(self) -> bool:
-        """Whether plain SGD on the recorded batches gives the update to 1e-6."""
+        """Whether plain SGD on the recorded batches gives the update to 1e-6; with Opacus, whether clip and described
+        noise give the first step."""
+        if self._recorded.private is not None:
+            return self._private().explained
         return self.error is not None and self.error <= EXPLAINED and not self.seen
 
     @property
     def line(self) -> str:
         """The check of the recording as a line of text."""
+        if self._recorded.private is not None:
+            step = self._private()
+            return f"{'explains' if step.explained else 'does not explain'} what was sent: {step.line}"
         sizes = [len(step.inputs) for step in self._recorded.steps]
         what = f"{len(sizes)} local steps on {sum(sizes)} examples" if sizes else "no local step"
         if self.explained:
@@ -70,7 +79,12 @@ class Recording:
 
     @property
     def truth(self) -> tuple[Tensor, Tensor]:
-        """The distinct examples in the order of the first epoch: inputs (example, *shape) and labels (example,)."""
+        """The distinct examples in the order of the first epoch, with Opacus those of the first step: inputs (example,
+        *shape) and labels (example,)."""
+        if self._recorded.private is not None:
+            inputs, labels = self._uses()
+            drawn = len(self._recorded.steps[0].inputs)
+            return inputs[:drawn], labels[:drawn]
         first = self._protocol()[1]
         inputs, labels = self._uses()
         return inputs[first], labels[first]
@@ -122,11 +136,9 @@ class Recording:
         if not self.explained:
             raise BenchError(f"the recording {self.line}")
         inputs, truth = self.truth
+        if self._recorded.private is not None:
+            return self._first_private(inputs, truth, public, public_labels, value_range, labels)
         local = self._protocol()[0]
-        low, high = self.value_range
-        if public is not None and value_range is None:
-            known = tensor(public, "public")
-            low, high = min(low, float(known.min())), max(high, float(known.max()))
         granted = truth if labels and local.count * local.step_batch % len(truth) == 0 and not local.ragged else None
         return reading(
             before=self._recorded.before,
@@ -135,12 +147,56 @@ class Recording:
             model=trained_copy(self._recorded).eval(),
             shape=tuple(inputs.shape[1:]),
             classes=self._recorded.classes,
-            value_range=value_range or (low, high),
+            value_range=value_range or self._range_with(public),
             labels=granted,
             public=public,
             public_labels=public_labels,
             defense=self.defense,
         )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about ε with Opacus' engine; empty without an engine."""
+        if self._recorded.private is None or self._engine is None:
+            return ()
+        sizes = {len(step.inputs) for step in self._recorded.steps}
+        poisson = len(sizes) > 1 or len(self._recorded.steps) == 1
+        return (spent(self._recorded, self._engine, poisson=poisson),)
+
+    def _private(self) -> PrivateStep:
+        self._uses()
+        return private_step(self._recorded)
+
+    def _first_private(
+        self,
+        inputs: Tensor,
+        truth: Tensor,
+        public: Values | None,
+        public_labels: Values | None,
+        value_range: Range | None,
+        labels: bool,
+    ) -> Reading:
+        step = self._private()
+        self.defense = step.defense
+        return reading(
+            step.gradients,
+            model=plain_copy(trained_copy(self._recorded)),
+            shape=tuple(inputs.shape[1:]),
+            classes=self._recorded.classes,
+            batch=len(inputs),
+            value_range=value_range or self._range_with(public),
+            labels=truth if labels else None,
+            public=public,
+            public_labels=public_labels,
+            defense=step.defense,
+        )
+
+    def _range_with(self, public: Values | None) -> Range:
+        low, high = self.value_range
+        if public is None:
+            return low, high
+        known = tensor(public, "public")
+        return min(low, float(known.min())), max(high, float(known.max()))
 
     def _uses(self) -> tuple[Tensor, Tensor]:
         """All used inputs and labels in order, an example of two epochs twice."""
@@ -222,16 +278,19 @@ class Recording:
 
 
 @contextmanager
-def recording(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[Recording]:
+def recording(model: nn.Module, optimizer: torch.optim.Optimizer, *, engine: Any = None) -> Iterator[Recording]:
     """Record a client's training inside a `with` statement, by hooks that change nothing: `sent.line` tells whether the
     recorded steps explain the update, `sent.reading()` makes the reading, `sent.truth` holds the true examples. `model`
-    is trained by `optimizer`; the loss is a function or module of torch. Raises `BenchError` for an optimizer without
-    parameters of the model."""
+    is trained by `optimizer`; the loss is a function or module of torch. With Opacus, both come from `make_private`,
+    and the first step is the reading; `engine` is the `PrivacyEngine`, whose ε is compared (None: no comparison).
+    Raises `BenchError` for an optimizer without parameters of the model."""
     held = {id(value) for value in model.parameters()}
     if not any(id(value) in held for group in optimizer.param_groups for value in group["params"]):
         raise BenchError("the optimizer has no parameter of the model; give the optimizer that trains the model")
     with recorder(model, optimizer) as recorded:
-        yield Recording.of(recorded)
+        made = Recording.of(recorded)
+        made._engine = engine
+        yield made
 
 
 def _of_optimizer(record: Recorded) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """Recording of a training loop, by hooks that change nothing: each local step's batch, targets, loss and optimizer."""
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from bench.errors import BenchError
-from bench.own.copies import unwrapped
+from bench.own.copies import plain_copy, unwrapped
 from bench.sanitize import sanitize
 
 _LOSSES = (
@@ -91,6 +90,8 @@ class Recorded:
     """Gradients that the first step used, name → (*shape)."""
     optimizer: Optimizer | None = None
     """The optimizer of the steps."""
+    private: Any = None
+    """Opacus' optimizer around `optimizer`; None: the training has no such noise."""
     classes: int = 0
     """Number of logits."""
     training: dict[str, bool] = field(default_factory=dict)
@@ -128,7 +129,7 @@ class _Recorder:
     def __init__(self, model: nn.Module | None, optimizer: Optimizer | None) -> None:
         self.model, self.optimizer, self.depth = model, optimizer, 0
         self.pending: list[Batch] = []
-        self.recorded = Recorded()
+        self.recorded = Recorded(private=optimizer if hasattr(optimizer, "noise_multiplier") else None)
         if model is not None:
             self._begin(unwrapped(model))
 
@@ -276,7 +277,7 @@ def recorder(model: nn.Module | None = None, optimizer: Optimizer | None = None)
             else (
                 model.register_forward_pre_hook(made.entered),
                 model.register_forward_hook(made.left),
-                optimizer.register_step_pre_hook(made.stepped),
+                getattr(optimizer, "original_optimizer", optimizer).register_step_pre_hook(made.stepped),
             )
         ):
             stack.callback(handle.remove)
@@ -290,7 +291,7 @@ def trained_copy(recorded: Recorded) -> nn.Module:
     `BenchError` if no training was recorded."""
     if recorded.module is None or not recorded.steps:
         raise BenchError("no local step was recorded: run the training inside the with statement, optimizer.step() too")
-    module = copy.deepcopy(recorded.module).cpu()
+    module = plain_copy(recorded.module)
     module.load_state_dict(recorded.before)
     for name, layer in module.named_modules():
         layer.training = recorded.training.get(name, layer.training)

@@ -1,0 +1,83 @@
+"""A recorded training with Opacus: the first step against its described clip and noise; ε of the engine and ours."""
+
+from dataclasses import dataclass
+from math import ceil, isfinite, sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.defenses.accounting import pld
+from bench.defenses.accounting.composition import gaussian
+from bench.defenses.accounting.report import DELTA
+from bench.gradients import group_gradients, one_hot
+from bench.own.copies import plain_copy
+from bench.own.recording import Recorded, trained_copy
+
+_NEAR = 0.05  # allowed relative difference of the noise's deviation, next to four standard errors
+_CLIPPED = 1e-6  # Opacus adds this number to a norm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivateStep:
+    """The first step of a training with Opacus."""
+
+    gradients: dict[str, Tensor]
+    """Clipped mean gradient with noise, for a mean over the drawn examples, name → (*shape)."""
+    defense: dict[str, Any]
+    """Clip and noise, as the argument `defense` of `api.reading`."""
+    explained: bool
+    """Whether clip and described noise give the step."""
+    line: str
+    """The comparison as text."""
+
+
+def private_step(recorded: Recorded) -> PrivateStep:
+    """Compare the first recorded step with its clipped gradients: the difference must be the described noise."""
+    optimizer, step = recorded.private, recorded.steps[0]
+    assert optimizer is not None and step.targets is not None
+    clip, sigma = float(optimizer.max_grad_norm), float(optimizer.noise_multiplier)
+    expected, drawn = int(optimizer.expected_batch_size), len(step.inputs)
+    model = plain_copy(trained_copy(recorded))
+    weights = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
+    targets = one_hot(step.targets.long(), recorded.classes, step.inputs.dtype)
+    each = group_gradients(model, weights, step.inputs[:, None], targets[:, None])
+    norms = torch.stack([value.flatten(1).square().sum(1) for value in each.values()]).sum(0).sqrt()
+    factors = (clip / (norms + _CLIPPED)).clamp_max(1.0)
+    clipped = {name: torch.einsum("e,e...->...", factors, value) / expected for name, value in each.items()}
+    gap = torch.cat([(recorded.first_gradient[name] - value).double().flatten() for name, value in clipped.items()])
+    size = torch.cat([value.double().flatten() for value in clipped.values()])
+    deviation, measured = sigma * clip / expected, float(gap.norm()) / sqrt(len(gap))
+    if deviation:
+        explained = abs(measured / deviation - 1) <= _NEAR + 4 / sqrt(2 * len(gap))
+        noise = f"noise of deviation {measured:.3g}, described {deviation:.3g}"
+    else:
+        explained = float(gap.norm()) <= 1e-5 * float(size.norm())
+        noise = f"no noise, relative error {float(gap.norm() / size.norm().clamp_min(1e-300)):.2g}"
+    return PrivateStep(
+        gradients={name: value * (expected / drawn) for name, value in recorded.first_gradient.items()},
+        defense={"name": "fed-cdp", "clip": clip, "sigma": sigma, "noise": "code", "clipping": "flat"},
+        explained=explained,
+        line=f"Opacus, first step: {drawn} examples drawn, {expected} expected, clip {clip:g}, {noise}",
+    )
+
+
+def spent(recorded: Recorded, engine: Any, *, poisson: bool, delta: float = DELTA) -> str:
+    """Return a sentence with ε of Opacus' `engine` and the valid ε at `delta`, and where they part. `poisson` tells
+    whether each step draws every example independently, which the engine assumes."""
+    history = [(float(sigma), float(rate), int(steps)) for sigma, rate, steps in engine.accountant.history]
+    if not history:
+        return "Opacus: the engine has counted no step."
+    stated = float(engine.accountant.get_epsilon(delta))
+    steps, (sigma, rate, _) = sum(count for _, _, count in history), history[0]
+    if poisson and len({(each[0], each[1]) for each in history}) == 1:
+        valid, how = pld.epsilon({sigma: steps}, delta, q=rate), "Poisson sampling, one example added or removed"
+    else:
+        uses = max(1, ceil(sum(q * count for _, q, count in history)))
+        least = min(sigma for sigma, _, _ in history)
+        valid = gaussian(least / sqrt(uses), delta)
+        how = f"batches of fixed size: an example's gradient counts {uses} times, without gain by sampling"
+    ours = f"{valid:.3g}" if isfinite(valid) else "none"
+    parts = abs(valid - stated) > 0.05 * max(valid, stated)
+    why = "" if poisson or not parts else "; the engine assumes Poisson sampling, which this loader does not do"
+    return f"ε at δ = {delta:g} after {steps} steps: {stated:.3g} by Opacus, {ours} valid ({how}){why}."
