@@ -41,7 +41,7 @@ def head(reading: Reading) -> Head | None:
     outputs: dict[str, Tensor] = {}
     layers = {path: layer for path, layer in reading.model.named_modules() if isinstance(layer, nn.Linear)}
     handles = [
-        layer.register_forward_hook(lambda _, __, out, path=path: outputs.update({path: out.detach()}))  # type: ignore[misc]
+        layer.register_forward_hook(lambda _, __, out, path=path: outputs.update({path: out.detach()}))
         for path, layer in layers.items()
     ]
     try:

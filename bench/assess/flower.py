@@ -261,7 +261,8 @@ def _tapped(taps: _Taps) -> Iterator[None]:
     def with_taps(function: Callable[..., Message], mods: list[Any]) -> Callable[..., Message]:
         taps.mods += [each for each in mods if each not in taps.mods]
         own = [in_training(each) for each in mods if _name(each) not in _MASKS]
-        return chain(function, [tap("outer"), *own, tap("inner")])
+        chained: Callable[..., Message] = chain(function, [tap("outer"), *own, tap("inner")])
+        return chained
 
     with patch.object(client_app, "make_ffn", with_taps):
         yield

@@ -96,14 +96,14 @@ def _against_truth(
         return checked(*_behind_noise(found, noise, observed, reading.description.noise.bound, figures + which))
     if bool((found.energy == 0).any()) and found.alike(_SAME, _LENGTH):
         return checked(True, "explains what was sent: both are zero, as the model is sure of the example")
-    enough, length, orders = _SAME, _LENGTH, ""
+    enough, length, doubt = _SAME, _LENGTH, ""
     if len(replays) > 1:  # as similar as replays with other orders of later epochs
         others = [likeness(replays[0], other) for other in replays[1:]]
         enough = min(one.least[0] for one in others) - _SPREAD
         length = max(_LENGTH, *(2 * abs(one.least[1] - 1) + _SPREAD for one in others))
-        orders = f", as far as the order of later epochs lets it be told (they differ by {1 - enough - _SPREAD:.2g})"
+        doubt = f", as far as the order of later epochs lets it be told (they differ by {1 - enough - _SPREAD:.2g})"
     if found.alike(enough, length) and (len(replays) > 1 or not found.off):
-        return checked(True, f"explains what was sent{orders}: {figures}")
+        return checked(True, f"explains what was sent{doubt}: {figures}")
     replay = replays[each.index(found)]
     if rounding := rounded(reading, observed, replay, inputs, labels):
         return checked(True, f"agrees up to 16-bit rounding ({rounding}): {figures}")
@@ -112,8 +112,8 @@ def _against_truth(
         return checked(False, f"does not explain what was sent: {figures}{which}; {told}")
     mistake = likeliest(reading, observed, inputs, labels, found, enough)
     if mistake is None and order is None and matters(reading):
-        orders = sought(reading, observed, inputs, labels, _SAME)
-        another = likeness(observed, replayed(reading, inputs, labels, orders))
+        best = sought(reading, observed, inputs, labels, _SAME)
+        another = likeness(observed, replayed(reading, inputs, labels, best))
         if another.alike(_SAME, _LENGTH):
             figures = f"cosine {another.least[0]:.4f}, scale {another.least[1]:.3f}"
             return checked(True, f"explains what was sent, with the examples in another order than given: {figures}")

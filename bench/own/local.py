@@ -107,4 +107,5 @@ class Adam(SGD):
     @property
     def rule(self) -> AdamRule:
         """A step of this optimizer."""
-        return AdamRule(betas=tuple(self.betas), eps=self.eps, decoupled=self.decoupled)
+        first, second = self.betas
+        return AdamRule(betas=(first, second), eps=self.eps, decoupled=self.decoupled)

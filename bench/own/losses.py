@@ -72,9 +72,9 @@ def _reduced(each: Tensor, smooth: Tensor, targets: Tensor, weight: Tensor | Non
 
 def _binary(logits: Tensor, targets: Tensor, *, weight: Tensor | None, positive: Tensor | None, total: bool) -> Tensor:
     """Binary cross entropy of each class's logit against one-hot labels."""
-    options = {"weight": weight, "pos_weight": positive}
-    tensors = {name: None if value is None else value.to(logits) for name, value in options.items()}
-    return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum" if total else "mean", **tensors)
+    weight, positive = (None if value is None else value.to(logits) for value in (weight, positive))
+    reduction = "sum" if total else "mean"
+    return F.binary_cross_entropy_with_logits(logits, targets, weight, reduction=reduction, pos_weight=positive)
 
 
 def _of_one_logit(logits: Tensor, targets: Tensor, *, positive: Tensor | None, total: bool) -> Tensor:

@@ -162,10 +162,10 @@ def _tries(reading: Reading, inputs: Tensor, labels: Tensor) -> Iterator[tuple[s
         )
     for text, replay in _optimizers(reading, inputs, labels):
         yield text, replay
-    for name, other in (("MSELoss", nn.MSELoss()), ("BCEWithLogitsLoss", nn.BCEWithLogitsLoss())):
+    for name, loss in (("MSELoss", nn.MSELoss()), ("BCEWithLogitsLoss", nn.BCEWithLogitsLoss())):
         yield (
             f"the loss is nn.{name} on one-hot labels; declare loss=nn.{name}()",
-            partial(_with_loss, reading, inputs, labels, other),
+            partial(_with_loss, reading, inputs, labels, loss),
         )
     if any("BatchNorm" in type(layer).__name__ for layer in reading.model.modules()):
         yield (

@@ -1,6 +1,7 @@
 """A user's weights before and after a round, as a client's update, and checks of the user's model."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -116,6 +117,7 @@ def of_trained(
     gradient is not sent: its parameter of `module` is frozen, too. Gradients of frozen parameters are left out if they
     are None, or if a list has one for each parameter. Raises `BenchError` if every gradient is None."""
     parameters = dict(module.named_parameters())
+    named: dict[str, Any]
     if isinstance(gradients, Mapping):
         if gradients and not any(name in parameters for name in gradients):
             for prefix in _PREFIXES:
