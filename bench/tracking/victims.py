@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from bench.cell import AttackCell
@@ -78,7 +79,7 @@ def attached(run: Path, behind: Sequence[Record], victims: Sequence[Victim], whe
             if record.id not in arrays:
                 arrays[record.id] = read_arrays(run, record.arrays)
             pair = [arrays[record.id][name][row, position] for name in ("truth", "reconstruction")]
-            tile = Image.fromarray(grid.sheet(grid.drawn(np.stack(pair), kind)[None], grid.GAP))
+            tile = _upper(grid.sheet(grid.drawn(np.stack(pair), kind)[None], grid.GAP))
         except (RecordError, ValueError, LookupError):  # the record's upload reports the error
             continue
         near = "–" if score.psnr_db is None else f"{score.psnr_db:.1f}"
@@ -97,6 +98,13 @@ def attached(run: Path, behind: Sequence[Record], victims: Sequence[Victim], whe
         images=[(f"{listener(point)} {PICTURE}", 0, _page(shown[:_SHOWN], kind)) for point, shown in pairs.items()],
         table=dict(zip(names, map(list, zip(*lines, strict=True)), strict=True)),
     )
+
+
+def _upper(pixels: NDArray[np.uint8]) -> Image.Image:
+    """Draw a pair in the upper half of a square, because a cell of MLflow's table shows only this half."""
+    height, width, _ = pixels.shape
+    below = ((0, max(0, width - height)), (0, 0), (0, 0))
+    return Image.fromarray(np.pad(pixels, below, constant_values=grid.PAPER))
 
 
 def _page(pairs: Sequence[Sequence[grid.Floats]], kind: Kind) -> Image.Image:
