@@ -184,14 +184,6 @@ def test_granted_labels_are_taken_as_they_are() -> None:
     assert torch.equal(reconstruction.labels, granted)
 
 
-def test_a_net_without_a_last_linear_layer_gives_no_label() -> None:
-    case = situation("type-1", batch=3)
-    model = nn.Sequential(nn.Conv2d(1, 10, 8), nn.Flatten())
-    weights = {name: value.detach()[None] for name, value in model.double().named_parameters()}
-    reading = replace(case.reading, model=model, weights=weights)
-    assert torch.equal(_inferred(reading), torch.full((3, 3), -1))
-
-
 def test_the_last_layer_has_as_many_outputs_as_classes() -> None:
     def of(model: nn.Module) -> str | None:
         weights = {name: value.detach()[None] for name, value in model.named_parameters()}
