@@ -199,6 +199,12 @@ def test_other_content_is_refused_in_one_line(tmp_path: Path, damage: str) -> No
         read(tmp_path / "absent")
 
 
+def test_rows_without_an_undefended_accuracy_are_refused_in_one_line(tmp_path: Path) -> None:
+    write(tmp_path, dataclasses.replace(BOARD, undefended={}))
+    with pytest.raises(RecordError, match="no undefended accuracy of mnist · mlp; run `bench calibrate` again"):
+        read(tmp_path)
+
+
 def test_an_own_row_replaces_the_shipped_row_of_the_same_family() -> None:
     own = row("accurate", at("L1", 0.2, 0.5))
     both = joined([BOARD, dataclasses.replace(BOARD, rows=(own,))])

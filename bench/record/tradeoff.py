@@ -189,11 +189,15 @@ def read(path: Path) -> Tradeoff:
     missing file or other content."""
     path = path / FILE if path.is_dir() else path
     try:
-        return _TRADEOFF.validate_json(path.read_bytes())
+        found = _TRADEOFF.validate_json(path.read_bytes())
     except OSError as error:
         raise RecordError(f"{path}: {error.strerror}; `bench calibrate` makes a trade-off") from None
     except ValidationError as error:
         raise RecordError(f"{path}: no trade-off ({error.error_count()} faults); `bench calibrate` makes one") from None
+    for key in (federation(row.dataset, row.model) for row in found.rows):
+        if key not in found.undefended or key not in found.commonest:
+            raise RecordError(f"{path}: no undefended accuracy of {key}; run `bench calibrate` again")
+    return found
 
 
 def joined(results: Iterable[Tradeoff]) -> Tradeoff:
