@@ -194,7 +194,7 @@ def split(raw: Raw, *, name: str, private: bool) -> Data:
         part_name: Split(raw.train_inputs[part], raw.train_labels[part], kind)
         for (part_name, _), part in zip(SPLITS, parts, strict=True)
     }
-    if empty := [part_name for part_name, part in splits.items() if not len(part.labels)]:
+    if empty := [part_name for part_name in ("training", "public") if not len(splits[part_name].labels)]:
         count = len(raw.train_labels)
         raise DataError(f"{name}: {count} training examples leave the split {empty[0]} empty; give 30 or more")
     return Data(

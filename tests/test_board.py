@@ -25,6 +25,7 @@ from bench.leaderboard.forms import csv as csv_form
 from bench.leaderboard.forms import figure, latex, markdown, terminal
 from bench.record.schema import AttackConditions, Distortion, Record, SelfCheck, Trajectory
 from bench.record.store import write
+from bench.sanitize import sanitize
 
 
 def test_a_row_has_every_point_its_worst_case_and_the_best_attack() -> None:
@@ -271,7 +272,7 @@ def test_every_form_has_the_same_rows_and_takes_any_name() -> None:
     table = list(csv.DictReader(io.StringIO(csv_form.board(rows))))
     assert [line["type-2 asr"] for line in table] == [str(row.points["type-2"].asr) for row in rows]
     assert [line["accuracy_lost"] for line in table] == ["0.09999999999999998", "0.0"]
-    assert table[0]["defense"] == f"'{HOSTILE}"
+    assert table[0]["defense"] == f"'{sanitize(HOSTILE)}"
     shown = markdown.board(rows)
     assert "<script>" not in shown and "](x)" not in shown
     lines = [line for line in shown.splitlines() if line.startswith("|")]

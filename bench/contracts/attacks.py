@@ -68,6 +68,14 @@ def any_chunk(attack: Attack) -> None:
         require(torch.equal(*ends), f"other readings succeed with chunk 2 than with chunk 32: {ends}")
 
 
+def _public(inputs: Tensor, reading: Reading) -> bool:
+    """Whether the inputs of a forward pass are the reading's first public examples."""
+    try:
+        return torch.equal(inputs, reading.public_inputs[: len(inputs)].to(inputs))
+    except RuntimeError:  # inside a transform such as vmap: candidates
+        return False
+
+
 def budget(attack: Attack) -> None:
     """Raise `ContractBroken` if a reading exceeds its budget of evaluations, restarts included, as counted here."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
@@ -78,10 +86,11 @@ def budget(attack: Attack) -> None:
             def count(module: Any, inputs: tuple[Tensor, ...]) -> None:
                 nonlocal seen
                 del module
-                if torch.is_grad_enabled():
+                if torch.is_grad_enabled() and not _public(inputs[0], reading):  # noqa: B023
                     seen += len(inputs[0]) if inputs[0].dim() > len(reading.shape) else 1  # noqa: B023
 
-            # an evaluation is a loss and its derivative: forward passes without one are not counted
+            # an evaluation is a loss and its derivative: passes without a derivative are not counted, nor passes
+            # of public examples, which look for the last layer
             handle = reading.model.register_forward_pre_hook(count)
             try:
                 result = _attack(attack, reading, evaluations=evaluations)
