@@ -1,7 +1,7 @@
 """Assessment of a client: what came back, what would help, a private page, and an exit code."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +38,7 @@ def shapes(count: int, seed: int) -> tuple[Tensor, Tensor]:
     return images, labels
 
 
-def recorded(make: type[torch.optim.Optimizer] = torch.optim.SGD, count: int = 4) -> api.Recording:
+def recorded(make: Callable[..., torch.optim.Optimizer] = torch.optim.SGD, count: int = 4) -> api.Recording:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 24), nn.ReLU(), nn.Linear(24, 4))
     optimizer = make(model.parameters(), lr=0.1)

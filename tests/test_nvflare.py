@@ -40,12 +40,12 @@ def test_a_stock_filter_acts_on_the_weight_difference() -> None:
 
 def test_a_random_filter_repeats_and_leaves_the_global_draws_alone() -> None:
     np.random.seed(7)
-    before = np.random.get_state()[1].copy()
+    before = np.random.get_state(legacy=True)[1].copy()  # type: ignore[index]
     gradient = torch.linspace(-1, 1, 40)
     first, second = (filtered(SVT, gradient, 0.1) for _ in range(2))
     assert torch.equal(first, second)
     assert not torch.equal(first, gradient)
-    assert np.array_equal(np.random.get_state()[1], before)
+    assert np.array_equal(np.random.get_state(legacy=True)[1], before)  # type: ignore[index]
 
 
 @pytest.mark.parametrize("typed", ["nvflare.app_common.filters.svt_privacy", "os:getcwd()", "a.b:C(x)", "a.b:C(1)"])

@@ -111,7 +111,7 @@ def test_labels_are_read_whatever_stands_behind_the_last_layer(kind: str) -> Non
     model = Behind(kind).eval()
     each = [sent(model, X[n : n + 1], Y[n : n + 1]) for n in range(10)]
     gradients = {
-        n: torch.stack([torch.zeros_like(model.get_parameter(n)) if g[n] is None else g[n] for g in each])
+        n: torch.stack([torch.zeros_like(model.get_parameter(n)) if (v := g[n]) is None else v for g in each])
         for n in each[0]
     }  # type: ignore[misc]
     reading = read(gradients, model)
@@ -426,7 +426,7 @@ def test_a_single_logit_is_two_classes(flat: bool) -> None:
     )
     binary = Y < 2
     x, y = X[binary], Y[binary]
-    known = {"public": x[100:200], "public_labels": y[100:200]}
+    known: dict[str, Any] = {"public": x[100:200], "public_labels": y[100:200]}
     loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor([3.0]))
     for rows in ([0], [1], [0, 1, 2]):
         model.zero_grad()

@@ -110,7 +110,7 @@ def _shuffles(world: int, rng: np.random.Generator, runs: int, honest: bool) -> 
     pull = -np.ones(WIDTH) / WIDTH**0.5 * CLIP  # each other example's clipped gradient
     if honest:
         others = rng.binomial(4 * SHUFFLED, 1 / SHUFFLED, (runs, SHUFFLED)).astype(float)
-        own = world * rng.binomial(1, 1 / SHUFFLED, (runs, SHUFFLED))
+        own = (world * rng.binomial(1, 1 / SHUFFLED, (runs, SHUFFLED))).astype(float)
     else:
         own = np.zeros((runs, SHUFFLED))
         others = np.full((runs, SHUFFLED), 4.0)

@@ -57,7 +57,7 @@ def build(
 
 
 def reading(
-    gradients: Mapping[str, Values] | Sequence[Values] | None = None,
+    gradients: Mapping[str, Values | None] | Sequence[Values | None] | None = None,
     *,
     model: nn.Module | str,
     shape: tuple[int, ...],
@@ -172,7 +172,7 @@ def reading(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Update:
-    gradients: Weights | None
+    gradients: Mapping[str, Values | None] | Sequence[Values | None] | None
     weights: Weights | None
     before: Weights | None
     after: Weights | None

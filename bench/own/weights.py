@@ -111,7 +111,7 @@ def named_state(values: Mapping[str, Values] | Sequence[Values], model: nn.Modul
 
 
 def of_trained(
-    gradients: Mapping[str, Values] | Sequence[Values], module: nn.Module
+    gradients: Mapping[str, Values | None] | Sequence[Values | None], module: nn.Module
 ) -> Mapping[str, Values] | Sequence[Values]:
     """Return the user's gradients of the parameters that are trained, without a wrapper's prefix in the names. A None
     gradient is not sent: its parameter of `module` is frozen, too. Gradients of frozen parameters are left out if they
@@ -129,7 +129,7 @@ def of_trained(
         for name in [name for name, value in parameters.items() if not value.requires_grad]:
             named[name] = None
     else:
-        return gradients
+        return gradients  # type: ignore[return-value]  # of the wrong length: an error follows
     for name in [name for name, value in named.items() if value is None and name in parameters]:
         parameters[name].requires_grad_(False)
         del named[name]

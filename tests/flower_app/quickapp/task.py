@@ -17,7 +17,9 @@ class Net(nn.Module):
         return self.head(torch.relu(self.norm(self.conv(x))).flatten(1))
 
 
-def load_data(partition: int, partitions: int) -> tuple[DataLoader, DataLoader]:
+def load_data(
+    partition: int, partitions: int
+) -> tuple[DataLoader[tuple[torch.Tensor, ...]], DataLoader[tuple[torch.Tensor, ...]]]:
     digits = load_digits()
     images, labels = torch.tensor(digits.images[:, None] / 16).float(), torch.tensor(digits.target)
     own = slice(partition, None, partitions)
@@ -26,7 +28,7 @@ def load_data(partition: int, partitions: int) -> tuple[DataLoader, DataLoader]:
     return DataLoader(train, batch_size=4, shuffle=True), DataLoader(held, batch_size=32)
 
 
-def train(net: Net, loader: DataLoader, epochs: int, lr: float) -> float:
+def train(net: Net, loader: DataLoader[tuple[torch.Tensor, ...]], epochs: int, lr: float) -> float:
     net.train()
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9)
@@ -41,11 +43,11 @@ def train(net: Net, loader: DataLoader, epochs: int, lr: float) -> float:
     return total
 
 
-def test(net: Net, loader: DataLoader) -> float:
+def test(net: Net, loader: DataLoader[tuple[torch.Tensor, ...]]) -> float:
     net.eval()
     criterion = nn.CrossEntropyLoss()
     with torch.no_grad():
         return sum(criterion(net(images), labels).item() for images, labels in loader)
 
 
-test.__test__ = False  # no test of pytest
+test.__test__ = False  # type: ignore[attr-defined]  # no test of pytest
