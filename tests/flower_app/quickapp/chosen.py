@@ -1,6 +1,6 @@
 """Mods and strategy; the tests write this file anew for each app."""
 
-MODS: list = []
+MODS: list[object] = []
 
 
 def strategy(plain):
