@@ -38,21 +38,28 @@ def said(*records: Record) -> list[str]:
 
 def test_conditions_that_differ_in_a_grant_have_two_names() -> None:
     lines = said(record(True), record(False, grants=Grants(labels=True)))
-    assert "what leaks   digits: none: 100 % inside the client" in lines
+    at = lines.index("what leaks   digits")
     # a lower bound has no upper end
-    assert "digits · granted the true labels: none: ≥ 0 % inside the client" in lines
+    assert lines[at + 1 : at + 4] == [
+        "- none: 100 % inside the client",
+        "digits · granted the true labels",
+        "- none: ≥ 0 % inside the client",
+    ]
 
 
 def test_conditions_of_two_data_sets_have_these_names_alone() -> None:
     lines = said(record(True), record(True, dataset="mnist"))
-    assert "what leaks   digits: none: 100 % inside the client" in lines
-    assert "mnist: none: 100 % inside the client" in lines
+    at = lines.index("what leaks   digits")
+    assert lines[at + 2] == "mnist"
 
 
 def test_each_listener_has_its_figure_and_a_defense_without_effect_is_told() -> None:
     """No figure without its listener: the defense acts on the update, not inside the client."""
     at = {"type-2": (True, SNR_CAP_DB), "type-1": (False, 3.0), "type-0": (False, 3.0)}
-    records = [record(leaked, point=point, snr_db=snr, defense="prune") for point, (leaked, snr) in at.items()]
-    line = next(each for each in said(*records) if each.startswith("what leaks"))
-    assert line.startswith("what leaks   digits: prune: 100 %, without effect, inside the client, ")
-    assert line.endswith("of the client's update and at the server")
+    lines = said(*(record(leaked, point=point, snr_db=snr, defense="prune") for point, (leaked, snr) in at.items()))
+    assert "- prune: ≥ 0 % in the client's update, at the server; no effect inside the client" in lines
+
+
+def test_a_defense_without_any_effect_has_its_figures() -> None:
+    lines = said(record(True, snr_db=SNR_CAP_DB), record(True, point="type-1", snr_db=SNR_CAP_DB))
+    assert "- none: 100 % inside the client, in the client's update" in lines

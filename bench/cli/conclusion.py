@@ -3,7 +3,6 @@
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -44,9 +43,9 @@ _LEGEND = (
 )
 _LISTENERS = {  # interception point → listener
     "type-2": "inside the client",
-    "type-1": "of the client's update",
+    "type-1": "in the client's update",
     "type-0": "at the server",
-    "aggregate": "of the mean",
+    "aggregate": "in the mean",
 }
 _SUMMARISED = 2  # conditions with their leakage described in words
 _INDENT = 13  # columns
@@ -188,7 +187,7 @@ def _say_lines(console: Console, lines: Iterable[tuple[str, str]]) -> None:
 
 
 def _leaks(conditions: Sequence[Condition]) -> Iterator[str]:
-    """Yield a line for each of the first conditions: defenses grouped by their success rates, with listeners."""
+    """Yield for each of the first conditions the title, then a line for defenses with equal success rates."""
     for condition, title in zip(conditions[:_SUMMARISED], _titles(conditions), strict=False):
         alike: dict[str, list[str]] = {}
         names = distinct(condition.rows)
@@ -196,26 +195,30 @@ def _leaks(conditions: Sequence[Condition]) -> Iterator[str]:
             figures = {point: row[point] for point in ordered(row) if row[point].asr is not None}
             if figures:
                 alike.setdefault(_by_listener(figures), []).append(names[defense])
-        text = "; ".join(f"{', '.join(defenses)}: {figures}" for figures, defenses in alike.items())
-        yield f"{title}: {text or 'nothing was attacked'}"
+        yield title if alike else f"{title}: nothing was attacked"
+        yield from (f"- {', '.join(defenses)}: {figures}" for figures, defenses in alike.items())
     if len(conditions) > _SUMMARISED:
         yield f"and {len(conditions) - _SUMMARISED} more conditions, above"
 
 
 def _by_listener(figures: Mapping[str, WorstCase]) -> str:
-    """Return the highest success rate at each interception point in words; neighbours with equal rates are joined."""
-    acts = not all(worst.unchanged for worst in figures.values())
-    parts = []
-    for text, points in groupby(figures, key=lambda point: _rate(figures[point], acts)):
-        parts.append(f"{text} {' and '.join(_LISTENERS.get(point, point) for point in points)}")
-    return ", ".join(parts)
+    """Return the highest success rate for each listener in words; listeners with equal rates are joined, and listeners
+    whose reading the defense does not change come last."""
+    acting = {point: worst for point, worst in figures.items() if not worst.unchanged}
+    without = [_LISTENERS.get(point, point) for point in figures if point not in acting]
+    shown = acting or figures
+    rates: dict[str, list[str]] = {}
+    for point, worst in shown.items():
+        rates.setdefault(_rate(worst), []).append(_LISTENERS.get(point, point))
+    text = "; ".join(f"{figure} {', '.join(listeners)}" for figure, listeners in rates.items())
+    return f"{text}; no effect {', '.join(without)}" if acting and without else text
 
 
-def _rate(worst: WorstCase, acts: bool) -> str:
+def _rate(worst: WorstCase) -> str:
     figure = rate(worst.asr, lower_bound=worst.lower_bound)
     if worst.asr == 0 and worst.interval and not worst.lower_bound:
         figure += f" (at most {share(worst.interval[1])})"
-    return f"{figure}, without effect," if acts and worst.unchanged else figure
+    return figure
 
 
 def _titles(conditions: Sequence[Condition]) -> Iterator[str]:
