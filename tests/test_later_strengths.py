@@ -116,6 +116,7 @@ def test_a_defense_that_leaks_no_more_later_keeps_its_first_strengths(
     _, listener, _ = measured
     kept, own = calibration(tmp_path, Law(later=0.2))
     assert len(own.trained_curve) == 2
+    assert all(low < high for low, high in (kept.calibrated[level].interval for level in ("L1", "L2")))
     assert kept.strengths.keys() == listener.strengths.keys(), "the first round is measured in the same way"
 
 

@@ -72,4 +72,6 @@ def _raise(listener: Listener) -> None:
         first = listener.calibrated.get(level)
         if not counts or first is None or first.position is None:
             continue
-        listener.calibrated[level] = raised(counts, first.level, first.position, listener.chance, listener.strength)
+        result = raised(counts, first.level, first.position, listener.chance, listener.strength)
+        if result.position != first.position:  # otherwise the first round decides, with its interval
+            listener.calibrated[level] = result
