@@ -18,7 +18,18 @@ from bench.leaderboard.tradeoff import (
     setting,
     standings,
 )
-from bench.record.tradeoff import LEVELS, PROVED_ALL, AtLevel, Named, Row, Tradeoff, codes, federation, permitted
+from bench.record.tradeoff import (
+    LEVELS,
+    PROVED,
+    PROVED_ALL,
+    AtLevel,
+    Named,
+    Row,
+    Tradeoff,
+    codes,
+    federation,
+    permitted,
+)
 
 SERVER = LISTENERS["server"][0]
 ROWS = 8
@@ -39,8 +50,8 @@ def opening(tradeoff: Tradeoff) -> str:
     """README's picture, table for the server, and the rule in short."""
     (where, ranked), *_ = standings(tradeoff, SERVER).items()
     undefended = _mean(tradeoff.undefended[federation(*where)])
-    heads = ["defense", "accuracy kept", "named", "named later", "any attacker", "ε"]
-    rows = [_short(each) for each in ranked[:ROWS]]
+    heads = ["defense", "accuracy kept", "named", "named later", "any attacker", "proved", "ε"]
+    rows = [_short(tradeoff, each) for each in ranked[:ROWS]]
     chance = max(row.chance or 0.0 for row in rows_at(tradeoff, SERVER))
     uploads = max(row.uploads for row in rows_at(tradeoff, SERVER))
     note = (
@@ -48,9 +59,11 @@ def opening(tradeoff: Tradeoff) -> str:
         "at which an attacker at the server, who knows the defense, the label and all other examples, names at most "
         f"{permitted('L1', chance):.0%} of the examples (chance: {chance:.0%}), in the first round and *later*, "
         "halfway through the training.  Brackets: 95 % intervals on other victims.  *Any attacker*: the largest share "
-        f"by ε, with one update of a client and with all {uploads}.  ε: of the released models, for an example or a "
-        "client.  Other listeners and levels: [accuracy at equal leakage](docs/results/tradeoff.md).  "
-        "Reconstructions at published strengths: [standard-v1](docs/results/standard-v1.md)."
+        f"by ε, with one update of a client and with all {uploads}.  *Proved*: strength and accuracy at which ε bounds "
+        f"any attacker by {permitted('L1', chance):.0%}, with one update; with all {uploads}.  ε: of the released models, "
+        "for an example or a client.  Other listeners and levels: [accuracy at equal leakage]"
+        "(docs/results/tradeoff.md).  Reconstructions at published strengths: "
+        "[standard-v1](docs/results/standard-v1.md)."
     )
     return f"{PICTURE}{table(heads, rows)}\n{paragraph(note)}"
 
@@ -87,12 +100,12 @@ def page(tradeoff: Tradeoff) -> str:
     return "".join(parts)
 
 
-def _short(each: Standing) -> list[str]:
+def _short(tradeoff: Tradeoff, each: Standing) -> list[str]:
     at = each.at.get("L1")
     if at is not None:
         line = [f"`{setting(each.row, at)}`", f"{each.kept['L1']:.0%}", _interval(at.share, at.low, at.high)]
         line.append(NONE if at.trained is None else _interval(*at.trained))
-        line.append(ceilings(each.row, at))
+        line += [ceilings(each.row, at), _proofs(tradeoff, each.row)]
         return [
             *line,
             NONE if at.released is None else f"{epsilon(at.released)} ({(at.released_of or '').split(',')[0]})",
@@ -100,8 +113,13 @@ def _short(each: Standing) -> list[str]:
     failed = each.row.at("L1")
     if failed is not None and failed.trained is not None:
         share = _interval(failed.share, failed.low, failed.high)
-        return [f"`{setting(each.row, failed)}`", "leaks later", share, _interval(*failed.trained), NONE, NONE]
-    return [f"`{each.row.family}`", "leaks at every strength", _best_share(each.row), NONE, NONE, NONE]
+        return [f"`{setting(each.row, failed)}`", "leaks later", share, _interval(*failed.trained), NONE, NONE, NONE]
+    return [f"`{each.row.family}`", "leaks at every strength", _best_share(each.row), NONE, NONE, NONE, NONE]
+
+
+def _proofs(tradeoff: Tradeoff, row: Row) -> str:
+    proofs = [proof(tradeoff, row, level) for level in (PROVED, PROVED_ALL)]
+    return "; ".join(each for each in proofs if each != NONE) or NONE
 
 
 def _line(tradeoff: Tradeoff, each: Standing, level: str) -> list[str]:
