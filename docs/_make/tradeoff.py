@@ -60,8 +60,8 @@ def opening(tradeoff: Tradeoff) -> str:
         f"{permitted('L1', chance):.0%} of the examples (chance: {chance:.0%}), in the first round and *later*, "
         "halfway through the training.  Brackets: 95 % intervals on other victims.  *Any attacker*: the largest share "
         f"by ε, with one update of a client and with all {uploads}.  *Proved*: strength and accuracy at which ε bounds "
-        f"any attacker by {permitted('L1', chance):.0%}, with one update; with all {uploads}.  ε: of the released models, "
-        "for an example or a client.  Other listeners and levels: [accuracy at equal leakage]"
+        f"any attacker by {permitted('L1', chance):.0%}, with one update; with all {uploads}.  ε: of the "
+        "released models, for an example or a client.  Other listeners and levels: [accuracy at equal leakage]"
         "(docs/results/tradeoff.md).  Reconstructions at published strengths: "
         "[standard-v1](docs/results/standard-v1.md)."
     )
