@@ -1,12 +1,11 @@
 """Standings by accuracy at equal leakage: for a listener, the families that hide examples, the most accurate first."""
 
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from bench.errors import BenchError
-from bench.record.tradeoff import LEVELS, PROVED, AtLevel, Row, Tradeoff, federation
+from bench.record.tradeoff import LEVELS, PROVED, AtLevel, Row, Tradeoff
 
 # name on the command line → (interception point, meaning)
 LISTENERS = {
@@ -121,7 +120,7 @@ def capability(tradeoff: Tradeoff, row: Row) -> float | None:
     the main task's performance is the test accuracy.  None for a row without trainings."""
     if row.chance is None or not row.at_levels:
         return None
-    undefended = statistics.fmean(tradeoff.undefended[federation(row.dataset, row.model)])
+    undefended = tradeoff.undefended_mean(row.dataset, row.model)
     distances = [
         math.sqrt(((worst(at) - row.chance) ** 2 + (at.accuracy - undefended) ** 2) / 2) for at in row.at_levels
     ]

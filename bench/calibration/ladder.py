@@ -80,7 +80,8 @@ def next_trained(
     new = [each for each in first.values() if each not in positions]
     if not new:
         for level, start in first.items():
-            target = _upper(trained, level, start, chance, strength)
+            (result,) = calibrated(trained, chance, [level], usual_slope(strength))
+            target = _upper(result, start)
             if all(each.share > level for each in trained):
                 target = min(1.0, max(target, round(max(positions) + 1.5 * step, 4)))
             if all(abs(target - position) > step for position in positions):
@@ -94,10 +95,9 @@ def raised(trained: Sequence[Counts], level: float, start: float, chance: float,
     meets the level."""
     (result,) = calibrated(trained, chance, [level], usual_slope(strength))
     low, high = result.interval
-    position = None if min(each.share for each in trained) > level else _upper(trained, level, start, chance, strength)
+    position = None if min(each.share for each in trained) > level else _upper(result, start)
     return replace(result, position=position, interval=(max(start, low), max(start, high)))
 
 
-def _upper(trained: Sequence[Counts], level: float, start: float, chance: float, strength: Strength) -> float:
-    (result,) = calibrated(trained, chance, [level], usual_slope(strength))
+def _upper(result: LevelStrength, start: float) -> float:
     return max(start, round(min(1.0, result.interval[1]), 4))

@@ -87,13 +87,11 @@ def show(found: "Tradeoff", listener: str, level: str, loss: float | None = None
     """Print a table for each federation of the trade-off `found`, for `listener` and `level`, and the findings; `loss`:
     the largest accuracy loss in points (None: all families)."""
     from bench.leaderboard import tradeoff as board
-    from bench.record.tradeoff import federation
 
     point, meaning = board.LISTENERS[listener]
     click.echo(f"listener {listener} ({point}): {meaning}")
     for (dataset, model), ranked in board.standings(found, point).items():
-        undefended = found.undefended[federation(dataset, model)]
-        click.echo(f"\n{dataset} · {model}: undefended accuracy {sum(undefended) / len(undefended):.1%}")
+        click.echo(f"\n{dataset} · {model}: undefended accuracy {found.undefended_mean(dataset, model):.1%}")
         chosen = ranked if loss is None else board.advised(ranked, level, loss)
         if chosen:
             heads = ["rank", f"defense at {level}", "kept", "named, later, %", "any attacker", "L1 proved at"]
@@ -111,6 +109,7 @@ def show(found: "Tradeoff", listener: str, level: str, loss: float | None = None
 
 def _line(found: "Tradeoff", each: "Standing", level: str) -> tuple[str, ...]:
     from bench.leaderboard import tradeoff as board
+    from bench.leaderboard.forms.numbers import bracketed
 
     at = each.at.get(level)
     if at is None:
@@ -119,14 +118,10 @@ def _line(found: "Tradeoff", each: "Standing", level: str) -> tuple[str, ...]:
         str(each.rank),
         board.setting(each.row, at),
         f"{each.kept[level]:.1%}",
-        _interval(at.share, at.low, at.high) + ("" if at.trained is None else f"\n{_interval(*at.trained)}"),
+        bracketed(at.share, at.low, at.high) + ("" if at.trained is None else f"\n{bracketed(*at.trained)}"),
         board.ceilings(each.row, at).replace(", ", "\n"),
         board.proof(found, each.row),
     )
-
-
-def _interval(share: float, low: float, high: float) -> str:
-    return f"{100 * share:.1f} [{100 * low:.1f}–{100 * high:.1f}]"
 
 
 def _json(found: "Tradeoff", point: str) -> dict[str, Any]:

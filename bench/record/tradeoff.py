@@ -146,16 +146,19 @@ class Tradeoff:
     rows: tuple[Row, ...]
     """Families, each for every listener whose reading it changes."""
 
+    def undefended_mean(self, dataset: str, model: str) -> float:
+        """Return the mean undefended test accuracy over seeds, for the names of a `dataset` and a `model`."""
+        return statistics.fmean(self.undefended[federation(dataset, model)])
+
     def kept(self, row: Row, at: AtLevel) -> float:
         """Return the share of the undefended accuracy that remains, for figures `at` of a family's `row`."""
-        return at.accuracy / statistics.fmean(self.undefended[federation(row.dataset, row.model)])
+        return at.accuracy / self.undefended_mean(row.dataset, row.model)
 
     def useful(self, row: Row, at: AtLevel) -> bool:
         """Return whether figures `at` of a family's `row` keep at least half of the undefended gain in accuracy over a
         constant guess."""
-        key = federation(row.dataset, row.model)
-        constant = self.commonest[key]
-        return at.accuracy - constant >= USEFUL * (statistics.fmean(self.undefended[key]) - constant)
+        constant = self.commonest[federation(row.dataset, row.model)]
+        return at.accuracy - constant >= USEFUL * (self.undefended_mean(row.dataset, row.model) - constant)
 
 
 _TRADEOFF = TypeAdapter(Tradeoff)

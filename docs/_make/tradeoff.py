@@ -1,10 +1,10 @@
 """README's opening and the page on accuracy at equal leakage, from the shipped trade-off."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from _make.markdown import HEAD, paragraph, table
 from bench.leaderboard.forms import frontier
-from bench.leaderboard.forms.numbers import NONE, epsilon
+from bench.leaderboard.forms.numbers import NONE, bracketed, epsilon
 from bench.leaderboard.tradeoff import (
     LISTENERS,
     Standing,
@@ -18,18 +18,7 @@ from bench.leaderboard.tradeoff import (
     setting,
     standings,
 )
-from bench.record.tradeoff import (
-    LEVELS,
-    PROVED,
-    PROVED_ALL,
-    AtLevel,
-    Named,
-    Row,
-    Tradeoff,
-    codes,
-    federation,
-    permitted,
-)
+from bench.record.tradeoff import LEVELS, PROVED, PROVED_ALL, AtLevel, Named, Row, Tradeoff, codes, permitted
 
 SERVER = LISTENERS["server"][0]
 ROWS = 8
@@ -49,7 +38,7 @@ def picture(tradeoff: Tradeoff) -> str:
 def opening(tradeoff: Tradeoff) -> str:
     """README's picture, table for the server, and the rule in short."""
     (where, ranked), *_ = standings(tradeoff, SERVER).items()
-    undefended = _mean(tradeoff.undefended[federation(*where)])
+    undefended = tradeoff.undefended_mean(*where)
     heads = ["defense", "accuracy kept", "named", "named later", "any attacker", "proved", "ε"]
     rows = [_short(tradeoff, each) for each in ranked[:ROWS]]
     chance = max(row.chance or 0.0 for row in rows_at(tradeoff, SERVER))
@@ -85,7 +74,7 @@ def page(tradeoff: Tradeoff) -> str:
             parts.append(f"\n## {name}: {meaning}\n\n")
             parts += [f"- {line}\n" for line in findings(tradeoff, point)]
         for where, ranked in groups.items():
-            undefended = _mean(tradeoff.undefended[federation(*where)])
+            undefended = tradeoff.undefended_mean(*where)
             parts.append(f"\n### {where[0]}, {where[1]} (undefended accuracy {undefended:.1%})\n")
             for level in LEVELS:
                 parts.append(f"\n{level}:\n\n{table(_HEADS, [_line(tradeoff, each, level) for each in ranked])}")
@@ -158,7 +147,7 @@ def _best_share(row: Row) -> str:
 
 
 def _interval(share: float, low: float, high: float) -> str:
-    return f"{100 * share:.1f} [{100 * low:.1f}–{100 * high:.1f}] %"
+    return f"{bracketed(share, low, high)} %"
 
 
 def _curve(row: Row) -> list[str]:
@@ -167,7 +156,3 @@ def _curve(row: Row) -> list[str]:
 
 def _steps(curve: Iterable[Named]) -> str:
     return ", ".join(f"{'–' if n.value is None else f'{n.value:.3g}'}: {n.share:.1%}" for n in curve)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

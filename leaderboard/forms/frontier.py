@@ -1,7 +1,6 @@
 """The picture of a trade-off: accuracy kept against named examples, a line per family from weak to strong."""
 
 import math
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -108,8 +107,8 @@ def _percent(share: float) -> str:
 def _chart(tradeoff: Tradeoff, point: str, ranked: Sequence[Standing], points: list[dict[str, Any]]) -> Any:
     chance = max(each.row.chance or 0.0 for each in ranked)
     one = ranked[0].row
-    key = federation(one.dataset, one.model)
-    constant = 100 * tradeoff.commonest[key] / statistics.fmean(tradeoff.undefended[key])
+    commonest = tradeoff.commonest[federation(one.dataset, one.model)]
+    constant = 100 * commonest / tradeoff.undefended_mean(one.dataset, one.model)
     level = permitted("L1", chance)
     x = alt.X(
         "named:Q",

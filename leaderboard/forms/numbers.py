@@ -57,3 +57,8 @@ def epsilon(value: float | None) -> str:
 def formatted(value: float | None, form: str = "g") -> str:
     """Format a figure `value` by the Python format `form`, such as `.3g`; None, NaN and infinity become a dash."""
     return NONE if value is None or not isfinite(value) else format(value, form)
+
+
+def bracketed(share: float, low: float, high: float) -> str:
+    """Return a `share` with the ends `low` and `high` of its interval, all in [0, 1], in percent: `2.9 [1.7–5.0]`."""
+    return f"{100 * share:.1f} [{100 * low:.1f}–{100 * high:.1f}]"

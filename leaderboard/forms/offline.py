@@ -24,9 +24,9 @@ def environment() -> Environment:
 
 
 def render(templates: Environment, name: str, *, script: str | None = None, **values: Any) -> str:
-    """Return the page of the template `name` with `values`, the shared style, and the file `script` as the page's own
-    script (None: a page without scripts)."""
-    source = None if script is None else _file(script)
+    """Return the page of the template `name` with `values`, the shared style, and the file `script`, behind the shared
+    script, as the page's own script (None: a page without scripts)."""
+    source = None if script is None else f"{_file('shared.js')}\n{_file(script)}"
     page = templates.get_template(name).render(
         policy=_policy([] if source is None else [source]),
         style=Markup(_file("page.css")),

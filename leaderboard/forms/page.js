@@ -1,26 +1,12 @@
 // The page's own script: it sorts and filters the table, enlarges reconstructions and draws the charts.
 // Text of records only ever becomes textContent, a value of an option, or data of a chart.
 
-const byId = (id) => document.getElementById(id);
 const make = (name, properties = {}, ...inside) => {
   const made = Object.assign(document.createElement(name), properties);
   made.append(...inside);
   return made;
 };
-const read = (id) => JSON.parse(byId(id).textContent);
 const shared = read("data");
-
-// A library of the page: gzip in base64, a module once unpacked.
-async function load(id) {
-  const packed = Uint8Array.from(atob(read(id)), (letter) => letter.charCodeAt(0));
-  const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const url = URL.createObjectURL(new Blob([await new Response(unpacked).text()], { type: "text/javascript" }));
-  try {
-    return await import(url);
-  } finally {
-    URL.revokeObjectURL(url);
-  }
-}
 
 // --- the table
 

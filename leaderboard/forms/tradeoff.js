@@ -1,21 +1,7 @@
 // The page's own script: it shows one listener at a time, and draws the listener's picture.
 
-const byId = (id) => document.getElementById(id);
-const read = (id) => JSON.parse(byId(id).textContent);
 const pictures = read("pictures");
 const dark = matchMedia("(prefers-color-scheme: dark)");
-
-// Vega: gzip in base64, a module once unpacked; it defines window.vegaEmbed.
-async function load(id) {
-  const packed = Uint8Array.from(atob(read(id)), (letter) => letter.charCodeAt(0));
-  const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const url = URL.createObjectURL(new Blob([await new Response(unpacked).text()], { type: "text/javascript" }));
-  try {
-    return await import(url);
-  } finally {
-    URL.revokeObjectURL(url);
-  }
-}
 
 async function show() {
   const chosen = byId("listener").value;
@@ -40,7 +26,7 @@ async function show() {
   }
 }
 
-await load("vega");
+await load("vega"); // defines window.vegaEmbed
 byId("choice").hidden = false;
 byId("choice").addEventListener("submit", (event) => event.preventDefault());
 byId("listener").addEventListener("change", show);

@@ -4,9 +4,9 @@ from typing import Any
 
 from bench.leaderboard.forms import frontier, offline
 from bench.leaderboard.forms.charts import library
-from bench.leaderboard.forms.numbers import NONE, epsilon
+from bench.leaderboard.forms.numbers import NONE, bracketed, epsilon
 from bench.leaderboard.tradeoff import LISTENERS, Standing, ceilings, findings, proof, reason, setting, standings
-from bench.record.tradeoff import LEVELS, PROVED_ALL, AtLevel, Tradeoff, codes, federation
+from bench.record.tradeoff import LEVELS, PROVED_ALL, AtLevel, Tradeoff, codes
 
 HEADS = ("#", "defense", "accuracy kept", "named", "later", "any attacker", "L1 proved", "for all readings", "ε")
 
@@ -34,7 +34,7 @@ def _section(tradeoff: Tradeoff, name: str) -> dict[str, Any]:
         {
             "id": f"{name}-{number}",
             "heading": f"{where[0]}, {where[1]}",
-            "undefended": f"{_mean(tradeoff.undefended[federation(*where)]):.1%}",
+            "undefended": f"{tradeoff.undefended_mean(*where):.1%}",
             "levels": {level: [_row(tradeoff, each, level) for each in ranked] for level in LEVELS},
             "spec": frontier.specification(tradeoff, point, where),
         }
@@ -51,8 +51,8 @@ def _row(tradeoff: Tradeoff, each: Standing, level: str) -> list[str]:
         str(each.rank),
         setting(each.row, at),
         f"{each.kept[level]:.1%}",
-        _share(at.share, at.low, at.high),
-        NONE if at.trained is None else _share(*at.trained),
+        f"{bracketed(at.share, at.low, at.high)} %",
+        NONE if at.trained is None else f"{bracketed(*at.trained)} %",
         ceilings(each.row, at),
         proof(tradeoff, each.row),
         proof(tradeoff, each.row, PROVED_ALL),
@@ -60,13 +60,5 @@ def _row(tradeoff: Tradeoff, each: Standing, level: str) -> list[str]:
     ]
 
 
-def _share(share: float, low: float, high: float) -> str:
-    return f"{100 * share:.1f} [{100 * low:.1f}–{100 * high:.1f}] %"
-
-
 def _released(at: AtLevel) -> str:
     return NONE if at.released is None else f"{epsilon(at.released)} ({at.released_of})"
-
-
-def _mean(values: tuple[float, ...]) -> float:
-    return sum(values) / len(values)
