@@ -106,8 +106,8 @@ def test_a_comment_says_what_got_weaker_by_how_much_how_sure_and_what_to_type() 
     row = reports.worst(result)
     assert row is not None
     heading = text.splitlines()[1]
-    assert "`prune` is weaker" in heading and f"{row.before:.2f} → {row.after:.2f}" in heading
-    assert f"[≥ {row.lower:.2f}]" in text and "8 weight seeds" in text
+    assert "`prune` is weaker" in heading and f"{row.before:.0%} → {row.after:.0%}".replace("%", " %") in heading
+    assert f"[≥ {100 * row.lower:.0f} points]" in text and "8 weight seeds" in text
     assert f"`{OCCASION.command}`" in text
     assert "holds" in comment(passing()).splitlines()[1]
 

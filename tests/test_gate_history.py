@@ -89,6 +89,8 @@ def test_the_page_shows_every_comparison_with_the_margin_and_nothing_from_outsid
         .get("aria-label", "")
         .startswith("leakage gate: weaker")
     )
+    with_strip = history.page(history.read(path), "x", b"\x89PNG")
+    assert re.findall(r'src="[^"]*"', with_strip) == ['src="data:image/png;base64,iVBORw=="']
     badge = json.loads(history.badge_json(history.read(path)[0]))
     assert badge["message"] == f"holds, {len(STEADY.comparisons)} comparisons" and badge["schemaVersion"] == 1
 

@@ -58,6 +58,8 @@ class _WithHistory(click.Command):
     "--comment", type=common.PATH, help="Write it as a comment for a pull request, at most 65,536 characters."
 )
 @click.option("--sarif", type=common.PATH, help="Write it as SARIF 2.1.0, for code scanning.")
+@click.option("--strip", type=common.PATH, help="Draw the three worst victims as PNG: truth, then, now.")
+@click.option("--then", type=common.PATH, help="With --strip: run folder with the baseline's cells [default: RUN].")
 @click.option("--history", type=common.PATH, help="Add the verdict to this file, a JSON line per commit.")
 @common.json_flag
 def command(
@@ -76,6 +78,8 @@ def command(
     markdown: Path | None,
     comment: Path | None,
     sarif: Path | None,
+    strip: Path | None,
+    then: Path | None,
     history: Path | None,
     as_json: bool,
 ) -> None:
@@ -96,6 +100,8 @@ def command(
     """
     if (baseline is None) == (write_baseline is None):
         raise click.UsageError("give --baseline FILE to compare, or --write-baseline FILE to make one")
+    if then is not None and strip is None:
+        raise click.UsageError("--then needs --strip FILE")
     if accept_baseline is not None and (base is None or not accept_baseline.strip()):
         raise click.UsageError("--accept-baseline needs a reason, and --base REVISION to compare with")
     limits = dict(_margin(text) for text in margins)
@@ -104,7 +110,8 @@ def command(
         return
     assert baseline is not None
     decisive = gating.decisive(baseline, base, accept_baseline)
-    result = gating.compare(decisive, run, limits, out=out, data_dir=data_dir, device=device, jobs=jobs)
+    compared = gating.compare(decisive, run, limits, out=out, data_dir=data_dir, device=device, jobs=jobs)
+    result = compared.verdict
     if prove:
         from bench.cli import proving
 
@@ -115,6 +122,8 @@ def command(
     for path, form in forms.items():
         if path is not None:
             write_atomically(path, form(result).encode())
+    if strip is not None:
+        _draw(compared, strip, then)
     if history is not None:
         histories.add(history, histories.line(result, *revision.head()))
     _report(result, as_json)
@@ -144,6 +153,18 @@ def _write(run: Path | None, path: Path, margins: dict[str, float]) -> None:
         common.console().print(reports.render(result))
     if made.request is None:
         click.echo(f"{run} does not say which matrix it ran: `bench gate` needs a finished run beside this baseline")
+
+
+def _draw(compared: gating.Compared, path: Path, then: Path | None) -> None:
+    from bench.gate import strip
+    from bench.pictures.grid import save
+
+    victims = strip.worst(compared.pairs, compared.verdict)
+    if victims:
+        save(strip.picture(victims, compared.run, then and checked_run(then)), path)
+    else:
+        path.unlink(missing_ok=True)  # of an earlier gate
+        click.echo(f"{path}: not drawn, no reconstruction came nearer (private examples left out)", err=True)
 
 
 def _report(result: Verdict, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from bench.matrix.read import Asked, Matrix, read
 from bench.record import fingerprint, request
 from bench.record.request import Request
 from bench.record.runs import checked_run
+from bench.record.schema import Record
 from bench.registry import entries as registry
 from bench.registry import static
 
@@ -33,6 +34,18 @@ class Decisive:
     """The matrix file's content in the base revision; None: the file or preset in the checkout."""
     occasion: Occasion
     """What the change alters, and remarks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A run that was compared with a baseline."""
+
+    verdict: Verdict
+    """The result."""
+    run: Path
+    """The run folder."""
+    pairs: tuple[tuple[Record, Record], ...]
+    """Records of the baseline and of the run, by the gate's pairing."""
 
 
 def decisive(path: Path, base: str | None, reason: str | None) -> Decisive:
@@ -102,7 +115,7 @@ def compare(
     data_dir: Path | None,
     device: str,
     jobs: int | None,
-) -> Verdict:
+) -> Compared:
     """Compare a run with the decisive baseline.
 
     - `run`: run folder; None first runs the baseline's matrix, into `out` (None: `runs/gate`).
@@ -118,12 +131,12 @@ def compare(
     records = lookup.compact_records(checked_run(run), whole=True)
     after = [record for record in records if is_asked_for(record.cell, asked)]
     new = {record.cell.id: record for record in after}
-    pairs = partners({r.cell.id: r.cell for r in before.records}, {id_: r.cell for id_, r in new.items()}, asked)
+    partner = partners({r.cell.id: r.cell for r in before.records}, {id_: r.cell for id_, r in new.items()}, asked)
     changes = dict.fromkeys(
         f"{entry.name}: {line}" if (entry := getattr(record.cell, line.partition(":")[0], None)) else line
         for record in before.records
-        if record.cell.id in pairs
-        for line in fingerprint.changed(record.provenance, new[pairs[record.cell.id]].provenance)
+        if record.cell.id in partner
+        for line in fingerprint.changed(record.provenance, new[partner[record.cell.id]].provenance)
     )
     allowed = {**before.margins, **margins}
     result = verdict(before.records, after, allowed, tuple(changes), asked)
@@ -132,7 +145,11 @@ def compare(
     occasion = decisive.occasion
     command = ["bench", "gate", "--baseline", str(decisive.path), *(["--base", occasion.base] if occasion.base else [])]
     found = places({record.cell.defense.name for record in after})
-    return on_occasion(result, replace(occasion, command=shlex.join(command), places=found))
+    return Compared(
+        verdict=on_occasion(result, replace(occasion, command=shlex.join(command), places=found)),
+        run=run,
+        pairs=tuple((r, new[partner[r.cell.id]]) for r in before.records if r.cell.id in partner),
+    )
 
 
 def _run(

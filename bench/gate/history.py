@@ -3,6 +3,7 @@
 Lines are sorted by time, so branches that append merge by the line (`merge=union` in `.gitattributes`)."""
 
 import json
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
@@ -135,9 +136,10 @@ def _colour(one: Line | Figure) -> str:
     return _COLOURS.get(one.outcome, "#555")
 
 
-def page(lines: Sequence[Line], title: str) -> str:
+def page(lines: Sequence[Line], title: str, strip: bytes | None = None) -> str:
     """Return an HTML page without outside parts: for each comparison a chart over the commits `lines`, in which the
-    margin is a band. `title` is the page's heading. Raises `BenchError` without lines."""
+    margin is a band. `title` is the page's heading. `strip` is a PNG of the worst victims, None: no picture. Raises
+    `BenchError` without lines."""
     if not lines:
         raise BenchError(
             f"{sanitize(title)}: the history is empty; bench gate --baseline FILE --history FILE begins it"
@@ -153,7 +155,7 @@ def page(lines: Sequence[Line], title: str) -> str:
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{_html(title)}</title><style>{_STYLE}</style><h1>{_html(title)}</h1>"
-        f'<p><b style="color:{_colour(last)}">{_html(state)}</b></p><p class="legend">{_LEGEND}</p>'
+        f'<p><b style="color:{_colour(last)}">{_html(state)}</b></p>{_picture(strip)}<p class="legend">{_LEGEND}</p>'
         f"<main>{charts}</main>{more}</html>\n"
     )
 
@@ -163,13 +165,20 @@ _STYLE = (
     "h1{font-size:22px;margin:8px 0}.legend{color:#555;max-width:75ch}main{display:grid;gap:14px;"
     "grid-template-columns:repeat(auto-fill,minmax(min(100%,300px),1fr))}figure{margin:0;border:1px solid #ddd;"
     "border-radius:6px;padding:8px}figcaption{font-size:13px;overflow-wrap:anywhere}figcaption span{color:#555}"
-    "svg{width:100%;height:auto;display:block}"
+    "svg{width:100%;height:auto;display:block}img{max-width:100%}"
 )
 _LEGEND = (
     "Each chart: the worsening against the baseline over the commits, in margins. Grey band: from the baseline (lower "
     "edge) to the margin (upper edge). Dot: worsening; line from the dot: bound that decided. Green: pass, amber: "
     "inconclusive, red: weaker. Weaker comparisons come first."
 )
+
+
+def _picture(strip: bytes | None) -> str:
+    if strip is None:
+        return ""
+    words = "The worst victims: truth, reconstruction in the baseline, reconstruction now"
+    return f'<p>{words}</p><img alt="{words}" src="data:image/png;base64,{b64encode(strip).decode()}">'
 
 
 def _weight(last: Line, name: str) -> tuple[int, float, str]:

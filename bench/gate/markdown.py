@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Iterator
 
 from bench.gate.noninferiority import LEVEL
-from bench.gate.reports import figure, openings, sentence, worse, worst
+from bench.gate.reports import change, figure, openings, sentence, weight, worse, worst
 from bench.gate.verdict import GATE_METRICS, Comparison, Verdict
+from bench.points import POINTS
 from bench.record.names import distinct
 from bench.sanitize import LONG, SHORT, sanitize
 
@@ -16,8 +17,9 @@ MOST = 65_536  # characters in a comment on GitHub
 _ROWS = 25
 _LINES = 20
 _RESERVE = 2_000  # characters for the last lines: bounds, and the command
+_SURE = f"{100 * LEVEL:.0f} % confidence (one-sided)"
 _SIMILAR = str.maketrans({"`": "'", "@": "＠", "<": "‹", ">": "›", "|": "¦"})
-_HEAD = "| defense | where | figure | baseline | now | worse by | margin |\n|---|---|---|---|---|---|---|"
+_HEAD = "| defense | where | figure | baseline | now | worse by | tolerated |\n|---|---|---|---|---|---|---|"
 
 
 def code(text: object, most: int = SHORT) -> str:
@@ -61,9 +63,9 @@ def _headline(verdict: Verdict) -> str:
     else:
         name = code(row.defense.partition("(")[0], 60)
         words = (
-            f"{name} is weaker: {GATE_METRICS[row.metric].words} {figure(row, row.before)} → {figure(row, row.after)}"
+            f"{name} is weaker: {GATE_METRICS[row.metric].words}: {figure(row, row.before)} → {figure(row, row.after)}"
         )
-    changed = f", {code(verdict.parameters[0], 80)}" if verdict.parameters else ""
+    changed = f" ({code(verdict.parameters[0], 80)})" if verdict.parameters else ""
     altered = "the baseline was changed, and " if verdict.occasion.altered and verdict.outcome == "weaker" else ""
     return f"Leakage gate: {altered}{words}{changed}"
 
@@ -71,7 +73,7 @@ def _headline(verdict: Verdict) -> str:
 def _parts(verdict: Verdict) -> Iterator[str]:
     """Yield paragraphs in the order of their weight."""
     yield from _list(code(line, LONG) for line in openings(verdict))
-    weaker = sorted(_of(verdict, "weaker"), key=lambda row: row.worse / row.margin, reverse=True)
+    weaker = sorted(_of(verdict, "weaker"), key=weight)
     yield from _table(weaker, "Weaker")
     yield from _table(verdict.since_oldest, "Weaker than the oldest baseline")
     yield from _list(f"**{code}** {_code(subject)}: {_code(reason, LONG)}" for code, subject, reason in verdict.faults)
@@ -98,11 +100,15 @@ def _table(rows: Iterable[Comparison], title: str) -> Iterator[str]:
     if not rows:
         return
     short = distinct(row.defense for row in rows)
-    lines = [f"**{title}**", "", _HEAD]
+    titles = {row.title for row in rows}
+    shared = f": {code(rows[0].title, LONG)}" if len(titles) == 1 else ""
+    lines = [f"**{title}**{shared}", "", _HEAD]
+    where = [_listener(row) if shared else f"{_listener(row)} {code(row.title)}" for row in rows[:_ROWS]]
     lines += [
-        f"| {code(short[row.defense])} | {code(row.point)} {code(row.title)} | {row.metric} "
-        f"| {figure(row, row.before)} | {figure(row, row.after)} | {worse(row)} | {figure(row, row.margin)} |"
-        for row in rows[:_ROWS]
+        f"| {code(short[row.defense])} | {place} | {GATE_METRICS[row.metric].words} "
+        f"(`{row.metric}`) | {figure(row, row.before)} | {figure(row, row.after)} | {worse(row)} "
+        f"| {change(row, row.margin)} |"
+        for row, place in zip(rows, where, strict=False)
     ]
     if more := len(rows) - _ROWS:
         lines += ["", f"{more} more rows"] if more > 0 else []
@@ -118,13 +124,29 @@ def _list(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _ending(verdict: Verdict) -> str:
-    seeds = max((row.clusters for row in verdict.comparisons), default=0)
-    sure = (
-        f"In brackets: the one-sided {LEVEL:.0%} bound of the worsening, over {seeds} weight seeds; for *weaker*, "
-        f"corrected for {len(verdict.comparisons)} comparisons (Holm). Both runs attack the same victims."
+    passed, count = len(_of(verdict, "pass")), len(verdict.comparisons)
+    seeds, pairs = (
+        max((getattr(row, name) for row in verdict.comparisons), default=0) for name in ("clusters", "pairs")
     )
-    command = verdict.occasion.command
-    return sure + (f"\n\nTo repeat the gate: {code(command, LONG)}" if command else "")
+    lines = [
+        f"{passed} of {count} comparisons pass. Baseline and run attack the same examples: up to {pairs} a comparison, "
+        f"over {seeds} weight seeds."
+    ]
+    if _of(verdict, "weaker"):
+        lines.append(f"[≥ x]: the worsening is at least x, with {_SURE}, corrected for {count} comparisons (Holm).")
+    if _of(verdict, "inconclusive"):
+        lines.append(f"[≤ x]: the worsening is at most x, with {_SURE}.")
+    if command := verdict.occasion.command:
+        lines.append(f"\n\nTo repeat the gate, in the repository: {code(command, LONG)}")
+        if verdict.outcome == "weaker":
+            lines.append(
+                "\nIf the change is intended: write the baseline again, and give a reason: `--accept-baseline`."
+            )
+    return " ".join(lines)
+
+
+def _listener(row: Comparison) -> str:
+    return POINTS[row.point].heading if row.point in POINTS else code(row.point)
 
 
 def _place(row: Comparison) -> str:

@@ -31,8 +31,8 @@ def headline(verdict: Verdict) -> str:
 
 
 def openings(verdict: Verdict) -> Iterator[str]:
-    """Yield the lines that come first: what the change alters in the baseline, who accepted this, and parameters that
-    changed although nobody wrote them."""
+    """Yield the lines that come first: what the change alters in the baseline, who accepted this, and changed
+    parameters that the matrix does not write, such as defaults."""
     occasion = verdict.occasion
     if occasion.altered:
         yield f"the baseline differs from the baseline of {occasion.base}:"
@@ -41,7 +41,7 @@ def openings(verdict: Verdict) -> Iterator[str]:
             yield f"accepted, and compared with the new baseline: {occasion.accepted}"
         else:
             yield f'compared with the baseline of {occasion.base}; to accept the change: --accept-baseline "REASON"'
-    yield from (f"another parameter, which nobody wrote: {line}" for line in verdict.parameters)
+    yield from (f"changed in the code, and the matrix does not set this: {line}" for line in verdict.parameters)
     yield from occasion.notes
 
 
@@ -79,9 +79,15 @@ def _wider(verdict: Verdict) -> Iterator[str]:
 
 
 def worst(verdict: Verdict) -> Comparison | None:
-    """Return the weaker comparison which exceeds its margin most; None without a weaker comparison."""
+    """Return the weaker comparison that comes first by `weight`; None without a weaker comparison."""
     weaker = [row for row in (*verdict.comparisons, *verdict.since_oldest) if row.outcome == "weaker"]
-    return max(weaker, key=lambda row: row.worse / row.margin, default=None)
+    return min(weaker, key=weight, default=None)
+
+
+def weight(row: Comparison) -> tuple[int, float]:
+    """Return the sort key of a comparison: leaked examples come before what hints at them, then the largest excess over
+    the margin."""
+    return list(GATE_METRICS).index(row.metric), -row.worse / row.margin
 
 
 def sentence(row: Comparison, name: Callable[[str], str] = str) -> str:
@@ -89,7 +95,7 @@ def sentence(row: Comparison, name: Callable[[str], str] = str) -> str:
     texts, such as an attack's name."""
     text = (
         f"{GATE_METRICS[row.metric].words}: {figure(row, row.before)} → {figure(row, row.after)}, "
-        f"worse by {worse(row)}, margin {figure(row, row.margin)}"
+        f"worse by {worse(row)}, margin {change(row, row.margin)}"
     )
     if row.outcome == "inconclusive":
         text += f"; {name(_reason(row))}"
@@ -112,7 +118,7 @@ def _table(outcome: str, rows: Iterable[Comparison], short: dict[str, str]) -> T
         table.add_column(heading, no_wrap=True)
     table.add_column(escape("worse by [bound], margin"), overflow="fold")
     for row in rows:
-        last = f"{worse(row)}, {figure(row, row.margin)}"
+        last = f"{worse(row)}, {change(row, row.margin)}"
         if row.outcome == "inconclusive":
             last += f"\n{sanitize(_reason(row), LONG)}"
         table.add_row(
@@ -129,7 +135,7 @@ def _table(outcome: str, rows: Iterable[Comparison], short: dict[str, str]) -> T
 def worse(row: Comparison) -> str:
     """Format the worsening with the bound that decided: the lower bound for *weaker*, otherwise the upper bound."""
     mark, bound = ("≥", row.lower) if row.outcome == "weaker" else ("≤", row.upper)
-    return f"{figure(row, row.worse)} [{mark} {figure(row, bound)}]"
+    return f"{change(row, row.worse)} [{mark} {change(row, bound)}]"
 
 
 def _reason(row: Comparison) -> str:
@@ -142,4 +148,11 @@ def figure(row: Comparison, value: float) -> str:
     if value in (float("inf"), float("-inf")):
         return "unbounded"
     unit = GATE_METRICS[row.metric].unit
-    return f"{value:.1f}{unit}" if unit == " dB" else f"{value:.2f}{unit}"
+    if unit == " %":
+        return f"{100 * value:.0f} %"
+    return f"{value:.1f}{unit}" if unit == " dB" else f"{value:.{2 if unit else 3}f}{unit}"
+
+
+def change(row: Comparison, value: float) -> str:
+    """Format `value`, a difference of two values of the comparison's metric; shares in percent differ by points."""
+    return figure(row, value).replace(" %", " points")

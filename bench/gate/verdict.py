@@ -51,22 +51,22 @@ class GateMetric:
     of: str = "examples"
     """The items that are paired: examples, readings, trainings or points."""
     unit: str = ""
-    """Unit, for tables."""
+    """Unit, for tables; ` %` shows a share in percent."""
 
 
 GATE_METRICS = {
     metric.name: metric
     for metric in (
-        GateMetric("asr", +1, 0.10, "examples leaked to the worst attacker"),
-        GateMetric("identified", +1, 0.10, "examples identified by the worst attacker"),
-        GateMetric("named", +1, 0.10, "examples named from a gallery by the worst attacker"),
-        GateMetric("epsilon", +1, 0.05, "ε at the point, its change in shares of what it was", "points"),
-        GateMetric("rmse", -1, 0.05, "RMSE of the nearest attacker"),
-        GateMetric("reading_snr", +1, 3.0, "reading's SNR against the undefended one", "readings", " dB"),
-        GateMetric("reading_cosine", +1, 0.05, "reading's cosine with the undefended one", "readings"),
-        GateMetric("accuracy", -1, 0.05, "test accuracy after training", "trainings"),
-        GateMetric("overhead", +1, 1.0, "time of a local step over the undefended one's", "trainings", "×"),
-        GateMetric("undefended_asr", -1, 0.10, "examples leaked without a defense"),
+        GateMetric("asr", +1, 0.10, "examples reconstructed by some attack", unit=" %"),
+        GateMetric("identified", +1, 0.10, "examples identified among strangers by some attack", unit=" %"),
+        GateMetric("named", +1, 0.10, "examples chosen from a gallery by some attack", unit=" %"),
+        GateMetric("epsilon", +1, 0.05, "ε at the point (worsening: share of the earlier ε)", "points"),
+        GateMetric("rmse", -1, 0.05, "RMSE of the nearest reconstruction"),
+        GateMetric("reading_snr", +1, 3.0, "signal-to-noise ratio of the attacked gradient", "readings", " dB"),
+        GateMetric("reading_cosine", +1, 0.05, "cosine of attacked and undefended gradient", "readings"),
+        GateMetric("accuracy", -1, 0.05, "test accuracy after training", "trainings", " %"),
+        GateMetric("overhead", +1, 1.0, "time of a local step, relative to no defense", "trainings", "×"),
+        GateMetric("undefended_asr", -1, 0.10, "examples reconstructed without a defense", unit=" %"),
     )
 }
 
