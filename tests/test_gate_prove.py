@@ -75,6 +75,7 @@ def test_the_stated_sensitivity_is_seen_and_less_is_not() -> None:
     stated = verdict(run(), leaking(seen["asr"]))
     assert next(row for row in stated.comparisons if row.metric == "asr").outcome == "weaker"
     assert next(r for r in verdict(run(), leaking(0.05)).comparisons if r.metric == "asr").outcome != "weaker"
+    assert "asr" not in sees(verdict(run(1.0), run(1.0))), "where all examples leak, no share can rise"
     clearer = [
         replace(row, outcome="weaker")
         for row in verdict(run(snr=0.0), run(snr=seen["reading_snr"])).comparisons

@@ -62,9 +62,8 @@ def _headline(verdict: Verdict) -> str:
         words = f"a defense breaks its promise: {verdict.faults[0][0]}" if verdict.faults else "weaker"
     else:
         name = code(row.defense.partition("(")[0], 60)
-        words = (
-            f"{name} is weaker: {GATE_METRICS[row.metric].words}: {figure(row, row.before)} → {figure(row, row.after)}"
-        )
+        moved = f"{figure(row.metric, row.before)} → {figure(row.metric, row.after)}"
+        words = f"{name} is weaker: {GATE_METRICS[row.metric].words}: {moved}"
     changed = f" ({code(verdict.parameters[0], 80)})" if verdict.parameters else ""
     altered = "the baseline was changed, and " if verdict.occasion.altered and verdict.outcome == "weaker" else ""
     return f"Leakage gate: {altered}{words}{changed}"
@@ -106,8 +105,8 @@ def _table(rows: Iterable[Comparison], title: str) -> Iterator[str]:
     where = [_listener(row) if shared else f"{_listener(row)} {code(row.title)}" for row in rows[:_ROWS]]
     lines += [
         f"| {code(short[row.defense])} | {place} | {GATE_METRICS[row.metric].words} "
-        f"(`{row.metric}`) | {figure(row, row.before)} | {figure(row, row.after)} | {worse(row)} "
-        f"| {change(row, row.margin)} |"
+        f"(`{row.metric}`) | {figure(row.metric, row.before)} | {figure(row.metric, row.after)} | {worse(row)} "
+        f"| {change(row.metric, row.margin)} |"
         for row, place in zip(rows, where, strict=False)
     ]
     if more := len(rows) - _ROWS:

@@ -94,8 +94,8 @@ def sentence(row: Comparison, name: Callable[[str], str] = str) -> str:
     """Describe a comparison in a line: `asr .10 → .45, worse by .35 [≥ .20], margin .10`. `name` writes strangers'
     texts, such as an attack's name."""
     text = (
-        f"{GATE_METRICS[row.metric].words}: {figure(row, row.before)} → {figure(row, row.after)}, "
-        f"worse by {worse(row)}, margin {change(row, row.margin)}"
+        f"{GATE_METRICS[row.metric].words}: {figure(row.metric, row.before)} → {figure(row.metric, row.after)}, "
+        f"worse by {worse(row)}, margin {change(row.metric, row.margin)}"
     )
     if row.outcome == "inconclusive":
         text += f"; {name(_reason(row))}"
@@ -118,15 +118,15 @@ def _table(outcome: str, rows: Iterable[Comparison], short: dict[str, str]) -> T
         table.add_column(heading, no_wrap=True)
     table.add_column(escape("worse by [bound], margin"), overflow="fold")
     for row in rows:
-        last = f"{worse(row)}, {change(row, row.margin)}"
+        last = f"{worse(row)}, {change(row.metric, row.margin)}"
         if row.outcome == "inconclusive":
             last += f"\n{sanitize(_reason(row), LONG)}"
         table.add_row(
             escape(sanitize(short[row.defense], LONG)),
             escape(f"{sanitize(row.point)}\n{sanitize(row.title.partition(' · ')[0])}"),
             row.metric,
-            figure(row, row.before),
-            figure(row, row.after),
+            figure(row.metric, row.before),
+            figure(row.metric, row.after),
             escape(last),
         )
     return table
@@ -135,7 +135,7 @@ def _table(outcome: str, rows: Iterable[Comparison], short: dict[str, str]) -> T
 def worse(row: Comparison) -> str:
     """Format the worsening with the bound that decided: the lower bound for *weaker*, otherwise the upper bound."""
     mark, bound = ("≥", row.lower) if row.outcome == "weaker" else ("≤", row.upper)
-    return f"{change(row, row.worse)} [{mark} {change(row, bound)}]"
+    return f"{change(row.metric, row.worse)} [{mark} {change(row.metric, bound)}]"
 
 
 def _reason(row: Comparison) -> str:
@@ -143,16 +143,16 @@ def _reason(row: Comparison) -> str:
     return f"{row.reason}{count}"
 
 
-def figure(row: Comparison, value: float) -> str:
-    """Format a `value` of the comparison's metric, with its unit; an infinite value is `unbounded`."""
+def figure(metric: str, value: float) -> str:
+    """Format a `value` of the `metric` with its unit; an infinite value is `unbounded`."""
     if value in (float("inf"), float("-inf")):
         return "unbounded"
-    unit = GATE_METRICS[row.metric].unit
+    unit = GATE_METRICS[metric].unit
     if unit == " %":
         return f"{100 * value:.0f} %"
     return f"{value:.1f}{unit}" if unit == " dB" else f"{value:.{2 if unit else 3}f}{unit}"
 
 
-def change(row: Comparison, value: float) -> str:
-    """Format `value`, a difference of two values of the comparison's metric; shares in percent differ by points."""
-    return figure(row, value).replace(" %", " points")
+def change(metric: str, value: float) -> str:
+    """Format `value`, a difference of two values of the `metric`; shares in percent differ by points."""
+    return figure(metric, value).replace(" %", " points")

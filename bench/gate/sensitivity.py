@@ -6,29 +6,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.gate.noninferiority import LEVEL, of_shares
-from bench.gate.verdict import GATE_METRICS, Comparison, Verdict
+from bench.gate.reports import change
+from bench.gate.verdict import Comparison, Verdict
 
 _SHARES = ("asr", "identified", "named")
-_TRIALS, _POWER = 40, 0.8  # random places of the leaks; share of these trials in which the gate must say weaker
+_TRIALS, _POWER = 200, 0.8  # random places of the leaks; share of these trials in which the gate must say weaker
 
 
 def sees(verdict: Verdict) -> dict[str, float]:
     """Map each compared metric to the smallest worsening which this comparison calls weaker in every place, with 80 %
     power for shares. A figure which moves equally in all readings, such as the SNR, is seen at its margin. A share is
-    seen where leaks at random examples give a lower bound above 0, corrected for all comparisons."""
+    seen where leaks at random examples give a lower bound above 0, corrected for all comparisons. Places where every
+    example leaks already are left out: no share can rise there."""
     level = 1 - (1 - LEVEL) / max(1, len(verdict.comparisons))
     least: dict[str, float] = {}
     for row in verdict.comparisons:
-        if row.metric != "undefended_asr":  # weaker attacks prove nothing about a defense
+        full = row.metric in _SHARES and round(row.before * row.pairs) == row.pairs
+        if row.metric != "undefended_asr" and not full:  # weaker attacks prove nothing about a defense
             value = _share(row, level) if row.metric in _SHARES else row.margin
             least[row.metric] = max(least.get(row.metric, 0.0), value)
     return least
 
 
 def sentence(seen: Mapping[str, float]) -> str:
-    """Describe the map `seen` from `sees` in a line, such as `≥ 3.0 dB reading_snr, ≥ 0.12 asr`."""
-    words = (f"≥ {value:.2g}{GATE_METRICS[name].unit} {name}" for name, value in sorted(seen.items()))
-    return ", ".join(words)
+    """Describe the map `seen` from `sees` in a line, such as `≥ 3.0 dB reading_snr, ≥ 12 points asr`."""
+    return ", ".join(f"≥ {change(name, value)} {name}" for name, value in sorted(seen.items()))
 
 
 def _share(row: Comparison, level: float) -> float:

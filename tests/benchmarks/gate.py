@@ -3,6 +3,7 @@
     weaken CHECKOUT        plant four weakenings in a copy of the sources, names and parameters unchanged
     matrix SETS WEAK       print the preset `gate` over that many sets of eight weight seeds (WEAK: yes or no)
     measure BASE WEAK      false alarms of BASE's runs, and how often each weakening in WEAK is caught
+    power BASELINE         how often new leaks of the size that `--prove` states are weaker, in a whole verdict
 
 A real gate compares the same seeds, where unchanged code gives equal figures and no alarm can be false.  Here two
 *different* sets of seeds (weights, victims, noise, starts) stand for the two sides, which is harder: all that a
@@ -18,8 +19,13 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import binomtest
 
-from bench.gate.verdict import Verdict, verdict
+from bench.cell import AttackCell
+from bench.gate import baseline
+from bench.gate.sensitivity import sees, sentence
+from bench.gate.verdict import Comparison, Verdict, verdict
+from bench.leaderboard.worst import GRADIENT_FREE, ExampleKey, example_scores
 from bench.matrix.document import PRESETS
+from bench.record.names import entry_text
 from bench.record.schema import AttackConditions, Record
 from bench.record.store import records
 
@@ -130,6 +136,69 @@ def measure(base_run: Path, weak_run: Path) -> None:
         print(f"{defense}, {words}: caught {len(hits)} of {PAIRS}, lower bound {lower:.3f}; by {seen}")
 
 
+def power(file: Path) -> None:
+    """Print, for each place, in how many of 60 trials random new leaks are called weaker: as many as `--prove` states,
+    and four fewer."""
+    before = baseline.read(file).records
+    whole = verdict(before, before)
+    print(f"{len(before)} cells, {len(whole.comparisons)} comparisons; stated: {sentence(sees(whole))}")
+    generator = np.random.default_rng(7)
+    for row in (row for row in whole.comparisons if row.metric == "asr" and row.before < 1):
+        of_place = [r for r in before if has_reconstructions(r) and entry_text(r.cell.defense) == row.defense]
+        of_place = [r for r in of_place if isinstance(r.cell, AttackCell) and r.cell.point == row.point]
+        hits = {key: False for r in of_place for key, _ in example_scores(r)}
+        for record in of_place:
+            hits |= {key: True for key, score in example_scores(record) if score.success}
+        free = [key for key, hit in hits.items() if not hit]
+        one = replace(whole, comparisons=tuple(replace(row, metric="asr") for _ in whole.comparisons))
+        stated = round(sees(one)["asr"] * row.pairs)
+        for count in (stated, stated - 4):
+            caught = 0
+            for _ in range(60):
+                fresh = {free[place] for place in generator.permutation(len(free))[:count]}
+                after = [leaking(r, fresh) if same_attack(r, of_place) else r for r in before]
+                rows = verdict(before, after).comparisons
+                caught += any((r.metric, r.defense, r.point, r.outcome) == (*key_of(row), "weaker") for r in rows)
+            low, high = binomtest(caught, 60).proportion_ci(0.95)
+            print(f"{row.defense} {row.point}: {count} of {row.pairs}: {caught} of 60 [{low:.2f}, {high:.2f}]")
+
+
+def key_of(row: Comparison) -> tuple[str, str, str]:
+    """What a comparison is about."""
+    return row.metric, row.defense, row.point
+
+
+def has_reconstructions(record: Record) -> bool:
+    """Whether an attack that reads the gradient made the record, without a gallery."""
+    cell = record.cell
+    if not isinstance(cell, AttackCell) or record.attack is None or cell.grants.gallery:
+        return False
+    return not cell.attack.name.startswith(GRADIENT_FREE)
+
+
+def same_attack(record: Record, of_place: Sequence[Record]) -> bool:
+    """Whether the record is of the first attack at this place."""
+    return any(record is one for one in of_place) and _attack(record) == _attack(of_place[0])
+
+
+def _attack(record: Record) -> str:
+    assert isinstance(record.cell, AttackCell)
+    return f"{record.cell.attack} {record.cell.knowledge}"
+
+
+def leaking(record: Record, fresh: set[ExampleKey]) -> Record:
+    """The record in which the examples `fresh` are reconstructed, too."""
+    assert isinstance(record.cell, AttackCell) and record.attack is not None
+    readings = []
+    for number, reading in record.attack.numbered():
+        keys = [(record.cell.seed, record.cell.draw, number, place) for place in range(len(reading.examples))]
+        examples = (
+            replace(e, success=e.success or key in fresh) for key, e in zip(keys, reading.examples, strict=True)
+        )
+        readings.append(replace(reading, examples=tuple(examples)))
+    return replace(record, result=replace(record.attack, readings=tuple(readings)))
+
+
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["weaken", folder]:
@@ -138,5 +207,7 @@ if __name__ == "__main__":
             print(matrix(int(sets), weak=weak == "yes"))
         case ["measure", base, weak]:
             measure(Path(base), Path(weak))
+        case ["power", file]:
+            power(Path(file))
         case _:
             sys.exit(__doc__)
