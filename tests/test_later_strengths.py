@@ -69,7 +69,7 @@ def calibration(tmp_path: Path, law: Law) -> tuple[Listener, Row]:
     (listener,) = calibrate(matrix, federation, [family], facts, law, lambda *_: None)
     hold_later(matrix, federation, [listener], facts, law)
     scores = scored(matrix, federation, calibrated_strengths([listener]), facts, law)
-    return listener, row(federation, listener, scores, type(defense).strength, lambda *_: None)
+    return listener, row(federation, listener, scores, type(defense), lambda *_: None)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from bench.calibration.cost import expected
+from bench.calibration.measure import Federation
 from bench.calibration.score import SCORED
 from bench.cli.main import cli
 from bench.errors import BenchError, RecordError
@@ -24,6 +26,7 @@ from bench.leaderboard.tradeoff import (
     setting,
     standings,
 )
+from bench.record import store
 from bench.record.tradeoff import AtLevel, Named, Row, Tradeoff, joined, permitted, read, write
 from bench.registry import entries as registry
 
@@ -271,8 +274,8 @@ def test_calibrate_measures_trains_and_goes_on_where_it_stopped(tmp_path: Path) 
     assert first.exit_code == 0, first.output
     found = read(out)
     assert [(each.family, each.point, each.also) for each in found.rows] == [
-        ("gaussian(at=client)", "type-1", ("type-0",)),
-        ("sign(at=client)", "type-1", ("type-0",)),
+        ("gaussian", "type-1", ("type-0",)),  # `at` has its default
+        ("sign", "type-1", ("type-0",)),
     ]
     gaussian, sign = found.rows
     assert gaussian.absent is None and sign.absent is None
@@ -282,11 +285,21 @@ def test_calibrate_measures_trains_and_goes_on_where_it_stopped(tmp_path: Path) 
     assert all(len(each.accuracies) == len(SCORED) for each in (*gaussian.at_levels, *sign.at_levels))
     assert all(each.trained is not None for each in (*gaussian.at_levels, *sign.at_levels))
     assert gaussian.at("half") is not None and len(found.undefended["digits · mlp"]) == len(SCORED)
+    costs = {record.id: record.cost.cpu_seconds for record in store.records(out) if record.cell.defense.name != "none"}
+    assert sum(each.seconds or 0.0 for each in found.rows) == pytest.approx(sum(costs.values()), abs=0.2)
     made = {path.name: path.stat().st_mtime_ns for path in (out / "records").iterdir()}
     again = CliRunner().invoke(cli, arguments)
     assert again.exit_code == 0, again.output
     assert read(out) == found
     assert {path.name: path.stat().st_mtime_ns for path in (out / "records").iterdir()} == made
+
+
+def test_the_expected_time_is_the_range_of_the_families_for_the_same_listeners() -> None:
+    rows = [row("a", seconds=120.0), row("b", seconds=600.0), row("c", seconds=60.0, point="aggregate"), row("d")]
+    federation = Federation(dataset="mnist", model="mlp", readings={}, trainings=())
+    assert expected(["type-1", "aggregate"], rows, federation, 2).startswith("time: 2 to 6 minutes on 2 processes")
+    assert expected(["type-2"], rows, federation, 2).startswith("time: unknown")
+    assert expected(["type-1"], rows, dataclasses.replace(federation, model="other"), 2).startswith("time: unknown")
 
 
 BACKWARDS = '''

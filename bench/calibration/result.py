@@ -7,17 +7,29 @@ from bench.calibration.measure import Federation, accuracy_of, counts_of
 from bench.calibration.run import Bound, Listener
 from bench.calibration.score import Score
 from bench.cell import Entry
+from bench.defenses.base import Defense
 from bench.defenses.strength import Strength
+from bench.parameters import parameters
 from bench.record.schema import Record
 from bench.record.tradeoff import AtLevel, Named, Row
 from bench.scoring.intervals import clustered_share
 
 
 def row(
-    federation: Federation, listener: Listener, scores: Iterable[Score], strength: Strength | None, bound: Bound
+    federation: Federation,
+    listener: Listener,
+    scores: Iterable[Score],
+    defense: type[Defense],
+    bound: Bound,
+    seconds: float | None = None,
 ) -> Row:
-    """Return a family's row for one listener.  `scores` are the figures at the strengths of all listeners; `strength`
-    is the family's, None for a family without a strength; `bound` returns ceilings by ε."""
+    """Return a family's row for one listener.
+
+    - `scores`: figures at the strengths of all listeners.
+    - `defense`: the family's class, which declares the strength and the default parameters.
+    - `bound`: returns ceilings by ε.
+    - `seconds`: core seconds that the calibration took for this listener; None: unknown."""
+    strength = defense.strength
     own = [each for each in scores if each.listener is listener]
     measured = listener.strengths.values()
     return Row(
@@ -25,7 +37,7 @@ def row(
         model=federation.model,
         point=listener.point,
         also=listener.also,
-        family=family_name(listener.defense, strength),
+        family=family_name(listener.defense, defense),
         parameter=None if strength is None else strength.parameter,
         chance=None if listener.absent is not None else listener.chance,
         code=next((each.provenance.bench.sha256 for group in measured for each in group), None),
@@ -35,6 +47,7 @@ def row(
         at_levels=tuple(_at_level(each, strength, federation.uploads, bound) for each in own),
         missed=tuple(name for name, found in listener.calibrated.items() if found.position is None),
         absent=listener.absent,
+        seconds=seconds,
     )
 
 
@@ -93,7 +106,11 @@ def _ends(interval: tuple[float, float], strength: Strength) -> tuple[float, flo
     return low, high
 
 
-def family_name(defense: Entry, strength: Strength | None) -> str:
-    """Return a family's name with the parameters other than the strength's."""
-    rest = {key: value for key, value in defense.params.items() if strength is None or key != strength.parameter}
-    return str(Entry(name=defense.name, params=rest))
+def family_name(entry: Entry, defense: type[Defense]) -> str:
+    """Return a family's name: the `entry` with the parameters that differ from the defaults of its class `defense`,
+    without the strength."""
+    fixed = {each.name: each.default for each in parameters(defense)}
+    if defense.strength is not None:
+        fixed[defense.strength.parameter] = entry.params.get(defense.strength.parameter)
+    rest = {key: value for key, value in entry.params.items() if key not in fixed or fixed[key] != value}
+    return str(Entry(name=entry.name, params=rest))

@@ -10,6 +10,7 @@ import numpy as np
 from bench.answer.context import RunContext
 from bench.calibration import later, score
 from bench.calibration import run as calibration
+from bench.calibration.cost import expected, seconds_of
 from bench.calibration.measure import Federation, accuracy_of, federations
 from bench.calibration.result import row
 from bench.ceilings.by_epsilon import ceiling
@@ -28,8 +29,10 @@ from bench.points import Stage, point
 from bench.record import store as records
 from bench.record.folder import locked
 from bench.record.schema import Record
-from bench.record.tradeoff import Row, Tradeoff
+from bench.record.tradeoff import FILE, Row, Tradeoff
 from bench.record.tradeoff import federation as federation_key
+from bench.record.tradeoff import read as read_tradeoff
+from bench.reference.store import FOLDER
 from bench.registry import entries as registry
 from bench.sweep.plan import Resolver, schedule
 from bench.sweep.pool import WorkerPool
@@ -60,10 +63,11 @@ def run(
     context = RunContext(run=out, data_dir=data_dir, device=chosen_device(device))
     workers = jobs or default_jobs(context.device)
     rows: list[Row] = []
+    spent: dict[str, Record] = {}
     undefended: dict[str, tuple[float, ...]] = {}
     commonest: dict[str, float] = {}
     with locked(out), closing(ProcessPool(context, jobs=workers, plugins=plugins)) as pool:
-        execute = partial(_execute, resolver=resolver, context=context, pool=pool, say=say)
+        execute = partial(_execute, resolver=resolver, context=context, pool=pool, say=say, spent=spent)
         for federation in federations(matrix):
             where = federation_key(federation.dataset, federation.model)
             say(f"{where}: {', '.join(entry.name for entry, _ in families)}")
@@ -72,6 +76,8 @@ def run(
                 (entry, defense, calibration.listening_points(federation, _stages(defense, setting)))
                 for entry, defense in families
             ]
+            points = [name for *_, listening in planned for name in listening]
+            say(expected(points, _shipped(), federation, workers))
             bound = _bound(federation, setting, resolver)
             listeners = calibration.calibrate(matrix, federation, planned, resolver.data, execute, bound, say)
             for listener in listeners:
@@ -83,16 +89,21 @@ def run(
             last = plain[0]
             commonest[where] = _commonest(federation, data_dir)
             undefended[where] = tuple(accuracy_of(record) for record in plain)
-            declared = {entry.name: type(defense).strength for entry, defense in families}
-            rows += [
-                row(federation, listener, scores, declared[listener.defense.name], bound) for listener in listeners
-            ]
+            classes = {entry.name: type(defense) for entry, defense in families}
+            for listener in listeners:
+                seconds = seconds_of(listener, listeners, spent.values())
+                rows.append(row(federation, listener, scores, classes[listener.defense.name], bound, seconds))
     return Tradeoff(
         machine=None if last.environment is None else last.environment.device_name,
         undefended=undefended,
         commonest=commonest,
         rows=tuple(rows),
     )
+
+
+def _shipped() -> tuple[Row, ...]:
+    path = FOLDER / FILE
+    return read_tradeoff(path).rows if path.is_file() else ()
 
 
 def _family(typed: str | dict[str, object]) -> tuple[Entry, Defense]:
@@ -166,6 +177,7 @@ def _execute(
     context: RunContext,
     pool: WorkerPool,
     say: Callable[[str], None],
+    spent: dict[str, Record],
 ) -> Mapping[str, Record]:
     distinct = {item.cell.id: item for item in cells}
     planned = schedule(distinct.values(), context.run, resolver)
@@ -178,6 +190,7 @@ def _execute(
         raise BenchError(
             f"{len(crashed)} cells crashed, the first {crashed[0].id[:8]}: {crashed[0].reason}; `bench show`"
         )
+    spent |= found
     return found
 
 

@@ -121,6 +121,9 @@ class Row:
     """Shares of named tuning examples halfway through the trainings with each strength, from weak to strong."""
     absent: str | None = None
     """Reason for a row without figures; None: the row has figures."""
+    seconds: float | None = None
+    """Core seconds that the calibration took for this listener, half of a family's trainings for each of two listeners;
+    None: unknown."""
 
     def at(self, level: str) -> AtLevel | None:
         """Return the figures at `level`, or None. A family without a strength meets each board level above its share,
