@@ -166,7 +166,8 @@ class Beside:
 
 
 def standings(rows: Sequence[Row], own: Iterable[str] = ()) -> list[Standing]:
-    """Return the ranked standings for a suite's board; defenses in `own` are marked as the user's, not published."""
+    """Return the standings for a suite's board, ranked as in `Standing.rank`; defenses in `own` are marked as the
+    user's, not published."""
     counting, shown = conditions(rows), _shown(rows)
     mine = set(own)
     by_defense: dict[str, list[Row]] = {}

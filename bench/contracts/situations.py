@@ -99,8 +99,9 @@ def situation(
     defense: str = "none",
     labels: bool = False,
 ) -> Situation:
-    """Return readings at the point `where` with their truth, for the default data set and model of `kind`.
+    """Return readings with their truth, for the default data set and model of `kind`.
 
+    - `where`: interception point (`bench.points`), such as `type-1`: a client's update.
     - `batch`, `steps`: examples per local step, local steps.
     - `readings`, `observations`: number of readings, and of repeated observations of each.
     - `same_label`: True gives all examples of a reading the same label.

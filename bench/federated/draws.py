@@ -94,15 +94,21 @@ class KeyedDraws:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDraws:
-    """Draws for training: a random generator for each client in each round; keyed draws would cost more time. A
-    client's draws follow the order of local steps, stages and tensors. Clients in a round have distinct generators:
-    draws do not depend on the clients that are processed together."""
+    """Random draws of defenses in training: a random generator for each client in each round. A generator for each
+    tensor, as in attacks (`KeyedDraws`), would cost more time. A client's draws follow the order of local steps, stages
+    and tensors, and do not depend on the clients that are processed together."""
 
     streams: tuple[torch.Generator, ...]
     """Generator of each client (client,)."""
 
     @classmethod
     def of(cls, seed: int, draw: int, round_: int, clients: tuple[int, ...], device: torch.device) -> "StreamDraws":
+        """Return the draws of a round.
+
+        - `seed`, `draw`: the training's seed, and the number of its repetition with other noise.
+        - `round_`: number of the round, from 0.
+        - `clients`: numbers of the round's clients.
+        - `device`: device of the generators."""
         first = int(generator(seed, "defense in training", draw, round_).integers(2**32))
         # The CPU's generator takes 32-bit seeds: consecutive seeds give a round's clients distinct streams.
         return cls(streams=tuple(torch.Generator(device).manual_seed((first + client) % 2**32) for client in clients))

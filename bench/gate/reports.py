@@ -31,8 +31,8 @@ def headline(verdict: Verdict) -> str:
 
 
 def openings(verdict: Verdict) -> Iterator[str]:
-    """Yield the lines that come first: what the change alters in the baseline, who accepted this, and changed
-    parameters that the matrix does not write, such as defaults."""
+    """Yield the first lines of the verdict as text: changes of the baseline file, the reason of their acceptance, and
+    parameters that changed although the run's matrix file does not set them, such as defaults."""
     occasion = verdict.occasion
     if occasion.altered:
         yield f"the baseline differs from the baseline of {occasion.base}:"

@@ -68,8 +68,11 @@ def likeliest(
 
 
 def unexplained(reading: Reading, observed: dict[str, Tensor], replay: dict[str, Tensor], found: Likeness) -> str:
-    """Return possible causes, as text, of an update `observed` that neither its `replay` nor a mistake explains.
-    `found` compares both."""
+    """Return, as text, possible causes of an update that no known mistake of the user explains.
+
+    - `reading`: the reading as declared by the user.
+    - `observed`, `replay`: tensor name → update that was sent, and update of the simulated local training.
+    - `found`: their comparison."""
     cosine = found.least[0]
     gone = {
         name: float(((value == 0) & (replay[name] != 0)).sum() / (replay[name] != 0).sum().clamp_min(1))

@@ -46,8 +46,8 @@ class ScaledSign(Transform):
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """Return the candidate's scale times the reading's signs, plus the candidate at coordinates with a wrong sign.
-        The truth has no wrong sign. The derivative is the required change in the candidate; the derivative of the
-        transform's code is zero except for the scale."""
+        The truth has no wrong sign. The derivative leads the candidate to the right signs; the derivative of
+        the transform itself is zero, except for the scale."""
         simulated = {}
         for name, tensor in tensors.items():
             sign = observed[name].detach().sign()
