@@ -218,8 +218,8 @@ def common(contests: Collection[Contest]) -> list[str]:
 
 def difference(cross: Cross, attack: str, other: str) -> tuple[float, float, float]:
     """Return the mean success rate (0 to 1) of `attack` minus the mean success rate of `other` in the table `cross`, on
-    the same victims: (difference, low, high). The 95 % interval pairs the victims, and resamples weight seeds (`stratified_difference`). Raises `ValueError` if no
-    condition has both attacks."""
+    the same victims: (difference, low, high). The 95 % interval pairs the victims, and resamples weight seeds
+    (`stratified_difference`). Raises `ValueError` if no condition has both attacks."""
     mine, its, seeds = list[list[bool]](), list[list[bool]](), list[list[int]]()
     for contest in cross.contests:
         if attack in contest.outcomes and other in contest.outcomes:

@@ -211,8 +211,8 @@ def _bar(row: Row) -> str:
 
 
 def recognised(rate: Rate) -> str:
-    """Format a recognition rate on three lines: share with interval, `12 % [5–24 %]`; a blind guess, `chance 1.0 %`; the
-    most that ε allows any attacker, and the best decoder's share in this setting, `ceiling 1.6 %, here 1.5 %`."""
+    """Format a recognition rate on three lines: share with interval, `12 % [5–24 %]`; a blind guess, `chance 1.0 %`;
+    the most that ε allows any attacker, and the best decoder's share in this setting, `ceiling 1.6 %, here 1.5 %`."""
     provable = "no ceiling" if rate.ceiling is None else f"ceiling {fine(rate.ceiling)}"
     provable += "" if rate.here is None else f", here {fine(rate.here)}"
     return f"{share(rate.value)} [{interval(rate.interval)}],\nchance {fine(rate.chance)},\n{provable}"
