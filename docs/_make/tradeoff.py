@@ -40,7 +40,9 @@ def opening(tradeoff: Tradeoff) -> str:
     (where, ranked), *_ = standings(tradeoff, SERVER).items()
     undefended = tradeoff.undefended_mean(*where)
     heads = ["defense", "accuracy kept", "named", "named later", "any attacker", "proved", "ε"]
-    rows = [_short(tradeoff, each) for each in ranked[:ROWS]]
+    rows = [_short(tradeoff, each) for each in ranked if each.rank is not None][:ROWS]
+    if leaking := [each.row for each in ranked if each.rank is None]:
+        rows.append([", ".join(f"`{row.family}`" for row in leaking), "no useful strength", *[NONE] * 5])
     chance = max(row.chance or 0.0 for row in rows_at(tradeoff, SERVER))
     uploads = max(row.uploads for row in rows_at(tradeoff, SERVER))
     note = (
@@ -91,19 +93,12 @@ def page(tradeoff: Tradeoff) -> str:
 
 def _short(tradeoff: Tradeoff, each: Standing) -> list[str]:
     at = each.at.get("L1")
-    if at is not None:
-        line = [f"`{setting(each.row, at)}`", f"{each.kept['L1']:.0%}", _interval(at.share, at.low, at.high)]
-        line.append(NONE if at.trained is None else _interval(*at.trained))
-        line += [ceilings(each.row, at), _proofs(tradeoff, each.row)]
-        return [
-            *line,
-            NONE if at.released is None else f"{epsilon(at.released)} ({(at.released_of or '').split(',')[0]})",
-        ]
-    failed = each.row.at("L1")
-    if failed is not None and failed.trained is not None:
-        share = _interval(failed.share, failed.low, failed.high)
-        return [f"`{setting(each.row, failed)}`", "leaks later", share, _interval(*failed.trained), NONE, NONE, NONE]
-    return [f"`{each.row.family}`", "leaks at every strength", _best_share(each.row), NONE, NONE, NONE, NONE]
+    if at is None:  # it reaches only L2
+        return [f"`{each.row.family}`", reason(each.row, "L1"), *[NONE] * 5]
+    line = [f"`{setting(each.row, at)}`", f"{each.kept['L1']:.0%}", _interval(at.share, at.low, at.high)]
+    line.append(NONE if at.trained is None else _interval(*at.trained))
+    released = NONE if at.released is None else f"{epsilon(at.released)} ({(at.released_of or '').split(',')[0]})"
+    return [*line, ceilings(each.row, at), _proofs(tradeoff, each.row), released]
 
 
 def _proofs(tradeoff: Tradeoff, row: Row) -> str:
