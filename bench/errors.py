@@ -39,6 +39,13 @@ class WeightsError(BenchError):
     """A weights file that does not fit the model."""
 
 
+class Terminated(SystemExit):
+    """SIGTERM reached the command; exit code 143, as a shell reports this signal."""
+
+    def __init__(self) -> None:
+        super().__init__(143)
+
+
 class NotApplicable(Exception):
     """A combination that cannot run; its record says `n/a: reason`."""
 

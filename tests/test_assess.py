@@ -1,6 +1,7 @@
 """Assessment of a client: what came back, what would help, a private page, and an exit code."""
 
 import json
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from tests import runs
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -138,6 +140,15 @@ def test_the_command_has_an_exit_code(tmp_path: Path) -> None:
     assert "What would help: the gradient over 2 of the client's examples" in fine.output
     wrong = CliRunner().invoke(command, [*line, "--fail-above", "leaked=.2"])
     assert isinstance(wrong.exception, BenchError)
+
+
+@pytest.mark.slow
+def test_sigterm_during_an_assessment_is_one_line(tmp_path: Path) -> None:
+    with runs.bench("assess", *files(tmp_path), "--out", tmp_path / "leak") as bench:
+        bench.until(lambda: "of two cores" in bench.output)
+        bench.process.send_signal(signal.SIGTERM)
+        lines = bench.ended(code=143).splitlines()
+    assert len(lines) == 2 and lines[1] == "bench: stopped by SIGTERM"
 
 
 def test_a_wrong_truth_is_no_low_figure(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tests.command import in_this_process
 from tests.workers import ScriptedPool
 
 from bench.cli.main import cli
+from bench.errors import Terminated
 from bench.sweep.pool import Event
 
 pytestmark = pytest.mark.long
@@ -105,13 +106,16 @@ def test_workers_end_with_their_parent(gate: runs.Gate, arguments: list[object],
         runs.until(lambda: not worker.exists())
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+def test_ctrl_c_says_how_to_go_on(
+    end: type[BaseException], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without processes: the third wait for an event is interrupted."""
     waits, events = iter(range(3)), ScriptedPool.events
 
     def interrupted(pool: ScriptedPool) -> list[tuple[str, Event]]:
         if next(waits) == 2:
-            raise KeyboardInterrupt
+            raise end
         return events(pool)
 
     monkeypatch.setattr(ScriptedPool, "events", interrupted)
@@ -119,7 +123,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     run = tmp_path / "stopped"
     arguments = runs.arguments(runs.matrix(tmp_path, "labels-only"))
     done = CliRunner().invoke(cli, [*map(str, arguments), "--out", str(run)])
-    assert done.exit_code == 130
+    assert done.exit_code == code
     assert "2 of 9 cells are on disk. The same command goes on from there" in " ".join(done.output.split())
     assert len(runs.whole(run)) == 2
     monkeypatch.setattr(ScriptedPool, "events", events)
@@ -128,12 +132,13 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_ctrl_c_in_a_terminal(gate: runs.Gate, arguments: list[object], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_in_a_terminal(number: int, code: int, gate: runs.Gate, arguments: list[object], tmp_path: Path) -> None:
     gate.close(at=3)
     with runs.bench(*arguments, tmp_path / "stopped", "--jobs", 1) as bench:
         bench.until(gate.waiting)
-        bench.process.send_signal(signal.SIGINT)
-        output = bench.ended(code=130)
+        bench.process.send_signal(number)
+        output = bench.ended(code=code)
     assert "The same command goes on from there" in " ".join(output.split())
     assert "Traceback" not in output
     assert len(runs.whole(tmp_path / "stopped")) >= 2  # what is finished stays

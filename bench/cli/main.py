@@ -1,13 +1,16 @@
 """The `bench` command; subcommands load on call, so `--help` needs no heavy import."""
 
 import importlib
+import os
+import signal
 import sys
+from types import FrameType
 
 import click
 
 from bench import __version__
 from bench.cli.words import meant
-from bench.errors import BenchError
+from bench.errors import BenchError, Terminated
 from bench.sanitize import LONG, sanitize, sanitized_lines
 
 # command → (module, line for --help)
@@ -71,9 +74,14 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the console script; a user's mistake prints a line and exits with code 2, never a traceback."""
+    """Run the console script. A user's mistake prints a line and exits with code 2. SIGTERM prints a line and exits
+    with code 143. Neither prints a traceback."""
+    _end_on_sigterm()
     try:
         cli(prog_name="bench")
+    except Terminated:
+        click.echo("bench: stopped by SIGTERM", err=True)
+        raise
     except BenchError as error:
         click.echo(f"bench: {sanitized_lines(error)}", err=True)
         sys.exit(2)
@@ -81,6 +89,22 @@ def main() -> None:
         name = f"{error.filename}: " if error.filename else ""
         click.echo(sanitize(f"bench: {name}{error.strerror or error}", LONG), err=True)
         sys.exit(2)
+
+
+def _end_on_sigterm() -> None:
+    """Raise `Terminated` in this process at the first SIGTERM, so that open files and workers are closed. A second
+    SIGTERM ends the process at once, as does the first in a forked child. An ignored SIGTERM stays ignored."""
+    own = os.getpid()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        del frame
+        signal.signal(number, signal.SIG_DFL)
+        if os.getpid() != own:
+            signal.raise_signal(number)
+        raise Terminated
+
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, end)
 
 
 if __name__ == "__main__":

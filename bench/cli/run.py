@@ -167,7 +167,7 @@ def command(**values: Any) -> None:
     """Run a matrix: attacks × defenses × data sets × interception points.
 
     Without --matrix and --cell the axes are those of the options; --print-matrix writes them as TOML.
-    Finished cells are skipped; Ctrl-C loses the cells in flight and no more.  Exit code 0 when each cell
+    Finished cells are skipped; Ctrl-C or SIGTERM loses the cells in flight and no more.  Exit code 0 when each cell
     is done or n/a, 1 when cells crashed, 2 for a mistake in the matrix or an option.
 
     \b

@@ -15,7 +15,7 @@ from rich.console import Console
 from bench.answer.context import RunContext
 from bench.cli import conclusion
 from bench.cli.watching import Screen, say
-from bench.errors import BenchError
+from bench.errors import BenchError, Terminated
 from bench.leaderboard.conditions import by_condition
 from bench.leaderboard.costs import UNDEFENDED
 from bench.leaderboard.knowledge import knowledge
@@ -186,10 +186,10 @@ def execute(
         try:
             with reporter, screen:
                 run_schedule(run.schedule, context, pool.start, *observers)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Terminated) as end:
             on_disk = f"{len(screen.records)} of {len(order)} cells are on disk"
             console.print(f"\nstopped; {on_disk}.  The same command goes on from there.")
-            sys.exit(130)
+            sys.exit(143 if isinstance(end, Terminated) else 130)
         waiting = follower.finish() if follower else None
     finished = sorted(screen.records, key=lambda record: order[record.id])
     uploaded = follower.uploaded if follower else None
