@@ -261,7 +261,7 @@ class Reading(ByReading):
     """All that the attacker knows: a batch of readings taken at a point under the same weights.
 
     Fields from `description` to `mates_labels` keep their defaults unless the cell's knowledge or grants fill them.
-    Without a grant, no field holds a victim's example or label.  No field holds a batch statistic or a batch order."""
+    Without a grant, no field holds a victim's example or label.  No field holds a batch order."""
 
     point: Point
     """Observation point in the pipeline."""
@@ -327,6 +327,9 @@ class Reading(ByReading):
     """The client's Adam or AdamW, in place of SGD (`bench.own` only); None: SGD."""
     ragged: bool = False
     """True if each epoch over `client_examples` ends with a smaller batch (`bench.own` only)."""
+    statistics: Tensors | None = field(default=None, metadata=READING)
+    """Running statistics of BatchNorm after the client's steps, buffer's name → (reading, channel), from the client's
+    message (`bench.own` only); None: not sent. The model holds the values before."""
 
     @staticmethod
     def joined(readings: Sequence["Reading"]) -> tuple["Reading", tuple[tuple[int, ...], ...]]:

@@ -8,10 +8,12 @@ from torch import Tensor
 
 from bench.attacks.objective.distance import Distance
 from bench.attacks.objective.local import unrolled_update
+from bench.attacks.objective.statistics import statistics_gap, watched
 from bench.gradients import group_gradients
 from bench.trip import Candidates, Reading
 
 Tensors = Mapping[str, Tensor]
+_STATISTICS = 1.0  # of a zero gradient's distance: weight of the statistics' distance
 
 
 def observations(reading: Reading) -> list[dict[str, Tensor]]:
@@ -61,7 +63,17 @@ class Mismatch:
     ) -> Tensor:
         """Return the distance (reading,) to `observed`, each name → (reading, *shape), for a candidate per reading.
         Candidates have `inputs` (reading, example, *shape) and label probabilities `targets` (reading, example, class).
-        `differentiable` True keeps autograd's graph."""
+        `differentiable` True keeps autograd's graph. Known running statistics add their distance."""
+        if self.reading.statistics is None:
+            return self._of_gradients(observed, inputs, targets, differentiable)
+        with watched(self.reading.model) as calls:
+            distance = self._of_gradients(observed, inputs, targets, differentiable)
+        gap = statistics_gap(self.reading, calls, simulated_steps=self.reading.steps if self.unrolled else 1)
+        return distance + _STATISTICS * self.distance.of_zero(observed[0]) * gap
+
+    def _of_gradients(
+        self, observed: list[dict[str, Tensor]], inputs: Tensor, targets: Tensor, differentiable: bool
+    ) -> Tensor:
         reading = self.reading
         total = torch.zeros(len(inputs), dtype=inputs.dtype, device=inputs.device)
         shared = len(observed) > 1 and same_weights(reading)

@@ -29,6 +29,7 @@ from bench.trip import Budget, Reading, Reconstruction
 
 # Of the zero-gradient loss: labels in a wrong order explain an update down to 1e-2, the right order further.
 _WRONG_ORDER = 1e-3
+_STATISTICS = "BatchNorm's running statistics, sent by the client, are a term of the objective"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +159,7 @@ def reconstruction(
             (cost * mark, tuple(losses)) for mark, losses in zip(solution.marks, solution.losses.tolist(), strict=True)
         ),
         trajectory=trajectory.cpu(),
-        notes=notes,
+        notes=notes if problem.reading.statistics is None else (*notes, _STATISTICS),
     )
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from bench.gradients import group_gradients, one_hot
 from bench.rng import Key
+from bench.training import mixes
 from bench.trip import Reading
 
 PUBLIC = 16  # public examples used
@@ -63,12 +64,19 @@ def signed_derivative(
     draws 0 or 1 for each value of a shape, and z = 2·bits - 1. `like` gives dtype and device. An example's label is its
     number modulo the number of classes."""
     weights = {name: value[0] for name, value in reading.weights.items()}
-    labels = torch.tensor(examples, device=like.device) % reading.classes
-    targets = one_hot(labels, reading.classes, like.dtype)[:, None]
-    inputs = reading.public_inputs[list(examples)].to(like)[:, None].requires_grad_()
+    at = public_batches(reading, examples)
+    targets = one_hot((at % reading.classes).to(like.device), reading.classes, like.dtype)
+    inputs = reading.public_inputs[at].to(like).requires_grad_()
     gradients = group_gradients(reading.model, weights, inputs, targets, differentiable=True)
     products = [
         (value * (2 * torch.from_numpy(bits(tuple(value.shape))) - 1).to(like)).sum() for value in gradients.values()
     ]
     (derivative,) = torch.autograd.grad(torch.stack(products).sum(), inputs)
-    return derivative.flatten(1)
+    return derivative[:, 0].flatten(1)
+
+
+def public_batches(reading: Reading, examples: Sequence[int]) -> Tensor:
+    """Return a batch for each public example with a number in `examples`, that example first: numbers (row, example).
+    The batch has the size of the client's batches if the model normalises by the batch, else 1."""
+    others = torch.arange(reading.batch if mixes(reading.model) else 1)
+    return (torch.tensor(examples)[:, None] + others) % len(reading.public_inputs)

@@ -1,7 +1,7 @@
 """Gradient matching as a problem for the solvers' loop: variables, starts and losses."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from bench.attacks.objective.mismatch import Mismatch
 from bench.attacks.objective.repeats import tied_examples
 from bench.attacks.search import mixtures
-from bench.attacks.search.preconditioner import PUBLIC
+from bench.attacks.search.preconditioner import PUBLIC, public_batches
 from bench.attacks.search.prior import NoiseModel, Prior
 from bench.attacks.search.space import Space
 from bench.attacks.search.start import Start, start
@@ -94,6 +94,9 @@ class MatchingProblem:
         weight = None if self.energy_weight is None else _at(self.energy_weight, rows)
 
         share = self._share(rows)
+        mismatch = self.mismatch
+        if self.reading.statistics is not None:  # a value per reading, beside the observations
+            mismatch = replace(mismatch, reading=self.reading.of(rows.tolist()))
 
         def evaluate(x: Tensor) -> tuple[Tensor, Tensor]:
             x = x.detach().requires_grad_()
@@ -103,7 +106,7 @@ class MatchingProblem:
             at_positions = self._at_positions(inputs, labels)
             if shares is not None:
                 at_positions, targets = _mixed(shares, at_positions), _mixed(shares, targets)
-            loss = self.mismatch(observed, at_positions, targets, differentiable=True) + self.prior(inputs)
+            loss = mismatch(observed, at_positions, targets, differentiable=True) + self.prior(inputs)
             loss = loss + self.noise.prior(inputs, self.reading.value_range, share)
             if weight is not None:
                 loss = loss + weight * energy
@@ -170,8 +173,9 @@ class MatchingProblem:
         if self.space is None or not labelled:
             return torch.ones_like(zero_loss)
         count = min(PUBLIC, len(reading.public_inputs))
-        inputs = reading.public_inputs[:count].to(like)[:, None]
-        targets = one_hot(reading.public_labels[:count], reading.classes, like.dtype)[:, None]
+        at = public_batches(reading, range(count))
+        inputs = reading.public_inputs[at].to(like)
+        targets = one_hot(reading.public_labels[at], reading.classes, like.dtype)
         weights = {name: value[0] for name, value in reading.weights.items()}
         public = group_gradients(reading.model, weights, inputs, targets.to(like.device))
         usual = self.mismatch.distance.of_zero(public).mean() / reading.examples

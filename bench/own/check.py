@@ -20,6 +20,7 @@ from bench.own.options import options
 from bench.own.order import declared, matters, sought, spread
 from bench.own.replay import positions, replayed
 from bench.own.rounding import rounded
+from bench.own.statistics import statistics_fault
 from bench.sanitize import first_line
 from bench.trip import Reading
 
@@ -102,6 +103,10 @@ def _against_truth(
         enough = min(one.least[0] for one in others) - _SPREAD
         length = max(_LENGTH, *(2 * abs(one.least[1] - 1) + _SPREAD for one in others))
         doubt = f", as far as the order of later epochs lets it be told (they differ by {1 - enough - _SPREAD:.2g})"
+    chosen = orders[each.index(found)]
+    wrong = statistics_fault(reading, inputs, labels, chosen) if found.alike(enough, length) else None
+    if wrong and len(replays) == 1:
+        return checked(False, f"does not explain what was sent: {figures}; {wrong}")
     if found.alike(enough, length) and (len(replays) > 1 or not found.off):
         return checked(True, f"explains what was sent{doubt}: {figures}")
     replay = replays[each.index(found)]

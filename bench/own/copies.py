@@ -38,7 +38,7 @@ def plain_copy(model: nn.Module, *, batch_statistics: bool = False) -> nn.Module
     for layer in module.modules() if batch_statistics else ():
         if isinstance(layer, BATCH_NORM):
             layer.train()
-            layer.momentum = 0.0
+            layer.track_running_stats = False
     for parameter in module.parameters():
         parameter.grad = None
         for name in [name for name in vars(parameter) if "grad" in name or "summed" in name]:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from bench.attacks.labels.head import head, usual
+from bench.attacks.search.preconditioner import public_batches
 from bench.gradients import group_gradients, one_hot
 from bench.trip import Reading
 
@@ -40,8 +41,9 @@ def doubts(reading: Reading, observed: dict[str, Tensor]) -> Iterator[str]:
             )
     if (reading.public_labels >= 0).all() and len(reading.public_inputs) and undefended:
         weights = {name: value[0] for name, value in reading.weights.items()}
-        inputs = reading.public_inputs[:_PUBLIC, None].to(next(iter(weights.values())))
-        targets = one_hot(reading.public_labels[:_PUBLIC, None], reading.classes, inputs.dtype)
+        at = public_batches(reading, range(min(_PUBLIC, len(reading.public_inputs))))
+        inputs = reading.public_inputs[at].to(next(iter(weights.values())))
+        targets = one_hot(reading.public_labels[at], reading.classes, inputs.dtype)
         public = group_gradients(reading.model, weights, inputs, targets)
         norms = [
             torch.stack([value.flatten(1).square().sum(1) for value in each.values()]).sum(0).sqrt()

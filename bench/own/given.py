@@ -20,6 +20,7 @@ from bench.own.defended import Chosen, defended
 from bench.own.local import SGD, Adam
 from bench.own.losses import declared as declared_loss
 from bench.own.repeats import granted_labels
+from bench.own.statistics import sent_statistics
 from bench.own.weights import (
     check_model,
     difference,
@@ -81,6 +82,7 @@ def reading(
     rounds: int = 1,
     loss: Callable[..., Tensor] | None = None,
     batch_statistics: bool = False,
+    statistics: Weights | None = None,
 ) -> Reading:
     """Make the reading that an attacker has, from a user's gradients or weight update, for `attack`. Give either
     `gradients` or `before` and `after`:
@@ -97,6 +99,9 @@ def reading(
     - `loss`: the training's loss with its options, a module of `torch.nn` or a function of logits and class
       probabilities (`bench.own.losses`). None is the mean cross entropy.
     - `batch_statistics`: True if BatchNorm was in training mode; a batch is then attacked as a whole.
+    - `statistics`: with `batch_statistics`, BatchNorm's running statistics after the client's steps, if the client
+      sends them: its state, by name or as a list, or name → (reading, channel). Attacks then match these statistics,
+      too. The model holds the statistics before. None takes the statistics in `after`, if they moved.
     - `shape`, `classes`: (channel, height, width) or (feature,), and the number of classes. Two classes may have one
       logit.
     - `batch`, `steps`, `rate`: without `local`, examples per local step, number of local steps, learning rate.
@@ -129,12 +134,17 @@ def reading(
         value_range=tuple(value_range),
     )
     module = _module(model, meta, update, batch_statistics)
+    if statistics is not None and not batch_statistics:
+        raise BenchError("statistics show a batch in training mode only; give batch_statistics=True, too")
     of_data = of_shape(meta.shape, kind, integers=coerce.integers(public, "public"))
     one_logit = check_model(module, meta.shape, classes)
     declare(module, loss=declared_loss(loss, classes, one_logit=one_logit), batch_statistics=batch_statistics)
     if isinstance(model, nn.Module):
         refuse_closures(unwrapped(model), module, meta.shape)
     parameters, values = _values(update, module, meta)
+    moved = sent_statistics(module, statistics, after, len(next(iter(values.values())))) if batch_statistics else None
+    if moved is not None and defense is not None:
+        raise BenchError("statistics of a client with a defense are not simulated; leave statistics or defense out")
     inputs, input_labels = _public(public, public_labels, meta, of_data)
     trained = None if after is None else local
     made = Reading(
@@ -162,6 +172,7 @@ def reading(
         weight_decay=0.0 if trained is None else trained.weight_decay,
         adam=trained.rule if isinstance(trained, Adam) else None,
         ragged=local is not None and local.ragged and local.count > 1,
+        statistics=moved,
     )
     if labels is not None:
         made = replace(made, labels=granted_labels(labels, made))
