@@ -261,7 +261,8 @@ class Reading(ByReading):
     """All that the attacker knows: a batch of readings taken at a point under the same weights.
 
     Fields from `description` to `mates_labels` keep their defaults unless the cell's knowledge or grants fill them.
-    Without a grant, no field holds a victim's example or label.  No field holds a batch order."""
+    Without a grant, no field holds a victim's example or label.  No field holds a batch order.
+    Batch statistics are in no field except `statistics`."""
 
     point: Point
     """Observation point in the pipeline."""
@@ -328,8 +329,8 @@ class Reading(ByReading):
     ragged: bool = False
     """True if each epoch over `client_examples` ends with a smaller batch (`bench.own` only)."""
     statistics: Tensors | None = field(default=None, metadata=READING)
-    """Running statistics of BatchNorm after the client's steps, buffer's name → (reading, channel), from the client's
-    message (`bench.own` only); None: not sent. The model holds the values before."""
+    """Running statistics of BatchNorm after the client's steps, name of the buffer → (reading, channel); None: not
+    sent. The model's buffers hold the values of BatchNorm before the client's steps."""
 
     @staticmethod
     def joined(readings: Sequence["Reading"]) -> tuple["Reading", tuple[tuple[int, ...], ...]]:
