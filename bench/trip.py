@@ -305,9 +305,9 @@ class Reading(ByReading):
     public_labels: Tensor = field(metadata=SHARED)
     """(example,): class numbers; -1 if unknown."""
     description: Description | None = None
-    """The defense's public description, for an adaptive attacker; else None."""
+    """The defense's public description, for an adaptive attacker; None for other attackers."""
     simulator: Simulator | None = None
-    """Black-box access to the defended round, for an attacker without a description; else None."""
+    """Black-box access to the defended round, for an attacker without a description; None for other attackers."""
     labels: Tensor | None = field(default=None, metadata=READING)
     """(reading, example): granted labels, sorted; None without the grant."""
     repeated_readings: int = 1
