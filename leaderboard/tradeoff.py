@@ -75,6 +75,11 @@ def reason(row: Row, level: str) -> str:
     at = row.at(level)
     if at is not None and at.leaks_later and at.trained is not None:
         return f"{strength(row, at)}: {at.trained[0]:.0%} named later"
+    shares = [each.share for each in row.curve]
+    if row.parameter is None and shares:
+        return f"{shares[0]:.0%} named"
+    if shares and not row.at_levels:
+        return f"{min(shares):.0%} named at the strongest"
     return "no useful strength"
 
 

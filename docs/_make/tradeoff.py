@@ -42,7 +42,7 @@ def opening(tradeoff: Tradeoff) -> str:
     heads = ["defense", "accuracy kept", "named", "named later", "any attacker", "proved", "ε"]
     rows = [_short(tradeoff, each) for each in ranked if each.rank is not None][:ROWS]
     if leaking := [each.row for each in ranked if each.rank is None]:
-        rows.append([", ".join(f"`{row.family}`" for row in leaking), "no useful strength", *[NONE] * 5])
+        rows.append([", ".join(f"`{row.family}`" for row in leaking), "leak, or keep no useful accuracy", *[NONE] * 5])
     chance = max(row.chance or 0.0 for row in rows_at(tradeoff, SERVER))
     uploads = max(row.uploads for row in rows_at(tradeoff, SERVER))
     note = (
