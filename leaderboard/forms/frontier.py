@@ -10,17 +10,17 @@ import altair as alt
 from bench.errors import BenchError
 from bench.leaderboard.forms.charts import chart_to_svg, svg_to_png
 from bench.leaderboard.forms.numbers import epsilon
-from bench.leaderboard.tradeoff import Standing, ceilings, proofs, setting, standings, worst
+from bench.leaderboard.tradeoff import Standing, ceilings, proofs, setting, standings, strength, worst
 from bench.record.files import write_atomically
-from bench.record.tradeoff import PROVED, Tradeoff, federation, permitted
+from bench.record.tradeoff import Tradeoff, federation, permitted
 
 Federation = tuple[str, str]  # (data set, model)
 
 _COLOURS = ("#0f766e", "#c2410c", "#1d4ed8", "#a21caf", "#a16207")  # of the first families; other families are grey
-_GREY = "#9ca3af"
+_GREY, _OTHERS = "#9ca3af", "other families"
 _LEAST = 0.005  # share of named examples at the right end
 _WIDTH, _HEIGHT = 760, 420  # pixels
-_LABELLED = ("L1", PROVED)  # levels whose points show their strength
+_FLOOR = 50.0  # accuracy kept at the lower end, in % of undefended
 _TOLD = {  # field → title, for the text at a point
     "setting": "--defense",
     "first": "named in the first round",
@@ -74,10 +74,11 @@ def _stacked(specs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _points(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> list[dict[str, Any]]:
-    colours = {each.row.family: colour for each, colour in zip(ranked, _COLOURS, strict=False)}
+    labels = {each.row.family: _label(each) for each in ranked[: len(_COLOURS)] if each.rank is not None}
     points = []
     for row in (each.row for each in ranked):
-        order = sorted(row.at_levels, key=lambda at: -(at.most or 0.0))  # from weak to strong
+        drawn = (at for at in row.at_levels if 100 * tradeoff.kept(row, at) >= _FLOOR)
+        order = sorted(drawn, key=lambda at: -(at.most or 0.0))  # from weak to strong
         for number, at in enumerate(order):
             points.append(
                 {
@@ -87,17 +88,24 @@ def _points(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> list[dict[str, An
                     "named": max(_LEAST, worst(at)),
                     "kept": 100 * tradeoff.kept(row, at),
                     "proved": at.proved,
-                    "colour": colours.get(row.family, _GREY),
-                    "text": f"{at.value:.2g}" if at.value is not None and at.level in _LABELLED else "",
+                    "label": labels.get(row.family, _OTHERS),
                     "setting": setting(row, at),
                     "first": _percent(at.share),
                     "later": "–" if at.trained is None else _percent(at.trained[0]),
                     "any": ceilings(row, at),
                     "epsilon": "–" if at.released is None else f"{epsilon(at.released)}, {at.released_of}",
-                    "end": number == len(order) - 1,
+                    "end": number == len(order) - 1 and row.family not in labels,
                 }
             )
     return points
+
+
+def _label(standing: Standing) -> str:
+    name, at = standing.row.family.partition("(")[0], standing.at.get("L1")
+    if at is None:
+        return name
+    typed = "" if at.value is None else f", {strength(standing.row, at)}"
+    return f"{name}{typed}: {100 * standing.kept['L1']:.0f} %"
 
 
 def _percent(share: float) -> str:
@@ -118,10 +126,13 @@ def _chart(tradeoff: Tradeoff, point: str, ranked: Sequence[Standing], points: l
     )
     y = alt.Y(
         "kept:Q",
-        scale=alt.Scale(domain=[max(50.0, math.floor(constant)), 102 if constant < 50 else 101], clamp=True),
+        scale=alt.Scale(domain=[max(_FLOOR, math.floor(constant)), 102 if constant < _FLOOR else 101], clamp=True),
         title="accuracy kept, % of undefended",
     )
-    colour = alt.Color("colour:N", scale=None)
+    shown = [*dict.fromkeys(each["label"] for each in points if each["label"] != _OTHERS)]
+    colours = [*_COLOURS[: len(shown)], _GREY]
+    legend = alt.Legend(title="accuracy kept at L1", orient="bottom-left", offset=12, labelLimit=0, labelFontSize=13)
+    colour = alt.Color("label:N", scale=alt.Scale(domain=[*shown, _OTHERS], range=colours), legend=legend)
     base = alt.Chart(_data(points))
     area = (
         alt.Chart(_data([{"from": level, "to": _LEAST}]))
@@ -135,14 +146,13 @@ def _chart(tradeoff: Tradeoff, point: str, ranked: Sequence[Standing], points: l
     full = base.mark_point(filled=True, size=80, opacity=1).transform_filter("datum.proved")
     told = [alt.Tooltip(f"{field}:N", title=title) for field, title in _TOLD.items()]
     open_, full = (mark.encode(x=x, y=y, color=colour, tooltip=told) for mark in (hollow, full))
-    values = base.mark_text(dy=-12, fontSize=11).encode(x=x, y=y, text="text:N", color=colour)
     names = (
-        base.mark_text(align="left", dx=10, dy=4, fontSize=13, fontWeight="bold")
+        base.mark_text(align="left", dx=10, dy=4, fontSize=12)
         .encode(x=x, y=y, text="family:N", color=colour)
         .transform_filter("datum.end")
     )
     return (
-        (area + rule + lines + values + names + open_ + full)  # points above texts: they have tooltips
+        (area + rule + lines + names + open_ + full)  # points above texts: they have tooltips
         .properties(width=_WIDTH, height=_HEIGHT, title={"text": _title(tradeoff, point, ranked), "anchor": "start"})
         .configure_view(stroke=None)
         .configure_axis(gridOpacity=0.4, labelFontSize=12, titleFontSize=13)
@@ -162,4 +172,5 @@ def _title(tradeoff: Tradeoff, point: str, ranked: Sequence[Standing]) -> list[s
         kept, row, _ = proved[0]
         best = f"{row.family.partition('(')[0]} keeps {kept:.0%} with a proof by ε"
     first = f"{_PLACES[point]}, {len(hidden)} of {len(ranked)} families hide examples and stay useful; {best}"
-    return [first, f"{one.dataset}, {one.model}; right of the dashed line: L1, chance + 5 points; filled: proved by ε"]
+    second = f"{one.dataset}, {one.model}; right of the dashed line: L1, chance + 5 points; filled: proved by ε."
+    return [first, f"{second}  Points are of other victims than the calibration's, and scatter about the line"]
