@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from scipy.stats import kstest
+from tests import cells, foreign
 
+from bench import api
+from bench.cell import Federated
 from bench.cli.assess import command
 from bench.errors import BenchError
 
@@ -62,8 +66,6 @@ def test_a_misdeclared_sensitivity_is_said_in_a_sentence(tmp_path: Path) -> None
     assert f"μ = {shift:.3g} for a replaced client" in said
     sent = made.recording
     assert sent.defense["clip"] == 1.0
-    from bench import api
-
     x, y = sent.truth
     assert api.check(sent.reading(), x, y).line.startswith("explains what was sent")
 
@@ -111,7 +113,12 @@ def test_faults_of_an_app_are_lines(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="no setting 'epochs'; it has num-server-rounds"):
         client(made, config={"epochs": 1})
     (made / "quickapp" / "task.py").write_text("import nothing_of_that_name\n", "utf-8")
-    with pytest.raises(BenchError, match="ModuleNotFoundError: No module named 'nothing_of_that_name'"):
+    with pytest.raises(BenchError, match="No module named 'nothing_of_that_name'; install the app's packages"):
+        client(made)
+    project = made / "pyproject.toml"
+    needs = 'dependencies = ["flwr>=1.38", "torch==2.8.0", "flwr-datasets[vision]>=0.6.0"]'
+    project.write_text(project.read_text("utf-8").replace('version = "0.0.0"', f'version = "0.0.0"\n{needs}'), "utf-8")
+    with pytest.raises(BenchError, match=r"; pip install 'flwr-datasets\[vision\]>=0.6.0'$"):
         client(made)
     old = "from flwr.clientapp import ClientApp\napp = ClientApp(client_fn=lambda context: None)\n"
     with pytest.raises(BenchError, match="only @app.train"):
@@ -138,3 +145,61 @@ def test_the_command_reports_the_app(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [each["name"] for each in content["listeners"]] == ["update", "inside"]
     assert any("LocalDpMod states the sensitivity" in each for each in content["notes"])
     assert (tmp_path / "leak" / "report.html").is_file()
+
+
+VICTIMS = """
+
+FILE = {file!r}
+
+
+def Net():
+    return torch.load(FILE, weights_only=False)["model"]
+
+
+def load_data(partition, partitions):
+    held = torch.load(FILE, weights_only=False)
+    own = TensorDataset(held["inputs"], held["labels"])
+    return DataLoader(own, batch_size=2), DataLoader(own, batch_size=2)
+"""
+
+
+def of_flower(folder: Path, victims: foreign.Own, chosen: str) -> api.Recording:
+    """The app's client, whose local steps are those of the cell's client, with other mods."""
+    folder.mkdir()
+    file = folder / "victims.pt"
+    rows = {"inputs": victims.inputs.flatten(0, 1), "labels": victims.labels.flatten()}
+    torch.save({"model": victims.model, **rows}, file)
+    task = (APP / "quickapp" / "task.py").read_text("utf-8").replace(", momentum=0.9", "")
+    made = app(folder, chosen, task=task + VICTIMS.format(file=str(file)))
+    sent: api.Recording = client(made, config={"local-epochs": 1, "learning-rate": 1.0}).recording
+    return sent
+
+
+def test_flowers_clip_and_noise_are_the_benchs_fed_sdp(tmp_path: Path) -> None:
+    """Equal updates without noise, an equal noise law, and an equal verdict on the same victims."""
+    federated = Federated(algorithm="fedavg", clients=10, per_round=1, steps=2, batch=2, rate=1.0, client_examples=4)
+    clipped = {"at": "client", "clip": 0.5, "noise": "each"}
+    quiet = foreign.own(cells.entry("defenses", "fed-sdp", **clipped, sigma=0.0), tmp_path, federated=federated)
+    plain = foreign.own(cells.NONE, tmp_path, federated=federated)
+    assert foreign.distance(quiet.reading, plain.reading) > 0.1  # the clip acts
+    fixed = (
+        "from flwr.clientapp.mod import fixedclipping_mod\n"
+        "from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping as Clipped\n"
+        "MODS = [fixedclipping_mod]\n"
+        "def strategy(plain):\n"
+        "    return Clipped(plain, noise_multiplier=0.0, clipping_norm=0.5, num_sampled_clients=5)\n"
+    )
+    sent = of_flower(tmp_path / "quiet", quiet, fixed).reading(**quiet.public)
+    assert foreign.distance(quiet.reading, sent) <= 1e-6
+    ours, theirs = quiet.verdict(tmp_path), quiet.verdict_on(sent)
+    assert ours.asr == theirs.asr
+    assert ours.medians["psnr_db"] == pytest.approx(theirs.medians["psnr_db"], abs=0.5)
+
+    sigma = sqrt(2 * log(1.25 / 1e-5)) / 5.0  # of LocalDpMod with the sensitivity C
+    noisy = foreign.own(cells.entry("defenses", "fed-sdp", **clipped, sigma=sigma), tmp_path, federated=federated)
+    local = LOCAL.format(clip=0.5, sensitivity=0.5, epsilon=5.0) + PLAIN
+    sent = of_flower(tmp_path / "noisy", noisy, local).reading(**noisy.public)
+    assert foreign.variance(sent) == pytest.approx(foreign.variance(noisy.reading), rel=1e-6)
+    for reading in (sent, noisy.reading):
+        noise = (foreign.flat(reading) - foreign.flat(quiet.reading)) / (sigma * 0.5)
+        assert kstest(noise.numpy(), "norm").pvalue > 0.01

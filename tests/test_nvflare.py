@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from tests import cells, foreign
 
+from bench.assess.recognition import recognised
 from bench.cli.assess import command
+from bench.defenses.base import Defense
 from bench.errors import BenchError
 from bench.federated.draws import KeyedDraws
+from bench.registry import entries as registry
 
 pytest.importorskip("nvflare", reason="tox -e nvflare")
 pytestmark = [pytest.mark.filterwarnings("ignore")]  # NVFLARE's own
@@ -62,3 +66,20 @@ def test_the_command_ranks_the_filter_among_the_families() -> None:
     rows = [line.split() for line in said.output.splitlines()]
     assert any(row[:3] == ["PercentilePrivacy", "100", "%"] for row in rows)
     assert any(row and row[0].startswith("dp-sgd:") for row in rows)
+
+
+def test_a_percentile_without_a_limit_is_the_benchs_pruning(tmp_path: Path) -> None:
+    """Equal updates, and an equal verdict on the same victims."""
+    from bench.assess.nvflare import FilterDefense, digits_client, parse
+
+    pruned = foreign.own(cells.entry("defenses", "prune", share=0.7), tmp_path)
+    plain = foreign.own(cells.NONE, tmp_path)
+    typed = "nvflare.app_common.filters.percentile_privacy:PercentilePrivacy(percentile=70, gamma=1e9)"
+    out = filtered(typed, foreign.flat(plain.reading), 0.1)
+    ours = foreign.flat(pruned.reading)
+    assert float((out - ours).norm() / ours.norm()) <= 1e-6
+    client = digits_client()
+    made: Defense = registry.instance("defenses", "prune", {"share": 0.7})
+    behind = FilterDefense(filter=parse(typed, Path()), rate=0.1)
+    one, other = (recognised(client, each, trials=4) for each in (made, behind))
+    assert one.share == other.share

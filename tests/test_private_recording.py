@@ -1,7 +1,12 @@
 """Recorded trainings with Opacus: Poisson sampling, fixed batches, ghost clipping; ε of the engine and ours."""
 
+import copy
+from pathlib import Path
+
 import pytest
 import torch
+from scipy.stats import kstest
+from tests import cells, foreign
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -69,3 +74,44 @@ def test_another_noise_than_described_is_no_explanation() -> None:
     sent = recorded(poisson=True, undeclared=0.5)
     assert not sent.explained
     assert sent.line.startswith("does not explain what was sent: Opacus")
+
+
+def of_opacus(victims: foreign.Own, *, clip: float, sigma: float) -> api.Recording:
+    """A step of Opacus on the cell's victims, at the cell's weights."""
+    from opacus import PrivacyEngine
+
+    model, criterion = copy.deepcopy(victims.model), nn.CrossEntropyLoss()
+    x, y = victims.inputs[0], victims.labels[0]
+    made, optimizer, loader = PrivacyEngine().make_private(
+        module=model.train(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        noise_multiplier=sigma,
+        max_grad_norm=clip,
+        data_loader=DataLoader(TensorDataset(x, y), batch_size=len(x)),
+        poisson_sampling=False,
+    )
+    with api.recording(made, optimizer) as sent:
+        for inputs, labels in loader:
+            criterion(made(inputs), labels).backward()
+            optimizer.step()
+    return sent
+
+
+def test_opacus_sends_what_dp_sgd_of_the_bench_sends(tmp_path: Path) -> None:
+    """Equal updates without noise, an equal noise law, and an equal verdict on the same victims."""
+    quiet = foreign.own(cells.entry("defenses", "dp-sgd", clip=0.5, sigma=0.0), tmp_path)
+    plain = foreign.own(cells.NONE, tmp_path)
+    sent = of_opacus(quiet, clip=0.5, sigma=0.0).reading(**quiet.public)
+    assert foreign.distance(quiet.reading, plain.reading) > 0.1  # the clip acts
+    assert foreign.distance(quiet.reading, sent) <= 1e-6
+    ours, theirs = quiet.verdict(tmp_path), quiet.verdict_on(sent)
+    assert ours.asr == theirs.asr
+    assert ours.medians["psnr_db"] == pytest.approx(theirs.medians["psnr_db"], abs=0.5)  # the search enlarges 1e-7
+
+    noisy = foreign.own(cells.entry("defenses", "dp-sgd", clip=0.5, sigma=0.8), tmp_path)
+    torch.manual_seed(5)
+    sent = of_opacus(noisy, clip=0.5, sigma=0.8).reading(**noisy.public)
+    assert foreign.variance(sent) == pytest.approx(foreign.variance(noisy.reading), rel=1e-6)
+    for reading in (sent, noisy.reading):
+        noise = (foreign.flat(reading) - foreign.flat(quiet.reading)) / foreign.variance(noisy.reading) ** 0.5
+        assert kstest(noise.numpy(), "norm").pvalue > 0.01

@@ -4,6 +4,8 @@ The app's own `ServerApp` makes the message, on a grid that carries no message. 
 taps before and after its mods."""
 
 import importlib
+import logging
+import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,6 +33,7 @@ from bench.own.weights import named_state
 from bench.sanitize import first_line
 
 _NODE = 1
+_HELD = re.compile(r"(flwr|torch|torchvision)\b(?!-)")
 _MASKS = ("secagg_mod", "secaggplus_mod")
 _NOISE = 0.1  # largest relative difference between the noise of a message and of its mod
 _EQUAL = 1e-6  # largest relative difference of two updates that count as equal
@@ -99,7 +102,7 @@ def run_client(
     """Run a round of the app in `folder` for the client with the number `partition` among `clients`. `config` replaces
     values of the app's run configuration. Raises `BenchError` for a folder without an app, for an app of the old
     interface (`client_fn`), and for an app that fails, with the app's message."""
-    components, values = _pyproject(folder)
+    components, values, remedy = _pyproject(folder)
     unknown = [name for name in config or {} if name not in values]
     if unknown:
         raise BenchError(f"{folder}: the app has no setting {unknown[0]!r}; it has {', '.join(values) or 'none'}")
@@ -107,9 +110,10 @@ def run_client(
     node_config = {"partition-id": partition, "num-partitions": clients}
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, _NODE, 1  # as the runtime sets them
     taps = _Taps()
+    logging.getLogger("flwr").setLevel(logging.WARNING)  # the log of rounds that do not take place
     with _importing(folder), _tapped(taps):
-        server = _load(components, "serverapp", ServerApp)
-        client = _load(components, "clientapp", ClientApp)
+        server = _load(components, "serverapp", ServerApp, remedy)
+        client = _load(components, "clientapp", ClientApp, remedy)
         if client._call is not None:
             raise BenchError(f"{folder}: the client has a client_fn; only @app.train() of the Message API is called")
         message = _first_message(server, run_config, clients)
@@ -199,7 +203,9 @@ def _of_mods(
     return None, said
 
 
-def _pyproject(folder: Path) -> tuple[dict[str, str], dict[str, Any]]:
+def _pyproject(folder: Path) -> tuple[dict[str, str], dict[str, Any], str]:
+    """Return the app's components, its configuration, and a remedy for a missing package: its dependencies without the
+    packages whose versions the bench sets."""
     path = folder / "pyproject.toml"
     try:
         content = tomllib.loads(path.read_text("utf-8"))
@@ -210,7 +216,9 @@ def _pyproject(folder: Path) -> tuple[dict[str, str], dict[str, Any]]:
     for name in ("serverapp", "clientapp"):
         if ":" not in str(components.get(name, "")):
             raise BenchError(f"{path}: no tool.flwr.app.components.{name} = 'package.module:app'")
-    return components, _flat(app.get("config", {}))
+    own = [f"'{each}'" for each in content.get("project", {}).get("dependencies", []) if not _HELD.match(each)]
+    remedy = f"pip install {' '.join(own)}" if own else f"install the app's packages; {path} names none"
+    return components, _flat(app.get("config", {})), remedy
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -268,12 +276,13 @@ def _tapped(taps: _Taps) -> Iterator[None]:
         yield
 
 
-def _load(components: Mapping[str, str], name: str, kind: type) -> Any:
+def _load(components: Mapping[str, str], name: str, kind: type, remedy: str) -> Any:
     module, _, attribute = components[name].partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # the app's own code
-        raise BenchError(f"{name} {components[name]!r}: {type(error).__name__}: {first_line(error)}") from error
+        said = f"{name} {components[name]!r}: {type(error).__name__}: {first_line(error)}"
+        raise BenchError(said + (f"; {remedy}" if isinstance(error, ModuleNotFoundError) else "")) from error
     if not isinstance(found, kind):
         raise BenchError(f"{name} {components[name]!r} is a {type(found).__name__}, not a {kind.__name__}")
     return found

@@ -6,11 +6,10 @@ from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
-from bench.assess.result import Assessment
+from bench.assess.result import TITLES, Assessment
 from bench.record.files import write_atomically
 
 FILE, JSON = "report.html", "report.json"
-TITLES = {"update": "The message that leaves the client", "inside": "Inside the client"}
 
 
 def write(folder: Path, result: Assessment) -> Path:

@@ -8,6 +8,7 @@ from bench.errors import BenchError
 from bench.record.schema import Share
 
 FIGURES = ("reconstructed", "identified", "recognised")
+TITLES = {"update": "The message that leaves the client", "inside": "Inside the client"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,14 @@ class Assessment:
     page: str
     """Path of the page."""
 
+    @property
+    def verdict(self) -> str:
+        """What came back at each listener, as a sentence each."""
+        return " ".join(f"{TITLES[each.name]}: {_counts(each)}." for each in self.listeners)
+
+    def __str__(self) -> str:
+        return f"{self.verdict} Report: {self.page}"
+
     def figure(self, name: str) -> Figure | None:
         """Return the figure `name` (in `FIGURES`) of the listener of the update; None if it was not measured. Raises
         `BenchError` for another name."""
@@ -102,3 +111,13 @@ class Assessment:
     def json(self) -> dict[str, Any]:
         """Return the report as JSON values; pictures are only named."""
         return asdict(self)
+
+
+def _counts(listener: Listener) -> str:
+    """Return the listener's figures as counts of examples."""
+    counts = [
+        f"{round(each.share.value * each.of)} of {each.of} {name}"
+        + (f" (chance {each.chance:.0%})" if name == "recognised" and each.chance else "")
+        for name, each in listener.figures.items()
+    ]
+    return ", ".join(counts) or "not measured, as no attack takes this reading"

@@ -147,9 +147,7 @@ def _plans(client: Client, seconds: float) -> Iterator[_Plan]:
     if client.update is not None:
         update = client.update
         steps = "one local step" if update.steps == 1 else f"{update.steps} local steps"
-        yield _plan(
-            "update", f"the client's message: {steps} of {update.batch}", update, client.inputs, client.labels, seconds
-        )
+        yield _plan("update", f"{steps} of {_examples(update.batch)}", update, client.inputs, client.labels, seconds)
     inputs, labels = client.inputs[0, :_INSIDE, None], client.labels[0, :_INSIDE, None]
     targets = one_hot(labels, client.classes, inputs.dtype)
     inside = reading(
@@ -163,7 +161,7 @@ def _plans(client: Client, seconds: float) -> Iterator[_Plan]:
         public=client.public,
         public_labels=client.public_labels,
     )
-    words = f"each of {len(inputs)} examples' gradients, inside the client before the first step"
+    words = f"the gradient of each of {_examples(len(inputs))}, before the first step"
     yield _plan("inside", words, inside, inputs, labels, seconds)
 
 
@@ -202,7 +200,7 @@ def _listener(plan: _Plan, client: Client, defense: Chosen | None, folder: Path,
         try:
             result = attack(plan.reading, name, evaluations=max(plan.evaluations, 1), seed=seed)
         except BenchError as error:
-            attempts.append(Attempt(attack=name, line=str(error), seconds=round(time.monotonic() - began, 1)))
+            attempts.append(_refused(name, error, began))
             continue
         scores = _scores(result, plan, client)
         found.append((scores, result))
@@ -236,6 +234,15 @@ def _scores(result: Reconstruction, plan: _Plan, client: Client) -> Scores:
         value_range=client.value_range,
         kind=client.kind.name,
     )
+
+
+def _examples(count: int) -> str:
+    return "one example" if count == 1 else f"{count} examples"
+
+
+def _refused(name: str, error: BenchError, began: float) -> Attempt:
+    reason = str(error).removeprefix(f"attack {name} cannot take this reading: ")
+    return Attempt(attack=name, line=f"not run: {reason}", seconds=round(time.monotonic() - began, 1))
 
 
 def _line(scores: Scores, name: str, plan: _Plan) -> str:
@@ -275,7 +282,7 @@ def _gallery(plan: _Plan, client: Client, defense: Chosen | None, seed: int) -> 
     try:
         result = attack(replace(plan.reading, gallery_inputs=candidates, gallery_labels=marks), "gallery", seed=seed)
     except BenchError as error:
-        return Attempt(attack="gallery", line=str(error), seconds=round(time.monotonic() - began, 1)), None
+        return _refused("gallery", error, began), None
     assert result.named is not None
     truth = order.argsort()[: len(inputs)].reshape(plan.labels.shape)
     named = result.named[:, : plan.labels.shape[1]]

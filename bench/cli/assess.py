@@ -148,18 +148,22 @@ def flower(
     own code runs.
 
     \b
-    pip install gradient-leakage-bench flwr
+    pip install '.[flower]'
     bench assess flower ./my-app
     """
     try:
         from bench.assess.flower import run_client
     except ImportError as error:
-        raise BenchError(f"Flower cannot be imported ({first_line(error)}); pip install flwr") from None
+        raise BenchError(
+            f"Flower cannot be imported ({first_line(error)}); pip install 'gradient-leakage-bench[flower]'"
+        ) from None
     import torch
 
     from bench import api
 
     torch.manual_seed(seed)
+    if not as_json:
+        click.echo(f"the app's server makes a message, its client {partition} of {clients} trains", err=True)
     with redirect_stdout(sys.stderr):
         client = run_client(folder, partition=partition, clients=clients, config=config)
     with Bar(minutes, quiet=as_json) as watch:
@@ -185,7 +189,9 @@ def nvflare_filter(typed: str, rate: float, trials: int, seed: int, as_json: boo
     try:
         from bench.assess.nvflare import assess_filter, parse
     except ImportError as error:
-        raise BenchError(f"NVFLARE cannot be imported ({first_line(error)}); pip install nvflare") from None
+        raise BenchError(
+            f"NVFLARE cannot be imported ({first_line(error)}); pip install 'gradient-leakage-bench[nvflare]'"
+        ) from None
     from dataclasses import asdict
 
     from bench.assess.nvflare import digits_client
@@ -197,7 +203,7 @@ def nvflare_filter(typed: str, rate: float, trials: int, seed: int, as_json: boo
         common.print_json([asdict(each) for each in found])
         return
     click.echo(of_what(digits_client(seed=seed)))
-    common.print_table(_REMEDIES, _remedies(found))
+    _print_remedies(found)
 
 
 class Bar:
@@ -257,8 +263,10 @@ def show(result: "Assessment", limits: dict[str, float], *, as_json: bool) -> No
 
 
 def _print(result: "Assessment") -> None:
-    from bench.assess.page import TITLES, percent
+    from bench.assess.page import percent
+    from bench.assess.result import TITLES
 
+    click.echo(f"{result.verdict}\n")
     for listener in result.listeners:
         click.echo(f"{TITLES[listener.name]}: {sanitize(listener.reads, 200)}")
         rows = [
@@ -268,22 +276,18 @@ def _print(result: "Assessment") -> None:
         common.print_table(("figure", "share", "95 %", "chance", "ceiling"), rows)
         common.print_table(("attack", "result", "s"), [(a.attack, a.line, f"{a.seconds:g}") for a in listener.attempts])
         click.echo("")
-    click.echo(f"declaration: {result.declaration}")
+    click.echo(f"check of the training: {result.declaration}")
     for line in (*result.notes, *result.decides):
         click.echo(f"- {line}")
     click.echo(f"\nWhat would help: {result.remedies_of}")
-    if result.remedies:
-        common.print_table(_REMEDIES, _remedies(result.remedies))
+    _print_remedies(result.remedies)
     click.echo(f"\n{result.page}: the report, with pictures of private examples ({duration(result.seconds)})")
 
 
-_REMEDIES = ("defense", "recognised", "95 %", "chance", "ceiling", "accuracy kept", "")
-
-
-def _remedies(found: "Sequence[Remedy]") -> list[tuple[str, ...]]:
+def _print_remedies(found: "Sequence[Remedy]") -> None:
     from bench.assess.page import percent
 
-    return [
+    rows = [
         (
             each.defense,
             *(
@@ -297,10 +301,14 @@ def _remedies(found: "Sequence[Remedy]") -> list[tuple[str, ...]]:
                 )
             ),
             percent(each.kept),
-            each.note,
         )
         for each in found
     ]
+    if rows:
+        common.print_table(("defense", "recognised", "95 %", "chance", "ceiling", "accuracy kept"), rows)
+    for each in found:
+        if each.note:
+            click.echo(f"- {each.defense}: {each.note}")
 
 
 def _interval(figure: "Figure") -> str:
