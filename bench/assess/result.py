@@ -120,4 +120,4 @@ def _counts(listener: Listener) -> str:
         + (f" (chance {each.chance:.0%})" if name == "recognised" and each.chance else "")
         for name, each in listener.figures.items()
     ]
-    return ", ".join(counts) or "not measured, as no attack takes this reading"
+    return ", ".join(counts) or "not measured, as no attack ran"

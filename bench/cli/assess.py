@@ -305,7 +305,7 @@ def _print_remedies(found: "Sequence[Remedy]") -> None:
         for each in found
     ]
     if rows:
-        common.print_table(("defense", "recognised", "95 %", "chance", "ceiling", "accuracy kept"), rows)
+        common.print_table(("defense", "recognised", "95 %", "chance", "ceiling", "accuracy"), rows)
     for each in found:
         if each.note:
             click.echo(f"- {each.defense}: {each.note}")
