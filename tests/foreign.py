@@ -36,7 +36,7 @@ class Own:
     """(step, example)"""
 
     @property
-    def public(self) -> dict[str, Tensor]:
+    def public(self) -> dict[str, Any]:
         """Public examples, as `api.reading` and `api.score` take these."""
         return {"public": self.reading.public_inputs, "public_labels": self.reading.public_labels}
 
