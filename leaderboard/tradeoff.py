@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from bench.errors import BenchError
-from bench.record.tradeoff import LEVELS, PROVED, AtLevel, Row, Tradeoff
+from bench.record.tradeoff import LEVELS, PROVED, PROVED_ALL, AtLevel, Row, Tradeoff
 
 # name on the command line → (interception point, meaning)
 LISTENERS = {
@@ -132,10 +132,10 @@ def capability(tradeoff: Tradeoff, row: Row) -> float | None:
     return 1 / (1 + min(distances))
 
 
-def proofs(tradeoff: Tradeoff, standings: Iterable[Standing]) -> list[tuple[float, Row, AtLevel]]:
+def proofs(tradeoff: Tradeoff, standings: Iterable[Standing], level: str = PROVED) -> list[tuple[float, Row, AtLevel]]:
     """Return (accuracy kept, family, figures) of each of the `standings` in `tradeoff` for which ε proves L1 with a
-    useful accuracy, the most accurate first."""
-    proved = [(each.row, at) for each in standings if (at := each.row.at(PROVED)) and tradeoff.useful(each.row, at)]
+    useful accuracy, the most accurate first.  `level` is `proved` or `proved-all`."""
+    proved = [(each.row, at) for each in standings if (at := each.row.at(level)) and tradeoff.useful(each.row, at)]
     return sorted(((tradeoff.kept(row, at), row, at) for row, at in proved), key=lambda each: -each[0])
 
 
@@ -175,9 +175,14 @@ def findings(tradeoff: Tradeoff, point: str) -> tuple[str, ...]:
         if proved:
             kept, row, figures = proved[0]
             lines.append(
-                f"{where}: ε proves L1 for {len(proved)} of {len(each)} families; the most accurate keeps {kept:.0%}: "
-                f"{setting(row, figures)}."
+                f"{where}: ε proves L1 for {len(proved)} of {len(each)} families, with one reading of a client; the "
+                f"most accurate keeps {kept:.0%}: {setting(row, figures)}."
             )
+            for kept, row, figures in proofs(tradeoff, each, PROVED_ALL)[:1]:
+                lines.append(
+                    f"{where}: with all {row.uploads} readings of a client, the most accurate proof keeps {kept:.0%}: "
+                    f"{setting(row, figures)}."
+                )
         else:
             lines.append(f"{where}: ε proves L1 for no family with a useful accuracy.")
         later = sorted(one.row.family for one in each if (at := one.row.at("L1")) is not None and at.leaks_later)

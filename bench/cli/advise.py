@@ -42,7 +42,8 @@ def command(
 
     Kept: the share of the undefended accuracy.  L1: an attacker who knows the defense, the label and all other
     examples names at most chance + 5 points of the examples; L2: at most 20 %.  Named: in the first round; later:
-    halfway through the training.  RUNS are folders of `bench calibrate`, beside the shipped figures.
+    halfway through the training.  Any attacker, proved: with one reading of a client; with all.  RUNS are
+    folders of `bench calibrate`, beside the shipped figures.
 
     \b
     bench advise --listener server --accuracy-loss 3
@@ -94,7 +95,7 @@ def show(found: "Tradeoff", listener: str, level: str, loss: float | None = None
         click.echo(f"\n{dataset} · {model}: undefended accuracy {found.undefended_mean(dataset, model):.1%}")
         chosen = ranked if loss is None else board.advised(ranked, level, loss)
         if chosen:
-            heads = ["rank", f"defense at {level}", "kept", "named, later, %", "any attacker", "L1 proved at"]
+            heads = ["rank", f"defense at {level}", "kept", "named, later, %", "any attacker", "L1 proved"]
             common.print_table(heads, [_line(found, each, level) for each in chosen])
         else:
             click.echo(f"no family reaches {level} with a loss of at most {loss:g} points")
@@ -110,6 +111,7 @@ def show(found: "Tradeoff", listener: str, level: str, loss: float | None = None
 def _line(found: "Tradeoff", each: "Standing", level: str) -> tuple[str, ...]:
     from bench.leaderboard import tradeoff as board
     from bench.leaderboard.forms.numbers import bracketed
+    from bench.record.tradeoff import PROVED, PROVED_ALL
 
     at = each.at.get(level)
     if at is None:
@@ -120,7 +122,7 @@ def _line(found: "Tradeoff", each: "Standing", level: str) -> tuple[str, ...]:
         f"{each.kept[level]:.1%}",
         bracketed(at.share, at.low, at.high) + ("" if at.trained is None else f"\n{bracketed(*at.trained)}"),
         board.ceilings(each.row, at).replace(", ", "\n"),
-        board.proof(found, each.row),
+        "\n".join(dict.fromkeys(board.proof(found, each.row, name) for name in (PROVED, PROVED_ALL))),
     )
 
 

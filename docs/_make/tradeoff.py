@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 
 from _make.markdown import HEAD, paragraph, table
+from bench.calibration.measure import federations
+from bench.cell import Federated
 from bench.leaderboard.forms import frontier
 from bench.leaderboard.forms.numbers import NONE, bracketed, epsilon
 from bench.leaderboard.tradeoff import (
@@ -18,6 +20,7 @@ from bench.leaderboard.tradeoff import (
     setting,
     standings,
 )
+from bench.matrix.read import read
 from bench.record.tradeoff import LEVELS, PROVED, PROVED_ALL, AtLevel, Named, Row, Tradeoff, codes, permitted
 
 SERVER = LISTENERS["server"][0]
@@ -44,17 +47,15 @@ def opening(tradeoff: Tradeoff) -> str:
     if leaking := [each.row for each in ranked if each.rank is None]:
         rows.append([", ".join(f"`{row.family}`" for row in leaking), "leak, or keep no useful accuracy", *[NONE] * 5])
     chance = max(row.chance or 0.0 for row in rows_at(tradeoff, SERVER))
-    uploads = max(row.uploads for row in rows_at(tradeoff, SERVER))
+    uploads, level = max(row.uploads for row in rows_at(tradeoff, SERVER)), f"{permitted('L1', chance):.0%}"
     note = (
-        f"{where[0].upper()}, {where[1]}, undefended accuracy {undefended:.0%}.  Each defense has the weakest strength "
-        "at which an attacker at the server, who knows the defense, the label and all other examples, names at most "
-        f"{permitted('L1', chance):.0%} of the examples (chance: {chance:.0%}), in the first round and *later*, "
-        "halfway through the training.  Brackets: 95 % intervals on other victims.  *Any attacker*: the largest share "
-        f"by ε, with one update of a client and with all {uploads}.  *Proved*: strength and accuracy at which ε bounds "
-        f"any attacker by {permitted('L1', chance):.0%}, with one update; with all {uploads}.  ε: of the "
-        "released models, for an example or a client.  Other listeners and levels: [accuracy at equal leakage]"
-        "(docs/results/tradeoff.md).  Reconstructions at published strengths: "
-        "[standard-v1](docs/results/standard-v1.md)."
+        f"{where[0].upper()}, {where[1]}, {_setup()}; undefended accuracy {undefended:.0%}.  *Named*: an attacker "
+        "at the server, who knows the defense, the label and all other examples, picks the example out of about "
+        f"{1 / chance:.0f} candidates.  Each defense has the weakest strength with at most {level} named (L1), in the "
+        "first round and *later*, halfway through the training; brackets: 95 % intervals on other victims.  *Any "
+        f"attacker*: the most by ε, with one update of a client; with all {uploads}.  *Proved*: strength and accuracy "
+        f"at which ε bounds any attacker by {level}; with all {uploads}.  ε: of the released models.  [Other listeners, "
+        "levels](docs/results/tradeoff.md); [reconstructions at published strengths](docs/results/standard-v1.md)."
     )
     return f"{PICTURE}{table(heads, rows)}\n{paragraph(note)}"
 
@@ -92,13 +93,22 @@ def page(tradeoff: Tradeoff) -> str:
 
 
 def _short(tradeoff: Tradeoff, each: Standing) -> list[str]:
-    at = each.at.get("L1")
-    if at is None:  # it reaches only L2
-        return [f"`{each.row.family}`", reason(each.row, "L1"), *[NONE] * 5]
-    line = [f"`{setting(each.row, at)}`", f"{each.kept['L1']:.0%}", _interval(at.share, at.low, at.high)]
+    level = "L1" if "L1" in each.at else "L2"
+    at = each.at[level]
+    kept = f"{each.kept[level]:.0%}{'' if level == 'L1' else ' (only L2)'}"
+    line = [f"`{setting(each.row, at)}`", kept, _interval(at.share, at.low, at.high)]
     line.append(NONE if at.trained is None else _interval(*at.trained))
     released = NONE if at.released is None else f"{epsilon(at.released)} ({(at.released_of or '').split(',')[0]})"
     return [*line, ceilings(each.row, at), _proofs(tradeoff, each.row), released]
+
+
+def _setup() -> str:
+    row = federations(read("tradeoff"))[0].trainings[0]
+    setting: Federated = row["federated"]
+    return (
+        f"{setting.clients} clients with {setting.client_examples} examples, {setting.per_round} in each of "
+        f"{row['rounds']} rounds"
+    )
 
 
 def _proofs(tradeoff: Tradeoff, row: Row) -> str:
