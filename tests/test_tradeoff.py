@@ -162,7 +162,8 @@ def test_findings_name_proved_families_and_leaks() -> None:
     assert lines == (
         "mnist, mlp: no useful strength hides examples: leaking.",
         "mnist, mlp: 2 of 5 families meet L1; the most accurate keeps 96%: accurate:sigma=0.1.",
-        "mnist, mlp: ε proves L1 for 1 of 5 families; the most accurate keeps 93%: proved:clip=0.5,sigma=2.2.",
+        "mnist, mlp: ε proves L1 for 1 of 5 families, with one reading of a client; the most accurate keeps 93%: "
+        "proved:clip=0.5,sigma=2.2.",
     )
 
 

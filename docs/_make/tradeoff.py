@@ -54,8 +54,9 @@ def opening(tradeoff: Tradeoff) -> str:
         f"{1 / chance:.0f} candidates.  Each defense has the weakest strength with at most {level} named (L1), in the "
         "first round and *later*, halfway through the training; brackets: 95 % intervals on other victims.  *Any "
         f"attacker*: the most by ε, with one update of a client; with all {uploads}.  *Proved*: strength and accuracy "
-        f"at which ε bounds any attacker by {level}; with all {uploads}.  ε: of the released models.  [Other listeners, "
-        "levels](docs/results/tradeoff.md); [reconstructions at published strengths](docs/results/standard-v1.md)."
+        f"at which ε bounds any attacker by {level}; with all {uploads}.  ε: of the released models.  [Other "
+        "listeners, levels](docs/results/tradeoff.md); [reconstructions at published strengths]"
+        "(docs/results/standard-v1.md)."
     )
     return f"{PICTURE}{table(heads, rows)}\n{paragraph(note)}"
 
