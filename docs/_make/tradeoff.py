@@ -24,7 +24,7 @@ from bench.matrix.read import read
 from bench.record.tradeoff import LEVELS, PROVED, PROVED_ALL, AtLevel, Named, Row, Tradeoff, codes, permitted
 
 SERVER = LISTENERS["server"][0]
-ROWS = 8
+ROWS = 5
 PICTURE = (
     '<a href="docs/pictures/tradeoff.svg"><img src="docs/pictures/tradeoff.svg" width="760" '
     'alt="Accuracy against named examples, at the server"></a>\n\n'
@@ -43,9 +43,10 @@ def opening(tradeoff: Tradeoff) -> str:
     (where, ranked), *_ = standings(tradeoff, SERVER).items()
     undefended = tradeoff.undefended_mean(*where)
     heads = ["defense", "accuracy kept", "named", "named later", "any attacker", "proved", "ε"]
-    rows = [_short(tradeoff, each) for each in ranked if each.rank is not None][:ROWS]
-    if leaking := [each.row for each in ranked if each.rank is None]:
-        rows.append([", ".join(f"`{row.family}`" for row in leaking), "leak, or keep no useful accuracy", *[NONE] * 5])
+    shown = [each for each in ranked if each.rank is not None][:ROWS]
+    rows = [_short(tradeoff, each) for each in shown]
+    if others := [each.row for each in ranked if each not in shown]:
+        rows.append([", ".join(f"`{row.family}`" for row in others), "less, or L1 is not met", *[NONE] * 5])
     chance = max(row.chance or 0.0 for row in rows_at(tradeoff, SERVER))
     uploads, level = max(row.uploads for row in rows_at(tradeoff, SERVER)), f"{permitted('L1', chance):.0%}"
     note = (
