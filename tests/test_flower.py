@@ -175,7 +175,7 @@ def of_flower(folder: Path, victims: foreign.Own, chosen: str) -> api.Recording:
     return sent
 
 
-def test_flowers_clip_and_noise_are_the_benchs_fed_sdp(tmp_path: Path) -> None:
+def test_flowers_clip_and_noise_are_the_fed_sdp(tmp_path: Path) -> None:
     """Equal updates without noise, an equal noise law, and an equal verdict on the same victims."""
     federated = Federated(algorithm="fedavg", clients=10, per_round=1, steps=2, batch=2, rate=1.0, client_examples=4)
     clipped = {"at": "client", "clip": 0.5, "noise": "each"}

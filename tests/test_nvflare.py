@@ -68,7 +68,7 @@ def test_the_command_ranks_the_filter_among_the_families() -> None:
     assert any(row and row[0].startswith("dp-sgd:") for row in rows)
 
 
-def test_a_percentile_without_a_limit_is_the_benchs_pruning(tmp_path: Path) -> None:
+def test_a_percentile_without_a_limit_is_the_pruning(tmp_path: Path) -> None:
     """Equal updates, and an equal verdict on the same victims."""
     from bench.assess.nvflare import FilterDefense, digits_client, parse
 
