@@ -295,12 +295,19 @@ def test_calibrate_measures_trains_and_goes_on_where_it_stopped(tmp_path: Path) 
     assert {path.name: path.stat().st_mtime_ns for path in (out / "records").iterdir()} == made
 
 
-def test_the_expected_time_is_the_range_of_the_families_for_the_same_listeners() -> None:
-    rows = [row("a", seconds=120.0), row("b", seconds=600.0), row("c", seconds=60.0, point="aggregate"), row("d")]
-    federation = Federation(dataset="mnist", model="mlp", readings={}, trainings=())
-    assert expected(["type-1", "aggregate"], rows, federation, 2).startswith("time: 2 to 6 minutes on 2 processes")
-    assert expected(["type-2"], rows, federation, 2).startswith("time: unknown")
-    assert expected(["type-1"], rows, dataclasses.replace(federation, model="other"), 2).startswith("time: unknown")
+def test_the_expected_time_is_the_range_of_the_families_of_the_same_kind() -> None:
+    level = at("L1", 1.0, 0.9)
+    rows = [row("a", level, seconds=1200.0), row("b", level, seconds=1800.0), row("c", level), row("d", seconds=240.0)]
+    rows.append(row("e", at("point", None, 0.9), seconds=120.0, parameter=None))
+    rows.append(row("f", level, seconds=600.0, point="aggregate", also=()))
+    here = Federation(dataset="mnist", model="mlp", readings={}, trainings=())
+    both = expected(["type-1", "aggregate"], rows, here, 2, has_strength=True)
+    assert both == "15 to 20 minutes on 2 processes"
+    quick = expected(["type-1"], rows, here, 2, has_strength=True)
+    assert quick == "10 to 15 minutes on 2 processes, or about 2 minutes on 2 processes if it leaks at every strength"
+    assert expected(["type-1"], rows, here, 1, has_strength=False) == "about 2 minutes on 1 process"
+    for points, where in ((["type-2"], here), (["type-1"], dataclasses.replace(here, model="other"))):
+        assert expected(points, rows, where, 2, has_strength=True) == "time unknown"
 
 
 BACKWARDS = '''

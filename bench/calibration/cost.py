@@ -24,20 +24,38 @@ def seconds_of(listener: Listener, listeners: Iterable[Listener], records: Itera
     return round(attacked + trained / max(1, sharing), 1)
 
 
-def expected(points: Sequence[str], rows: Iterable[Row], federation: Federation, workers: int) -> str:
-    """Return the time to expect for listeners at these interception `points`, in words: the range over measured
-    families.
+def expected(
+    points: Sequence[str], rows: Iterable[Row], federation: Federation, workers: int, *, has_strength: bool
+) -> str:
+    """Return the time to expect for a family with listeners at these interception `points`, in words: the range over
+    measured families of its kind. A family that leaks at every strength has no trainings, and is quick.
 
     - `rows`: measured families; rows of another federation and rows without a time are left out.
-    - `workers`: number of processes."""
-    known: dict[str, list[float]] = {}
-    for row in rows:
-        if (row.dataset, row.model) == (federation.dataset, federation.model) and row.seconds is not None:
-            known.setdefault(row.point, []).append(row.seconds)
-    if not points or any(point not in known for point in points):
-        return "time: unknown, no shipped family has figures here"
-    least, most = (sum(pick(known[point]) for point in points) / workers / 60 for pick in (min, max))
-    return (
-        f"time: {least:.0f} to {most:.0f} minutes on {workers} processes, as the shipped families; the quick families "
-        "leak at every strength"
+    - `workers`: number of processes.
+    - `has_strength`: whether the family declares a strength."""
+    here = [
+        row
+        for row in rows
+        if (row.dataset, row.model) == (federation.dataset, federation.model)
+        and row.seconds is not None
+        and (row.parameter is not None) == has_strength
+    ]
+    if not has_strength:
+        return _range(points, here, workers) or "time unknown"
+    quick, whole = (
+        _range(points, [row for row in here if bool(row.at_levels) == trained], workers) for trained in (False, True)
     )
+    if whole is None:
+        return "time unknown"
+    return f"{whole}, or {quick} if it leaks at every strength" if quick else whole
+
+
+def _range(points: Sequence[str], rows: Iterable[Row], workers: int) -> str | None:
+    known: dict[str, list[float]] = {point: [] for point in points}
+    for row in rows:
+        known.setdefault(row.point, []).append(row.seconds or 0.0)
+    if not points or not all(known[point] for point in points):
+        return None
+    least, most = (sum(pick(known[point]) for point in points) / workers / 60 for pick in (min, max))
+    span = f"{least:.0f} to {most:.0f}" if round(least) != round(most) else f"about {most:.0f}"
+    return f"{span} minutes on {workers} process{'es' if workers > 1 else ''}"

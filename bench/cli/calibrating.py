@@ -76,8 +76,11 @@ def run(
                 (entry, defense, calibration.listening_points(federation, _stages(defense, setting)))
                 for entry, defense in families
             ]
-            points = [name for *_, listening in planned for name in listening]
-            say(expected(points, _shipped(), federation, workers))
+            shipped = _shipped()
+            for entry, defense, listening in planned:
+                has_strength = type(defense).strength is not None
+                time = expected([*listening], shipped, federation, workers, has_strength=has_strength)
+                say(f"{entry.name}: {time}")
             bound = _bound(federation, setting, resolver)
             listeners = calibration.calibrate(matrix, federation, planned, resolver.data, execute, bound, say)
             for listener in listeners:
