@@ -15,6 +15,7 @@ from bench.cli.main import cli
 from bench.record import store as records
 from bench.record import tradeoff as values
 from bench.record.tradeoff import AtLevel, Named, Row, Tradeoff
+from bench.reference import store as reference
 from bench.tracking import families, row_upload, store, upload
 from bench.tracking.sync import sync
 
@@ -91,7 +92,7 @@ def write_victims(run: Path, value: float, named: int, seed: int = 0, *, private
 @pytest.fixture
 def run(store_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
     values.write(tmp_path, SHIPPED)
-    monkeypatch.setattr(families, "FOLDER", tmp_path)
+    monkeypatch.setattr(reference, "FOLDER", tmp_path)
     folder = store_folder / request.node.name
     for value, named in ((0.1, 4), (9.0, 0)):
         write_victims(folder, value, named)

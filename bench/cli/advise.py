@@ -53,13 +53,12 @@ def command(
     from bench.leaderboard import tradeoff as board
     from bench.leaderboard.forms import frontier
     from bench.record import tradeoff as values
-    from bench.reference.store import FOLDER
+    from bench.reference.tradeoff import shipped_tradeoff
 
-    shipped = FOLDER / values.FILE
-    paths = ((shipped,) if shipped.is_file() else ()) + runs
-    if not paths:
+    shipped = shipped_tradeoff()
+    if shipped is None and not runs:
         raise BenchError("no figures are shipped yet; `bench calibrate --defense NAME` makes some")
-    found = values.joined([values.read(path) for path in paths])
+    found = values.joined([*([shipped] if shipped else []), *(values.read(path) for path in runs)])
     if as_json:
         common.print_json(_json(found, board.listener_of(listener)))
     else:

@@ -29,10 +29,9 @@ from bench.points import Stage, point
 from bench.record import store as records
 from bench.record.folder import locked
 from bench.record.schema import Record
-from bench.record.tradeoff import FILE, Row, Tradeoff
+from bench.record.tradeoff import Row, Tradeoff
 from bench.record.tradeoff import federation as federation_key
-from bench.record.tradeoff import read as read_tradeoff
-from bench.reference.store import FOLDER
+from bench.reference.tradeoff import shipped_tradeoff
 from bench.registry import entries as registry
 from bench.sweep.plan import Resolver, schedule
 from bench.sweep.pool import WorkerPool
@@ -76,10 +75,11 @@ def run(
                 (entry, defense, calibration.listening_points(federation, _stages(defense, setting)))
                 for entry, defense in families
             ]
-            shipped = _shipped()
+            shipped = shipped_tradeoff()
+            measured = shipped.rows if shipped else ()
             for entry, defense, listening in planned:
                 has_strength = type(defense).strength is not None
-                time = expected([*listening], shipped, federation, workers, has_strength=has_strength)
+                time = expected([*listening], measured, federation, workers, has_strength=has_strength)
                 say(f"{entry.name}: {time}")
             bound = _bound(federation, setting, resolver)
             listeners = calibration.calibrate(matrix, federation, planned, resolver.data, execute, bound, say)
@@ -102,11 +102,6 @@ def run(
         commonest=commonest,
         rows=tuple(rows),
     )
-
-
-def _shipped() -> tuple[Row, ...]:
-    path = FOLDER / FILE
-    return read_tradeoff(path).rows if path.is_file() else ()
 
 
 def _family(typed: str | dict[str, object]) -> tuple[Entry, Defense]:

@@ -1,13 +1,14 @@
 """The smallest worsening that a baseline can see: what a passed gate excludes."""
 
 from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.gate.noninferiority import LEVEL, of_shares
 from bench.gate.reports import change
-from bench.gate.verdict import Comparison, Verdict
+from bench.gate.verdict import Verdict
 
 _SHARES = ("asr", "identified", "named")
 _TRIALS, _POWER = 200, 0.8  # random places of the leaks; share of these trials in which the gate must say weaker
@@ -23,7 +24,8 @@ def sees(verdict: Verdict) -> dict[str, float]:
     for row in verdict.comparisons:
         full = row.metric in _SHARES and round(row.before * row.pairs) == row.pairs
         if row.metric != "undefended_asr" and not full:  # weaker attacks prove nothing about a defense
-            value = _share(row, level) if row.metric in _SHARES else row.margin
+            hits = round(row.before * row.pairs)
+            value = _share(hits, row.pairs, row.clusters, row.margin, level) if row.metric in _SHARES else row.margin
             least[row.metric] = max(least.get(row.metric, 0.0), value)
     return least
 
@@ -33,17 +35,18 @@ def sentence(seen: Mapping[str, float]) -> str:
     return ", ".join(f"≥ {change(name, value)} {name}" for name, value in sorted(seen.items()))
 
 
-def _share(row: Comparison, level: float) -> float:
-    """Return the smallest increase of a share that is called weaker, for this comparison's pairs and clusters; 1 if no
-    increase is."""
+@cache  # many places have equal counts
+def _share(hits: int, pairs: int, clusters: int, margin: float, level: float) -> float:
+    """Return the smallest increase of a share that is called weaker, from `hits` of `pairs` leaked examples in
+    `clusters` weight seeds; 1 if no increase is."""
     generator = np.random.default_rng(0)
-    cluster = np.arange(row.pairs) % row.clusters
-    leaked = np.zeros(row.pairs, bool)
-    leaked[: round(row.before * row.pairs)] = True
+    cluster = np.arange(pairs) % clusters
+    leaked = np.zeros(pairs, bool)
+    leaked[:hits] = True
     free = np.flatnonzero(~leaked)
-    for count in range(max(1, int(np.ceil(row.margin * row.pairs - 1e-9))), len(free) + 1):
+    for count in range(max(1, int(np.ceil(margin * pairs - 1e-9))), len(free) + 1):
         if _caught(generator.permuted(np.tile(free, (_TRIALS, 1)), axis=1)[:, :count], leaked, cluster, level):
-            return count / row.pairs
+            return count / pairs
     return 1.0
 
 

@@ -21,7 +21,7 @@ from bench.record.names import distinct
 from bench.record.schema import Record
 from bench.record.store import read_arrays
 from bench.record.tradeoff import LEVELS, Row, Tradeoff
-from bench.reference.store import FOLDER
+from bench.reference.tradeoff import shipped_tradeoff
 from bench.tracking import rows, view
 from bench.tracking.rows import RowView
 from bench.tracking.store import digest
@@ -39,8 +39,8 @@ def of_run(run: Path) -> list[RowView]:
         own = values.read(run)
     except RecordError:
         return []
-    shipped = FOLDER / values.FILE
-    found = values.joined([*([values.read(shipped)] if shipped.is_file() else []), own])
+    shipped = shipped_tradeoff()
+    found = values.joined([*([shipped] if shipped else []), own])
     behind = list(rows.readable(run))
     views = []
     for place in dict.fromkeys((row.dataset, row.model) for row in own.rows):

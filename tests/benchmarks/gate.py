@@ -23,9 +23,9 @@ from bench.cell import AttackCell
 from bench.gate import baseline
 from bench.gate.sensitivity import sees, sentence
 from bench.gate.verdict import Comparison, Verdict, verdict
-from bench.leaderboard.worst import GRADIENT_FREE, ExampleKey, example_scores
+from bench.leaderboard.conditions import by_condition
+from bench.leaderboard.worst import GRADIENT_FREE, ExampleKey
 from bench.matrix.document import PRESETS
-from bench.record.names import entry_text
 from bench.record.schema import AttackConditions, Record
 from bench.record.store import records
 
@@ -142,21 +142,20 @@ def power(file: Path) -> None:
     before = baseline.read(file).records
     whole = verdict(before, before)
     print(f"{len(before)} cells, {len(whole.comparisons)} comparisons; stated: {sentence(sees(whole))}")
+    conditions = {each.title: each for each in by_condition(before)}
     generator = np.random.default_rng(7)
     for row in (row for row in whole.comparisons if row.metric == "asr" and row.before < 1):
-        of_place = [r for r in before if has_reconstructions(r) and entry_text(r.cell.defense) == row.defense]
-        of_place = [r for r in of_place if isinstance(r.cell, AttackCell) and r.cell.point == row.point]
-        hits = {key: False for r in of_place for key, _ in example_scores(r)}
-        for record in of_place:
-            hits |= {key: True for key, score in example_scores(record) if score.success}
-        free = [key for key, hit in hits.items() if not hit]
-        one = replace(whole, comparisons=tuple(replace(row, metric="asr") for _ in whole.comparisons))
+        worst = conditions[row.title].rows[row.defense][row.point]
+        attack = next(name for name in worst.scores if not name.startswith(GRADIENT_FREE))
+        own = {record.id for record in worst.records[attack]}
+        free = [key for key, hit in worst.leaked.items() if not hit]
+        one = replace(whole, comparisons=(row,) * len(whole.comparisons))
         stated = round(sees(one)["asr"] * row.pairs)
         for count in (stated, stated - 4):
             caught = 0
             for _ in range(60):
                 fresh = {free[place] for place in generator.permutation(len(free))[:count]}
-                after = [leaking(r, fresh) if same_attack(r, of_place) else r for r in before]
+                after = [leaking(r, fresh) if r.id in own else r for r in before]
                 rows = verdict(before, after).comparisons
                 caught += any((r.metric, r.defense, r.point, r.outcome) == (*key_of(row), "weaker") for r in rows)
             low, high = binomtest(caught, 60).proportion_ci(0.95)
@@ -166,24 +165,6 @@ def power(file: Path) -> None:
 def key_of(row: Comparison) -> tuple[str, str, str]:
     """What a comparison is about."""
     return row.metric, row.defense, row.point
-
-
-def has_reconstructions(record: Record) -> bool:
-    """Whether an attack that reads the gradient made the record, without a gallery."""
-    cell = record.cell
-    if not isinstance(cell, AttackCell) or record.attack is None or cell.grants.gallery:
-        return False
-    return not cell.attack.name.startswith(GRADIENT_FREE)
-
-
-def same_attack(record: Record, of_place: Sequence[Record]) -> bool:
-    """Whether the record is of the first attack at this place."""
-    return any(record is one for one in of_place) and _attack(record) == _attack(of_place[0])
-
-
-def _attack(record: Record) -> str:
-    assert isinstance(record.cell, AttackCell)
-    return f"{record.cell.attack} {record.cell.knowledge}"
 
 
 def leaking(record: Record, fresh: set[ExampleKey]) -> Record:
