@@ -15,39 +15,48 @@ Objective = Callable[[Tensor, Tensor], Tensor]
 
 
 class Attack(ABC):
-    """Base class for attacks. Subclasses are frozen dataclasses, whose fields are the attack's parameters."""
+    """Base class for attacks, which turn readings (observed updates) into reconstructed examples. Each subclass is a
+    frozen dataclass; its fields are the attack's parameters."""
 
     reference: ClassVar[str]
     """Paper that describes the attack."""
     knowledge: ClassVar[tuple[str, ...]] = ("plain",)
-    """Levels of knowledge that the attack can use: "plain", "adaptive" or "black-box"."""
+    """Levels of knowledge about the defense that the attack can use: "plain" (none), "adaptive" (the defense's public
+    description) or "black-box" (a simulator)."""
     takes: ClassVar[tuple[str, ...]] = ("image", "table")
-    """Names of the data kinds (`bench.kinds`) accepted by the attack."""
+    """Kinds of data that the attack accepts, "image" or "table"."""
     iterative: ClassVar[bool] = True
-    """True if the attack spends evaluations from its budget, False for closed forms."""
+    """True if the attack minimises step by step and spends the budget's evaluations; False for a closed form."""
     most_examples: ClassVar[int] = 16
-    """The attack accepts readings with at most this number of examples behind each."""
+    """Largest number of examples behind a reading that the attack accepts."""
     mergeable: ClassVar[bool] = False
-    """True if readings from several experiment cells may form a single batch."""
+    """True if the bench may join the readings of several cells (experiment configurations) in a single batch for the
+    attack."""
 
     takes_mates: ClassVar[bool] = False
     """True if the attack uses known examples behind a reading (the grant `mates`)."""
 
     def refuses(self, reading: Reading) -> str | None:
-        """Return the reason, in a few words, why the attack cannot take this reading, or None if the attack can."""
+        """Return the reason, in a few words, why the attack cannot run on this reading, or None if the attack can run."""
         del reading
         return None
 
     @abstractmethod
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
-        """Reconstruct the examples behind every reading in the batch. `budget.evaluations` limits the objective
-        evaluations per reading. Random numbers come from `key.generator(purpose, index, …)`, such as
-        `key.generator("start", index, example, restart)`. `index` is the reading's number in `reading.indices`, not its
-        position in the batch: so a result does not depend on the other readings."""
+        """Reconstruct the examples behind every reading (observed update) in the batch `reading`; return them with
+        losses and costs.
+
+        - `budget`: limits, such as `budget.evaluations`, the evaluations of the objective allowed per reading.
+        - `key`: source of all random numbers, as in `key.generator("start", index, example, restart)`. `index` is the
+          reading's number in `reading.indices`, not the position in the batch: so a result does not depend on the other
+          readings."""
 
     def objective(self, reading: Reading) -> Objective | None:
-        """Return the attack's distance function, or None if the attack has no such function. The function takes
-        candidates' inputs and label probabilities. It returns a distance per reading, without a prior."""
+        """Return the distance function that the attack minimises, or None if the attack has none. The bench checks with
+        the function whether the true examples have a smaller distance than public examples.
+
+        The function takes candidates' inputs (reading, example, *shape) and label probabilities (reading, example,
+        class). It returns a distance per reading (reading,), without a prior."""
         del reading
         return None
 
@@ -63,9 +72,12 @@ def closed_form(
 ) -> Reconstruction:
     """Build the reconstruction of an attack without iterations: its evaluations, outer steps and restarts are 0.
 
-    `inputs` (reading, example, *shape). `labels` (reading, example); None gives -1, an unknown label. `loss`
-    (reading,); None gives 0. `status`: a word per reading; None gives "ok". `more`: further fields of `Reconstruction`.
-    """
+    - `reading`: the attacked batch of readings.
+    - `inputs` (reading, example, *shape): reconstructed inputs.
+    - `labels` (reading, example): class numbers; None gives -1, an unknown label.
+    - `loss` (reading,): final value of the attack's objective; None gives 0.
+    - `status`: "ok", "diverged" or "nan" for each reading; None gives "ok".
+    - `more`: further fields of `Reconstruction`."""
     ok: Status = "ok"
     zero = torch.zeros(len(reading), dtype=torch.long)
     return Reconstruction(

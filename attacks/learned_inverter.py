@@ -64,7 +64,7 @@ class Simulations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A fitted regression, the scaling that computes its features, and its error on held-out examples."""
+    """A fitted regression with its features and its error; the attack keeps the choice with the least error."""
 
     scaling: Scaling
     """Map from gradient vectors to features."""
@@ -83,7 +83,7 @@ class Inverter:
     sketch: Sketch
     """Map from a gradient to a vector."""
     choice: Choice
-    """Chosen scaling and regression."""
+    """The scaling and the regression with the least error on held-out examples."""
     shape: tuple[int, ...]
     """Shape of an example."""
     classes: int
@@ -156,10 +156,12 @@ class LearnedInverter(Attack):
         )
 
     def inverter(self, reading: Reading, key: Key) -> Inverter:
-        """Learn a map from readings like `reading` to examples, with the reading's simulator and public examples. Fits
-        on a few simulated readings select the best features twice: among all values, and among principal components.
-        Both selections are then fitted on all simulated readings. The smaller error on held-out readings decides. `key`
-        draws batches."""
+        """Learn a map from readings like `reading` (observed updates) to examples, with the reading's simulator and
+        public examples. `key` draws the simulated batches.
+
+        Fits on a few simulated readings select the best features twice: among all gradient values, and among principal
+        components. Both selections are then fitted on all simulated readings. The smaller error on held-out readings
+        decides."""
         simulator = reading.simulator
         assert simulator is not None
         shapes = {name: tuple(value.shape[2:]) for name, value in reading.values.items()}
@@ -210,14 +212,19 @@ class LearnedInverter(Attack):
 
 
 def held_examples(public: int) -> int:
-    """Return the number of public examples held out to compare regressions; `public` is the number of all."""
+    """Return how many of `public` public examples are held out to compare regressions."""
     return min(HELD_OUT, public // 5)
 
 
 def simulate(reading: Reading, simulator: Simulator, sketch: Sketch, rows: int, key: Key) -> Simulations:
-    """Simulate at most `rows` readings of public examples, as vectors of `sketch`. Held-out readings share no example
-    with the other readings. For single examples, each public example is simulated once, then again with new draws if
-    the defense is random. For batches, each simulation takes a random batch, drawn by `key`."""
+    """Simulate at most `rows` readings of public examples with `simulator`, as training data for the regression.
+
+    - `reading`: the attacked batch of readings; it holds the public examples.
+    - `sketch`: turns a simulated gradient into a vector.
+    - `key`: draws the batches.
+
+    Held-out readings share no example with the other readings. For single examples, each public example is simulated
+    once, then again with new draws if the defense is random. For batches, each simulation takes a random batch."""
     count = len(reading.public_inputs)
     order = torch.from_numpy(key.generator("public").permutation(count))
     held = held_examples(count)
@@ -279,7 +286,7 @@ def _undefended(reading: Reading, inputs: Tensor, labels: Tensor) -> dict[str, T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Simulated readings with their regression targets, for fitting and comparing regressions."""
+    """Data for fitting and comparing regressions: simulated readings with their regression targets."""
 
     simulated: Simulations
     """Simulated readings and their public examples."""
@@ -298,8 +305,8 @@ class Trial:
         return cls(simulated=simulated, targets=targets, classes=classes, fitted=len(vectors) - simulated.held)
 
     def final(self, choice: Choice) -> Choice:
-        """Refine the kernel width and ridge of `choice` on a few simulations; return the least error's, fitted on
-        all."""
+        """Refine the kernel width and the ridge of `choice` on a few simulations. Return the variant with the least
+        error, fitted on all simulations."""
         regression = choice.regression
         widths = tuple(sorted({regression.kernel.width * factor for factor in (0.5, 1.0, 2.0)}))
         ridges = tuple(regression.ridge * factor for factor in _FINER)
@@ -311,8 +318,12 @@ class Trial:
     def best(
         self, scaling: Scaling, words: str, widths: Iterable[float], ridges: Sequence[float], count: int
     ) -> Choice:
-        """Fit a regression for every kernel width in `widths` with every ridge in `ridges`, on at most `count`
-        simulations. Return the regression with the least error on held-out simulations. `words` describe `scaling`."""
+        """Fit a regression for every pair of a kernel width in `widths` and a ridge in `ridges`; return the fit with
+        the least error on held-out simulations.
+
+        - `scaling`: map from gradient vectors to features.
+        - `words`: description of `scaling` for the record.
+        - `count`: limit on the number of simulations fitted."""
         rows = slice(0, min(count, self.fitted))
         features, others = (scaling(self.simulated.vectors[at]) for at in (rows, slice(self.fitted, None)))
         products, across = features @ features.T, others @ features.T

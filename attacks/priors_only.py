@@ -14,7 +14,8 @@ from bench.trip import Budget, Reading, Reconstruction
 
 @dataclass(frozen=True, kw_only=True)
 class MeanPicture(Attack):
-    """Answer every reading with the mean of the public examples."""
+    """Answer every reading with the mean of the public examples, without a look at the gradient: a baseline for
+    attacks."""
 
     reference = "prior-only baseline"
     iterative = False
@@ -26,7 +27,8 @@ class MeanPicture(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class NearestPublic(Attack):
-    """Answer every reading with the public example nearest to the mean of the public examples."""
+    """Answer every reading with the public example nearest to the mean of the public examples, without a look at the
+    gradient: a baseline for attacks."""
 
     reference = "prior-only baseline"
     iterative = False
@@ -40,7 +42,8 @@ class NearestPublic(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassMean(Attack):
-    """Infer the label from the last layer's gradient, and answer with the mean of the label's public examples."""
+    """Infer the label from the last layer's gradient, and answer with the mean of the public examples of this label: a
+    baseline for attacks."""
 
     reference = "label-only baseline: Zhao et al. 2020 (label), Wainakh et al. 2021 (batches)"
     iterative = False

@@ -14,10 +14,11 @@ _TINY = 1e-30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """Candidates' gradients, with a Cholesky factor of their Gram matrix."""
+    """Candidates' gradients, prepared for nonnegative least squares: a reading is fitted as a combination of these
+    gradients."""
 
     gradients: Tensor
-    """Gradients of the candidates (candidate, value); values outside the mask are 0."""
+    """Gradients of the candidates (candidate, value); values outside the mask of `of` are 0."""
     norms: Tensor
     """Norm of each candidate's gradient (candidate,)."""
     root: Tensor
@@ -25,9 +26,11 @@ class Basis:
 
     @classmethod
     def of(cls, gradients: Tensor, shown: Tensor | None = None) -> "Basis":
-        """Build the basis of `gradients` (candidate, value), restricted to the mask `shown` (value,); None keeps all
-        values. With hardly more values than candidates the Gram matrix is nearly singular. Products are then taken in
-        float64, because the rounding of single precision would exceed the ridge."""
+        """Prepare `gradients` (candidate, value) for fits to a reading. Only values in the mask `shown` (value,) count;
+        None keeps all values.
+
+        If the mask leaves few values per candidate, the Gram matrix is nearly singular, so products are taken in
+        float64."""
         few = shown is not None and int(shown.sum()) < _FEW * len(gradients)
         gradients = gradients if shown is None else gradients * shown
         norms = torch.linalg.vector_norm(gradients, dim=1).double().clamp_min(_TINY)
@@ -49,11 +52,16 @@ def _root(gram: Tensor) -> Tensor:
 
 
 def scores(basis: Basis, observed: Tensor, examples: int) -> Tensor:
-    """Score each candidate as a member of the set behind a reading: (candidate,). `observed` (value,) is the mean
-    gradient of the set, and `examples` is the set's size B. Members score above 1, all other candidates in [0, 1). The
-    algorithm adds members one by one:
+    """Score each candidate by its probability to belong to the set of examples behind a reading: (candidate,). Members
+    of the estimated set score above 1, all other candidates in [0, 1).
 
-    - Every true member has the coefficient 1/B in the mean. So candidates with a least-squares coefficient near 1/B
+    - `basis`: the candidates' gradients.
+    - `observed` (value,): the reading, a mean gradient over the set.
+    - `examples`: size B of the set.
+
+    The algorithm adds members one by one:
+
+    - In the mean, every true member has the coefficient 1/B. So candidates with a least-squares coefficient near 1/B
       become members first. A candidate with a faint gradient may get any coefficient, because it fits noise.
     - Then the candidate that lowers the remainder most becomes a member, repeatedly. The remainder is `observed` minus
       the members' gradients divided by B."""

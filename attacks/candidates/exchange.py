@@ -32,14 +32,15 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Candidates that the search considers for the set behind a reading. A *member* is a candidate in this pool."""
+    """Candidates for the set of examples behind a reading, with all values that the search needs. A *member* is a
+    candidate in this pool."""
 
     mismatch: Mismatch
     """Distance between simulated readings and the reading."""
     observed: Sequence[Tensors]
     """Observations of the reading, each name → (1, *shape)."""
     members: Tensor
-    """Each member's position in the gallery (member,)."""
+    """Position of each member in the gallery, the list of candidates granted to the attacker: (member,)."""
     inputs: Tensor
     """Members' inputs (member, *shape)."""
     targets: Tensor
@@ -47,7 +48,8 @@ class Pool:
     gradients: Tensors
     """Members' gradients, name → (member, *shape)."""
     messages: Sequence[Tensors]
-    """For each observation, the simulated reading if every sender holds only this member: name → (member, *shape)."""
+    """For each observation, the reading that the defended round would give if every sender held only this member,
+    simulated: name → (member, *shape)."""
     separable: bool = False
     """True if the simulated reading of a set is the mean of its members' `messages`."""
 
@@ -63,9 +65,14 @@ class Pool:
         return description is None or (description.senders == 1 and not description.inside_steps)
 
     def losses(self, chosen: Tensor, place: int, others: Tensor) -> Tensor:
-        """Return the loss of each set that differs from `chosen` in a single example: (other,). `chosen` (example,)
-        holds a set's positions in the pool. Each compared set has a member of `others` (other,) at position `place` of
-        `chosen`. The loss is minus the log likelihood, up to a constant; without a description, a squared distance."""
+        """Return the loss of each set that differs from `chosen` in a single example: (other,).
+
+        - `chosen` (example,): positions in the pool of the present set.
+        - `place`: position in `chosen` of the replaced example.
+        - `others` (other,): positions in the pool of the replacements; each gives a set.
+
+        The loss is minus the log likelihood of the reading, up to a constant; without a description of the defense, a
+        squared distance."""
         distance = _apart if self.mismatch.reading.description is None else self.mismatch.of_shown
         numbers = self.size * (1 if self.separable or self._together else len(chosen))
         parts = others.split(max(1, _AT_ONCE // numbers))
@@ -91,8 +98,8 @@ class Pool:
         return self.shown(observed, sets)
 
     def adds_up(self, chosen: Tensor) -> bool:
-        """Return whether the simulated reading of the set `chosen` (example,) is the mean of the readings simulated for
-        each member alone."""
+        """Return whether `messages` are exact for the set `chosen` (example,): the mean of its members' messages equals
+        the set's simulated reading."""
         for observed, messages in zip(self.observed, self.messages, strict=True):
             whole, means = self.shown(observed, chosen[None]), _means(messages, chosen[1:], chosen[:1])
             if any(
@@ -105,7 +112,9 @@ class Pool:
         return replace(self, separable=True)
 
     def shown(self, observed: Tensors, sets: Tensor) -> Tensors:
-        """Simulate the observation `observed` for each of `sets` (set, example): name → (set, *shape)."""
+        """Simulate the reading that each of `sets` (set, example; positions in the pool) would give: name → (set,
+        *shape). `observed` is the actual observation, name → (1, *shape); the simulation may take the defense's random
+        draws from it."""
         weights = {name: value[0] for name, value in self.mismatch.reading.weights.items()}
         behind = Candidates(inputs=self.inputs[sets], targets=self.targets[sets], weights=weights)
         gradients = {name: value[sets] for name, value in self.gradients.items()}
@@ -120,10 +129,11 @@ def most_likely(
     sketch: Sketch,
     generator: np.random.Generator,
 ) -> Tensor:
-    """Search for the most likely set behind a reading; return its candidates' positions in the gallery (example,).
+    """Search for the most likely set of examples behind a reading; return its positions in the gallery (example,).
 
+    - `mismatch`: distance between simulated readings and the reading.
     - `observed`: the reading's observations, each name → (1, *shape).
-    - `scores` (candidate,) of all candidates in the gallery; candidates with the highest scores enter the search.
+    - `scores` (candidate,): from `combination.scores`; candidates with the highest scores enter the search.
     - `labels` (example,): the examples' labels, or None if unknown.
     - `sketch`: turns a gradient into a vector.
     - `generator`: draws the random exchanges."""
@@ -147,8 +157,10 @@ def most_likely(
 
 
 def pool_of(mismatch: Mismatch, observed: Sequence[Tensors], members: Tensor) -> Pool:
-    """Build the pool of the candidates at the gallery positions `members` (member,). `observed` are the observations of
-    a single reading, each name → (1, *shape)."""
+    """Build the pool of the candidates at the gallery positions `members` (member,).
+
+    - `mismatch`: distance between simulated readings and the reading.
+    - `observed`: observations of a single reading, each name → (1, *shape)."""
     reading = mismatch.reading
     inputs, targets = candidates(reading, members)
     weights = {name: value[0] for name, value in reading.weights.items()}

@@ -12,8 +12,8 @@ _CHUNK = 64  # candidates in parallel
 
 
 def candidates(reading: Reading, members: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return inputs (candidate, *shape) and label probabilities (candidate, class) of the candidates at the gallery
-    positions `members`; None takes all candidates."""
+    """Return inputs (candidate, *shape) and label probabilities (candidate, class) of candidates in the reading's
+    gallery. `members` are positions in the gallery; None takes all candidates."""
     assert reading.gallery_inputs is not None and reading.gallery_labels is not None
     like = next(iter(reading.values.values()))
     inputs, labels = reading.gallery_inputs, reading.gallery_labels
@@ -23,15 +23,20 @@ def candidates(reading: Reading, members: Tensor | None = None) -> tuple[Tensor,
 
 
 def alone(inputs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield chunks of `inputs` (candidate, *shape) and `targets` (candidate, class), with a new second axis of length
-    1."""
+    """Yield the candidates in chunks of 64, each candidate as a batch with a single example: inputs (candidate, 1,
+    *shape) and targets (candidate, 1, class). `inputs` are (candidate, *shape); `targets` are the label probabilities
+    (candidate, class)."""
     yield from zip(inputs[:, None].split(_CHUNK), targets[:, None].split(_CHUNK), strict=True)
 
 
 def by_label(reading: Reading, scores: Tensor, labels: Tensor | None) -> tuple[list[Tensor], list[int]]:
-    """Return, for each label, its candidates' positions in the gallery (highest of `scores` first), and its count.
-    `scores` (candidate,). The count is the number of examples with the label in `labels` (example,). None for `labels`
-    puts all candidates in a single group."""
+    """Group the gallery's candidates by label, for labels known to be behind the reading.
+
+    - `scores` (candidate,): order of the candidates in a group, highest first.
+    - `labels` (example,): class numbers of the examples behind the reading; None puts all candidates in a single group.
+
+    Return two lists with an entry per label: the group's positions in the gallery, and the number of examples with the
+    label."""
     assert reading.gallery_labels is not None
     if labels is None:
         return [scores.argsort(descending=True)], [reading.examples]

@@ -15,11 +15,12 @@ Tensors = Mapping[str, Tensor]
 
 
 def likelihoods(reading: Reading) -> Tensor:
-    """Return the log likelihood of each candidate as the only unknown example, up to a constant: (reading, candidate).
+    """Return the log likelihood of each gallery candidate as the only unknown example behind each reading: (reading,
+    candidate), up to a constant.
 
-    Without a description, a negative distance replaces the log likelihood: the squared distance if the other examples
-    are known, else 1 - cosine. If the other examples and the label are known, candidates of other labels have -inf.
-    """
+    Without a description of the defense, a negative distance replaces the log likelihood. The distance is 1 - cosine,
+    or a squared distance if the other examples are known. If label and other examples are known, candidates with other
+    labels get -inf."""
     observed = observations(reading)
     return torch.stack([_of_observation(reading, each, number) for number, each in enumerate(observed)]).mean(0)
 
@@ -44,8 +45,9 @@ def _of_observation(reading: Reading, observed: Tensors, number: int) -> Tensor:
 
 
 def by_description(reading: Reading) -> Mismatch:
-    """Return the distance between simulated and actual readings: minus the log likelihood by the description. Without a
-    description: 1 - cosine, or the squared distance if the other examples of each `reading` are known."""
+    """Return the distance between simulated and actual readings that ranks candidates for `reading`. The distance is
+    minus the log likelihood under the defense's description. Without a description, it is 1 - cosine, or the squared
+    distance if the other examples of each reading are known."""
     plain = reading.description is None and reading.mates_inputs is None
     distance = by_likelihood(Distance(kind="cosine" if plain else "l2"), reading)
     return Mismatch(reading=reading, distance=distance, exact=True)

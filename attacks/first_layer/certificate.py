@@ -33,12 +33,12 @@ class _Output(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upper:
-    """The model above its first layer, in float64 on the CPU."""
+    """The model above its first layer, to simulate gradients at the first layer's output; in float64 on the CPU."""
 
     model: nn.Module
     """The reading's model, with the first layer replaced by `output`."""
     output: _Output
-    """Module that returns the first layer's output set by `logits`."""
+    """Module in place of the first layer; it returns the value given by `logits`."""
     shape: tuple[int, ...]
     """Shape of an input."""
     weight: Tensor
@@ -50,8 +50,8 @@ class Upper:
 
     @classmethod
     def of(cls, reading: Reading, layer: FirstLayer, *, observed: bool = True) -> "Upper":
-        """Build the layers above `layer` at the first observation's weights. `observed` False removes the model's
-        forward pre-hooks."""
+        """Copy the model above its first layer `layer`, with the weights of the reading's first observation. `observed`
+        False removes forward pre-hooks from the copy, so that hooks do not count its forward passes."""
         weights = {name: value[0].detach().double().cpu() for name, value in reading.weights.items()}
         model = copy.deepcopy(reading.model).double().cpu()
         if not observed:
@@ -70,14 +70,15 @@ class Upper:
         )
 
     def logits(self, z: Tensor, rest: dict[str, Tensor]) -> Tensor:
-        """Return the model's outputs (example, class) for `z` (example, neuron), outputs of the first layer. `rest` are
-        the weights of the layers above."""
+        """Return the model's logits (example, class) for the first layer's outputs `z` (example, neuron). `rest` are
+        the weights of the layers above, name → (*shape)."""
         self.output.value = z
         outputs: Tensor = functional_call(self.model, rest, (z.new_zeros(len(z), *self.shape),))
         return outputs
 
     def deltas(self, inputs: Tensor) -> Tensor:
-        """Return δ = ∂loss/∂z for `inputs` (example, input) under each possible label: (example, class, neuron)."""
+        """Return δ = ∂loss/∂z at the first layer's output z for `inputs` (example, value), under each possible label:
+        (example, class, neuron)."""
         with torch.enable_grad():
             z = (inputs @ self.weight.T + self.bias).requires_grad_()
             loss = -self.logits(z, self.rest).log_softmax(-1)
@@ -87,10 +88,12 @@ class Upper:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """Comparison of δ (∂loss/∂z at the first layer's output z) from the gradient with δ simulated by the model."""
+    """Agreement between two estimates of δ (∂loss/∂z at the first layer's output z): from the gradient, and simulated
+    by the model for a reconstructed example."""
 
     explained: Tensor
-    """Agreement (example,): 1 for equal δ, about -1 for a different example with the same label."""
+    """Agreement (example,) under the best label: 1 for equal δ, about -1 for a different example with the same label.
+    """
     labels: Tensor
     """Label whose simulated δ has the highest agreement (example,)."""
 
@@ -102,7 +105,8 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Witness:
-    """Simulator of δ (∂loss/∂z at the first layer), with the usual variation of δ among public examples."""
+    """Judge of reconstructed examples: simulates δ (∂loss/∂z at the first layer's output z), and compares δ in units of
+    its usual variation among public examples."""
 
     upper: Upper
     """Layers above the first layer; they simulate δ."""
@@ -120,9 +124,11 @@ class Witness:
         return cls(upper=Upper.of(reading, layer), directions=axes[:, shown] / variance[shown].sqrt())
 
     def agreement(self, inputs: Tensor, deltas: Tensor) -> Agreement:
-        """Compare `deltas` with the δ that the model simulates for `inputs` (example, input). `deltas` (example,
-        neuron) come from the gradient, up to a factor. Both δ are scaled to length 1. The agreement is 1 minus the mean
-        squared difference along `directions`, under the label with the least difference."""
+        """Compare `deltas` with the δ that the model simulates for the reconstructed `inputs` (example, value).
+
+        `deltas` (example, neuron) come from the gradient, up to a factor per example, so both δ are scaled to length 1.
+        The agreement is 1 minus the mean squared difference along `directions`, under the label with the least
+        difference."""
         gaps = self.upper.deltas(inputs)
         gaps = _unit(gaps) - _unit(deltas)[:, None]
         labels = gaps.square().sum(-1).nan_to_num(torch.inf).argmin(1)

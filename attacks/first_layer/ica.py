@@ -29,9 +29,13 @@ _Density = Callable[[Floats], tuple[Floats, Floats]]
 
 
 def independent(space: RowSpace, reading: Reading, draw: np.random.Generator, *, refine: bool) -> Tensor | None:
-    """Separate the rows of `space` into independent examples. Return a matrix (rank, rank) that combines the rows into
-    examples, each with bias entry 1; None if too few pixels (columns) vary. `draw` gives FastICA's random start.
-    `refine` True adds the maximum likelihood fit."""
+    """Separate the row space of the first layer's gradient into independent examples. Return a matrix (rank, rank) that
+    combines the rows of `space` into examples, each followed by bias entry 1. Return None if too few pixels (columns)
+    vary.
+
+    - `reading`: the attacked readings.
+    - `draw`: generator of FastICA's random start.
+    - `refine`: True adds a maximum likelihood fit after FastICA."""
     observed = _sources(space, reading)
     size = space.rank
     if size == 1:

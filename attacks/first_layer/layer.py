@@ -18,7 +18,8 @@ _ROUNDING = 3e-8  # of the largest singular value: rounding of float32 sums beyo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstLayer:
-    """First layer of a model. The layer's input is factor · x + offset for an example x."""
+    """A fully connected first layer, with the normalisation before it: the layer's input is factor · x + offset for an
+    example x."""
 
     prefix: str
     """Prefix of the layer's parameter names, such as "fc1."."""
@@ -35,8 +36,9 @@ class FirstLayer:
 
 
 def first_layer(reading: Reading) -> FirstLayer | None:
-    """Find the first layer with parameters in the forward pass. Return None unless the layer is linear with bias and
-    used once, on the flattened input. A factor and an offset may normalise each input value before the layer."""
+    """Return the first layer with parameters in the model's forward pass. Return None unless this layer is linear with
+    bias and used once, on the flattened input. A factor and an offset may normalise each input value before the layer.
+    """
     weights = {name: value[0] for name, value in reading.weights.items()}
     like = next(iter(weights.values()))
     size = prod(reading.shape)
@@ -73,7 +75,8 @@ def first_layer(reading: Reading) -> FirstLayer | None:
 
 
 def refusal(reading: Reading) -> str | None:
-    """Return the reason, in a few words, why the first layer cannot be inverted, or None if it can."""
+    """Return the reason, in a few words, why examples cannot be computed from the first layer's gradient, or None if
+    they can."""
     if reading.linked != "vector":
         return "it divides weights by biases, and this reading's coordinates are not linked"
     if first_layer(reading) is None:
@@ -82,9 +85,14 @@ def refusal(reading: Reading) -> str | None:
 
 
 def table(layer: FirstLayer, observed: list[dict[str, Tensor]], row: int) -> Tensor:
-    """Return the first layer's gradient in the reading at position `row`: (observation · neuron, input + 1), biases
-    last. `observed` are the observations, each name → (reading, *shape). The gradient is Σ_n δ_n (h_n, 1)ᵀ over
-    examples n, with the layer's input h_n and δ_n = ∂loss/∂z at its output z."""
+    """Return the first layer's gradient [dW | db] in a reading: (observation · neuron, value + 1), biases last.
+
+    - `layer`: the first layer.
+    - `observed`: the observations, each name → (reading, *shape).
+    - `row`: position of the reading in the batch.
+
+    The gradient is Σ_n δ_n (h_n, 1)ᵀ over examples n, with the layer's input h_n and δ_n = ∂loss/∂z at the layer's
+    output z."""
     weight, bias = (
         torch.cat([gradient[f"{layer.prefix}{name}"][row] for gradient in observed]).double().cpu()
         for name in ("weight", "bias")
@@ -94,8 +102,9 @@ def table(layer: FirstLayer, observed: list[dict[str, Tensor]], row: int) -> Ten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSpace:
-    """Singular value decomposition of the first layer's gradient [dW | db], in float64. With a suitable matrix
-    `mixing` (example, rank), the rows of mixing @ [right | bias] are the examples, each followed by 1."""
+    """Row space of the first layer's gradient [dW | db], as a singular value decomposition in float64. The examples lie
+    in this space: for a suitable matrix `mixing` (example, rank), each row of mixing @ [right | bias] is an example,
+    followed by 1."""
 
     left: Tensor
     """Left singular vectors (neuron, rank)."""
@@ -111,20 +120,21 @@ class RowSpace:
         return len(self.singular)
 
     def scaled(self, mixing: Tensor) -> Tensor:
-        """Scale the rows of `mixing` (example, rank) so that mixing @ `bias` is 1 for each example."""
+        """Return `mixing` (example, rank) with each row scaled so that mixing @ `bias` is 1: then the row's example has
+        the right scale."""
         return mixing / (mixing @ self.bias)[:, None]
 
     def deltas(self, mixing: Tensor) -> Tensor:
-        """Return δ = ∂loss/∂z (example, neuron) at the first layer's output z. `mixing` (rank, rank) combines the rows
-        into examples."""
+        """Return δ = ∂loss/∂z of each example (example, neuron) at the first layer's output z. `mixing` (rank, rank)
+        combines the rows of the row space into examples."""
         deltas: Tensor = torch.linalg.solve(mixing.T, (self.left * self.singular).T)
         return deltas
 
 
 def row_space(layer: FirstLayer, gradient: Tensor, examples: int) -> RowSpace:
-    """Compute the row space of `gradient` (neuron, input + 1), with the layer's normalisation of inputs undone. The
-    rank is at most `examples`. The rank is lower if the last singular values are only rounding, as for repeated
-    examples."""
+    """Compute the row space of a first layer's `gradient` (neuron, value + 1), with the layer's normalisation of inputs
+    undone. The rank is at most `examples`, the number of examples. Singular values that are only rounding are left out,
+    so repeated examples lower the rank."""
     bias = gradient[:, -1]
     inputs = (gradient[:, :-1] - bias[:, None] * layer.offset) / layer.factor
     left, singular, right = torch.linalg.svd(torch.cat([inputs, bias[:, None]], 1), full_matrices=False)

@@ -14,8 +14,8 @@ WORST = 1e6  # λ at which only the mean remains
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """Linear kernel zᵀz' of features z, z' if `width` is 0, else Gaussian kernel exp(-width · ‖z - z'‖² / median ‖z -
-    z'‖²), with the median over pairs of fitted rows."""
+    """Kernel of the regression: similarity of two feature vectors z and z'. With `width` 0, the kernel is linear, zᵀz'.
+    Otherwise it is Gaussian, exp(-width · ‖z - z'‖² / median ‖z - z'‖²), with the median over pairs of fitted rows."""
 
     width: float = 0.0
     """Width of the Gaussian kernel, without unit; 0 gives the linear kernel."""
@@ -33,8 +33,8 @@ class Kernel:
 
 
 def median_distance(products: Tensor) -> float:
-    """Return the median ‖z - z'‖² over pairs from about 300 rows; never 0. `products` (row, row) are all scalar
-    products zᵀz'."""
+    """Return the median squared distance ‖z - z'‖² between feature vectors, over pairs from about 300 rows; never 0.
+    `products` (row, row) are the scalar products zᵀz' of all pairs."""
     every = max(1, len(products) // 300)
     few = products[::every, ::every]
     norms = few.diagonal()
@@ -44,8 +44,9 @@ def median_distance(products: Tensor) -> float:
 
 
 def factorise(kernel: Tensor, ridge: float) -> tuple[Tensor, float]:
-    """Return the Cholesky factor of K + λ m I, and λ. `kernel` (row, row) is K, and m is the mean of its diagonal. λ
-    starts at `ridge`, and grows by factors of 10 until the matrix is positive definite."""
+    """Factorise the regularised kernel matrix K + λ m I, with the mean m of K's diagonal. Return the Cholesky factor
+    and the final λ. `kernel` (row, row) is K. λ starts at `ridge`, and grows by factors of 10 until the matrix is
+    positive definite."""
     mean = kernel.diagonal().mean().clamp_min(torch.finfo(kernel.dtype).tiny)
     while True:
         shifted = kernel.clone()
@@ -58,12 +59,13 @@ def factorise(kernel: Tensor, ridge: float) -> tuple[Tensor, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ridge:
-    """A fitted kernel ridge regression."""
+    """A fitted kernel ridge regression from features z to targets: f(z) = b + k(z) A, with the vector k(z) of kernels
+    between z and the fitted rows."""
 
     kernel: Kernel
     """Kernel of the regression."""
     ridge: float
-    """λ, the regularisation."""
+    """λ, the regularisation, as a share of the kernel matrix's mean diagonal."""
     features: Tensor
     """Features of the fitted rows (row, feature)."""
     norms: Tensor
@@ -80,16 +82,19 @@ class Ridge:
         return self.from_products(features @ self.features.T, features.square().sum(1))
 
     def from_products(self, products: Tensor, norms: Tensor) -> Tensor:
-        """Predict targets (row, target) from scalar products. `products` (row, fitted row) are products of the new
-        features with the fitted features, and `norms` (row,) the new features' squared norms."""
+        """Predict the targets (row, target) of new rows. `products` (row, fitted row) are the scalar products of new
+        and fitted features; `norms` (row,) are the new features' squared norms."""
         return self.offset + self.kernel(products, norms, self.norms, self.median) @ self.coefficients
 
 
 def path(
     features: Tensor, targets: Tensor, kernel: Kernel, ridges: Iterable[float], products: Tensor | None = None
 ) -> Iterator[Ridge]:
-    """Yield a regression of `targets` (row, target) on `features` (row, feature) for each λ in `ridges`. `kernel` is
-    the kernel of every regression. `products` (row, row) are the features' scalar products; None computes them."""
+    """Fit a regression for each λ in `ridges`; yield them in this order.
+
+    - `features` (row, feature), `targets` (row, target): the rows to fit.
+    - `kernel`: kernel of every regression.
+    - `products` (row, row): the features' scalar products; None computes them."""
     if products is None:
         products = features @ features.T
     norms, median, offset = products.diagonal().clone(), median_distance(products), targets.mean(0)

@@ -19,7 +19,7 @@ class Scaling:
     """Map from gradient vectors (row, value) to features (row, feature)."""
 
     slices: tuple[slice, ...]
-    """Position of each tensor in a gradient vector."""
+    """Range of positions of each tensor in a gradient vector."""
     direction: bool
     """True: each tensor's values in a gradient vector are first normalised to length 1."""
     mean: Tensor
@@ -36,10 +36,10 @@ class Scaling:
 
 
 def learn(vectors: Tensor, slices: tuple[slice, ...], units: Units, balance: Balance) -> Scaling:
-    """Learn a scaling of `vectors` (row, value) to unit deviation.
+    """Learn a scaling that brings gradient `vectors` (row, value) to a standard deviation of 1.
 
-    - `slices`: position of each tensor in a vector.
-    - `units`: "tensor" takes a deviation per tensor, "coordinate" a deviation per coordinate. "direction" first
+    - `slices`: range of positions of each tensor in a vector.
+    - `units`: "coordinate" takes a deviation per coordinate, "tensor" a deviation per tensor. "direction" first
       normalises each tensor in a row to length 1, then takes a deviation per tensor.
     - `balance`: equal weight for every value ("values"), or for every tensor ("tensors")."""
     shown = _directions(vectors, slices) if units == "direction" else vectors

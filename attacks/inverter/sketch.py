@@ -14,8 +14,9 @@ MOST = 16384  # values kept of a gradient; longer gradients are hashed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """Map from a gradient to a vector. If a gradient has more values than the limit, each tensor's coordinates are
-    hashed into buckets with random signs. The hash keeps scalar products on average (Charikar et al. 2002)."""
+    """Map from a gradient to a vector of bounded length. If a gradient is too long, each tensor's coordinates are
+    hashed into buckets with random signs and summed. On average, the hash keeps scalar products (Charikar et al. 2002).
+    """
 
     sizes: tuple[int, ...]
     """Number of vector entries for each tensor."""

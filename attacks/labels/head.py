@@ -14,28 +14,30 @@ from bench.uses import nearest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """A model's last layer with a sent weight."""
+    """A model's last layer, whose gradient shows labels."""
 
     path: str
-    """Path of the layer; "" is the model itself."""
+    """Path of the layer in the model; "" is the model itself."""
     nearest: str
-    """Name of the parameter nearest to the logits, with two axes or more."""
+    """Name of the parameter nearest to the logits in the model's graph, among parameters with two axes or more."""
     linear: bool
-    """Whether the layer is linear with an output per class, and `nearest` is its weight."""
+    """True if the layer is linear with an output per class, and `nearest` is its weight."""
     logits: bool
-    """Whether the layer's outputs are the model's logits: the cross entropy gradient there is p - y."""
+    """True if the layer's outputs are the model's logits. The gradient of the cross entropy at these outputs is then p
+    - y (probabilities minus one-hot labels)."""
 
     def name(self, parameter: str) -> str:
-        """Return the full name of the layer's `parameter`, such as `weight`."""
+        """Return the full name of a parameter of the layer, such as "fc.weight" for `parameter` "weight"."""
         return f"{self.path}.{parameter}" if self.path else parameter
 
     def signal(self, values: Mapping[str, Tensor]) -> str:
-        """Return the name in `values` (name → gradient) of the bias, or without a bias `nearest`."""
+        """Return the name of the gradient tensor that shows labels best: the layer's bias if it is in `values` (name →
+        gradient), otherwise `nearest`."""
         return self.name("bias") if self.name("bias") in values else self.nearest
 
 
 def head(reading: Reading) -> Head | None:
-    """Return the last layer of the reading's model; None if the reading has no weight of a layer."""
+    """Return the last layer of the reading's model; None if no sent parameter with two axes or more acts on the logits."""
     leaves = {name: value[0].detach().clone().requires_grad_() for name, value in reading.weights.items()}
     inputs = reading.public_inputs[:2] if len(reading.public_inputs) else reading.public_mean[None]
     outputs: dict[str, Tensor] = {}
@@ -61,11 +63,11 @@ def head(reading: Reading) -> Head | None:
 
 
 def usual(reading: Reading) -> bool:
-    """Return whether the reading's client trains by SGD on the mean cross entropy."""
+    """Return whether the client trains by SGD on the mean cross entropy; the label rules assume this training."""
     return reading.adam is None and loss_of(reading.model) is cross_entropy
 
 
 def last_layer(reading: Reading) -> str | None:
-    """Return the path of the last layer if the layer is linear with an output per class, else None."""
+    """Return the path of the model's last layer if the layer is linear with an output per class, otherwise None."""
     found = head(reading)
     return found.path if found is not None and found.linear else None

@@ -30,16 +30,17 @@ _RESCALED_BELOW = 0.5  # of the plain residual; a fit up to a factor counts if i
 def label_hypotheses(
     reading: Reading, observed: Tensors, count: int, key: Key | None = None, described: Tensors | None = None
 ) -> Tensor:
-    """Return the `count` most plausible labels of each reading, (reading, hypothesis, example) int64, best first.
+    """Return the `count` most plausible label lists of each reading, best first: (reading, hypothesis, example) int64.
 
-    - `observed` name → (reading, *shape): mean gradient over all local steps.
-    - `key`: draws the starts of a search if there are too many hypotheses to try all; None takes seed 0.
-    - `described`: the result of `described_classes`; None for labels that a rule reads.
+    - `observed`: mean gradient over all local steps, name → (reading, *shape).
+    - `key`: draws the starts of a search if there are too many hypotheses to score all; None takes seed 0.
+    - `described`: simulated readings from `described_classes`, compared with the reading; None infers labels from the
+      last layer's gradient.
 
     Examples are in the order of local steps, with labels ascending within a step. Granted labels are kept: hypotheses
     then differ only in the order of labels over steps. If fewer than `count` hypotheses exist, the list starts again.
-    All labels are -1 if the model has no last linear layer with an output per class. If a client repeats its examples,
-    `tied_examples` (`objective/repeats.py`) gives the positions with the same example."""
+    All labels are -1 if the model's last layer is not linear with an output per class. If a client repeats its
+    examples, `tied_examples` (`objective/repeats.py`) gives the positions with the same example."""
     counted = labels_from(reading, observed, described)
     if described is not None:  # what turns the rule's signal also breaks the scores of hypotheses
         return _all_from(counted, reading.classes, count)

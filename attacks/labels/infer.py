@@ -21,16 +21,20 @@ _STEP = 64  # classes and batches in parallel
 
 
 def infer_labels(reading: Reading, gradients: Tensors) -> Tensor:
-    """Infer the labels behind each reading, (reading, example), ascending within a reading. `gradients` name →
-    (reading, *shape): mean gradient over local steps. Granted labels are returned unchanged. All labels are -1 if no
-    rule holds (`unreadable`)."""
+    """Infer the labels of the examples behind each reading: (reading, example), ascending within a reading. `gradients`
+    are the readings as mean gradients over local steps, name → (reading, *shape). Granted labels are returned
+    unchanged. All labels are -1 if they cannot be inferred (`unreadable`)."""
     return labels_from(reading, gradients, described_classes(reading, gradients))
 
 
 def labels_from(reading: Reading, gradients: Tensors, described: Tensors | None) -> Tensor:
-    """Infer the labels behind each reading, (reading, example), ascending within a reading. `gradients` name →
-    (reading, *shape): mean gradient over local steps. `described` is the result of `described_classes`; None reads
-    labels by rule. Granted labels are returned unchanged."""
+    """Infer the labels of the examples behind each reading: (reading, example), ascending within a reading.
+
+    - `gradients`: the readings as mean gradients over local steps, name → (reading, *shape).
+    - `described`: simulated readings from `described_classes`, compared with the gradients; None infers labels from the
+      last layer's gradient by a rule.
+
+    Granted labels are returned unchanged."""
     if reading.labels is not None:
         return reading.labels
     if described is None:
@@ -42,7 +46,7 @@ def labels_from(reading: Reading, gradients: Tensors, described: Tensors | None)
 
 
 def unreadable(reading: Reading) -> str | None:
-    """Return the reason why no label can be inferred from a reading without granted labels, or None."""
+    """Return the reason why no label can be inferred from a reading, or None if labels are granted or can be inferred."""
     if reading.labels is not None:
         return None
     last = head(reading)
@@ -54,21 +58,23 @@ def unreadable(reading: Reading) -> str | None:
 
 
 def label_notes(reading: Reading, described: Tensors | None) -> tuple[str, ...]:
-    """Return a note for the record if `described`, the result of `described_classes`, replaces the label rule for an
-    undefended reading."""
+    """Return a note for the record if labels of an undefended reading were inferred from simulated readings in place of
+    the label rule; otherwise an empty tuple. `described` is the result of `described_classes`."""
     return (_SIMULATED,) if described and reading.description is None else ()
 
 
 def described_classes(reading: Reading, gradients: Tensors) -> dict[str, Tensor] | None:
-    """Simulate the reading of public batches for each class: name → (class · batch, *shape), or None. Each public batch
-    has a single label. The simulations show labels even through a defense with publicly known changes, for example sign
-    flips in the last layer, and through operations behind the last layer. `gradients` name → (reading, *shape) are the
-    readings. The result is empty if the simulations show no labels of other public batches. The result is None if
+    """Simulate the readings of public batches, each with a single label: name → (class · batch, *shape). By comparison,
+    the simulations show labels where the label rule fails: under a defense with publicly known changes, such as sign
+    flips in the last layer, or with operations behind the last layer. `gradients` are the actual readings, name →
+    (reading, *shape).
+
+    The result is empty if simulations do not show the labels of other public batches. The result is None if
 
     - labels are granted,
-    - the label rule reads the simulations correctly, or is exact for the model,
-    - simulation is impossible: a description with several steps or senders, or random draws that depend on the
-      reading."""
+    - the label rule is right on the simulations, or is exact for the model,
+    - simulation is impossible: a description with several steps or senders, or random draws that depend on the reading.
+    """
     last = head(reading)
     if reading.labels is not None or last is None:
         return None

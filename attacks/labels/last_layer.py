@@ -21,7 +21,8 @@ PUBLIC = 512  # public examples for the features
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastLayer:
-    """Last layer of a reading with its observed gradient and public features, in float64 on the CPU."""
+    """Last layer behind a reading: weights, observed gradient, and features (the layer's inputs) of public examples.
+    Tensors are in float64 on the CPU."""
 
     weight: Tensor
     """Weight at the start of the round (class, feature)."""
@@ -36,7 +37,7 @@ class LastLayer:
     means: Tensor
     """Mean feature of public examples per local step and class (step, class, feature)."""
     spread: float
-    """Variance of public features within a class, averaged over features."""
+    """Variance of public examples' features around their class mean, averaged over features."""
     batches: tuple[int, ...]
     """Number of examples in each local step (step,)."""
     rate: float
@@ -85,16 +86,17 @@ class LastLayer:
 
     @property
     def bias_unit(self) -> float:
-        """Factor on squared bias residuals that makes them comparable with weight residuals. The factor is the mean
-        squared norm of class-mean features."""
+        """Factor on squared bias residuals that makes them comparable with squared weight residuals: the mean squared
+        norm of the class-mean features."""
         return float(self.means[0].square().sum(-1).mean())
 
 
 def last_layers(reading: Reading, observed: Tensors) -> list[LastLayer] | None:
     """Build the last layer of each reading; None unless the model ends in a linear layer with an output per class.
-    `observed` name → (reading, *shape): mean gradient over all local steps. Features at local step s are computed at
-    the weights w_0 - s η · observed, with start w_0 and rate η: a straight line approximates local training. An
-    aggregate of several senders counts as one step."""
+    `observed` is the mean gradient over all local steps, name → (reading, *shape).
+
+    Features at local step s are computed at the weights w_0 - s η · observed, with the start w_0 and the learning rate
+    η: a straight line approximates local training. An aggregate of several senders counts as one step."""
     path = last_layer(reading)
     if path is None:
         return None
@@ -122,9 +124,9 @@ def last_layers(reading: Reading, observed: Tensors) -> list[LastLayer] | None:
 
 
 def features(model: nn.Module, weights: Tensors, path: str, inputs: Tensor) -> Tensor | None:
-    """Return the inputs of the layer at `path`, (example, feature) in float64, when the model sees `inputs`. `weights`
-    are the model's weights. Return None if the layer's inputs are not a vector per example, or if the layer's outputs
-    are not the model's."""
+    """Compute the inputs of the layer at `path` for the model's inputs `inputs` (example, *shape): (example, feature)
+    in float64. `weights` are the model's weights, name → (*shape). Return None if the layer's inputs are not a vector
+    per example, or if the layer's outputs are not the model's."""
     taken: list[tuple[Tensor, Tensor]] = []
     handle = model.get_submodule(path).register_forward_hook(
         lambda _, arguments, out: taken.append((arguments[0].detach(), out.detach()))

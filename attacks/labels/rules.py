@@ -19,8 +19,9 @@ Tensors = Mapping[str, Tensor]
 
 
 def labels_by_rule(reading: Reading, gradients: Tensors) -> Tensor:
-    """Infer labels from the last layer's gradient, (reading, example), ascending within a reading. `gradients` name →
-    (reading, *shape): mean over local steps. Labels are -1 without a last linear layer with an output per class."""
+    """Infer the labels behind each reading from the last layer's gradient: (reading, example), ascending within a
+    reading. `gradients` are mean gradients over local steps, name → (reading, *shape). All labels are -1 if the model's
+    last layer is not linear with an output per class."""
     path = last_layer(reading)
     if path is None:
         return torch.full((len(next(iter(gradients.values()))), reading.examples), -1)
@@ -54,7 +55,8 @@ def _counts_from_bias(reading: Reading, bias: Tensor) -> Tensor:
 
 
 def whole_counts(estimate: Tensor, total: int) -> Tensor:
-    """Round `estimate` (class,) to nonnegative integers (class,) with sum `total`, by the largest remainders."""
+    """Round estimated class counts, `estimate` (class,), to nonnegative integers (class,) with sum `total`, by the
+    largest remainders."""
     counts = torch.zeros(len(estimate), dtype=torch.long)
     for _ in range(total):
         counts[(estimate - counts).argmax()] += 1

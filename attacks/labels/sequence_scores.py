@@ -20,10 +20,15 @@ _TINY = 1e-300
 
 
 def mean_residuals(layer: LastLayer, sequences: Tensor, *, rescaled: bool = False) -> Tensor:
-    """Return the squared difference (sequence,) between the last layer's gradient [dW|db] and its simulation. The
-    simulation takes class-mean features h and the label sequences `sequences` (sequence, example), in the order of
-    local steps. The mean ‖h‖² weights the bias residual. `rescaled` True fits a positive factor on dW and another on
-    db: the factors undo clipping, and adjust for an example predicted better or worse than mean features suggest."""
+    """Score label sequences by simulation: the squared difference (sequence,) between the last layer's gradient [dW |
+    db] and the gradient that each sequence would cause. A low value means a plausible sequence.
+
+    - `layer`: the last layer with its observed gradient; examples are simulated with class-mean features.
+    - `sequences` (sequence, example): labels in the order of local steps.
+    - `rescaled`: True fits a positive factor on dW and another on db. The factors undo clipping, and adjust for an
+      example predicted better or worse than mean features suggest.
+
+    The bias residual is weighted by the mean squared norm of features."""
     steps = layer.step_of
     flat = layer.means.flatten(0, 1)
     gram, logits = flat @ flat.mT, flat @ layer.weight.mT + layer.bias
@@ -64,10 +69,10 @@ def _residual(energy: Tensor, product: Tensor, square: Tensor, rescaled: bool) -
 
 
 def marginal_scores(layer: LastLayer, sequences: Tensor) -> Tensor:
-    """Return -2 log density of the update (sequence,), up to a constant, for each of the label `sequences` (sequence,
-    example). Every coordinate must have been sent.
+    """Score label sequences by likelihood: -2 log density of the update (sequence,), up to a constant, for each of the
+    label `sequences` (sequence, example). Every coordinate of the last layer's gradient must have been sent.
 
-    An example's features are random around their class mean, with variance `layer.spread`. p - y (p: probabilities, y:
+    An example's features are random around their class mean, with variance `layer.spread`. p - y (probabilities minus
     one-hot labels) is computed on the class means. The residual in each column of the weight gradient then has the
     covariance Σ spread · (p - y)(p - y)ᵀ over examples. A floor on the covariance covers noise and the error of p - y.
     The bias is a further column, weighted by the mean squared norm of features."""
@@ -128,8 +133,9 @@ def _reach(momentum: float, steps: Tensor) -> Tensor:
 
 
 def fitted_scores(layer: LastLayer, sequences: Tensor, *, evaluations: int = 40) -> Tensor:
-    """Return -2 log density of the update (sequence,), up to a constant, for each of the label `sequences` (sequence,
-    example). The features are the most probable ones; `evaluations` limits their fit.
+    """Score label sequences by likelihood, with fitted features: -2 log density of the update (sequence,), up to a
+    constant, for each of the label `sequences` (sequence, example). The features are the most probable ones;
+    `evaluations` limits their fit.
 
     An example's features vary around their class mean with the public variance. The update's column sums give the noise
     variance. The variance is at least 1/1000 of the update's squared norm per example and feature: a fit down to

@@ -18,8 +18,8 @@ Score = Callable[[Tensor], Tensor]  # sequences (sequence, example) → (sequenc
 
 
 def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
-    """Return an upper bound on the number of label sequences. The sequences are orders of `labels` (example,); None for
-    `labels` allows any labels."""
+    """Return an upper bound on the number of label sequences: labels in the order of local steps. `labels` (example,)
+    are the known labels, of which a sequence is an order; None allows any labels."""
     count: int
     if layer.distinct < layer.examples:
         lengths = [min(layer.distinct, layer.examples - at) for at in range(0, layer.examples, layer.distinct)]
@@ -35,8 +35,8 @@ def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
 
 
 def all_sequences(layer: LastLayer, labels: Tensor | None) -> Tensor:
-    """Return every label sequence (sequence, example). The sequences are orders of `labels` (example,); None for
-    `labels` allows any labels."""
+    """Return every label sequence (sequence, example): labels in the order of local steps. `labels` (example,) are the
+    known labels, of which a sequence is an order; None allows any labels."""
     sequences: Tensor
     if layer.distinct < layer.examples:
         return _all_passes(layer, labels)
@@ -75,8 +75,11 @@ def _orders(labels: list[int]) -> Iterator[tuple[int, ...]]:
 
 
 def descend(layer: LastLayer, score: Score, starts: Tensor, labels_known: bool) -> tuple[Tensor, Tensor]:
-    """Lower `score` by coordinate descent from `starts` (start, example). Return visited sequences (sequence, example)
-    and their scores. A move swaps two labels between steps within a pass, or changes a label unless `labels_known`."""
+    """Search for label sequences with a low `score`, by coordinate descent from `starts` (start, example). Return all
+    visited sequences (sequence, example) and their scores (sequence,).
+
+    A move swaps two labels between local steps within a pass over the client's examples. If `labels_known` is False, a
+    move may also change a label."""
     pool: dict[tuple[int, ...], float] = {}
     for start in starts:
         now = canonical(start[None], layer)[0]
@@ -92,8 +95,8 @@ def descend(layer: LastLayer, score: Score, starts: Tensor, labels_known: bool) 
 
 
 def neighbours(layer: LastLayer, now: Tensor, labels_known: bool) -> Tensor:
-    """Return the sequences (sequence, example) that differ from `now` (example,) by a swap of two labels. Unless
-    `labels_known`, sequences with a single changed label are added."""
+    """Return the label sequences (sequence, example) that differ from `now` (example,) by a swap of two labels between
+    local steps. If `labels_known` is False, sequences with a single changed label are added."""
     rows = []
     count, ties, step_of = len(now), tied_examples(now, layer.distinct), layer.step_of
     if not labels_known:
@@ -111,8 +114,8 @@ def neighbours(layer: LastLayer, now: Tensor, labels_known: bool) -> Tensor:
 
 
 def any_sequence(layer: LastLayer, labels: Tensor | None, draw: np.random.Generator) -> Tensor:
-    """Draw a random sequence (example,) with the generator `draw`. The sequence is a random order of `labels`
-    (example,); None for `labels` draws the labels too."""
+    """Draw a random label sequence (example,), as a start for a search. The sequence is a random order of the known
+    `labels` (example,); None draws the labels too. `draw` is the random generator."""
     distinct, examples = layer.distinct, layer.examples
     if labels is None:
         first = torch.from_numpy(draw.integers(0, layer.classes, distinct))
@@ -144,7 +147,8 @@ def _first_pass(labels: Tensor, distinct: int) -> Tensor:
 
 
 def canonical(sequences: Tensor, layer: LastLayer) -> Tensor:
-    """Sort the labels within each part of a sequence in which order has no effect on the update. A part is in the same
-    local step and pass over the client's examples; `layer` gives both lengths. `sequences`: (sequence, example)."""
+    """Return the `sequences` (sequence, example) in a standard order, so that sequences with the same update become
+    equal. Labels are sorted within each part that belongs to the same local step and the same pass over the client's
+    examples; `layer` gives both lengths."""
     lengths = segments(layer.batches, layer.distinct)
     return torch.cat([part.sort(1).values for part in sequences.split(lengths, dim=1)], 1)

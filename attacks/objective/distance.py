@@ -22,10 +22,11 @@ class Distance:
     layers: Layers = "equal"
     """Weights of tensors: "equal", or "normalised", which gives a zero gradient the same distance in each tensor."""
     exclude: tuple[str, ...] = ()
-    """Name prefixes of the tensors left out, as by the "muted" attacker of the paper Risk-balanced."""
+    """Prefixes of parameter names; tensors with such a name are left out, as by the "muted" attacker of the paper
+    Risk-balanced."""
     unknown_scale: bool = False
-    """True minimises over factors s ≥ 1 on the observed gradient, for a reading shortened by an unknown factor. With s
-    below 1, a zero gradient would explain every reading."""
+    """True if an unknown factor may have shortened the reading: the distance is then the minimum over factors s ≥ 1 on
+    the observed gradient. With s below 1, a zero gradient would explain every reading."""
     variances: Tensors | None = None
     """Noise variance of each coordinate, name → broadcastable to (*shape); None gives all coordinates equal weight.
     Both gradients are multiplied by √(`variance` / variance of the coordinate), so noisy coordinates count less."""
@@ -48,7 +49,8 @@ class Distance:
         return _total({n: gap * gap for n, gap in gaps.items()}, self._weights(o, 2))
 
     def of_zero(self, observed: Tensors) -> Tensor:
-        """Return the distance (reading,) of a zero gradient, which explains nothing."""
+        """Return the distance (reading,) between a zero gradient and the gradients `observed`, name → (reading,
+        *shape): the distance of a candidate that explains nothing."""
         o = self._weighed(observed, self._names(observed))
         if self.kind == "cosine":
             return torch.ones_like(_total(o))
@@ -56,7 +58,8 @@ class Distance:
         return _total({n: v.abs() ** power for n, v in o.items()}, self._weights(o, power))
 
     def squared_norm(self, observed: Tensors) -> Tensor:
-        """Return ‖o‖² (reading,) of the observed gradient o, with the weights of this distance."""
+        """Return the squared norm ‖o‖² (reading,) of the gradients `observed`, name → (reading, *shape), weighted as
+        this distance."""
         o = self._weighed(observed, self._names(observed))
         return _total({n: value * value for n, value in o.items()}, self._weights(o, 2))
 

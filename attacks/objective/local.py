@@ -107,8 +107,8 @@ class _Moments:
 
 
 def momentum_gain(momentum: float, steps: int) -> float:
-    """Return the factor by which momentum lengthens an update: the mean of (1 - mˢ)/(1 - m) over s = 1 … `steps`. m is
-    `momentum`."""
+    """Return the factor by which SGD's momentum lengthens an update over `steps` local steps with a constant gradient.
+    The factor is the mean of (1 - mˢ)/(1 - m) over s = 1 … `steps`, with m = `momentum`."""
     return sum((1 - momentum**s) / (1 - momentum) for s in range(1, steps + 1)) / steps
 
 

@@ -17,10 +17,12 @@ _STATISTICS = 1.0  # of a zero gradient's distance: weight of the statistics' di
 
 
 def observations(reading: Reading) -> list[dict[str, Tensor]]:
-    """Return the readings' observations as gradients, each name → (reading, *shape). An update over L steps, w_0 - w_L
-    = η Σ g with the learning rate η, counts as the mean gradient: exact at L = 1. Observations under the same weights
-    are averaged, because their mean is a sufficient statistic. If the description has other randomness than added
-    noise, all observations are kept."""
+    """Return the readings' observations (repeated reports on the same victims) as gradients, each name → (reading,
+    *shape).
+
+    An update over L local steps, w_0 - w_L = η Σ g with the learning rate η, counts as the mean gradient: exact at L =
+    1. Observations under the same weights are averaged, because their mean is a sufficient statistic. If the defense's
+    description has randomness other than added noise, all observations are kept."""
     scale = 1 / (reading.unit * reading.steps)
     values = {name: value * scale for name, value in reading.values.items()}
     if same_weights(reading) and (reading.description is None or reading.description.additive):
@@ -29,14 +31,16 @@ def observations(reading: Reading) -> list[dict[str, Tensor]]:
 
 
 def mean_observation(observed: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the mean over the observations in `observed`, name → (reading, *shape)."""
+    """Return the mean over `observed`, the readings' observations: name → (reading, *shape)."""
     return {name: torch.stack([each[name] for each in observed]).mean(0) for name in observed[0]}
 
 
 def by_likelihood(distance: Distance, reading: Reading) -> Distance:
-    """Adapt `distance` to the described noise; without a description, return the distance unchanged. L2 becomes L1, the
-    log likelihood of Laplace noise, for a single observation with only Laplace noise. If noise deviations differ, each
-    coordinate is divided by its deviation."""
+    """Adapt `distance` to the noise that the defense's description declares; without a description, return it
+    unchanged.
+
+    - For a single observation with only Laplace noise, L2 becomes L1, the negative log likelihood of Laplace noise.
+    - If the noise deviation differs between coordinates, each coordinate is divided by its deviation."""
     if reading.description is None:
         return distance
     noise = reading.description.noise
@@ -47,7 +51,8 @@ def by_likelihood(distance: Distance, reading: Reading) -> Distance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """Mean distance between a reading's observations and the simulated observations of candidate examples."""
+    """Mean distance between a reading's observations and the observations that candidate examples would cause. An
+    attack minimises this distance."""
 
     reading: Reading
     """The attacked readings."""
@@ -56,7 +61,8 @@ class Mismatch:
     unrolled: bool = False
     """True simulates each local step; False takes a single gradient in place of the mean over steps."""
     exact: bool = False
-    """True takes minus the described log density as distance if the description has a density; it may be negative."""
+    """True takes minus the log density of the defense's description as distance, if the description has a density. Such
+    a distance may be negative."""
 
     def __call__(
         self, observed: list[dict[str, Tensor]], inputs: Tensor, targets: Tensor, *, differentiable: bool
@@ -87,16 +93,22 @@ class Mismatch:
         return total / len(observed)
 
     def simulated(self, observed: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Simulate the first observation for candidates `inputs` and `targets`: name → (reading, *shape). `observed` is
-        the actual observation; a defense's random draws may be read from it."""
+        """Simulate the first observation for candidate examples: name → (reading, *shape).
+
+        - `observed`: the actual observation, name → (reading, *shape); the simulation may take the defense's random
+          draws from it.
+        - `inputs` (reading, example, *shape), `targets` (reading, example, class): candidates and their label
+          probabilities."""
         weights = {name: value[0] for name, value in self.reading.weights.items()}
         gradients = self._gradients(weights, observed, inputs, targets, False)
         return self._as_shown(gradients, observed, Candidates(inputs=inputs, targets=targets, weights=weights))
 
     def shown(self, observed: Tensors, gradients: Tensors, candidates: Candidates | None = None) -> dict[str, Tensor]:
-        """Simulate an observation from known gradients after a single local step: name → (reading, *shape). `gradients`
-        are under the first weights, name → (reading, example, *shape). `observed` is the actual observation. Only a
-        defense inside the step needs `candidates`."""
+        """Simulate an observation from known gradients, after a single local step: name → (reading, *shape).
+
+        - `observed`: the actual observation, name → (reading, *shape).
+        - `gradients`: the candidates' gradients under the first weights, name → (reading, example, *shape).
+        - `candidates`: the candidates; None is enough unless the defense acts inside the step."""
         description = self.reading.description
         if description is not None and description.inside_steps:
             return self._as_shown(dict(gradients), observed, candidates)
@@ -151,8 +163,9 @@ class Mismatch:
         return {name: value.unflatten(0, (len(inputs), rows)) for name, value in flat.items()}
 
     def of_shown(self, simulated: Tensors, observed: Tensors) -> Tensor:
-        """Return the distance (reading,) between the `simulated` and the `observed` observation. If the defense's
-        random draws have a likelihood p, the distance is -2v log p with the noise variance v."""
+        """Return the distance (reading,) between a `simulated` observation and the `observed` observation, each name →
+        (reading, *shape). If the defense's random draws have a likelihood p, the distance is -2v log p with the noise
+        variance v."""
         description = self.reading.description
         if description is not None and self.exact and len(self.reading.rounds) == 1:
             density = description.log_density(simulated, observed)
@@ -166,5 +179,5 @@ class Mismatch:
 
 
 def same_weights(reading: Reading) -> bool:
-    """Return whether all observations were made under the same weights."""
+    """Return whether all observations of the readings were made under the same model weights."""
     return len(reading.rounds) == 1 or all(bool((value == value[:1]).all()) for value in reading.weights.values())

@@ -14,18 +14,21 @@ from bench.trip import Reading
 
 
 def distinct_examples(reading: Reading) -> int:
-    """Return the number of distinct examples behind each reading, at most `reading.examples`. Repeats count only for a
-    single sender, not in an aggregate over several senders."""
+    """Return the number of distinct examples behind each reading, at most `reading.examples`. The number is lower if
+    the client repeats its examples over local steps. Repeats count only for a single sender, not in an aggregate."""
     if reading.senders > 1:
         return reading.examples
     return min(reading.examples, reading.client_examples)
 
 
 def tied_examples(labels: Tensor, distinct: int) -> Tensor:
-    """Return the number of the example at each position of `labels` (..., position), in the same shape. The first
-    `distinct` positions are the first pass: position p holds example p. Later passes are matched by label; equal labels
-    are matched by ascending position, because labels tell no more. The number is -1 if a later pass has a label more
-    often than the first. Indexing inputs (reading, example, *shape) with the result gives inputs at all positions."""
+    """Return, for each position in the local steps, the number of the example used there: (..., position). So an attack
+    needs variables for distinct examples only: inputs (reading, example, *shape), indexed by the result, give inputs at
+    all positions.
+
+    `labels` (..., position) are class numbers. The first `distinct` positions are the first pass: position p holds
+    example p. Later passes are matched by label; equal labels are matched by ascending position, because labels tell no
+    more. The number is -1 if a later pass has a label more often than the first."""
     flat = labels.flatten(0, -2) if labels.dim() > 1 else labels[None]
     first = flat[:, :distinct]
     ties = [torch.arange(first.shape[1]).expand_as(first)]
@@ -41,9 +44,9 @@ def _rank(labels: Tensor) -> Tensor:
 
 
 def segments(batches: Sequence[int], distinct: int) -> list[int]:
-    """Split positions into segments, each within a step and a pass; return the segments' lengths. `batches` are the
-    examples per step, and `distinct` the examples per pass. The order of examples in a segment does not change the
-    update."""
+    """Return the lengths of the segments of positions, each within a local step and a pass over the client's examples.
+    The order of examples within a segment has no effect on the update. `batches` are the numbers of examples per step,
+    and `distinct` the number per pass."""
     examples = sum(batches)
     ends = sorted({*accumulate(batches), *range(distinct, examples, distinct)})
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]

@@ -27,10 +27,12 @@ _SIGNS, _UNITS = np.array([-1, 1]), np.array([-1, 0, 1])
 
 
 def separate(mean: Floats, senders: int, *, signs: bool) -> Floats | None:
-    """Return the `senders` messages behind the `mean` (coordinate,) of a tensor: (sender, coordinate), in any order.
-    `signs` is True for messages of ±τ, False for -τ, 0, τ. A client with a step below single precision sends nothing
-    that the mean shows: its message is 0. Return None if no steps explain 98 % of the coordinates. A coordinate without
-    an explanation gets the mean in each message."""
+    """Recover the messages of `senders` clients from their mean: (sender, coordinate), in any order. `mean`
+    (coordinate,) is a tensor of the aggregate. A client's message is quantised with a step τ: ±τ if `signs` is True,
+    otherwise -τ, 0 or τ.
+
+    Return None if no steps explain 98 % of the coordinates. A coordinate without an explanation gets the mean in each
+    message. A client with a step below single precision sends nothing that the mean shows: its message is 0."""
     precision = _PRECISION * float(np.abs(mean).max(initial=0.0))
     if not 0 < precision < np.inf or senders > _SENDERS or len(mean) < _COORDINATES:
         return None

@@ -15,8 +15,9 @@ Calls = Mapping[str, list[tuple[Tensor, Tensor]]]
 
 @contextmanager
 def watched(model: nn.Module) -> Iterator[Calls]:
-    """Collect the batch statistics of each forward pass inside the `with` statement: path of a BatchNorm layer with
-    running statistics → a pair for each call, mean and unbiased variance (channel,)."""
+    """Collect the batch statistics of each forward pass of `model` inside the `with` statement. The value maps the path
+    of each BatchNorm layer with running statistics to a list with a pair for each call: mean and unbiased variance,
+    both (channel,)."""
     calls: dict[str, list[tuple[Tensor, Tensor]]] = {path: [] for path, _ in layers(model)}
 
     def keep(path: str) -> Any:
@@ -36,15 +37,18 @@ def watched(model: nn.Module) -> Iterator[Calls]:
 
 
 def layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield path and layer of each BatchNorm layer with running statistics."""
+    """Yield pairs (path, layer) for each BatchNorm layer of `model` with running statistics."""
     for path, layer in model.named_modules():
         if isinstance(layer, BATCH_NORM) and layer.running_mean is not None:
             yield path, layer
 
 
 def statistics_gap(reading: Reading, calls: Calls, *, simulated_steps: int) -> Tensor:
-    """Return the distance (reading,) between the batch statistics in `calls` and those behind `reading.statistics`. The
-    calls are of `simulated_steps` local steps on a candidate per reading, in the order of the steps.
+    """Return a distance (reading,) between candidates' batch statistics and those that the client's BatchNorm layers
+    saw, derived from `reading.statistics`.
+
+    - `calls`: batch statistics from `watched`, of local steps simulated on the candidates, in the order of the steps.
+    - `simulated_steps`: number of simulated local steps.
 
     The distance is a mean over layers and channels: squared differences of means over the variance, and squared
     relative differences of variances. A batch without relation to the client's has a distance of about 1."""

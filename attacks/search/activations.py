@@ -27,12 +27,12 @@ _PUBLIC = 500  # public examples for mean values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """First candidates for all readings in a batch, one example each."""
+    """First candidates of a search, one example for each reading in a batch."""
 
     inputs: Tensor
     """Inputs of the first candidates (reading, 1, value)."""
     found: Tensor
-    """Mask (reading,) of readings whose candidate was searched; other readings have the public mean as candidate."""
+    """Mask (reading,): True if a search gave the candidate, False if the candidate is the public mean."""
     evaluations: Tensor
     """Evaluations spent (reading,)."""
 
@@ -41,10 +41,16 @@ def start_by_layers(
     reading: Reading, observed: list[dict[str, Tensor]], space: Gaussian, evaluations: int
 ) -> Start | None:
     """Return first candidates for a later search (`staged`), from values inside the net that the gradient shows.
-    `known_values` finds these values layer by layer. The search here, in `space`, minimises the squared distance to
-    these values plus a weighted -log p, with at most `evaluations` evaluations. `observed`: the observations, each name
-    → (reading, *shape). Return None if the evaluations are too few, if the model has another structure than `chain`
-    describes, or if a reading is not a single example's gradient without a described defense."""
+
+    `known_values` computes these values layer by layer. The search here minimises the squared distance to these values
+    plus a weighted -log p, with the prior's density p.
+
+    - `observed`: the observations, each name → (reading, *shape).
+    - `space`: search space of the inputs, with the prior.
+    - `evaluations`: limit per reading.
+
+    Return None if the evaluations are too few, if the model has another structure than `chain` describes, or if a
+    reading is not the undefended gradient of a single example."""
     layers = chain(reading.model)
     alone = len(observed) == 1 and reading.examples == 1 and reading.steps == 1 and reading.senders == 1
     if layers is None or not alone or reading.description is not None or evaluations < _LEAST:

@@ -32,10 +32,15 @@ _SETS = 8  # sets of public examples which measure a gap
 def annealed(
     reading: Reading, mismatch: Mismatch, first: Space, later: Space, evaluations: int, key: Key
 ) -> tuple[Stage, ...] | None:
-    """Return a start's stages (successive minimisations) within `evaluations` evaluations, the last with hard
-    decisions. Return None if the hard decisions change almost nothing in public examples' readings. After a large
-    change, the first stage searches in the space `first` and the next stages in `later`. After a small change, all
-    stages search in `first`. `key` draws the public examples."""
+    """Return the stages (successive minimisations) of a start, for a defense with hard decisions such as signs. Early
+    stages soften the decisions; the last stage keeps them hard. Return None if the hard decisions change almost nothing
+    in the readings of public examples.
+
+    - `mismatch`: distance between simulated and actual readings.
+    - `first`, `later`: search spaces. If softening changes the readings much, the first stage searches in `first` and
+      the next in `later`; otherwise all stages search in `first`.
+    - `evaluations`: limit for all stages together.
+    - `key`: draws the public examples."""
     share = _energy(_gap(reading, mismatch, _TRIAL, key), reading) / _energy(_squares(reading), reading)
     if share < _NO_GAP:
         return None

@@ -28,9 +28,13 @@ _NOTE = "the mean of quantised messages shows each client's message: searched cl
 
 
 def by_client(reading: Reading, budget: Budget, key: Key, search: Search) -> Reconstruction | None:
-    """Separate the clients' messages behind each reading, and `search` the example behind each message, within
-    `budget`. `key` draws the start of a search for labels. Readings without separated messages are searched as a whole.
-    Return None if the messages are not quantised, or if a client has several examples.
+    """Attack a mean of quantised messages client by client: separate each client's message from the mean, then search
+    the example behind the message. Return None if the messages are not quantised, or if a client has several examples.
+    Readings without separated messages are searched as a whole.
+
+    - `budget`: limits of the attack.
+    - `key`: draws the start of a search for labels.
+    - `search`: attack on the messages, as a function.
 
     A tensor shows its messages in any order. The largest tensor's messages get labels by the mean gradients of public
     examples. The candidates found from these messages alone then link the other tensors' messages."""

@@ -26,7 +26,8 @@ _DAMPING = 1e-3  # of the mean curvature
 
 @dataclass(frozen=True, slots=True)
 class EqualCurvature:
-    """Search space with variables w, where u = T w are the variables of the Gaussian `space`. T Tᵀ is the inverse of
+    """Search space in which the matching distance has about equal curvature in all directions, so that a solver
+    converges in fewer steps. Its variables w give the variables u = T w of the Gaussian `space`. T Tᵀ is the inverse of
     the matching distance's curvature in u, after damping."""
 
     space: Gaussian
@@ -55,12 +56,16 @@ class EqualCurvature:
 
 
 def equal_curvature(space: Gaussian, reading: Reading, key: Key) -> EqualCurvature:
-    """Return `space` in new variables, in which the matching distance has about equal curvature in every direction. The
-    matching distance is Σ (∇L(x, y) - g)² to a reading g, with the loss L. Its curvature is E[JᵀJ] with J = ∂∇L/∂x: the
-    mean of (Jᵀz)(Jᵀz)ᵀ over random signs z and public examples. A single matrix serves all readings at the same
-    weights. `key` draws the signs. The mean is over 2048 products Jᵀz. Images up to 1024 values take 256 products,
-    shrunk by half towards the block-diagonal part over tiles (`tiles.py`). For larger images this part alone lost 1 to
-    9 dB (CIFAR-10, 8 examples)."""
+    """Return `space` in new variables, in which the matching distance has about equal curvature in every direction.
+    `key` draws random signs.
+
+    The matching distance is Σ (∇L(x, y) - g)² to a reading g, with the loss L. Its curvature is E[JᵀJ] with J = ∂∇L/∂x,
+    estimated as the mean of (Jᵀz)(Jᵀz)ᵀ over random signs z and public examples. A single matrix serves all readings at
+    the same weights.
+
+    The mean is over 2048 products Jᵀz. Images up to 1024 values take 256 products, shrunk by half towards the
+    block-diagonal part over tiles (`tiles.py`). For larger images this part alone lost 1 to 9 dB (CIFAR-10, 8
+    examples)."""
     like = next(iter(reading.values.values()))
     size = reading.public_mean.numel()
     tiles = tiles_of(reading.shape) if reading.kind.spatial and size <= _SMALL else None

@@ -34,22 +34,22 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """Values inside the model that a reading's gradient determines, at layer l, in float64. l is the lowest layer that
-    the descent reached."""
+    """Values inside a model of ReLU convolutions that a single example's gradient determines, in float64. l is the
+    lowest layer for which the gradient fixes them, and a_l the layer's output after ReLU."""
 
     layer: int
     """Position of the convolution l in the sequence of modules."""
     directions: Tensor
-    """Orthonormal directions over pixel positions, equal for all channels (direction, position)."""
+    """Orthonormal directions over pixel positions at layer l's input, equal for all channels: (direction, position)."""
     along: Tensor
-    """Values a_(l-1) along these directions (channel, direction)."""
+    """Coordinates of the input a_(l-1) along these directions (channel, direction); the rest of a_(l-1) is unknown."""
     outputs: Tensor
-    """Values a_l (channel, height, width)."""
+    """Values a_l, completely known (channel, height, width)."""
 
 
 def chain(model: nn.Module) -> list[nn.Conv2d] | None:
-    """Return the convolutions of a sequence (convolution with bias, ReLU) × n, flattening, linear layer with bias; None
-    for a model with another structure."""
+    """Return the model's convolutions if the model is a sequence of (convolution with bias, ReLU) × n, flattening,
+    linear layer with bias; otherwise None."""
     if not isinstance(model, nn.Sequential) or len(model) < 4:
         return None
     *body, flat, last = model
@@ -77,10 +77,16 @@ def _plain(layer: nn.Module) -> bool:
 
 
 def known_values(layers: list[nn.Conv2d], weights: Tensors, gradients: Tensors, inputs: list[Tensor]) -> Known | None:
-    """Descend from the last layer of a model with the convolutions `layers` (from `chain`). `weights` and `gradients`
-    are name → (*shape), in float64. `inputs` start the search for hidden values: mean values over public examples
-    (channel, height, width), at each convolution's input and at the linear layer's input. Return None if the gradient
-    is not finite or not exactly a single example's, if a layer has no positive value, or if an input is too large."""
+    """Compute values inside a ReLU net from a single example's gradient, from the last layer down to the lowest layer
+    that the gradient determines.
+
+    - `layers`: the model's convolutions, from `chain`.
+    - `weights`, `gradients`: name → (*shape), in float64.
+    - `inputs`: starts of the search for hidden values, means over public examples (channel, height, width), at each
+      convolution's input and at the linear layer's input.
+
+    Return None if the gradient is not finite or not exactly a single example's, if a layer has no positive value, or if
+    an input is too large."""
     last = f"{2 * len(layers) + 1}."
     errors, of_weight = gradients[f"{last}bias"], gradients[f"{last}weight"]
     energy = errors @ errors

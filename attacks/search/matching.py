@@ -34,7 +34,7 @@ _STATISTICS = "BatchNorm's running statistics, sent by the client, are a term of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Components of a matching attack, with their parameters."""
+    """Components of a gradient matching attack, with their parameters."""
 
     distance: Kind
     """Distance between a candidate's gradient and the reading."""
@@ -57,7 +57,8 @@ class Parts:
 
 @dataclass(frozen=True, kw_only=True)
 class MatchingAttack(Attack):
-    """Base class for gradient matching; its options extend the published attacks and are off by default."""
+    """Base class for gradient matching attacks, which minimise the distance between candidates' gradients and the
+    reading. Its options extend the published attacks and are off by default."""
 
     mergeable = True
 
@@ -121,7 +122,7 @@ class MatchingAttack(Attack):
         return reconstruction(problem, solution, parts.solver, cost, notes)
 
     def unrolls(self, reading: Reading) -> bool:
-        """Return whether the attack simulates each local step behind this reading."""
+        """Return whether the attack simulates each local step behind this reading, in place of a single gradient."""
         return self.local == "unrolled" and reading.stepwise and reading.senders == 1
 
     def _mismatch(self, parts: Parts, reading: Reading) -> Mismatch:
@@ -134,8 +135,11 @@ class MatchingAttack(Attack):
 def reconstruction(
     problem: MatchingProblem, solution: Solution, solver: Solver[Any], cost: int, notes: tuple[str, ...]
 ) -> Reconstruction:
-    """Turn a solver's solution of `problem` into a reconstruction. Each solver evaluation counts `cost` times. `notes`
-    are the attack's departures from its paper."""
+    """Turn a solver's `solution` of `problem` into the attack's reconstruction.
+
+    - `solver`: counts outer steps as the attack's paper does.
+    - `cost`: evaluations counted for each evaluation of the solver.
+    - `notes`: the attack's departures from its paper, for the record."""
     rows = torch.arange(len(solution.loss))
     inputs, logits = problem.split(solution.x)
     labels = problem.ordered_labels(rows, solution.runs) if logits is None else logits.argmax(-1)

@@ -16,9 +16,9 @@ _SPREAD = 3.0  # of the logits over their variables
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Search space for original examples and their mixing matrix. The variables of an original are its variables in
-    `inner`, and the logits of its row in the matrix (one per original). Variables and inputs both have the shape (...,
-    example, value + examples)."""
+    """Search space for the original examples behind mixtures (mixup), together with their mixing matrix. The variables
+    of an original are its variables in `inner`, followed by the logits of its row in the matrix (a logit per original).
+    Variables and inputs both have the shape (..., example, value + examples)."""
 
     inner: Space
     """Search space for an original's inputs."""
@@ -47,6 +47,6 @@ class Mixed:
 
 
 def split(values: Tensor, examples: int) -> tuple[Tensor, Tensor]:
-    """Split `values` (..., example, value + examples) into original inputs (..., example, value) and the mixing
-    matrix (..., mixture, original)."""
+    """Split `values` of the search space `Mixed`, (..., example, value + examples), into the originals' inputs (...,
+    example, value) and the mixing matrix (..., mixture, original). `examples` is the number of originals."""
     return values[..., :-examples], values[..., -examples:].softmax(-1)

@@ -19,14 +19,16 @@ _ROOM = 1 << 22  # coordinates of gradients in memory at once
 
 
 def preconditioner(reading: Reading, key: Key) -> Tensor:
-    """Return a length per input value, (value,): the factor from the solver's variable to the input. Lengths are 1
-    without public examples, or if no value changes the gradient.
+    """Return a length for each input value, (value,): the factor from the solver's variable to the input. With these
+    lengths, the matching distance has similar curvature in all variables, so the solver converges in fewer steps.
+    Lengths are 1 without public examples, or if no input value changes the gradient. `key` draws signs and public
+    examples.
 
-    Curvatures of the distance Σ (∇L(x, y) - g)² (L: loss) to a reading g differ tenfold between pixels: a strided
-    convolution sees some pixels through more windows than others. The length is the inverse root of the mean curvature
-    in this value, divided by its mean over values; so the solver's variables have similar curvatures. The curvature is
-    the mean of (Jᵀz)² with J = ∂∇L/∂x, over random signs z (Hutchinson's estimator; Bekas, Kokiopoulou & Saad 2007) and
-    public examples; `key` draws both. With 64 draws the length's error is 9 %."""
+    The distance is Σ (∇L(x, y) - g)² to a reading g, with the loss L. Its curvatures differ tenfold between pixels: a
+    strided convolution sees some pixels through more windows than others. The length is the inverse root of the mean
+    curvature in this value, divided by its mean over values. The curvature is the mean of (Jᵀz)² with J = ∂∇L/∂x, over
+    random signs z (Hutchinson's estimator; Bekas, Kokiopoulou & Saad 2007) and public examples. With 64 draws the
+    length's error is 9 %."""
     count, like = min(PUBLIC, len(reading.public_inputs)), next(iter(reading.values.values()))
     ones = like.new_ones(reading.public_mean.numel())
     if not count:
@@ -60,9 +62,13 @@ def _samples(reading: Reading, like: Tensor, key: Key, examples: range, draws: i
 def signed_derivative(
     reading: Reading, like: Tensor, examples: Sequence[int], bits: Callable[[tuple[int, ...]], NDArray[np.int8]]
 ) -> Tensor:
-    """Return Jᵀz (example, value) for the public examples with numbers `examples`; J = ∂∇L/∂x for the loss L. `bits`
-    draws 0 or 1 for each value of a shape, and z = 2·bits - 1. `like` gives dtype and device. An example's label is its
-    number modulo the number of classes."""
+    """Return Jᵀz (example, value) for public examples: the derivative by the inputs x of a random combination of
+    gradient values. J is ∂∇L/∂x with the loss L, and z are random signs.
+
+    - `reading`: holds the model, its weights and the public examples.
+    - `like`: tensor that gives dtype and device.
+    - `examples`: numbers of the public examples. An example's label is its number modulo the number of classes.
+    - `bits`: draws 0 or 1 for each value of a shape; z = 2·bits - 1."""
     weights = {name: value[0] for name, value in reading.weights.items()}
     at = public_batches(reading, examples)
     targets = one_hot((at % reading.classes).to(like.device), reading.classes, like.dtype)
@@ -76,7 +82,7 @@ def signed_derivative(
 
 
 def public_batches(reading: Reading, examples: Sequence[int]) -> Tensor:
-    """Return a batch for each public example with a number in `examples`, that example first: numbers (row, example).
-    The batch has the size of the client's batches if the model normalises by the batch, else 1."""
+    """Return a batch of public examples for each number in `examples`, with this example first: numbers (row, example).
+    The batch has the size of the client's batches if the model normalises by the batch, otherwise 1."""
     others = torch.arange(reading.batch if mixes(reading.model) else 1)
     return (torch.tensor(examples)[:, None] + others) % len(reading.public_inputs)

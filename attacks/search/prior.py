@@ -17,7 +17,7 @@ _SMOOTH = 0.01  # differences, in units of the data, below which |∂x| is smoot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior:
-    """Weights of the published priors on inputs."""
+    """Weights of the published priors on inputs, which an attack adds to its distance."""
 
     total_variation: float = 0.0
     """Weight of the total variation; images only."""
@@ -37,10 +37,12 @@ class Prior:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseModel:
-    """Weight of the prior under described noise: the objective's minimum is then the most probable candidate. v is the
-    noise variance per coordinate of the mean observation, and p the prior's density. The objective is the squared
-    distance plus 2v·(-log p); for Laplace noise, the absolute distance plus √(v/2)·(-log p). p expects neighbouring
-    pixels to differ as in public images, and values in the data's range."""
+    """Weight of the attack's prior when the defense's description declares noise. With this weight, the minimum of the
+    objective is the most probable candidate.
+
+    The objective is the squared distance plus 2v·(-log p), with the noise variance v per coordinate of the mean
+    observation, and the prior's density p. For Laplace noise, it is the absolute distance plus √(v/2)·(-log p). p
+    expects neighbouring pixels to differ as in public images, and values in the data's range."""
 
     variance: float
     """Mean noise variance over coordinates, in squared gradient units; 0 (without a prior) if no noise is described."""
@@ -51,12 +53,12 @@ class NoiseModel:
     bound: bool = False
     """True if `variance` is an upper bound; `of_rows` then estimates each reading's variance."""
     last: str | None = None
-    """Name of the last layer's weight, used by `of_rows`; None if this weight is not sent."""
+    """Name of the last layer's weight, by which `of_rows` estimates noise; None if this weight is not sent."""
 
     @classmethod
     def of(cls, reading: Reading, observations: int) -> "NoiseModel":
-        """Build the noise model of a reading averaged to `observations` gradients; weight 0 if public images are
-        missing."""
+        """Build the noise model of a reading from the defense's description. `observations` is the number of
+        observations that remain after averages over equal weights. The prior's weight is 0 without public images."""
         noise = Noise() if reading.description is None else reading.description.noise
         variance = noise.variance / (len(reading.rounds) / observations)
         images = reading.kind.spatial and len(reading.public_inputs) > 1
@@ -74,11 +76,17 @@ class NoiseModel:
 
     def of_rows(self, observed: Mapping[str, Tensor]) -> Tensor:
         """Return the noise variance per coordinate of each reading (reading,), in squared gradient units. `observed`
-        are the readings' gradients, name → (reading, *shape). The result is `variance`, unless `variance` is only a
-        bound (`bound`): then the smaller of two estimates, at most the bound. The first is the median squared
-        coordinate over a standard normal's: most coordinates are near 0 without noise. The second is the mean squared
-        column sum of the last layer's gradient Σ (p - y) hᵀ, per class (probabilities p, labels y, features h): without
-        noise, columns sum to 0 over classes. Exact zeros are left out: they are dropped coordinates, without noise."""
+        are the readings' gradients, name → (reading, *shape).
+
+        The result is `variance`, unless `bound` is True: `variance` is then only an upper bound, and the result is the
+        smaller of two estimates, at most the bound.
+
+        - The first estimate is the median squared coordinate over a standard normal's: without noise, most coordinates
+          are near 0.
+        - The second estimate is the mean squared column sum of the last layer's gradient Σ (p - y) hᵀ, per class
+          (probabilities p, labels y, features h). Without noise, columns sum to 0 over classes.
+
+        Exact zeros are left out: they are dropped coordinates, without noise."""
         whole = torch.cat([value.detach().flatten(1) for value in observed.values()], 1)
         if not self.bound or self.variance == 0:
             return whole.new_full((len(whole),), self.variance)
@@ -110,41 +118,45 @@ def _last_weight(reading: Reading) -> str | None:
 
 
 def prior_weight(variance: Variance, *, absolute: bool) -> Variance:
-    """Return the weight of a prior's -log p at noise variance v: 2v for a squared distance, √(v/2) if `absolute`."""
+    """Return the weight of a prior's -log p in an objective with noise variance `variance` per coordinate, v. The
+    weight is 2v for a squared distance, and √(v/2) for an absolute distance (`absolute` True)."""
     return (variance / 2) ** 0.5 if absolute else 2 * variance
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """Return the mean absolute difference between neighbouring pixels, summed over both directions: (reading,). `x` is
-    (reading, example, channel, h, w). The form is anisotropic, with a mean over pixels (Geiping et al. 2020, §4)."""
+    """Return the total variation of each reading's images (reading,): the mean absolute difference between neighbouring
+    pixels, summed over both directions. `x` is (reading, example, channel, height, width). The form is anisotropic,
+    with a mean over pixels (Geiping et al. 2020, §4)."""
     across, down = (d.abs().flatten(1).mean(1) for d in _differences(x))
     return across + down
 
 
 def squared(x: Tensor) -> Tensor:
-    """Return the mean square of each reading's inputs (reading,)."""
+    """Return the mean square of each reading's inputs `x` (reading, example, *shape): (reading,)."""
     return (x * x).flatten(1).mean(1)
 
 
 def absolute(x: Tensor) -> Tensor:
-    """Return the mean magnitude of each reading's inputs (reading,)."""
+    """Return the mean magnitude of each reading's inputs `x` (reading, example, *shape): (reading,)."""
     return x.abs().flatten(1).mean(1)
 
 
 def outside(x: Tensor, low: float, high: float) -> Tensor:
-    """Return the sum of squared excess of `x` over the data's range [`low`, `high`], per reading (reading,)."""
+    """Return the sum of squared excess of inputs `x` (reading, example, *shape) over the data's range [`low`, `high`],
+    for each reading (reading,)."""
     return ((low - x).clamp_min(0) ** 2 + (x - high).clamp_min(0) ** 2).flatten(1).sum(1)
 
 
 def edges(x: Tensor, scale: float) -> Tensor:
-    """Return -log density, up to a constant, of images with Laplace neighbour differences: Σ |∂x| / scale, smoothed at
-    zero. `x` (reading, example, channel, h, w) → (reading,)."""
+    """Return -log density of images whose differences between neighbouring pixels follow a Laplace distribution: Σ |∂x|
+    / `scale`, smoothed at zero, up to a constant. `x` (reading, example, channel, height, width) → (reading,)."""
     across, down = (((d * d + _SMOOTH**2).sqrt() - _SMOOTH).flatten(1).sum(1) for d in _differences(x))
     return (across + down) / scale
 
 
 def edge_scale(public: Tensor) -> float:
-    """Return the likeliest scale for `edges` on public images (example, channel, h, w): mean |∂x|, at least .001."""
+    """Return the likeliest scale for `edges` on `public` images (example, channel, height, width): the mean absolute
+    difference between neighbouring pixels, at least 0.001."""
     differences = torch.cat([d.flatten() for d in _differences(public)])
     return max(float(differences.abs().mean()), 1e-3)
 

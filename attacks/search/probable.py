@@ -38,7 +38,8 @@ _LEAST_CURVED = 200  # evaluations per start above which the curvature matrix pa
 
 
 def unfit(reading: Reading) -> str | None:
-    """Return the reason why the search cannot run on this reading, or None if it can."""
+    """Return the reason, in a few words, why the search for the most probable examples cannot run on this reading, or
+    None if it can."""
     if reading.linked != "vector":
         return "it matches whole vectors, and this reading's coordinates are not linked"
     if reason := unreadable(reading):
@@ -65,12 +66,14 @@ def most_probable(
     distinct: int | None = None,
     mixed: bool = False,
 ) -> Reconstruction:
-    """Search for the most probable examples behind a batch of readings (from `rescaled`), with several starts.
+    """Search for the most probable examples behind a batch of readings, with several starts. `reading` is the batch,
+    after `rescaled`.
 
-    - `starts`: number of starts.
+    - `budget`: limits of the attack; `key`: source of random numbers.
+    - `starts`: number of starts per reading.
     - `tolerance`: a reading is finished if its loss is below this share of a zero gradient's loss.
-    - `distinct`: number of distinct examples; None if all are distinct.
-    - `mixed`: True searches the originals behind mixtures (mixup)."""
+    - `distinct`: number of distinct examples behind a reading; None if all are distinct.
+    - `mixed`: True searches the original examples behind mixtures (mixup)."""
     observed, mismatch, space = observations(reading), mismatch_of(reading), public_space(reading)
     seen = mean_observation(observed)
     described = described_classes(reading, seen)
@@ -111,7 +114,8 @@ def most_probable(
 
 
 def mismatch_of(reading: Reading) -> Mismatch:
-    """Return the mismatch between the reading and candidates, with a distance that fits the described noise."""
+    """Return the distance between candidates' simulated readings and the actual reading, of a form that fits the noise
+    in the defense's description."""
     return Mismatch(
         reading=reading,
         distance=by_likelihood(Distance(kind="l2"), reading),

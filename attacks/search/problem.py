@@ -21,8 +21,8 @@ from bench.trip import Reading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchingProblem:
-    """Gradient matching as a problem for a solver; each row is a reading of the batch. A row's variables are its
-    inputs, or with `space` the inputs' variables in this space. Label logits follow if `labels` is None."""
+    """Gradient matching as a problem for a solver; each row is a reading of the batch. A row's variables are the inputs
+    of its examples (with `space`, variables of this search space), then label logits if `labels` is None."""
 
     mismatch: Mismatch
     """Distance between candidates and the readings."""
@@ -45,10 +45,10 @@ class MatchingProblem:
     initial: Tensor | None = None
     """Starts (reading, variable) in place of `start_kind`; None takes `start_kind`."""
     energy_weight: Tensor | None = None
-    """Weight (reading,) in the loss of the prior -log p given by `space`; None leaves this prior out."""
+    """Weight (reading,) in the loss of the prior term -log p, which `space` defines; None leaves this term out."""
     tolerance: float | None = None
-    """Share of the zero-gradient loss; the solver sees the loss divided by this share, because its tolerances are
-    absolute. None takes the factor of `loss_scale`."""
+    """Share of the zero-gradient loss at which the solver may stop. The solver sees the loss divided by this share,
+    because its tolerances are absolute. None takes the factor of `loss_scale`."""
     distinct: int | None = None
     """Number of distinct examples; repeated examples share variables (`tied_examples`). None: all are distinct."""
     mixed: bool = False
@@ -65,12 +65,12 @@ class MatchingProblem:
 
     @property
     def values(self) -> int:
-        """Number of variables per example."""
+        """Number of variables per example, without label logits."""
         return self.reading.public_mean.numel() + (self.examples if self.mixed else 0)
 
     @property
     def like(self) -> Tensor:
-        """The first tensor of the reading's values; callers use only its dtype and device, which are the variables'."""
+        """A tensor of the reading's values; callers use only its dtype and device, which the variables share."""
         return next(iter(self.reading.values.values()))
 
     def start(self, row: int, restart: int) -> Tensor:
@@ -120,9 +120,9 @@ class MatchingProblem:
         return torch.stack(losses).mean(0)
 
     def noise_floor(self, rows: Tensor) -> Tensor:
-        """Return the loss (row,) that noise causes at the true examples. The loss is the noise variance times the
-        number of nonzero coordinates (for L1: the mean magnitude in place of the variance), and 0 for the cosine
-        distance."""
+        """Return the loss (row,) that noise alone causes at the true examples, for the readings at the positions
+        `rows`. It is the noise variance times the number of nonzero coordinates (for L1: the mean magnitude in place of
+        the variance), and 0 for the cosine distance."""
         kind = self.mismatch.distance.kind
         if self.noise.variance == 0 or kind == "cosine":
             return torch.zeros_like(self.zero_gradient_loss(rows))
@@ -159,13 +159,13 @@ class MatchingProblem:
         return self.split(x)[0].flatten(1) / (high - low)
 
     def loss_scale(self, rows: Tensor) -> Tensor:
-        """Return the factor (row,) from the loss to the normalised loss that the solver sees.
+        """Return the factor (row,) from the loss to the normalised loss that the solver sees, for the readings at the
+        positions `rows`. The solver's stopping tolerances are absolute: without the factor, a faint reading (clipped,
+        or of an example predicted with confidence) would meet them immediately.
 
         - With `tolerance`: this share of a zero gradient's loss becomes 1.
         - Without `space` or public labels: 1.
-        - Otherwise: the squared norm of public gradients divided by the reading's squared norm, at least 1. A faint
-          reading (clipped, or of an example predicted with confidence) would otherwise meet the solver's absolute
-          tolerances immediately."""
+        - Otherwise: the squared norm of public gradients divided by the reading's squared norm, at least 1."""
         zero_loss, reading, like = self.zero_gradient_loss(rows), self.reading, self.like
         if self.tolerance is not None:
             return 1 / (self.tolerance * zero_loss).clamp_min(torch.finfo(zero_loss.dtype).tiny)
@@ -182,9 +182,9 @@ class MatchingProblem:
         return (usual / zero_loss.clamp_min(torch.finfo(zero_loss.dtype).tiny)).clamp_min(1)
 
     def ordered_labels(self, rows: Tensor, restarts: Tensor) -> Tensor | None:
-        """Return labels (row, example) for `rows` at their `restarts`, or None if labels are variables. With
-        `shuffled`, restart 0 takes ascending labels, other restarts a random order: an update hides the order over
-        local steps."""
+        """Return labels (row, example) in the order of local steps, for the readings at the positions `rows` at their
+        `restarts` (row,). Return None if labels are variables. With `shuffled`, restart 0 takes ascending labels and
+        other restarts a random order, because an update hides the order over local steps."""
         if self.labels is None or not self.shuffled:
             return None if self.labels is None else self.labels[rows.cpu()]
         orders = []

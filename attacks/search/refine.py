@@ -16,8 +16,11 @@ from bench.trip import Reading
 def refine(
     problem: MatchingProblem, solver: Solver[Any], limits: RowLimits, solution: Solution, chunk: int
 ) -> Solution:
-    """Continue the unfinished rows (readings) of `solution`, for `problem`, in float64 without restarts, `chunk` at
-    once. A row is unfinished if evaluations remain and its normalised loss is finite and above `limits.stop_loss`."""
+    """Continue the minimisation of unfinished rows (readings) in float64, without restarts; return the improved
+    solution. A row is unfinished if evaluations remain and its normalised loss is finite and above `limits.stop_loss`.
+
+    - `problem`, `solver`, `limits`, `solution`: the minimisation in single precision, and its result.
+    - `chunk`: number of rows in work at once."""
     loss = problem.loss_scale(torch.arange(len(solution.loss))) * solution.loss
     unfinished = ((loss > (limits.stop_loss or 0.0)) & torch.isfinite(loss)).cpu()
     rows = torch.nonzero((solution.evaluations < limits.evaluations) & unfinished)[:, 0]
@@ -37,7 +40,7 @@ def refine(
 
 
 def in_double(reading: Reading) -> Reading:
-    """Return the reading with observations, weights and a copy of the model in double precision."""
+    """Return the reading in double precision: observations, weights and a copy of the model."""
     return replace(
         reading,
         model=copy.deepcopy(reading.model).double(),

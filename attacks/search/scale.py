@@ -16,7 +16,8 @@ _BRIGHT = 0.99  # quantile of an image matched to public images
 
 @torch.no_grad()
 def blind_to_scale(reading: Reading) -> bool:
-    """Return whether the model's outputs stay equal if the values of public images are halved."""
+    """Return whether the model ignores the scale of inputs: its outputs stay equal if the values of public images are
+    halved."""
     if not reading.kind.spatial or len(reading.public_inputs) < 2:
         return False
     weights = {name: value[0] for name, value in reading.weights.items()}
@@ -27,7 +28,8 @@ def blind_to_scale(reading: Reading) -> bool:
 
 
 def usual_brightness(inputs: Tensor, reading: Reading) -> Tensor:
-    """Scale each image in `inputs` (…, *shape) so that its bright values match the median over public images."""
+    """Scale each image in `inputs` (…, *shape) to the usual brightness: its bright values then match the median over
+    the reading's public images."""
     dims = len(reading.shape)
     bright = inputs.flatten(-dims).quantile(_BRIGHT, dim=-1)
     usual = reading.public_inputs.flatten(1).quantile(_BRIGHT, dim=1).median().to(bright)

@@ -21,20 +21,21 @@ _LEAST_DEVIATION = 1e-3  # of a frequency
 
 
 class Space(Protocol):
-    """Map between variables u (..., value) and inputs x (..., value)."""
+    """Map between the variables u (..., value) of a search and inputs x (..., value)."""
 
     def inputs(self, u: Tensor) -> Tensor: ...
     def variables(self, x: Tensor) -> Tensor: ...
     def with_energy(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Return inputs (..., value) and -log p(u), (...), up to a constant; -log p is 0 in a space without prior."""
+        """Return the inputs (..., value) for variables `u`, and the prior's -log p(u), (...), up to a constant; 0 in a
+        space without prior."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagonal:
-    """Search space x = `lengths`·u without prior."""
+    """Search space that scales each input value: x = `lengths`·u, without prior."""
 
     lengths: Tensor
-    """Length of each value (value,)."""
+    """Factor from each variable to its input value (value,)."""
 
     def inputs(self, u: Tensor) -> Tensor:
         return u * self.lengths.to(u)
@@ -175,7 +176,8 @@ def _moments(public: Tensor, images: bool) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def linear_part(space: Gaussian) -> Tensor:
-    """Return Aᵀ (variable, value) for `space`, with inputs x = mean + A u: row i is ∂x/∂u_i, for variable number i."""
+    """Return the matrix Aᵀ (variable, value) of a search space whose inputs are x = mean + A u: row i is ∂x/∂u_i, for
+    variable number i."""
     eye = torch.eye(space.mean.numel()).to(space.mean)
     return space.inputs(eye) - space.mean.flatten()
 

@@ -33,7 +33,7 @@ _SPREAD = (0.1, 0.5)  # deviation of u: first start with several examples, later
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A minimisation within a staged search."""
+    """A minimisation within a staged search: successive minimisations, each from the result of the last."""
 
     model: nn.Module
     """Model of this stage, for example with softened ReLUs."""
@@ -41,8 +41,8 @@ class Stage:
     """Search space of this stage."""
     weight: float | None = None
     """Weight of the prior's -log p, as a share of a zero gradient's loss. None: twice the least loss so far, per
-    coordinate. Described noise sets the weight instead; if the noise is only a bound, the last residual caps the
-    weight."""
+    coordinate. If the defense's description declares noise, the noise sets the weight instead; if the noise is only an
+    upper bound, the last residual limits the weight."""
     until: float = 1.0
     """Share of a start's evaluations after which the stage ends."""
     cosine: bool = False
@@ -91,19 +91,21 @@ def staged(
     budget: Budget,
     known: Start | None = None,
 ) -> Solution:
-    """Minimise `problem` in stages over several `starts`; return each reading's point of least loss, in
-    `problem.space`.
+    """Minimise `problem` in stages (successive minimisations), from several starts; return each reading's point with
+    the least loss, in `problem.space`.
 
     - `hypotheses` (reading, start, example): labels of each start, most plausible first.
     - `solver`: method of every stage.
-    - `ways`: stages of each start, taken cyclically; the last stage is the same in all.
+    - `ways`: sequences of stages; the starts take these sequences cyclically. The last stage is the same in all.
+    - `starts`: number of starts.
     - `stop`: a reading is finished if its loss is below this share of a zero gradient's loss, or no longer falls.
     - `budget`: starts share its evaluations equally. Only unfinished readings begin another start. Remaining
       evaluations continue the last stage.
-    - `known`: candidates from which the last stage minimises before all starts; their evaluations count.
+    - `known`: candidates from which the last stage minimises before all starts, with their evaluations counted; None
+      begins with the starts.
 
-    The loss is the distance under the model itself, without softened ReLUs. Under described noise, the prior's weighted
-    -log p is added."""
+    The loss is the distance under the model itself, without softened ReLUs. If the defense's description declares
+    noise, the prior's weighted -log p is added."""
     search, evaluations = _begin(problem, hypotheses, solver, stop, budget), budget.evaluations
     longest = max(map(len, ways))
     if evaluations < _LEAST * longest:

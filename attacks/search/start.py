@@ -13,8 +13,14 @@ Start = Literal["gaussian", "uniform", "grey", "black", "tile-2", "tile-4", "til
 
 
 def start(kind: Start, reading: Reading, position: int, restart: int, key: Key) -> Tensor:
-    """Draw the first candidates for the reading at `position` in the batch: (example, *shape) float32. `restart`
-    numbers the draws. Kinds:
+    """Draw the first candidates for a reading: (example, *shape) float32.
+
+    - `kind`: distribution of the candidates, from the list below.
+    - `reading`, `position`: the batch, and the reading's position in it.
+    - `restart`: number of the draw, 0 for the first start.
+    - `key`: source of random numbers.
+
+    Kinds:
 
     - `gaussian`: N(0, 1) (Zhu et al. 2019); `uniform`: U(0, 1); `grey`, `black`: constants.
     - `tile-n`: a U(0, 1) tile with 1/n of height and width, repeated (Wei et al. 2020, §4.3); images only.

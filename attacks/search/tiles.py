@@ -18,8 +18,8 @@ _SIDES = (4, 2, 3, 5)  # pixels, first choice first; 4 is the total stride of mo
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Orthonormal map between images of `shape` (channel, height, width) and cosine spectra. A spectrum is over the
-    tiles of an image, at a fixed phase: a channel and a position within a tile."""
+    """Orthonormal map between images of `shape` and cosine spectra over square tiles. Each spectrum is over the tiles
+    of an image, at a fixed phase: a channel and a position within a tile."""
 
     shape: tuple[int, int, int]
     """Shape of an image (channel, height, width)."""
@@ -53,23 +53,27 @@ def _cosines_of(down: int, across: int) -> Tensor:
 
 
 def tiles_of(shape: tuple[int, ...]) -> Tiles | None:
-    """Return tiles for images of `shape`, or None if no side in 2 … 5 pixels divides height and width."""
+    """Return the division into tiles of images with `shape` (channel, height, width); None if no side in 2 … 5 pixels
+    divides height and width."""
     channels, height, width = shape
     sides = [side for side in _SIDES if height % side == 0 and width % side == 0 and max(height, width) > side]
     return Tiles((channels, height, width), sides[0]) if sides else None
 
 
 def block_covariance(tiles: Tiles, x: Tensor) -> Tensor:
-    """Return the covariance of the phases at each frequency, for images `x` (image, value) with mean 0. The result is
-    (frequency, phase, phase) in float64. Covariances between frequencies are left out."""
+    """Return the covariance of the phases (channel and position within a tile) at each cosine frequency: (frequency,
+    phase, phase) in float64. `x` are images (image, value) with mean 0, divided by `tiles`. Covariances between
+    frequencies are left out."""
     spectra = tiles.spectra(x).double()
     return spectra.mT @ spectra / len(x)
 
 
 def in_variables(space: Gaussian, blocks: Tensor, tiles: Tiles, like: Tensor) -> Tensor:
-    """Turn a curvature in inputs into a matrix (value, value) in the variables of `space`. The curvature is given by
-    its `blocks` (frequency, phase, phase), a matrix for each cosine frequency over `tiles`. `like` gives dtype and
-    device."""
+    """Turn a curvature in input values into the curvature (value, value) in the variables of `space`.
+
+    - `blocks` (frequency, phase, phase): the curvature in input values, a matrix for each cosine frequency over
+      `tiles`.
+    - `like`: tensor that gives dtype and device."""
     values, vectors = torch.linalg.eigh(blocks)
     root = ((vectors * values.clamp_min(0).sqrt()[:, None]) @ vectors.mT).to(like)
     rows: Tensor = (tiles.spectra(linear_part(space).to(like)) @ root).transpose(1, 2).flatten(0, 1)

@@ -20,22 +20,23 @@ class AdamState(State):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adam(Solver[AdamState]):
-    """Adam, optionally on the gradient's sign, with step decay and a range for the variables."""
+    """Adam for many minimisations (rows) in parallel, optionally on the gradient's sign, with step decay and a range
+    for the variables."""
 
     rate: float
     """Step size."""
     signed: bool = False
     """True replaces the gradient by its sign."""
     milestones: tuple[int, ...] = ()
-    """Iteration counts after which the rate is multiplied by `decay`."""
+    """Iteration counts at which the rate is multiplied by `decay`."""
     decay: float = 0.1
     """Factor on the rate at each milestone."""
     box: tuple[float, float] | None = None
-    """Range (low, high) enforced on the variables after each step, or None."""
+    """Smallest and largest value allowed for a variable, enforced after each step; None sets no limit."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay factors of the running means of the gradient and of its square."""
     eps: float = 1e-8
-    """Constant added to the denominator."""
+    """Constant added to the denominator, for stability."""
 
     def init(self, x: Tensor) -> AdamState:
         zeros = torch.zeros_like(x)

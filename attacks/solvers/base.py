@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass
 class State:
-    """A solver's state: tensors with a leading row axis; a row is a minimisation."""
+    """State of a solver between steps: tensors with a leading row axis; a row is a minimisation."""
 
     trial: Tensor
     """Next point to evaluate (row, variable)."""
@@ -26,32 +26,34 @@ S = TypeVar("S", bound=State)
 
 
 class Solver(ABC, Generic[S]):
-    """A descent method for many independent minimisations, each a row of the tensors. S is the solver's class of
-    `State`."""
+    """A descent method for many independent minimisations; each is a row of the tensors. The type S is the solver's
+    class of `State`."""
 
     @abstractmethod
     def init(self, x: Tensor) -> S:
-        """Return the state of rows that start at `x` (row, variable)."""
+        """Return the first state of rows (minimisations) that start at the points `x` (row, variable)."""
 
     @abstractmethod
     def step(self, state: S, loss: Tensor, gradient: Tensor) -> S:
-        """Return the state with each row's next trial, given loss (row,) and gradient (row, variable) at the present
-        trial. The method may write into `state`, which is not used again."""
+        """Return the state with the next point to evaluate for each row. `loss` (row,) and `gradient` (row, variable)
+        are the values at the present point, `state.trial`. The method may write into `state`; callers do not use the
+        old state again."""
 
     @abstractmethod
     def outer(self, evaluations: Tensor) -> Tensor:
-        """Convert evaluations (row,) to iterations (row,) as the attack's paper counts them. An L-BFGS iteration has 20
-        evaluations."""
+        """Convert `evaluations` (row,) to iterations (row,) as the attack's paper counts them. For example, an
+        iteration of L-BFGS has 20 evaluations."""
 
 
 def select(state: S, rows: Tensor) -> S:
-    """Return the state of the rows numbered `rows`."""
+    """Return the part of a solver's `state` for the row numbers `rows`."""
     values = {item.name: getattr(state, item.name) for item in fields(state)}
     return replace(state, **{name: value[rows.to(value.device)] for name, value in values.items()})
 
 
 def merge(state: S, fresh: S, rows: Tensor) -> S:
-    """Return `state` with the rows in the mask `rows` replaced by the rows of `fresh`."""
+    """Return `state` with some rows replaced: where the mask `rows` (row,) is True, by the rows of `fresh`, in this
+    order."""
     merged = {}
     for item in fields(state):
         value = getattr(state, item.name).clone()
@@ -61,7 +63,8 @@ def merge(state: S, fresh: S, rows: Tensor) -> S:
 
 
 def put(target: Tensor, rows: Tensor, chosen: Tensor, values: Tensor) -> None:
-    """Assign target[rows[chosen]] = values[chosen], for distinct `rows`; on a GPU without waiting for `chosen`."""
+    """Assign target[rows[chosen]] = values[chosen] in place. `rows` are distinct row numbers of `target`; `chosen` is a
+    mask over `rows` and `values`. On a GPU the function does not wait for `chosen`."""
     if not target.is_cuda:
         target[rows[chosen]] = values[chosen]
         return
@@ -70,7 +73,8 @@ def put(target: Tensor, rows: Tensor, chosen: Tensor, values: Tensor) -> None:
 
 
 def may_hold(any_of: Tensor) -> bool:
-    """Return whether any mask value is true; on a GPU always True, which saves a synchronisation."""
+    """Return False if no value of the mask `any_of` is True, so that a caller can skip work. On a GPU the result is
+    always True, because reading the mask would wait for the device."""
     return any_of.is_cuda or bool(any_of.any())
 
 
@@ -79,32 +83,37 @@ Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Problem(Protocol):
-    """Many independent minimisations, each in a row with its own start; a restart begins a row again. Row and restart
-    numbers are on the host."""
+    """Many independent minimisations for a solver, each in a row with its own start; a restart begins a row again. Row
+    and restart numbers are on the host."""
 
     def start(self, row: int, restart: int) -> Tensor:
         """Return the first point of the row numbered `row` at this `restart`: (variable,)."""
 
     def subset(self, rows: Tensor, restarts: Tensor) -> Evaluate:
-        """Return the objective (points → losses and gradients) for the rows numbered `rows`, at their `restarts`."""
+        """Return the objective of the rows numbered `rows` (row,), at their `restarts` (row,): a function from points
+        (row, variable) to losses (row,) and gradients (row, variable)."""
 
     def zero_gradient_loss(self, rows: Tensor) -> Tensor:
-        """Return the loss (row,) of a candidate with a zero gradient, which explains nothing."""
+        """Return the loss of a candidate with a zero gradient, which explains nothing, for the rows numbered `rows`:
+        (row,). Limits are shares of this loss."""
 
     def noise_floor(self, rows: Tensor) -> Tensor:
-        """Return the loss (row,) that noise causes for the true examples; a lower loss means no better candidate."""
+        """Return the loss that noise causes at the true examples, for the rows numbered `rows`: (row,). A loss below
+        this value means no better candidate."""
 
     def in_range(self, x: Tensor) -> Tensor:
-        """Return the inputs (row, value) of points (row, variable), in units of the data's range."""
+        """Return the inputs (row, value) at the points `x` (row, variable), in units of the data's range, to judge a
+        run's precision."""
 
     def loss_scale(self, rows: Tensor) -> Tensor:
-        """Return the factor (row,) for losses shown to a solver, because the solver's tolerances are absolute."""
+        """Return the factor (row,) on the losses that a solver sees, for the rows numbered `rows`. The factor is
+        necessary because the solver's tolerances are absolute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLimits:
-    """Limits for the minimisation of a row; a run is a minimisation from a start. Restarts share the row's evaluations.
-    A run ends
+    """Limits for the minimisation of a row (a reading). A run is a minimisation from a start; restarts share the row's
+    evaluations. A run ends
 
     - if its solver has converged, or a value is not finite;
     - if its loss is below `stop_loss`;
@@ -112,7 +121,8 @@ class RowLimits:
     - if its least loss is below `explained` and its inputs are exact to `precision`;
     - if restarts remain, its equal share of the budget is spent, and its least loss is above `abandon_above`.
 
-    The loop raises `abandon_above` and `keep_below` to at least twice the noise floor."""
+    The loop raises `abandon_above` and `keep_below` to at least twice the noise floor, the loss that noise causes at
+    the true examples."""
 
     evaluations: int
     """Evaluations allowed per row, restarts included."""
@@ -130,23 +140,24 @@ class RowLimits:
     """Share of the zero-gradient loss below which a reading counts as explained."""
     precision: float | None = None
     """Root mean square error of inputs, as a share of the data's range, at which an explained run ends. None never ends
-    a run by precision. Estimate of the error: inputs moved by m over the last `precise_after` evaluations and by m / r
-    over those before; at this rate they will move by m r / (1 - r) more."""
+    a run by precision. The error is estimated: if inputs moved by m over the last `precise_after` evaluations and by m
+    / r over those before, they will move by m r / (1 - r) more at this rate."""
     precise_after: int = 20
     """Evaluations between estimates of the error."""
     abandon_above: float = 1e-2
-    """Share of the zero-gradient loss above which a run is abandoned."""
+    """Share of the zero-gradient loss above which a run is abandoned in favour of a restart."""
     keep_below: float = 1e-4
     """A run that ends above this share of the zero-gradient loss is restarted while budget remains."""
     leave_stalled: bool = False
-    """True restarts a converged run only if its loss is at least `stalled`; a later refinement continues the others."""
+    """True restarts a converged run only if its loss is at least `stalled`; a later refinement in float64 continues the
+    other runs."""
     stalled: float = 1.0
     """Loss limit for `leave_stalled`, as a share of the zero-gradient loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """Result of a minimisation, by row; counts are on the host."""
+    """Result of many minimisations, with an entry per row (minimisation); counts are on the host."""
 
     x: Tensor
     """Point with the least loss over all runs (row, variable)."""
@@ -157,10 +168,10 @@ class Solution:
     restarts: Tensor
     """Number of restarts used (row,)."""
     runs: Tensor
-    """Restart, counted from 0, that found the least loss (row,)."""
+    """Number of the run with the least loss (row,); 0 is the first start, n the n-th restart."""
     marks: tuple[int, ...]
     """Evaluation counts at which losses are noted: powers of two, then the last evaluation."""
     losses: Tensor
     """Least loss so far at each mark (mark, row)."""
     trajectory: Tensor
-    """Points with these losses, for the first rows only (mark, row, variable)."""
+    """Points with these losses, for the first `traced` rows only (mark, row, variable)."""

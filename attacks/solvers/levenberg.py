@@ -18,7 +18,7 @@ Residuals = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Result of `least_squares`, per start."""
+    """Result of `least_squares`, with an entry per start."""
 
     x: Tensor
     """Variables with the least sum (start, variable)."""
@@ -29,9 +29,12 @@ class Fit:
 
 
 def least_squares(residuals: Residuals, jacobian: Residuals, x: Tensor, *, evaluations: int, stop: float) -> Fit:
-    """Minimise Σ residuals² from each start in `x` (start, variable), until the sum is below `stop`. `residuals` and
-    `jacobian` take variables and the numbers of their starts. Each call counts as an evaluation for these starts;
-    `evaluations` is the limit per start."""
+    """Minimise Σ residuals² from each start in `x` (start, variable), by Levenberg–Marquardt.
+
+    - `residuals`, `jacobian`: functions of points (start, variable) and the numbers of their starts. Each call counts
+      as an evaluation for these starts.
+    - `evaluations`: limit per start.
+    - `stop`: a start ends when its sum is below this value."""
     everyone = torch.arange(len(x))
     f = residuals(x, everyone)
     loss = f.square().sum(1).nan_to_num(torch.inf)

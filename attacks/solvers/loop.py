@@ -59,13 +59,13 @@ def minimise(
     spent: Tensor | None = None,
     traced: int = TRACED,
 ) -> Solution:
-    """Minimise the objective of `problem` for the rows numbered `rows`, each independently of the others.
+    """Minimise the objective of `problem` for many rows (minimisations), each independently of the others.
 
-    - `solver`: descent method; `limits`: when a row is restarted or finished.
+    - `solver`: descent method; `limits`: rules for restarting and finishing a row.
     - `rows` (row,): row numbers in the problem, on the host.
-    - `chunk`: number of rows in work at once, None for all; a finished row makes room for the next.
+    - `chunk`: number of rows in work at once; a finished row makes room for the next. None takes all rows.
     - `spent` (row,): evaluations that each row has already used, on the host; None for 0.
-    - `traced`: number of rows, from the first, whose trajectory is kept."""
+    - `traced`: number of rows, from the first, whose trajectory (best points over time) is kept."""
     now = _begin(problem, solver, limits, rows, min(len(rows), chunk or len(rows)), spent, traced)
     while len(now.slots):
         loss, finite = _advance(now)

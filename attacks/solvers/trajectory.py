@@ -5,8 +5,8 @@ from torch import Tensor
 
 
 class Trajectory:
-    """Least losses of a minimisation so far, at each mark (evaluation count), with their points. `losses` (mark, row)
-    cover all rows, `points` the first `traced` rows."""
+    """History of minimisations: the least losses so far at marks, with their points. A mark is a count of evaluations.
+    `losses` (mark, row) cover all rows; `points` cover the first `traced` rows."""
 
     def __init__(self, evaluations: int, x: Tensor, traced: int) -> None:
         powers = [1 << n for n in range(evaluations.bit_length()) if 1 << n < evaluations]
@@ -17,8 +17,11 @@ class Trajectory:
         self._counts = torch.tensor(self.marks)
 
     def note(self, rows: Tensor, evaluations: Tensor, loss: Tensor, x: Tensor) -> None:
-        """Store the loss and point of the rows that just reached a mark. `evaluations` (row,) are the counts of `rows`,
-        both on the host. `loss` and `x` cover all rows."""
+        """Store loss and point of those among `rows` that just reached a mark.
+
+        - `rows` (position,): numbers of the rows, on the host.
+        - `evaluations` (position,): evaluations used by these rows, on the host.
+        - `loss` (row,), `x` (row, variable): least losses and their points, of all rows."""
         reached = evaluations >= self._counts[self._next[rows].clamp_max(len(self.marks) - 1)]
         if not reached.any():
             return
@@ -27,14 +30,16 @@ class Trajectory:
             self._next[row] += 1
 
     def close(self, rows: Tensor, loss: Tensor, x: Tensor) -> None:
-        """Store the last `loss` and point `x` of the finished `rows` at all marks not yet reached."""
+        """Store the last losses and points of the finished `rows` at all marks not yet reached. `loss` (row,) and `x`
+        (row, variable) cover all rows."""
         for row in rows.tolist():
             for mark in range(int(self._next[row]), len(self.marks)):
                 self._fill(row, mark, loss, x)
             self._next[row] = len(self.marks)
 
     def until(self, last: int) -> tuple[tuple[int, ...], list[int]]:
-        """Return the marks up to `last`, the last evaluation of any row, and their positions in `losses`."""
+        """Return the evaluation counts of the marks up to `last`, and their positions in `losses`. `last` is the
+        largest number of evaluations of any row."""
         before = [n for n, mark in enumerate(self.marks) if mark < last]
         return (*(self.marks[n] for n in before), last), [*before, len(self.marks) - 1]
 
