@@ -37,7 +37,7 @@ class Attack(ABC):
     """True if the attack uses known examples behind a reading (the grant `mates`)."""
 
     def refuses(self, reading: Reading) -> str | None:
-        """Return the reason, in a few words, why the attack cannot run on this reading, or None if the attack can run."""
+        """Return the reason, in a few words, why the attack cannot run on this reading; None if it can."""
         del reading
         return None
 

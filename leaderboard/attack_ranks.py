@@ -16,7 +16,9 @@ _Key = tuple[str, str, ExampleKey]  # (defense, point, example); the example's k
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackRank:
-    """An attack's rank in a condition. Figures are pooled over defenses and points, without cells with a gallery."""
+    """An attack's rank in a condition: the records with equal data, model, weights and setting. Figures are pooled over
+    defenses and interception points, without cells with a gallery (a list of candidates that holds the true examples).
+    """
 
     title: str
     """The condition in words."""
@@ -29,9 +31,11 @@ class AttackRank:
     interval: tuple[float, float]
     """95 % interval for `rate`."""
     of_all: float
-    """Successes divided by all examples in the condition; a later attack in a cascade ran only on earlier failures."""
+    """Successes divided by all examples in the condition. In a cascade this rate is below `rate`: a later attack ran
+    only on the failures of earlier attacks."""
     psnr_db: float | None
-    """Median PSNR in dB over the examples; None in a cascade (later attacks run only on earlier failures)."""
+    """Median PSNR in dB over the attacked examples; None in a cascade, whose later attacks ran only on earlier
+    failures."""
     seconds: float | None
     """The attack's CPU seconds divided by its successes; None without a success."""
     cpu_seconds: float
@@ -44,7 +48,8 @@ class AttackRank:
 
 
 def attack_ranks(records: Iterable[Record]) -> list[AttackRank]:
-    """Return the attacks ranked within each condition: by `of_all`, highest first, then by total CPU time."""
+    """Rank the attacks in `records` within each condition: by `of_all`, highest first, then by total CPU time, lowest
+    first."""
     listed = [record for record in of_one_series(records) if _reconstructs(record)]
     titles = {condition.key: condition.title for condition in by_condition(listed)}
     gathered: dict[str, dict[str, list[Record]]] = {}

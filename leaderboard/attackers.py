@@ -34,14 +34,15 @@ class Outcome:
     cpu_seconds: float = 0.0
     """CPU time in seconds."""
     absent: str | None = None
-    """Reason for status n/a, for the first such record; None if every record has another status."""
+    """Reason why the attack is not applicable (status n/a), from the first such record; None if it applied in a record.
+    """
     crashed: str | None = None
     """Reason for the first crash; None without a crash."""
     machines: set[str] = field(default_factory=set)
     """Names of the devices that ran the attack."""
 
     def add(self, record: Record) -> None:
-        """Add a record, for a further weight seed."""
+        """Add the results of a record of the same attack in the same condition, with weights of a further seed."""
         cell = record.cell
         assert isinstance(cell, AttackCell)
         self.hits |= dict.fromkeys(example_keys(cell), False)
@@ -65,25 +66,26 @@ class Outcome:
 
 @dataclass(slots=True)
 class Contest:
-    """A condition with the outcome of each attack."""
+    """A condition (data, model, weights, setting, defense, interception point) with the outcome of each attack."""
 
     parts: tuple[str, ...]
     """Data, model, weights and federated setting as text, such as `B = 8`."""
     defense: str
     """The defense's name with its parameters; empty: undefended."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
-    """Map from attack to outcome."""
+    """Map from the attack's name to its outcome."""
 
     @property
     def title(self) -> str:
         return " · ".join((*self.parts, self.defense) if self.defense else self.parts)
 
     def examples(self) -> frozenset[ExampleKey]:
-        """Return the keys of all examples in at least one attack's records, with status n/a and crashed included."""
+        """Return the keys of all examples in at least one attack's records, also of attacks that crashed or are not
+        applicable."""
         return frozenset().union(*(outcome.hits for outcome in self.outcomes.values()))
 
     def union(self, attacks: Collection[str]) -> frozenset[ExampleKey]:
-        """Return the examples that at least one of the attacks reconstructed."""
+        """Return the examples that at least one of `attacks` (names) reconstructed."""
         theirs = (self.outcomes[name] for name in attacks if name in self.outcomes)
         return frozenset(key for outcome in theirs for key, hit in outcome.hits.items() if hit)
 
@@ -111,10 +113,10 @@ class Attacker:
     only: tuple[int, ...]
     """For each condition, the number of examples that only this attack reconstructed."""
     adds: float
-    """Union rate over all attacks, minus the union rate without this attack. Both are means over conditions; an example
-    is in the union if an attack reconstructed it."""
+    """The attack's contribution: the union rate of all attacks minus the union rate without this attack. An example is
+    in a union if any of its attacks reconstructed it. Both rates are means over conditions."""
     absent: Mapping[int, str]
-    """Map from condition number (from 0) to the reason for status n/a."""
+    """Map from condition number (from 0) to the reason why the attack is not applicable there (status n/a)."""
     crashed: Mapping[int, str]
     """Map from condition number to the reason for a crash."""
     missing: tuple[int, ...]
@@ -133,7 +135,7 @@ class Cross:
     """Table of all attacks by all conditions (a full cross), with the attacks ranked."""
 
     contests: tuple[Contest, ...]
-    """Conditions with the outcomes of the attacks."""
+    """Conditions, each with the outcomes of the attacks."""
     attackers: tuple[Attacker, ...]
     """Attacks, ranked."""
 
@@ -156,8 +158,8 @@ class Cross:
         raise KeyError(attack)
 
     def examples(self) -> int:
-        """Return the sum over conditions of the number of attacked examples (`Contest.examples`). An example counts
-        once for all attacks in a condition, and again in each further condition."""
+        """Return the total number of attacked examples: the sum of `Contest.examples` over conditions. An example
+        counts once for all attacks in a condition, and again in each further condition."""
         return sum(len(each.examples()) for each in self.contests)
 
     def best(self, number: int, but: str) -> tuple[str, float]:
@@ -177,11 +179,14 @@ class Cross:
 
 
 def crossed(records: Iterable[Record], own: Collection[str] = (), victims: str | None = None) -> Cross | None:
-    """Return the table of all attacks by all conditions (`Cross`) on a sample of victims; None if no attack was run on
-    this sample. `own` names the user's attacks. `victims` is the sample's key (`AttackCell.victims`), None for the
-    matrix's own sample. Attacks with a granted gallery name examples and reconstruct none: they are left out.
+    """Return the table of all attacks by all conditions on a sample of victims; None if no attack was run on this
+    sample. Attacks with a granted gallery are left out: they name examples and reconstruct none.
+
+    - `own`: names of the user's attacks.
+    - `victims`: key of the sample (`AttackCell.victims`); None takes the matrix's own sample.
+
     Conditions are sorted by defense (undefended first), by point, and by the number of rare parts. A part (such as `B =
-    1`) is rare if at most half of the conditions have this part; `common` lists the frequent parts."""
+    1`) is rare if at most half of the conditions have this part; `common` lists the other parts."""
     contests: dict[str, Contest] = {}
     order: dict[str, tuple[Any, ...]] = {}
     for record in of_one_series(records):
@@ -210,15 +215,18 @@ def crossed(records: Iterable[Record], own: Collection[str] = (), victims: str |
 
 
 def common(contests: Collection[Contest]) -> list[str]:
-    """Return the parts, such as `B = 1`, that more than half the conditions share, in the order of `Contest.parts`."""
+    """Return the parts of a condition, such as `B = 1`, that more than half of `contests` share, in the order of
+    `Contest.parts`."""
     counts = Counter(part for contest in contests for part in contest.parts)
     places = {part: place for contest in contests for place, part in enumerate(contest.parts)}
     return sorted((part for part, count in counts.items() if 2 * count > len(contests)), key=places.__getitem__)
 
 
 def difference(cross: Cross, attack: str, other: str) -> tuple[float, float, float]:
-    """Return the mean success rate (0 to 1) of `attack` minus the mean success rate of `other` in the table `cross`, on
-    the same victims: (difference, low, high). The 95 % interval pairs the victims, and resamples weight seeds
+    """Compare two attacks on the same victims: the mean success rate of `attack` minus the mean success rate of
+    `other`, both in [0, 1]. Return (difference, low, high), with the ends of the 95 % interval.
+
+    The means are over conditions of the table `cross`. The interval pairs the victims, and resamples weight seeds
     (`stratified_difference`). Raises `ValueError` if no condition has both attacks."""
     mine, its, seeds = list[list[bool]](), list[list[bool]](), list[list[int]]()
     for contest in cross.contests:
@@ -232,11 +240,14 @@ def difference(cross: Cross, attack: str, other: str) -> tuple[float, float, flo
 
 
 def drop(published: Cross, second: Cross, attack: str) -> tuple[float, float, float]:
-    """Return an attack's rate on a second sample of victims minus the rate on the published sample: (change, low,
-    high).
+    """Test whether an attack is tuned to its victims: its success rate on a second sample of victims minus the rate on
+    the published sample. Return (change, low, high), with the ends of the 95 % interval.
 
-    Both are means over the conditions that both crosses have. The 95 % interval accounts for the different victims, and
-    resamples weight seeds (`stratified_change`). Raises `ValueError` if no condition is in both."""
+    - `published`, `second`: tables with the results on the two samples.
+    - `attack`: the attack's name.
+
+    Both rates, in [0, 1], are means over the conditions in both tables. The interval accounts for the different
+    victims, and resamples weight seeds (`stratified_change`). Raises `ValueError` if no condition is in both."""
     theirs = {contest.title: contest for contest in second.contests}
     pairs = [(contest, theirs[contest.title]) for contest in published.contests if contest.title in theirs]
     before, after = ([_stratum(contest, attack) for contest in side] for side in zip(*pairs, strict=True))
@@ -244,9 +255,9 @@ def drop(published: Cross, second: Cross, attack: str) -> tuple[float, float, fl
 
 
 def neighbours(cross: Cross, attack: str) -> tuple[Attacker | None, Attacker | None]:
-    """Return the next other attack above `attack` in rank, and the next below. An item is None if there is no such
-    attack. In a cross with reference attacks, the user's other attacks are skipped; so are attacks that lack a
-    condition."""
+    """Return the attacks next to `attack` in the ranking of `cross`: (above, below). Each is None if there is no such
+    attack. Attacks that lack a condition are skipped; so are the user's other attacks, if the table has reference
+    attacks."""
     at = next(n for n, each in enumerate(cross.attackers) if each.attack == attack)
     published = any(not each.own for each in cross.attackers)
     others = [
@@ -258,9 +269,9 @@ def neighbours(cross: Cross, attack: str) -> tuple[Attacker | None, Attacker | N
 
 
 def fails(cross: Cross, attack: str) -> list[tuple[int, str, float]]:
-    """Return (condition number, other attack, its rate) for each condition with a rate of at most `LOW` for `attack`.
-    The other attack has a rate of at least `HIGH`. Conditions in which `attack` is not applicable or not run are left
-    out."""
+    """Return the conditions in which `attack` almost always fails but another attack succeeds: (condition number, other
+    attack, its rate). `attack` has a rate of at most `LOW` there, the other attack at least `HIGH`. Conditions in which
+    `attack` is not applicable or not run are left out."""
     rates = cross.at(attack).rates
     low = [number for number, rate in enumerate(rates) if rate is not None and rate <= LOW]
     return [(number, *best) for number in low if (best := cross.best(number, attack))[1] >= HIGH]

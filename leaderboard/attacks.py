@@ -19,7 +19,8 @@ from bench.scoring.summary import median
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackRow:
-    """Figures of an attack on a data set, against a defense at an interception point; None marks an unknown figure."""
+    """An attack's figures on a data set, against a defense at an interception point (the attacker's position in a
+    round). None marks an unknown figure."""
 
     title: str
     """The shared configuration in words: model, weights, setting, grants (not data set, attack, defense, point)."""
@@ -38,19 +39,21 @@ class AttackRow:
     interval: tuple[float, float] | None
     """95 % interval for `asr`; None if `asr` is unknown."""
     medians: dict[str, float | None]
-    """Map from metric name to the examples' median (failed attacks: worst value); None in a cascade (see `asr`)."""
+    """Map from metric name to the median over examples, with the worst value for a failed attack; None in a cascade, as
+    its attacks saw different examples."""
     rmse_of_successes: float | None
-    """Median RMSE over the reconstructed examples."""
+    """Median root mean square error over the reconstructed examples, in units of the data's range."""
     prior_psnr_db: float | None
     """Median over examples of the highest PSNR in dB among the prior-only baselines; None without a baseline."""
     evaluations: float | None
-    """Median number of gradient evaluations over the readings."""
+    """Median number of gradient evaluations per reading (observed update)."""
     outer: float | None
-    """Median over readings of the number of iterations, counted as in the attack's paper (several evaluations each)."""
+    """Median number of iterations per reading, counted as in the attack's paper; an iteration may have several
+    evaluations."""
     diverged: float | None
     """Share of examples on which the attack diverged."""
     crashed: int
-    """Number of crashed cells."""
+    """Number of crashed cells (experiment configurations)."""
     cells: tuple[str, ...]
     """Ids of the records pooled in this row."""
     published: PublishedFigures | None
@@ -61,9 +64,11 @@ class AttackRow:
 
 
 def attacks(records: Iterable[Record], published: Sequence[PublishedFigures] = ()) -> list[AttackRow]:
-    """Return a row for each attack, data set, defense and point, pooled over seeds and noise draws; sorted by name.
+    """Return the attack table: a row for each attack, data set, defense and interception point, sorted by name. Figures
+    are pooled over seeds and noise draws. `published` are figures from papers, shown next to the matching rows.
 
-    An attack with status n/a has no row. A crashed cell counts in `crashed` and in no other figure."""
+    An attack that is not applicable (status n/a) has no row. A crashed cell counts in `crashed` and in no other figure.
+    """
     listed = [record for record in of_one_series(records) if record.status != "n/a" and not _has_gallery(record)]
     gathered: dict[tuple[str, ...], list[Record]] = {}
     for record in listed:

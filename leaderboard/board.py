@@ -53,15 +53,17 @@ class AtPoint:
     """A defense's figures at an interception point."""
 
     point: str
-    """Interception point."""
+    """Interception point, the attacker's position in a round: `type-2`, `type-1`, `type-0` or `aggregate`."""
     asr: float | None
-    """Attack success rate: share of examples that any attack reconstructed; None if no attack on the gradient ran."""
+    """Attack success rate: share of examples that at least one attack reconstructed; None if no attack on the gradient
+    ran."""
     interval: tuple[float, float] | None
     """95 % interval for `asr`; None if `asr` is unknown."""
     lower_bound: bool
-    """True if more may leak: attacks crashed or diverged, or no attack knew the defense."""
+    """True if more may leak than `asr` says: attacks crashed or diverged, or no attack knew the defense."""
     at_least_once: float | None
-    """Share of examples reconstructed on at least one noise draw; None if only a single draw was attacked."""
+    """Share of examples reconstructed under at least one draw of the defense's noise; None if only a single draw was
+    attacked."""
     examples: int
     """Number of attacked examples."""
     identified: Rate | None
@@ -73,7 +75,8 @@ class AtPoint:
     by_attack: dict[str, float]
     """Map from attack name to success rate."""
     reached: tuple[float, ...]
-    """Share of examples brought to a PSNR of at least 10, 12, …, 60 dB by any attack; () if attacks stop early."""
+    """Shares of examples reconstructed by any attack with a PSNR of at least 10, 12, …, 60 dB, in this order; () if
+    attacks stop early, before such quality."""
     prior_asr: float | None
     """Highest success rate among the prior-only baselines; None without a baseline."""
     prior_psnr_db: float | None
@@ -94,7 +97,7 @@ class AtPoint:
     flags: tuple[Flag, ...]
     """Reasons to doubt the figures."""
     by_seed: dict[int, OfSeed] = field(default_factory=dict)
-    """Map from the weights' seed to the numbers of leaked examples, examples and readings."""
+    """Map from the seed of the model's weights to the numbers of leaked examples, examples and readings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +105,7 @@ class Row:
     """A board row: a defense, with its parameters, under a condition."""
 
     title: str
-    """The condition in words."""
+    """The condition (data, model, weights, setting) in words."""
     key: str
     """The condition as canonical JSON."""
     dataset: str
@@ -110,15 +113,15 @@ class Row:
     model: str
     """Model."""
     protocol: int | None
-    """Version of the evaluation's rules; None for records older than versions."""
+    """Version of the evaluation's rules; None for records from before the rules had versions."""
     defense: str
     """The defense with its parameters."""
     points: dict[str, AtPoint]
-    """Interception point → figures."""
+    """Map from interception point to the figures there."""
     cost: DefenseCost | None
-    """Cost in training; None without a training."""
+    """Cost of the defense in training, such as lost accuracy; None without a training."""
     complete: bool
-    """True without a flag in `flags.INCOMPLETE`, such as an attack that was not run, or too few examples."""
+    """True if no gap is flagged, such as an attack that was not run or too few examples (`flags.INCOMPLETE`)."""
     private: bool
     """True if the data are private."""
     cells: tuple[str, ...]
@@ -131,12 +134,13 @@ class Row:
     Complete rows come first, then incomplete rows, then rows with a fault flag. Among these, rows are sorted by the
     highest success rate over points, the highest identified rate, and lost accuracy; smaller is better."""
     pareto: bool = False
-    """True if every other row has a higher success rate or loses more accuracy (Pareto front, see `on_front`)."""
+    """True if the row is on the Pareto front: every other row has a higher success rate or loses more accuracy
+    (`on_front`)."""
 
     @property
     def worst(self) -> AtPoint | None:
-        """Figures at the point with the highest success rate; None if no point has a rate. A tie gives the point
-        nearest to type-2."""
+        """Figures at the interception point with the highest success rate; None if no point has a rate. In a tie, the
+        point furthest inside the client (type-2 first) wins."""
         scored = [at for at in self.points.values() if at.asr is not None]
         return max(scored, key=lambda at: at.asr or 0.0, default=None)
 
@@ -150,7 +154,7 @@ class Row:
 
     @property
     def broken(self) -> bool:
-        """True if a flag is a fault: a broken contract, or measurements that refute the defense's description or ε."""
+        """True if a flag is a fault: the defense breaks a contract, or measurements refute its description or its ε."""
         return any(flag.code in flags.FAULTS for flag in self.flags)
 
     @property
@@ -173,8 +177,8 @@ def _most(rates: Iterable[Rate | None]) -> Rate | None:
 
 
 def board(records: Iterable[Record]) -> list[Row]:
-    """Return the rows by condition and rank; conditions with a complete row come first, then conditions with more
-    figures."""
+    """Compute the board from `records`: a row for each defense under each condition, sorted by condition and rank.
+    Conditions with a complete row come first, then conditions with more figures."""
     listed = of_one_series(records)
     trained, spotted, averaged = costs(listed), trained_with(listed), _averaged(listed)
     broken = frozenset(record.id for record, _ in torn(listed))
@@ -317,10 +321,12 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
 
 
 def on_front(row: Row, rows: Iterable[Row], point: str | None = None) -> bool:
-    """Return whether every other row leaks more or loses more accuracy than `row` (Pareto front); equal rows do not
-    count. Leakage is the success rate at `point`, or (None) the highest over points; a tie is decided by the identified
-    rate. False if incomplete, without accuracy, or flagged for faults, failed attacks or a weaker defense in training.
-    """
+    """Return whether `row` is on the Pareto front: every other row in `rows` leaks more or loses more accuracy. Equal
+    rows do not count.
+
+    Leakage is the success rate at `point`, or with None the highest over points; a tie is decided by the identified
+    rate. The result is False for rows that are incomplete, without accuracy, or flagged for faults, failed attacks or a
+    weaker defense in training."""
 
     def order(row: Row) -> tuple[tuple[float, float], float] | None:
         at = row.worst if point is None else row.points.get(point)

@@ -31,7 +31,8 @@ _WRITTEN_APART = {"weights", "grants", "victims"}
 
 @dataclass(slots=True)
 class Condition:
-    """Records shown in the same table, with a row for each defense and a column for each interception point."""
+    """A group of records with comparable figures (equal data, model, weights, setting), shown in the same table: a row
+    for each defense, a column for each interception point."""
 
     title: str
     """The condition in words."""
@@ -40,21 +41,22 @@ class Condition:
     short: str = ""
     """A short title, such as `mnist · dlg-lenet (sigmoid) · untrained · B = 4`."""
     rows: dict[str, dict[str, WorstCase]] = field(default_factory=dict)
-    """Defense → interception point → worst case over attacks."""
+    """Map from defense to a map from interception point to the worst case over attacks."""
 
     @property
     def points(self) -> tuple[str, ...]:
-        """The condition's points, from inside the client outwards; unknown points come last."""
+        """The condition's interception points, sorted from inside the client outwards; unknown points come last."""
         return ordered({name for row in self.rows.values() for name in row})
 
 
 def ordered(points: Iterable[str]) -> tuple[str, ...]:
-    """Sort interception points from inside the client outwards; unknown points come last, by name."""
+    """Sort interception `points` from inside the client outwards; unknown points come last, by name."""
     return tuple(sorted(set(points), key=_from_inside))
 
 
 def by_condition(records: Iterable[Record]) -> list[Condition]:
-    """Group attack records by condition, in record order; a condition has a `WorstCase` for each defense and point."""
+    """Group attack records by condition, in the order of `records`. Each condition has the worst case over attacks
+    (`WorstCase`) for every defense and interception point."""
     by_key: dict[str, Condition] = {}
     for record in of_one_series(records):
         cell = record.cell
@@ -90,8 +92,9 @@ def condition_text(cell: AttackCell) -> str:
 
 
 def of_one_series(records: Iterable[Record]) -> list[Record]:
-    """Return the records; a weights series with two files for the same seed loses its name in the cells. Such a file
-    was replaced between runs. Without the name, tables tell the two weights apart by their hash."""
+    """Return the records, with mixed weights series taken apart. A series names weight files that differ only by seed.
+    If a file was replaced between runs, the series has two files for the same seed: its name is then removed from the
+    cells, and tables tell the weights apart by their hash."""
     listed = list(records)
     contents: dict[tuple[Any, ...], set[str]] = {}
     for record in listed:
@@ -108,19 +111,22 @@ def of_one_series(records: Iterable[Record]) -> list[Record]:
 
 
 def without_evidence(condition: Condition) -> tuple[str, ...]:
-    """Return the points at which no attack succeeds without a defense; a low rate there proves no protection."""
+    """Return the interception points at which no attack reconstructs an undefended example. A defense's low rate at
+    such a point proves no protection."""
     each = [(point, worst) for row in condition.rows.values() for point, worst in row.items()]
     return ordered(point for point, worst in each if worst.unchanged and worst.asr == 0)
 
 
 def without_baseline(condition: Condition) -> tuple[str, ...]:
-    """Return the interception points at which no undefended reading was attacked."""
+    """Return the interception points at which attacks ran on defended readings only, so that no undefended rate is
+    known."""
     each = [(point, worst) for row in condition.rows.values() for point, worst in row.items()]
     return ordered({point for point, _ in each} - {p for p, worst in each if worst.attacked and worst.unchanged})
 
 
 def sort_key(defense: str, point: str) -> tuple[bool, str, int, str]:
-    """Return a row's sort key: undefended rows first, then by defense name, then by point from type-2 outwards."""
+    """Return the key that sorts a board's rows: undefended rows first, then by defense name, then by point from inside
+    the client outwards."""
     return defense != "none", defense, *_from_inside(point)
 
 
@@ -129,9 +135,11 @@ def _from_inside(point: str) -> tuple[int, str]:
 
 
 def condition_key(record: Record) -> str:
-    """Return the configuration shared within the record's condition, with the protocol's version, as canonical JSON.
-    Left out are defense, attack, knowledge, point, budget, `chunk` (readings held in memory at once), draw, seed and
-    gallery."""
+    """Return the configuration that all records of a condition share, with the protocol's version, as canonical JSON.
+    Records with equal keys are in the same condition.
+
+    Left out are defense, attack, knowledge, point, budget, `chunk` (readings held in memory at once), noise draw, seed
+    and gallery."""
     cell = record.cell
     assert isinstance(cell, AttackCell)
     shared = cell.model_dump(mode="json", exclude=_VARIED | _WRITTEN_APART)
@@ -141,7 +149,8 @@ def condition_key(record: Record) -> str:
 
 
 def data_and_model(cell: AnyCell) -> str:
-    """Return the cell's data set and model as canonical JSON, equal for a defense's attack cells and trainings."""
+    """Return the cell's data set and model as canonical JSON, a key that joins a defense's attacks with its
+    trainings."""
     return json.dumps([cell.dataset.model_dump(mode="json"), cell.model.model_dump(mode="json")], sort_keys=True)
 
 

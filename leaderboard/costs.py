@@ -17,7 +17,7 @@ _Done = tuple[Record, TrainingCell, TrainingResult]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefenseCost:
-    """A defense's training figures, pooled over seeds. None marks an unknown figure."""
+    """A defense's figures in training, pooled over seeds: accuracy, ε and time. None marks an unknown figure."""
 
     setting: str
     """Federated setting of the trainings, in words."""
@@ -26,7 +26,7 @@ class DefenseCost:
     accuracy: float | None
     """Median final test accuracy over seeds; a diverged training counts as 0."""
     loss: float | None
-    """Median over seeds of the undefended accuracy minus this defense's accuracy on the same seed."""
+    """Accuracy lost: median over seeds of the undefended accuracy minus this defense's accuracy on the same seed."""
     epsilon: float | None
     """ε guaranteed for the released model, from the training with the most rounds; None without a guarantee."""
     delta: float | None
@@ -34,7 +34,7 @@ class DefenseCost:
     epsilon_unit: str | None
     """Protected unit of ε: `example` or `client`."""
     epsilon_adjacency: str | None
-    """Relation between adjacent data sets for ε, in words."""
+    """Relation between data sets that ε makes hard to distinguish, in words, such as "one client replaced"."""
     epsilon_absent: str | None
     """Reason for a missing ε."""
     overhead: float | None
@@ -42,15 +42,17 @@ class DefenseCost:
     diverged: int
     """Number of diverged trainings."""
     curve: tuple[tuple[int, float], ...]
-    """Pairs (round, test accuracy averaged over seeds)."""
+    """Learning curve: pairs (round, test accuracy averaged over seeds)."""
     epsilon_caveats: tuple[str, ...] = ()
     """Limits to this ε's validity, as text."""
 
 
 def costs(records: Iterable[Record]) -> dict[tuple[str, str], DefenseCost]:
-    """Map (data and model as JSON, defense) to the figures of the defense's trainings in a single federated setting. If
-    a defense was trained in several settings, a setting with an undefended training is preferred, then the setting with
-    the most local steps over all rounds."""
+    """Return the cost of each defense in training: a map from (data and model as JSON, defense) to its figures in a
+    single federated setting.
+
+    If a defense was trained in several settings, a setting with an undefended training is preferred, then the setting
+    with the most local steps over all rounds."""
     trained: dict[tuple[str, str], dict[str, list[_Done]]] = {}
     for record in records:
         cell, result = record.cell, record.training

@@ -53,9 +53,12 @@ class Flag:
 
 
 def coverage(worst: WorstCase, missing: Iterable[str], torn: Collection[str] = ()) -> list[Flag]:
-    """Return flags for missing evidence (such as attacks not run or crashed, or few examples) and for faults.
+    """Return flags for missing evidence (attacks not run or crashed, few examples) and for faults of a defense at an
+    interception point.
 
-    `missing`: attacks that ran on other defenses only. `torn`: ids of cells that attacked wrong readings."""
+    - `worst`: results of all attacks on the defense at the point.
+    - `missing`: attacks that ran on other defenses, but not on this defense.
+    - `torn`: ids of cascade cells that attacked wrong readings."""
     flags = [Flag(BROKEN, f"the defense breaks a contract: {each}") for each in worst.broken]
     if names := [name for name, records in worst.records.items() if any(map(unexplained, records))]:
         text = "the examples do not explain the reading to an attacker who knows all of the round: "
@@ -96,8 +99,9 @@ def _is_zero(reading: ReadingScore) -> bool:
 
 
 def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) -> list[Flag]:
-    """Return flags for causes of a low success rate other than a strong defense, such as a failed attack.
+    """Return flags for a low success rate with other possible causes than a strong defense, such as a failed attack.
 
+    - `worst`: results of all attacks on the defense at an interception point.
     - `averaged`: True if an attack with several readings of the same examples ran on this defense at this point.
     - `evidence`: True if attacks succeeded on undefended readings.
     - `baseline`: True if any undefended reading was attacked."""
@@ -136,10 +140,13 @@ def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) 
 
 
 def unexplained(record: Record) -> bool:
-    """Return whether the reading does not fit the true examples, so that a correct reconstruction scores as wrong. The
-    gradient of the true examples is changed as the defense describes, and compared with the reading. True if the
-    difference is larger than the described noise, or (without noise) is clear. False if undecided: with several local
-    steps, because an attack may assume a single step, and for all-zero readings."""
+    """Return whether the record's readings (observed updates) do not fit the true examples, so that a correct
+    reconstruction scores as wrong.
+
+    For the test, the gradient of the true examples is changed as the defense's description says, and compared with the
+    reading. The result is True if the difference exceeds the described noise, or without noise is clear. The result is
+    False if undecided: with several local steps, because an attack may assume a single step, and for all-zero readings.
+    """
     cell, result = record.cell, record.attack
     if not isinstance(cell, AttackCell) or result is None:
         return False

@@ -28,19 +28,19 @@ class KnowledgeRow:
     point: str
     """Interception point."""
     plain: WorstCase
-    """Worst case over the attacks without knowledge of the defense."""
+    """Worst case over the attacks, run without knowledge of the defense."""
     adaptive: WorstCase
-    """Worst case over the same attacks with the defense's description."""
+    """Worst case over the same attacks, run with the defense's public description."""
     undescribed: bool
-    """True if the defense has no description, so that the adaptive attack equals the plain attack."""
+    """True if the defense has no description; the adaptive attacks then equal the plain attacks."""
     black_box: WorstCase | None = None
     """Worst case over black-box attacks; None without such an attack."""
 
     @property
     def change(self) -> tuple[float, float, float] | None:
-        """The adaptive success rate minus the plain rate, on common examples, as (difference, low, high).
-
-        `low` and `high` end the 95 % interval. None without common examples."""
+        """Return the attackers' gain from knowledge: the adaptive success rate minus the plain rate, on common
+        examples. The result is (difference, low, high), with the ends of the 95 % interval; None without common
+        examples."""
         common = [key for key in self.plain.leaked if key in self.adaptive.leaked]
         if not common:
             return None
@@ -61,10 +61,11 @@ class KnowledgeRow:
 
 
 def knowledge(records: Iterable[Record]) -> list[KnowledgeRow]:
-    """Return a row for each condition, defense and point at which an attack was run both plain and adaptive.
+    """Compare attacks with and without knowledge of the defense: a row for each condition, defense and point at which
+    an attack was run both plain and adaptive.
 
-    Rows are sorted by condition, undefended rows first. An attack is left out if its plain or its adaptive cell has
-    status n/a, or is part of a cascade, because the two cells then saw different readings."""
+    Rows are sorted by condition, undefended rows first. An attack is left out if its plain or its adaptive cell is not
+    applicable (status n/a), or is part of a cascade: the two cells then saw different readings."""
     by_kind: dict[str, dict[tuple[str, ...], list[Record]]] = {"plain": {}, "adaptive": {}, "black-box": {}}
     listed = of_one_series(records)
     cascades = {before for record in listed for before in getattr(record.cell, "after", ())}

@@ -13,7 +13,8 @@ from bench.scoring.intervals import effective_trials
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """Share of examples that attackers recognise (identify or name)."""
+    """Share of examples that attackers recognise, with chance level and upper bounds. Recognised is an example that is
+    identified (nearer to the reconstruction than every stranger) or named (picked among candidates)."""
 
     value: float
     """Measured share."""
@@ -26,17 +27,18 @@ class Rate:
     violated: bool = False
     """True if the measured share is significantly above the ceiling, which refutes the stated ε."""
     here: float | None = None
-    """Upper bound for any attacker on these weights and data, measured and not proved. The bound is the upper end of
-    the interval for an attack that ranks candidates by the reading's exact likelihood; None without such an attack."""
+    """Upper bound for any attacker on these weights and data, measured and not proved: the upper end of the interval
+    for an attack that ranks candidates by the exact likelihood of the reading. None without such an attack."""
 
 
 def most_over_chance(*rates: Rate | None) -> Rate | None:
-    """Return the rate that exceeds chance by the most; None if every rate is None."""
+    """Return the rate that exceeds its chance level by the most; None if every rate is None."""
     return max((rate for rate in rates if rate is not None), key=lambda r: r.value - r.chance, default=None)
 
 
 def recognition(worst: WorstCase) -> tuple[Rate | None, Rate | None, Epsilon | None]:
-    """Return (identified rate, named rate, ε) at an interception point; None for each unknown figure."""
+    """Return the recognition figures of a defense at an interception point: (identified rate, named rate, ε); None for
+    each unknown figure. `worst` are the results of all attacks there."""
     spent = worst.privacy.by("tap")
     # comparable only if the exact attack's list has no more strangers than the gallery for identification
     comparable = worst.places if worst.candidates - 1 <= worst.strangers else {}
@@ -78,7 +80,8 @@ def _here(worst: WorstCase, places: Mapping[ExampleKey, int], attackers: int) ->
 
 
 def violations(identified: Rate | None, named: Rate | None, spent: Epsilon | None) -> Iterator[Flag]:
-    """Yield a fault flag for each rate that exceeds the ceiling derived from the stated ε (`spent`); none for None."""
+    """Yield a fault flag for each rate that significantly exceeds its upper bound from ε, which refutes the stated ε.
+    `spent` is this ε. A rate or ε of None yields no flag."""
     for what, rate in (("identified", identified), ("named", named)):
         if rate and rate.violated and rate.ceiling is not None and spent:
             yield Flag(

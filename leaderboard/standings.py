@@ -26,7 +26,7 @@ _Leaked = dict[tuple[str, str], dict[ExampleKey, bool]]  # (condition, point) �
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A defense's figures at an interception point, averaged over the conditions that count there."""
+    """A defense's figures at an interception point, averaged over the conditions of a suite that count there."""
 
     leaked: float
     """Mean attack success rate over the conditions."""
@@ -37,20 +37,22 @@ class Place:
     where: str
     """The short title of the condition with the highest success rate."""
     recognised: float | None
-    """Mean over conditions of the named or the identified rate, whichever exceeds chance by more."""
+    """Mean over conditions of the share of recognised examples: the named or the identified rate, whichever exceeds its
+    chance level by more; None if unknown."""
     chance: float | None
-    """Recognition by blind guesses; None without a recognition rate."""
+    """Mean share that blind guesses recognise; None without a recognition rate."""
     ceiling: float | None
     """Mean over conditions of the bound that ε sets on recognition by any attacker; None if a condition has no ε."""
     lower_bound: bool
-    """True if more may leak: a rate is a lower bound, or attackers with knowledge fail even without a defense."""
+    """True if more may leak than `leaked` says: a rate is a lower bound, or attackers with knowledge fail even without
+    a defense."""
     conditions: int
     """Number of conditions that count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absent:
-    """A figure missing for a defense, with the reason."""
+    """A figure that a defense lacks, with the reason."""
 
     point: str
     """The interception point, or "training"."""
@@ -65,16 +67,16 @@ class Absent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """A defense, with its parameters, on a suite."""
+    """A defense, with its parameters, averaged over a suite of conditions, with its rank."""
 
     defense: str
     """The defense with its parameters."""
     points: dict[str, Place]
-    """Interception point → figures."""
+    """Map from interception point to the figures there."""
     costs: tuple[tuple[str, DefenseCost], ...]
-    """Pairs (model, this defense's training cost)."""
+    """Pairs (model, cost of the training of this model under the defense)."""
     base: tuple[tuple[str, DefenseCost], ...]
-    """Pairs (model, the undefended training's cost)."""
+    """Pairs (model, cost of the undefended training of this model)."""
     faults: tuple[str, ...]
     """Flags for faults, such as a broken contract."""
     absent: tuple[Absent, ...] = ()
@@ -111,7 +113,7 @@ class Standing:
 
     @property
     def lost(self) -> float | None:
-        """Mean undefended accuracy minus `accuracy`, over the same models; None if either is unknown."""
+        """Mean undefended accuracy minus `accuracy`, over the same models, in [0, 1]; None if either is unknown."""
         base = mean(cost.accuracy for model, cost in self.base if model not in self.diverged)
         return None if self.accuracy is None or base is None else base - self.accuracy
 
@@ -131,7 +133,7 @@ class Standing:
 
     @property
     def epsilon_of(self) -> str | None:
-        """Difference between neighbouring data sets for `epsilon`, such as "one client replaced"; None without ε."""
+        """Relation between neighbouring data sets for `epsilon`, such as "one client replaced"; None without ε."""
         if (released := self._released) is None or released.epsilon_adjacency is None:
             return None
         changed = released.epsilon_adjacency.partition(":")[0].removeprefix("one ")
@@ -149,7 +151,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """Difference in leakage between two defenses at a point, on the victims that both defended.
+    """Difference in leakage between two defenses at an interception point, on the victims that both defended.
 
     The 95 % interval resamples readings; a resampled reading brings its results in all conditions."""
 
@@ -158,7 +160,7 @@ class Beside:
     point: str
     """Interception point."""
     difference: float
-    """Success rate of the defense minus that of the other."""
+    """Attack success rate against the defense minus the rate against the other; below 0, the defense leaks less."""
     interval: tuple[float, float]
     """95 % interval of the difference."""
     examples: int
@@ -166,8 +168,8 @@ class Beside:
 
 
 def standings(rows: Sequence[Row], own: Iterable[str] = ()) -> list[Standing]:
-    """Return the standings for a suite's board, ranked as in `Standing.rank`; defenses in `own` are marked as the
-    user's, not published."""
+    """Rank the defenses of a suite's board, from its `rows`, by their means over all conditions (`Standing.rank`).
+    Defenses in `own` are marked as the user's, not published."""
     counting, shown = conditions(rows), _shown(rows)
     mine = set(own)
     by_defense: dict[str, list[Row]] = {}
@@ -182,7 +184,8 @@ def standings(rows: Sequence[Row], own: Iterable[str] = ()) -> list[Standing]:
 
 
 def conditions(rows: Iterable[Row]) -> dict[str, set[str]]:
-    """Map each point to the keys of its counting conditions: undefended success rate of at least `COUNTS`."""
+    """Map each interception point to the keys of the conditions that count there: attackers reconstruct at least the
+    share `COUNTS` of the undefended examples."""
     counting: dict[str, set[str]] = {}
     for row in rows:
         if row.defense == UNDEFENDED:
@@ -309,14 +312,16 @@ def _order(standing: Standing) -> tuple[Any, ...]:
 
 
 def neighbours(every: Sequence[Standing], defense: str) -> tuple[Standing | None, Standing | None]:
-    """Return the published standings directly above and below `defense`; None at the top and at the bottom."""
+    """Return the published standings next to `defense` in the ranking `every`: (above, below). None at the top and at
+    the bottom."""
     at = next(n for n, each in enumerate(every) if each.defense == defense)
     above = next((each for each in reversed(every[:at]) if not each.own), None)
     return above, next((each for each in every[at + 1 :] if not each.own), None)
 
 
 def nearest(rows: Sequence[Row], defense: str, among: Iterable[str]) -> str | None:
-    """Return the defense in `among` with the most similar success and recognition rates; None if no rate is shared."""
+    """Return the defense in `among` that leaks most like `defense`: with the most similar success and recognition
+    rates. None if the two share no rate."""
     counting = conditions(rows)
     profiles: dict[str, dict[tuple[str, str], float]] = {}
     for row in rows:
@@ -337,8 +342,9 @@ def nearest(rows: Sequence[Row], defense: str, among: Iterable[str]) -> str | No
 
 
 def beside(records: Iterable[Record], rows: Sequence[Row], defense: str, other: str) -> list[Beside]:
-    """Return, for each point, the success rate against `defense` minus the success rate against `other`, on the victims
-    in `records` that both defended. `rows` are the rows of the board with these records."""
+    """Compare the leakage of two defenses on the victims that both defended: for each interception point, the success
+    rate against `defense` minus the success rate against `other`. `rows` are the rows of the board with these
+    `records`."""
     counting = conditions(rows)
     outcomes: dict[str, _Leaked] = {defense: {}, other: {}}
     for condition in by_condition(records):

@@ -20,7 +20,7 @@ Trained = tuple[TrainingCell, TrainingResult]
 
 
 def trained_with(records: Iterable[Record]) -> dict[tuple[str, str], list[Trained]]:
-    """Map (data and model as JSON, defense) to the defense's trainings, each as (cell, result)."""
+    """Map (data and model as JSON, defense) to the defense's finished trainings, each as (cell, result)."""
     trained: dict[tuple[str, str], list[Trained]] = {}
     for record in records:
         if isinstance(record.cell, TrainingCell) and record.training is not None:
@@ -30,10 +30,14 @@ def trained_with(records: Iterable[Record]) -> dict[tuple[str, str], list[Traine
 
 
 def strength(point: str, worst: WorstCase, trained: Sequence[Trained]) -> list[Flag]:
-    """Return flags if a defense acts more weakly in its trainings than in the attacked readings at `point`. `trained`
-    are the trainings of the defense. Points inside the client are not compared. Random noise must not be clearly weaker
-    in training. Masks, clips and mixtures depend on gradients and examples: a flag is raised only if these change
-    nothing in training."""
+    """Return flags if a defense changes updates less in its trainings than in the attacked readings at `point`. Its low
+    success rate and its high accuracy would then not belong together.
+
+    - `worst`: results of all attacks on the defense at the point.
+    - `trained`: trainings with the defense.
+
+    Random noise must not be clearly weaker in training. Masks, clips and mixtures depend on gradients and examples: a
+    flag is raised only if these change nothing in training. Points inside the client are not compared."""
     if not worst.attacked or POINTS[point].scope not in (Scope.UPDATE, Scope.AGGREGATE):
         return []
     answered = [r for each in worst.records.values() for r in each if r.attack is not None]

@@ -18,32 +18,38 @@ LISTENERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """A family's place on the board of one listener and one federation."""
+    """A defense family's position in the trade-off between accuracy and leakage, for an attacker (listener) and a
+    federation (data set, model). A family is a defense at all its strengths. A level is an upper bound on named
+    examples: L1 is chance + 5 percentage points, L2 is 20 %."""
 
     row: Row
     """The family's figures."""
     rank: int | None
-    """Rank from 1, by accuracy at L1, then at L2; None: the family reaches no level."""
+    """Rank from 1, by accuracy at L1, then at L2; None if no strength of the family meets a level."""
     at: dict[str, AtLevel]
-    """Level → figures, for levels that the family reaches with a useful accuracy, at trained weights, too."""
+    """Map from level to the figures of the weakest strength that meets it. Levels with a useless accuracy, or exceeded
+    at trained weights, are left out."""
     kept: dict[str, float]
-    """Level → share of the undefended accuracy that remains."""
+    """Map from level to the share of the undefended accuracy that remains, in [0, 1]."""
 
 
 def listener_of(name: str) -> str:
-    """Return the interception point of the listener `name`; raises `BenchError` for an unknown name."""
+    """Return the interception point of a listener, such as "type-0" for `name` "server". Raises `BenchError` for an
+    unknown name."""
     if name not in LISTENERS:
         raise BenchError(f"--listener {name}: there are {', '.join(LISTENERS)}")
     return LISTENERS[name][0]
 
 
 def rows_at(tradeoff: Tradeoff, point: str) -> tuple[Row, ...]:
-    """Return the families whose reading at `point` differs from the undefended reading, with figures."""
+    """Return the defense families that change the reading at the interception point `point`, without families that lack
+    figures."""
     return tuple(row for row in tradeoff.rows if row.absent is None and point in (row.point, *row.also))
 
 
 def standings(tradeoff: Tradeoff, point: str) -> dict[tuple[str, str], tuple[Standing, ...]]:
-    """Return (data set, model) → standings of the families at `point`, ranked families first."""
+    """Rank the defense families at the interception point `point` by accuracy at equal leakage: a map from (data set,
+    model) to the standings, ranked families first."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows_at(tradeoff, point):
         groups.setdefault((row.dataset, row.model), []).append(row)
@@ -65,13 +71,14 @@ def _ranked(tradeoff: Tradeoff, rows: Iterable[Row]) -> tuple[Standing, ...]:
 
 
 def advised(standings: Sequence[Standing], level: str, loss: float) -> tuple[Standing, ...]:
-    """Return the standings that reach `level` with an accuracy loss of at most `loss`, in points of the undefended
-    accuracy (0 to 100)."""
+    """Return the standings that meet `level` ("L1" or "L2", an upper bound on named examples) and lose at most `loss`
+    percent of the undefended accuracy (0 to 100)."""
     return tuple(each for each in standings if level in each.kept and 100 * (1 - each.kept[level]) <= loss)
 
 
 def reason(row: Row, level: str) -> str:
-    """Return the reason in words why the family in `row` does not reach `level`."""
+    """Return the reason, in a few words, why the family in `row` does not meet `level` ("L1" or "L2"), such as `12%
+    named at the strongest`."""
     at = row.at(level)
     if at is not None and at.leaks_later and at.trained is not None:
         return f"{strength(row, at)}: {at.trained[0]:.0%} named later"
@@ -84,15 +91,16 @@ def reason(row: Row, level: str) -> str:
 
 
 def proof(tradeoff: Tradeoff, row: Row, level: str = PROVED) -> str:
-    """Return the weakest strength at which ε proves L1 for a `row` of the trade-off, with the accuracy kept there, such
-    as `✓ 1.3, 94%`; a dash if no strength does.  `level` is `proved` or `proved-all`."""
+    """Format a family's proved protection for a table: the weakest strength at which ε proves L1 (named examples at
+    most 5 points above chance), and the accuracy kept there, such as `✓ 1.3, 94%`; a dash if no strength does. `level`
+    "proved" counts a single reading of a client, "proved-all" all readings."""
     at = row.at(level)
     return "–" if at is None else f"✓ {at.value:.3g}, {tradeoff.kept(row, at):.0%}"
 
 
 def ceilings(row: Row, at: AtLevel) -> str:
-    """Return the largest shares of named examples by ε for figures `at` of a `row`: with one reading of a client and
-    with all, such as `≤ 6.4%, ≤ 41%`; a dash without ε."""
+    """Format the largest share of named examples that ε allows, for the figures `at` of a `row`: with a single reading
+    of a client, and with all its readings, such as `≤ 6.4%, ≤ 41%`. A dash without ε."""
     if at.ceiling is None:
         return "–"
     every = "" if at.ceiling_all is None or row.uploads == 1 else f", ≤ {at.ceiling_all:.0%}"
@@ -100,14 +108,15 @@ def ceilings(row: Row, at: AtLevel) -> str:
 
 
 def worst(at: AtLevel) -> float:
-    """Return the larger share of named examples among scoring victims: in the first round or at trained weights."""
+    """Return the larger share of named examples: in the first round, or at trained weights if these were attacked. Both
+    are of scoring victims, which played no part in the choice of strength."""
     return at.share if at.trained is None else max(at.share, at.trained[0])
 
 
 def area(tradeoff: Tradeoff, row: Row) -> float | None:
-    """Return the normalised area under the front of a `row`, in [0, 1]: the largest share of the undefended accuracy
-    that a measured strength keeps with at most x of the examples named, averaged over x from κ to 1.  None for a row
-    without trainings."""
+    """Return a summary of a family over all its strengths, in [0, 1], larger is better; None for a `row` without
+    trainings. It is the area under the curve of accuracy against leakage: the largest share of the undefended accuracy
+    that a measured strength keeps with at most x of the examples named, averaged over x from chance to 1."""
     if row.chance is None or not row.at_levels:
         return None
     points = sorted((max(worst(at), row.chance), min(1.0, tradeoff.kept(row, at))) for at in row.at_levels)
@@ -120,9 +129,10 @@ def area(tradeoff: Tradeoff, row: Row) -> float | None:
 
 
 def capability(tradeoff: Tradeoff, row: Row) -> float | None:
-    """Return the largest Defense Capability Score of a `row` over its measured strengths, in [0, 1], with β = .5
-    (VFLAIR, Zou et al., ICLR 2024).  The attack's performance is the share of named examples, κ at best for a defense;
-    the main task's performance is the test accuracy.  None for a row without trainings."""
+    """Return the largest Defense Capability Score over the measured strengths of a `row`, in [0, 1], larger is better;
+    None for a row without trainings. The score is VFLAIR's (Zou et al., ICLR 2024) with β = 0.5: the attack's
+    performance is the share of named examples, at best chance level for a defense; the main task's performance is the
+    test accuracy."""
     if row.chance is None or not row.at_levels:
         return None
     undefended = tradeoff.undefended_mean(row.dataset, row.model)
@@ -133,20 +143,22 @@ def capability(tradeoff: Tradeoff, row: Row) -> float | None:
 
 
 def proofs(tradeoff: Tradeoff, standings: Iterable[Standing], level: str = PROVED) -> list[tuple[float, Row, AtLevel]]:
-    """Return (accuracy kept, family, figures) of each of the `standings` in `tradeoff` for which ε proves L1 with a
-    useful accuracy, the most accurate first.  `level` is `proved` or `proved-all`."""
+    """Return the families whose ε proves L1 (named examples at most 5 points above chance) with a useful accuracy, the
+    most accurate first. Each item is (share of the undefended accuracy kept, family, figures). `level` "proved" counts
+    a single reading of a client, "proved-all" all readings."""
     proved = [(each.row, at) for each in standings if (at := each.row.at(level)) and tradeoff.useful(each.row, at)]
     return sorted(((tradeoff.kept(row, at), row, at) for row, at in proved), key=lambda each: -each[0])
 
 
 def strength(row: Row, at: AtLevel) -> str:
-    """Return the strength of figures `at` for a table, such as `sigma = 0.8`; a dash for a `row` without a strength."""
+    """Format the strength parameter of the figures `at` for a table, such as `sigma = 0.8`; a dash for a `row` without
+    a strength."""
     return "–" if at.value is None or row.parameter is None else f"{row.parameter} = {at.value:.3g}"
 
 
 def setting(row: Row, at: AtLevel) -> str:
-    """Return the defense of figures `at` as typed after `--defense`, such as `dp-sgd:clip=0.5,sigma=0.8`; `row` is the
-    family's."""
+    """Return the family of `row` at the strength of `at`, as typed after `--defense`, such as
+    `dp-sgd:clip=0.5,sigma=0.8`."""
     name, _, rest = row.family.partition("(")
     params = [part.strip().replace(" ", "") for part in rest.rstrip(")").split(", ") if part]
     params = [part for part in params if not part.endswith("=None")]
@@ -156,8 +168,8 @@ def setting(row: Row, at: AtLevel) -> str:
 
 
 def findings(tradeoff: Tradeoff, point: str) -> tuple[str, ...]:
-    """Return sentences on the listener at `point`, for each federation: families that hide nothing, families that hide
-    examples, and the cost; by one rule from the figures."""
+    """Summarise the trade-off for the listener at the interception point `point` as sentences, for each federation:
+    families that hide nothing, families that hide examples, and the accuracy cost."""
     lines = []
     for (dataset, model), each in standings(tradeoff, point).items():
         hidden = [one for one in each if "L1" in one.at]

@@ -18,7 +18,8 @@ _OF_TRAININGS = {"accuracy", "epsilon", "rounds", "milliseconds", "overhead"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRow:
-    """Figures of a training configuration, pooled over its seeds; None marks an unknown figure."""
+    """Figures of a training configuration (data set, model, defense, setting), pooled over its seeds; None marks an
+    unknown figure."""
 
     dataset: str
     """Data set."""
@@ -47,13 +48,13 @@ class TrainingRow:
     epsilon_paper: float | None
     """ε computed as in the Fed-αCDP paper, for comparison; `epsilon` is the valid value."""
     epsilon_absent: str | None
-    """Reason why ε is absent; None if ε exists."""
+    """Reason why `epsilon` is absent; None if `epsilon` exists."""
     caveats: tuple[str, ...]
     """Limits to the validity of both ε values, as text."""
     milliseconds: float | None
     """Milliseconds per client and local step, a median over seeds."""
     overhead: float | None
-    """A client step's time divided by an undefended step's time; the two are measured alternately."""
+    """Time of a client's step divided by the time of an undefended step; both are measured alternately."""
     crashed: int
     """Number of crashed trainings."""
     cells: tuple[str, ...]
@@ -68,7 +69,8 @@ class TrainingRow:
 
 
 def trainings(records: Iterable[Record], published: Sequence[PublishedFigures] = ()) -> list[TrainingRow]:
-    """Return a row for each training configuration, pooled over seeds; sorted by data set, setting and defense."""
+    """Return the training table: a row for each training configuration, pooled over seeds, sorted by data set, setting
+    and defense. `published` are figures from papers, attached to the matching rows."""
     gathered: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
         cell = record.cell

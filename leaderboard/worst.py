@@ -20,7 +20,7 @@ ExampleKey = tuple[int, int, int, int]  # seed, draw, reading, example
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfSeed:
-    """Counts for the weights of one seed."""
+    """Counts of attacked examples for the model weights of a single seed."""
 
     leaked: int
     """Number of leaked examples."""
@@ -32,8 +32,9 @@ class OfSeed:
 
 @dataclass(slots=True)
 class WorstCase:
-    """Results of all attacks on a defense at an interception point. An attack with a granted gallery saw the true
-    example: its results enter `named` and `places`, but not `leaked`."""
+    """Results of all attacks on a defense at an interception point: an example counts as leaked if any attack
+    reconstructs it. An attack with a granted gallery saw the true example, so its results enter `named` and `places`,
+    but not `leaked`."""
 
     leaked: dict[ExampleKey, bool] = field(default_factory=dict)
     """Map from example to whether any attack reconstructed the example."""
@@ -48,7 +49,7 @@ class WorstCase:
     seeds: dict[str, set[int]] = field(default_factory=dict)
     """Map from attack name to the seeds of the attacked weights."""
     refused_seeds: dict[str, set[int]] = field(default_factory=dict)
-    """Map from attack name to the seeds of the weights with status n/a."""
+    """Map from attack name to the seeds of the weights to which the attack does not apply (status n/a)."""
     crashed: dict[str, str] = field(default_factory=dict)
     """Map from attack name to the reason for its crash."""
     failed: set[ExampleKey] = field(default_factory=set)
@@ -62,27 +63,29 @@ class WorstCase:
     named_chance: dict[str, dict[ExampleKey, float]] = field(default_factory=dict)
     """Map from attack name to a map from example to a blind guess's chance to name the example."""
     places: dict[ExampleKey, int] = field(default_factory=dict)
-    """Map from example to its rank (0: first) in the candidates' list of an exact attack, which sorts by the reading's
-    true likelihood. For a batch, this attack knows the other examples."""
+    """Map from example to its rank (0: first) among the candidates, sorted by an exact attack: by the true likelihood
+    of the reading. For a batch, this attack knows the other examples."""
     guesses: dict[ExampleKey, int] = field(default_factory=dict)
-    """Map from example to the number of an attacker's guesses: the examples in its reading; with granted labels, the
-    examples of its class."""
+    """Map from example to the number of guesses that an attacker has: the number of examples in its reading; with
+    granted labels, the number with its label."""
     candidates: int = 0
     """Number of candidates in the gallery, for `places`."""
     strangers: int = 0
     """Number of strangers in the gallery, for `identified`."""
     unchanged: bool = True
-    """Whether every reading equals the undefended reading (SNR of 120 dB, the cap)."""
+    """True if the defense changed no reading: each equals the undefended reading (SNR of 120 dB, the cap)."""
     cascade: bool = False
-    """Whether later attacks got only the readings with an example that earlier attacks did not reconstruct."""
+    """True if the attacks form a cascade: later attacks got only readings with an example that earlier attacks did not
+    reconstruct."""
     attacked: bool = False
-    """Whether at least one attack that reads the gradient was run, not only gradient-free baselines."""
+    """True if at least one attack that reads the gradient was run, not only gradient-free baselines."""
     informed: bool = False
-    """Whether at least one attack that reads the gradient knew or simulated the defense."""
+    """True if at least one attack that reads the gradient knew or simulated the defense."""
     _draws: set[int] = field(default_factory=set)
 
     def add(self, record: Record) -> None:
-        """Add an attack record to the worst case; a crashed attack's examples count as attacked and not leaked."""
+        """Add a record of an attack on this defense at this point. A crashed attack's examples count as attacked and
+        not leaked."""
         cell = record.cell
         assert isinstance(cell, AttackCell)
         attack, result = attack_name(cell), record.attack
@@ -145,14 +148,14 @@ class WorstCase:
 
     @property
     def privacy(self) -> Privacy:
-        """The defense's ε at the point, by several accounting conventions (`Privacy`), from the first record with a
-        result. All records at the point have the same ε; without a result, the value is an empty `Privacy`."""
+        """The defense's ε at the point, by several accounting conventions. The value comes from the first record with a
+        result, as all records at the point have the same ε; without a result it is an empty `Privacy`."""
         results = (record.attack for records in self.records.values() for record in records if record.attack)
         return next((result.privacy for result in results), Privacy())
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """The contracts that the defense breaks, from all records, without repeats."""
+        """Names of the contracts (tested promises) that the defense breaks, from all records, without repeats."""
         return tuple(dict.fromkeys(each for records in self.records.values() for r in records for each in r.broken))
 
     @property
@@ -202,7 +205,8 @@ class WorstCase:
 
     @property
     def at_least_once(self) -> float | None:
-        """Share of examples reconstructed on at least one noise draw; None with a single draw."""
+        """Share of examples reconstructed under at least one draw of the defense's noise; None if only a single draw
+        was attacked."""
         if len(self._draws) < 2:
             return None
         every = {(seed, reading, example) for seed, _, reading, example in self.leaked}
@@ -211,10 +215,12 @@ class WorstCase:
 
     @property
     def best(self) -> tuple[str, float] | None:
-        """Name and success rate of the attack with the highest rate; None if no attack has a score. Ties are broken by
-        the median PSNR. A gradient-free baseline is returned only if no attack ran. With several noise draws, the first
-        draw selects the attack and the other draws give its rate, because the best attack on a draw is partly lucky. In
-        a cascade: the attack with the most successes, with its share of all examples."""
+        """Name and success rate of the single attack with the highest rate; None if no attack has a score. Ties are
+        broken by the median PSNR. A gradient-free baseline is returned only if no attack ran.
+
+        With several noise draws, the first draw selects the attack and the other draws give its rate, because the best
+        attack on a draw is partly lucky. In a cascade, the result is the attack with the most successes, with its share
+        of all examples."""
         attacks = [name for name in self.scores if not name.startswith(GRADIENT_FREE)] or list(self.scores)
         first = {name: examples for name in attacks if (examples := self._on_draws(name, first=True))}
         if not first:
@@ -226,15 +232,15 @@ class WorstCase:
         return best, _rate(self._on_draws(best, first=False))
 
     def best_median(self, metric: Metric) -> float | None:
-        """Return the median of `metric` over examples for the attack with the highest success rate (`best`), on the
-        same noise draws as this rate; None without attacks, and in a cascade."""
+        """Return the median of `metric` over examples for the attack with the highest success rate, on the same noise
+        draws as this rate; None without attacks, and in a cascade."""
         best = self.best
         return None if best is None else self.median_on_report_draws(best[0], metric)
 
     def median_on_report_draws(self, attack: str, metric: Metric) -> float | None:
-        """Return the median of `metric` for `attack` on all noise draws except the first, which selects the best
-        attack. A single draw gives the median on this draw. None in a cascade, because each attack saw different
-        readings."""
+        """Return the median of `metric` for `attack` on the noise draws that count in reports: all draws except the
+        first, which selects the best attack. With a single draw, this draw counts. None in a cascade, because each
+        attack saw different readings."""
         if self.cascade:
             return None
         return median_of(self._on_draws(attack, first=False), metric)
@@ -254,7 +260,8 @@ class WorstCase:
 
     @property
     def reference_db(self) -> float | None:
-        """Median over records of `reference_db`, a PSNR in dB; None if not computed."""
+        """Median over records of the reference PSNR in dB, which an ideal estimate would have if the gradient were
+        linear around the truth; None if not computed."""
         each = [r.attack.reference_db for records in self.records.values() for r in records if r.attack]
         return median([value for value in each if value is not None], -inf)
 
@@ -275,12 +282,13 @@ def _median_db(examples: Iterable[ExampleScore]) -> float:
 
 
 def median_of(examples: Iterable[ExampleScore], metric: Metric) -> float | None:
-    """Return a metric's median over examples; failed attacks count as the worst value. None for an infinite median."""
+    """Return the median of `metric` over `examples`, with the worst value for a failed attack; None if the median is
+    infinite."""
     return median([example.value(metric) for example in examples], metric.failed)
 
 
 def example_scores(record: Record) -> Iterator[tuple[ExampleKey, ExampleScore]]:
-    """Yield (key, score) for each example in an attack record; a record without a result yields no pair."""
+    """Yield (example key, score) for each example in an attack `record`; a record without a result yields no pair."""
     cell, result = record.cell, record.attack
     if isinstance(cell, AttackCell) and result is not None:
         for number, reading in result.numbered():
@@ -289,20 +297,22 @@ def example_scores(record: Record) -> Iterator[tuple[ExampleKey, ExampleScore]]:
 
 
 def clusters(keys: Sequence[ExampleKey]) -> list[int] | None:
-    """Return each example's cluster number: by weight seed if there are several seeds, otherwise by reading. None if
-    every cluster has a single example, or if only a single cluster exists."""
+    """Return a cluster number for each example, for intervals in which dependent examples count together. Examples are
+    clustered by weight seed if there are several seeds, otherwise by reading. None if every cluster has a single
+    example, or if only a single cluster exists."""
     numbers = _numbers([(key[0],) for key in keys]) if len({key[0] for key in keys}) > 1 else readings(keys)
     return None if len(set(numbers)) in (1, len(keys)) else numbers
 
 
 def readings(keys: Sequence[ExampleKey]) -> list[int]:
-    """Return a number for each example's reading; all noise draws of a reading have the same number."""
+    """Return a number for each example's reading, in the order of `keys`; all noise draws of a reading have the same
+    number."""
     return _numbers([(key[0], key[2]) for key in keys])
 
 
 def share_interval(hits: Mapping[ExampleKey, bool], level: float = LEVEL) -> tuple[float, float] | None:
-    """Return the interval at confidence `level` for the share of True in `hits`, clustered by reading and weight seed.
-    None if `hits` is empty."""
+    """Return (low, high), the interval at confidence `level` for the share of True in `hits`, clustered by reading and
+    weight seed. None if `hits` is empty."""
     if not hits:
         return None
     keys = list(hits)
@@ -316,7 +326,7 @@ def _numbers(names: Sequence[tuple[int, ...]]) -> list[int]:
 
 
 def example_keys(cell: AttackCell) -> Iterator[ExampleKey]:
-    """Yield the example keys of a cell without a result, from its configuration."""
+    """Yield the example keys of a cell that has no result, such as a crashed cell, derived from its configuration."""
     setting = cell.federated
     count = POINTS[cell.point].examples(batch=setting.batch, steps=setting.steps, senders=setting.per_round)
     for reading, example in product(range(cell.readings), range(count)):

@@ -46,7 +46,7 @@ def labels_from(reading: Reading, gradients: Tensors, described: Tensors | None)
 
 
 def unreadable(reading: Reading) -> str | None:
-    """Return the reason why no label can be inferred from a reading, or None if labels are granted or can be inferred."""
+    """Return the reason why no label can be inferred from a reading; None if labels are granted or can be inferred."""
     if reading.labels is not None:
         return None
     last = head(reading)

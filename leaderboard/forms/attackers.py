@@ -24,8 +24,8 @@ LEGEND = (
 
 
 def labels(contests: Sequence[Contest], *, full: bool = False) -> list[str]:
-    """Return a short name for each condition in `contests`: its number, the parts that most conditions do not share,
-    and its defense. `full` True keeps the defense's parameters."""
+    """Return a short name for each condition in `contests`: its number, the parts (such as `B = 1`) that most
+    conditions do not share, and its defense. `full` True keeps the defense's parameters."""
     shared, short = common(contests), distinct(contest.defense for contest in contests)
     texts = []
     for number, contest in enumerate(contests, 1):
@@ -36,7 +36,7 @@ def labels(contests: Sequence[Contest], *, full: bool = False) -> list[str]:
 
 
 def names(cross: Cross) -> dict[str, str]:
-    """Return full attack name → short distinct name, marked if the attack is the user's."""
+    """Map each attack's full name in the table `cross` to a short distinct name, with a mark for the user's attacks."""
     full, short = distinct(each.attack for each in cross.attackers), {}
     for each in cross.attackers:
         brief = short_attack(each.attack)
@@ -46,8 +46,8 @@ def names(cross: Cross) -> dict[str, str]:
 
 
 def terminal(cross: Cross, title: str) -> RenderableType:
-    """Return attack rows with a column for each condition, then the conditions, below `title`. 12 conditions fit into
-    80 columns."""
+    """Return the table of attacks by conditions for a terminal, below `title`: a row for each attack, a column for each
+    condition, then the list of conditions. 12 conditions fit into 80 columns."""
     shown, table = names(cross), Table(box=SIMPLE_HEAD, padding=0)
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("attack", overflow="fold", min_width=8)
@@ -72,7 +72,8 @@ def terminal(cross: Cross, title: str) -> RenderableType:
 
 
 def markdown(cross: Cross) -> str:
-    """Return a Markdown table of attacks, and a table of conditions with the most successful attack and the union."""
+    """Return the table `cross` as Markdown: a table of attacks, and a table of conditions with the most successful
+    attack and the share that any attack reconstructed."""
     shown = names(cross)
     numbers = [str(number) for number in range(1, len(cross.contests) + 1)]
     head = ["#", "attack", "mean", *numbers, "only", "dB", "CPU s a success"]
@@ -106,7 +107,7 @@ class PageRow:
     name: str
     """The attack's short name."""
     title: str
-    """The attack's full name."""
+    """The attack's full name, with parameters."""
     own: bool
     """True for the user's attack."""
     mean: str
@@ -114,7 +115,7 @@ class PageRow:
     interval: str
     """95 % interval for the mean."""
     rates: tuple[tuple[str, float | None], ...]
-    """For each condition, the rate as text, and the rate."""
+    """For each condition, the pair (success rate as text, success rate); None for no rate."""
     only: str
     """Number of examples that only this attack reconstructs."""
     psnr_db: str
@@ -125,7 +126,7 @@ class PageRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageTable:
-    """A cross as text for a page."""
+    """A table of attacks by conditions (`Cross`) as text for a page."""
 
     heading: str
     """Heading of the table."""
@@ -138,11 +139,11 @@ class PageTable:
     together: str
     """Mean share of examples that at least one attack reconstructs."""
     unions: tuple[tuple[str, float], ...]
-    """The same share for each condition, as text and as a number."""
+    """For each condition, the share of examples that at least one attack reconstructs: (text, number)."""
 
 
 def page_table(heading: str, cross: Cross) -> PageTable:
-    """Return a cross as text for a page, with this `heading`."""
+    """Format the table `cross` of attacks by conditions as text for a page, below `heading`."""
     shown = names(cross)
     rows = tuple(
         PageRow(

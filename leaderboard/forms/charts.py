@@ -24,18 +24,18 @@ _ROWS = alt.Chart(alt.NamedData("rows"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart on the HTML page."""
+    """A chart on the HTML page: its texts, its Vega-Lite specification, and the rows that it can show."""
 
     id: str
-    """Identifier in HTML."""
+    """Identifier of the HTML element."""
     heading: str
     """Heading."""
     caption: str
     """Text below the chart."""
     needs: tuple[str, ...]
-    """Names of the data fields that a board row needs to be shown."""
+    """Names of data fields; the chart shows a board row only if the row has all these fields."""
     nothing: str
-    """Text shown in place of the chart if no row can be shown."""
+    """Text in place of the chart if it can show no row."""
     most: int
     """Maximum number of rows; the rows with the best ranks are shown."""
     spec: Mapping[str, Any]
@@ -44,7 +44,8 @@ class Chart:
 
 @cache
 def library() -> str:
-    """Return Vega, Vega-Lite and vega-embed as a script that defines `vegaEmbed`; building it takes seconds."""
+    """Return the JavaScript libraries Vega, Vega-Lite and vega-embed as a single script that defines `vegaEmbed`.
+    Building the script takes seconds."""
     version = alt.SCHEMA_VERSION.removeprefix("v").rpartition(".")[0]  # that of `charts`' specs
     return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version)
 
@@ -68,7 +69,7 @@ def svg_to_png(svg: str, *, scale: float) -> bytes:
 
 
 def charts() -> list[Chart]:
-    """Return the page's charts in display order."""
+    """Return the page's four charts in display order."""
     return [
         Chart(
             id="trade",
@@ -113,7 +114,8 @@ def charts() -> list[Chart]:
 
 
 def conditions(lines: Iterable[Line]) -> list[dict[str, Any]]:
-    """Return the charts' data as JSON types, an item for each condition; an attack is its index in the page's list."""
+    """Return the charts' data as JSON types, an item for each condition of the board rows in `lines`. An attack is
+    given by its index in the page's list of attacks."""
     return [
         {
             "title": group[0].row.title,

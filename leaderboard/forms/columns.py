@@ -28,7 +28,7 @@ _AT, _COST, _EVIDENCE, _BEST = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A board row with its display names."""
+    """A board row with its display names: the short names of its defense and of the attacks."""
 
     row: Row
     """The board row."""
@@ -40,7 +40,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A board column: how to compute, format and place its values."""
+    """A column of the board: how to compute, format and place its values."""
 
     name: str
     """The column's name in CSV."""
@@ -51,11 +51,13 @@ class Column:
     show: Callable[[Any], str] = str
     """Formats a value for readers; None is shown as a dash."""
     words: Callable[[Line], str] | None = None
-    """Formats the value from a `Line`, in place of `show`."""
+    """Function from a `Line` to the text for readers, used in place of `show` if the text needs the short names; None
+    uses `show`."""
     forms: tuple[Literal["csv", "markdown", "page"], ...] = ("csv", "markdown", "page")
-    """Forms with this column."""
+    """Output forms that have this column."""
     terminal: tuple[str, str] | None = None
-    """(heading of the terminal column that shows this value, prefix before the value); None: not in the terminal."""
+    """Position in the terminal table: (heading of the terminal column, prefix before the value). Several columns may
+    share a heading. None: not in the terminal."""
     group: str = ""
     """Heading above several columns; empty for none."""
     kind: Literal["num", "text", "unsortable"] = "num"
@@ -65,20 +67,21 @@ class Column:
     point: str = ""
     """Interception point of the values; empty for none."""
     note: Callable[[Row], str | None] = lambda row: None
-    """Returns the small text below the value on the page."""
+    """Function from a board row to the small text below the value on the page; None for no text."""
 
     @property
     def spoken(self) -> str:
-        """The heading for tables without group headings, such as `ASR at type-1`."""
+        """The heading for tables without group headings: a heading that names the point itself, such as `ASR at
+        type-1`."""
         return {"#": "Rank"}.get(self.heading, f"ASR at {self.point}" if self.cell == "rate" else self.heading)
 
     def known(self, row: Row) -> Any:
-        """Return the board row's value; None for a non-finite number."""
+        """Return this column's value in the board row; None if the value is unknown or not finite."""
         value = self.value(row)
         return None if isinstance(value, float) and not isfinite(value) else value
 
     def text(self, line: Line) -> str:
-        """Return the line's value as text for readers."""
+        """Return this column's value in `line` as text for readers."""
         if self.words is not None:
             return self.words(line)
         value = self.known(line.row)
@@ -86,7 +89,7 @@ class Column:
 
 
 def lines(rows: Sequence[Row]) -> list[Line]:
-    """Return each board row with short names for its defense and attacks."""
+    """Give each board row in `rows` short names for its defense and attacks, distinct within the board."""
     by_key = grouped(rows, lambda row: row.key)
     names = {key: distinct(row.defense for row in group) for key, group in by_key.items()}
     points = [at for row in rows for at in row.points.values()]
@@ -96,7 +99,7 @@ def lines(rows: Sequence[Row]) -> list[Line]:
 
 
 def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
-    """Group items by key; items and groups keep their order."""
+    """Group `items` by the value of `key`: a map from the value to its items. Items and groups keep their order."""
     groups: dict[_Key, list[_Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -104,7 +107,7 @@ def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, 
 
 
 def columns(rows: Iterable[Row]) -> list[Column]:
-    """Return the columns for a board with these rows; each interception point adds columns."""
+    """Return the columns that a board with these rows has; each interception point in `rows` adds columns."""
     points = ordered(point for row in rows for point in row.points)
     return [
         *_IDENTITY,
@@ -117,12 +120,14 @@ def columns(rows: Iterable[Row]) -> list[Column]:
 
 
 def codes(row: Row) -> list[str]:
-    """Return a row's flag codes without repeats; codes that make the row incomplete come first."""
+    """Return the codes of a row's flags, such as `low-evidence`, without repeats; codes that make the row incomplete
+    come first."""
     return list(dict.fromkeys(flag.code for flag in row.flags))
 
 
 def unscored(at: AtPoint | None) -> str:
-    """Return the reason why a point has no success rate: crashed, n/a, or a dash if unknown or `at` is None."""
+    """Return the text in place of a missing success rate at a point: the reason (crashed or n/a), or a dash if `at` is
+    None or the reason is unknown."""
     return "crashed" if at and at.crashed else "n/a" if at and at.absent else NONE
 
 
@@ -211,8 +216,9 @@ def _bar(row: Row) -> str:
 
 
 def recognised(rate: Rate) -> str:
-    """Format a recognition rate on three lines: share with interval, `12 % [5–24 %]`; a blind guess, `chance 1.0 %`;
-    the most that ε allows any attacker, and the best decoder's share in this setting, `ceiling 1.6 %, here 1.5 %`."""
+    """Format a rate of recognised examples on up to three lines: the share with its interval, such as `12 % [5–24 %]`;
+    a blind guess, such as `chance 1.0 %`; the upper bounds, such as `ceiling 1.6 %, here 1.5 %`. `ceiling` is the most
+    that ε allows any attacker, `here` the share of the best possible attacker in this setting."""
     provable = "no ceiling" if rate.ceiling is None else f"ceiling {fine(rate.ceiling)}"
     provable += "" if rate.here is None else f", here {fine(rate.here)}"
     return f"{share(rate.value)} [{interval(rate.interval)}],\nchance {fine(rate.chance)},\n{provable}"

@@ -25,10 +25,10 @@ _INK, _DIM, _PAPER = (20, 24, 31), (100, 108, 120), (255, 255, 255)
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A line in the figure: examples with a name and a caption."""
+    """A line in the figure: a row of examples with a name and a caption."""
 
     name: str
-    """Name of the defense."""
+    """Name of the defense, or of the true examples."""
     words: str
     """Caption."""
     examples: Floats
@@ -38,11 +38,15 @@ class Strip:
 
 
 def strips(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False) -> list[Strip]:
-    """Return the figure's lines: the true examples, then each row's, by its most successful attack at `point`.
+    """Return the lines of the figure: the true examples, then for each defense the reconstructions of its most
+    successful attack at the interception point `point`.
 
-    `runs` maps cell id to run folder. Only rows with the first row's condition and victims appear. At most eight
-    victims are shown, in the readings' order, never selected by success. Rows with private data appear only if
-    `private` is set. Empty if no arrays are found."""
+    - `rows`: board rows; only rows with the condition and the victims of the first row appear.
+    - `runs`: map from cell id to run folder, which holds the arrays.
+    - `private`: True also shows rows with private data.
+
+    At most eight victims are shown, in the order of the readings, never selected by success. Empty if there are no
+    arrays."""
     rows = [row for row in rows if row.title == rows[0].title and (private or not row.private)]
     names = distinct(row.defense for row in rows)
     lines: list[Strip] = []
@@ -105,7 +109,7 @@ def svg_root(width: int, height: int) -> Element:
 
 
 def svg(lines: Sequence[Strip]) -> bytes:
-    """Draw the figure as SVG, with names and captions as text, and each example as an image with its stored pixels."""
+    """Draw the figure as SVG, with names and captions as text. Each example is an image with its stored pixels."""
     width, height = _size(lines)
     root = svg_root(width, height)
     SubElement(root, "rect", width=str(width), height=str(height), fill=_colour(_PAPER))

@@ -38,8 +38,9 @@ _LOG = alt.Scale(type="log", domain=[1.0, _LEAST], nice=False)
 
 
 def save(tradeoff: Tradeoff, point: str, path: Path) -> None:
-    """Draw the trade-off for the listener at `point` into `path`; raises `BenchError` for a suffix other than .svg and
-    .png, and if there is nothing to draw."""
+    """Draw the trade-off between accuracy and leakage into the file `path`, for the listener (the attacker) at the
+    interception point `point`. Raises `BenchError` for a suffix other than .svg and .png, and if there is nothing to
+    draw."""
     if path.suffix not in (".svg", ".png"):
         raise BenchError(f"--picture {path}: it ends in .svg or .png; rename it")
     text = svg(tradeoff, point)
@@ -47,8 +48,9 @@ def save(tradeoff: Tradeoff, point: str, path: Path) -> None:
 
 
 def svg(tradeoff: Tradeoff, point: str, where: Federation | None = None) -> str:
-    """Return the picture for the listener at `point` as SVG: of the federation `where`, given as (data set, model), or
-    of all federations, one below the other (None).  Raises `BenchError` if there is nothing to draw."""
+    """Return the picture of the trade-off between accuracy and leakage as SVG, for the listener (the attacker) at the
+    interception point `point`. `where` is a federation, given as (data set, model); None draws all federations, one
+    below the other. Raises `BenchError` if there is nothing to draw."""
     drawn = [specification(tradeoff, point, each) for each in standings(tradeoff, point) if where in (None, each)]
     specs = [each for each in drawn if each is not None]
     if not specs:
@@ -57,8 +59,9 @@ def svg(tradeoff: Tradeoff, point: str, where: Federation | None = None) -> str:
 
 
 def specification(tradeoff: Tradeoff, point: str, where: Federation) -> dict[str, Any] | None:
-    """Return the picture for the listener at `point` in the federation `where`, given as (data set, model), as a
-    Vega-Lite specification with data; None if no family has a training."""
+    """Return the picture of the trade-off in the federation `where`, given as (data set, model), as a Vega-Lite
+    specification with data. `point` is the interception point of the listener (the attacker). None if no defense family
+    has a training."""
     ranked = standings(tradeoff, point)[where]
     points = _points(tradeoff, ranked)
     if not points:

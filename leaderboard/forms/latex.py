@@ -44,7 +44,8 @@ _SPECIAL = str.maketrans(
 
 
 def board(rows: Sequence[Row], standings: Sequence[Standing] = ()) -> str:
-    """Return a `table` with the standings, then a `table` for each condition; 95 % intervals; ≥ marks lower bounds."""
+    """Return LaTeX code: a `table` with the `standings` (means over a suite), then a `table` for each condition in
+    `rows`. Figures have 95 % intervals; ≥ marks lower bounds."""
     parts = [_standings(standings)] if standings else []
     for title, group in grouped(lines(rows), lambda line: line.row.title).items():
         shown = [
@@ -110,7 +111,7 @@ def _standings(standings: Sequence[Standing]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escape a text for LaTeX and join its lines."""
+    """Escape `text` for LaTeX and join its lines by spaces."""
     return " ".join(text.split()).translate(_SPECIAL)
 
 

@@ -9,7 +9,7 @@ from bench.leaderboard.forms.notes import LEGEND, notes
 
 
 def board(rows: Sequence[Row]) -> str:
-    """Return a Markdown table for each condition, followed by its flags."""
+    """Return a Markdown table for each condition in `rows`, followed by its flags."""
     parts = []
     for title, group in grouped(lines(rows), lambda line: line.row.title).items():
         shown = [column for column in columns(line.row for line in group) if "markdown" in column.forms]
@@ -22,13 +22,14 @@ def board(rows: Sequence[Row]) -> str:
 
 
 def table(lines: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table with the first line as its head; all text is escaped."""
+    """Return a Markdown table of `lines`, each a sequence of cell texts; the first line is the head. All text is
+    escaped."""
     head, *body = ([cell(text) for text in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *body)) + "\n"
 
 
 def cell(text: str) -> str:
-    """Escape a text for a table cell: no markup, link or column break remains."""
+    """Escape `text` for a cell of a Markdown table, so that no markup, link or column break remains."""
     escaped = re.sub(r"([\\`*_{}\[\]<>|#~])", r"\\\1", " ".join(text.split()))
     # not every renderer accepts a backslash before <
     return escaped.replace(r"\<", "&lt;").replace(r"\>", "&gt;")

@@ -9,8 +9,8 @@ ALL = 0.995  # a ceiling at or above this share bounds no attacker
 
 
 def share(value: float | None, places: int = 0) -> str:
-    """Format the share `value` in percent with `places` decimals, such as 68 %; None becomes a dash. Below 1 % and
-    above 99 %, a decimal avoids rounding to 0 or 100."""
+    """Format a share in [0, 1] in percent with `places` decimals, such as 68 %; None becomes a dash. Below 1 % and
+    above 99 %, a further decimal avoids rounding to 0 or 100."""
     if value is None or not isfinite(value):
         return NONE
     percent = 100 * value
@@ -19,12 +19,13 @@ def share(value: float | None, places: int = 0) -> str:
 
 
 def fine(value: float | None) -> str:
-    """Format a possibly small share, such as chance: 13 %, 3.1 %, 0.04 %; None becomes a dash."""
+    """Format a share in [0, 1] that may be small, such as a chance level: 13 %, 3.1 %, 0.04 %; None becomes a dash."""
     return share(value, 0 if value is None or value >= 0.1 else 1 if value >= 0.01 else 2)
 
 
 def interval(ends: tuple[float, float] | None) -> str:
-    """Format a share's 95 % interval: 52–81 %; None becomes a dash."""
+    """Format the `ends` (low, high) of a share's 95 % interval, both in [0, 1], in percent: 52–81 %; None becomes a
+    dash."""
     if ends is None:
         return NONE
     low, high = (share(end) for end in ends)
@@ -32,12 +33,14 @@ def interval(ends: tuple[float, float] | None) -> str:
 
 
 def rate(asr: float | None, *, lower_bound: bool) -> str:
-    """Format the attack success rate `asr`; `lower_bound` True writes ≥ 68 %. None becomes a dash."""
+    """Format the attack success rate `asr` in [0, 1] in percent, such as ≥ 68 % with `lower_bound`; None becomes a
+    dash."""
     return ("≥ " if lower_bound and asr is not None else "") + share(asr)
 
 
 def figure(metric: Metric, value: float | None) -> str:
-    """Format a metric's value with its unit: 0.145, 31 dB, 92 %; None and infinity become a dash."""
+    """Format the `value` of a metric with the metric's unit, such as 0.145, 31 dB or 92 %; None and infinity become a
+    dash."""
     if metric.percent:
         return share(value)
     unit = f" {metric.unit}" if metric.unit else ""
@@ -60,5 +63,6 @@ def formatted(value: float | None, form: str = "g") -> str:
 
 
 def bracketed(share: float, low: float, high: float) -> str:
-    """Return a `share` with the ends `low` and `high` of its interval, all in [0, 1], in percent: `2.9 [1.7–5.0]`."""
+    """Format a `share` with the ends `low` and `high` of its interval, all in [0, 1], as percent without the sign: `2.9
+    [1.7–5.0]`."""
     return f"{100 * share:.1f} [{100 * low:.1f}–{100 * high:.1f}]"

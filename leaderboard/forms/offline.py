@@ -15,7 +15,8 @@ from markupsafe import Markup
 
 
 def environment() -> Environment:
-    """Return a template environment for the files of this folder; autoescape is on, an undefined name is an error."""
+    """Return a Jinja environment for the page templates in this folder. Text is escaped, and an undefined name is an
+    error."""
     made = Environment(
         loader=FunctionLoader(_file), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -24,8 +25,9 @@ def environment() -> Environment:
 
 
 def render(templates: Environment, name: str, *, script: str | None = None, **values: Any) -> str:
-    """Return the page of the template `name` with `values`, the shared style, and the file `script`, behind the shared
-    script, as the page's own script (None: a page without scripts)."""
+    """Return an HTML page that opens offline, from the template `name` with the variables `values` and the shared
+    style. `script` names the page's own script file, placed behind the shared script; None gives a page without
+    scripts."""
     source = None if script is None else f"{_file('shared.js')}\n{_file(script)}"
     page = templates.get_template(name).render(
         policy=_policy([] if source is None else [source]),
@@ -37,7 +39,7 @@ def render(templates: Environment, name: str, *, script: str | None = None, **va
 
 
 def packed(source: str) -> str:
-    """Return a script as gzip in base64, for a JSON block of a page."""
+    """Compress a script's text `source` by gzip, and return base64 for a JSON block of a page."""
     packed = bytearray(gzip.compress(source.encode(), mtime=0))
     packed[9] = 3  # the operating system (RFC 1952), for which some versions of Python write 255
     return b64encode(packed).decode()

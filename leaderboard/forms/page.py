@@ -42,11 +42,13 @@ def render(
     standings: Sequence[Standing] = (),
     strips: Mapping[str, bytes] | None = None,
 ) -> str:
-    """Return the HTML page for rows in the order given by `board`; a reader can sort them.
+    """Return the HTML page of a board with `rows` in the order given by `board`; readers of the page can sort them.
 
     - `thumbnails`: images by (condition key, defense), as from `reconstructions.thumbnails`.
-    - `title`: heading of the page; `context`: lines below, such as runs, protocol and commit.
-    - `standings`: a suite's standings, which come first; `strips`: defense → WebP image for these."""
+    - `title`: heading of the page.
+    - `context`: lines below the heading, such as runs, protocol and commit.
+    - `standings`: means over a suite, shown first; empty without a suite.
+    - `strips`: map from defense to a WebP image next to its standing; None for no images."""
     shown = [column for column in columns(rows) if "page" in column.forms]
     named = lines(rows)
     names = [metric.label for metric in COMPARED]
@@ -75,8 +77,8 @@ def render(
 
 
 def render_attackers(crosses: Sequence[tuple[str, Cross]], *, context: Sequence[str]) -> str:
-    """Return the HTML page for full crosses of attacks, as (heading, cross), without scripts. `context` are lines below
-    the title, such as runs, protocol and commit."""
+    """Return the HTML page of tables of attacks by conditions, without scripts. `crosses` are pairs (heading, table).
+    `context` are lines below the title, such as runs, protocol and commit."""
     return offline.render(
         _templates(),
         "attackers.html",

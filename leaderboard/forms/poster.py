@@ -29,8 +29,8 @@ _FOOT = (
 
 
 def svg(standings: Sequence[Standing], strips: Mapping[str, bytes], title: str) -> bytes:
-    """Draw the standings as SVG, below `title`, with a line for each defense. A line has leakage at each point,
-    recognition, accuracy, ε, and the defense's image in `strips`."""
+    """Draw the standings as an SVG picture, below `title`, with a line for each defense: leakage at each point,
+    recognition, accuracy, ε, and an image. `strips` maps each defense to its image as WebP."""
     points = columns(standings)
     heads = [(point, POINTS[point].heading if point in POINTS else "") for point in points]
     heads += [("recognised", "at the server"), ("accuracy", "change"), ("ε", "neighbours")]
@@ -77,12 +77,12 @@ def svg(standings: Sequence[Standing], strips: Mapping[str, bytes], title: str) 
 
 
 def png(content: bytes) -> bytes:
-    """Convert the SVG to a PNG at twice its size."""
+    """Convert the SVG `content` to a PNG at twice its size."""
     return svg_to_png(content.decode(), scale=2.0)
 
 
 def pdf(content: bytes) -> bytes:
-    """Convert the SVG to a PDF page with the same size."""
+    """Convert the SVG `content` to a PDF page with the same size."""
     return svg_to_pdf(content.decode())
 
 

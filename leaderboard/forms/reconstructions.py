@@ -18,9 +18,9 @@ Runs = Mapping[str, Path]  # cell id → the run folder of its record
 
 
 def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats, Kind] | None:
-    """Return (truth, reconstruction, data kind) for the attack with the highest success rate of a row at `point`;
-    `runs` maps cell id to run folder. Both arrays are (reading, example, *shape). None for missing or damaged records
-    or arrays; the page omits the image."""
+    """Load the reconstructions of a row's most successful attack at `point`, with the truth, to show both next to each
+    other. Return (truth, reconstruction, data kind), both arrays (reading, example, *shape). `runs` maps cell id to run
+    folder. Return None for missing or damaged records or arrays; the page then omits the image."""
     at = row.points.get(point)
     best = at.best.attack if at and at.best else None
     for cell_id in row.cells if best is not None else ():
@@ -39,9 +39,12 @@ def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats, Kind] | N
 
 
 def thumbnails(rows: Sequence[Row], runs: Runs, *, private: bool = False) -> dict[tuple[str, str], Thumbnail]:
-    """Map (condition key, defense) to the most successful attack's reconstructions, at its most leaking point. `runs`
-    maps cell id to run folder. More rows mean smaller images. Rows with private data appear only if `private` is set.
-    """
+    """Return a small image of reconstructions for each row: a map from (condition key, defense) to the image. It shows
+    the most successful attack at the point with the highest success rate.
+
+    - `rows`: board rows; more rows mean smaller images.
+    - `runs`: map from cell id to run folder.
+    - `private`: True also shows rows with private data."""
     limit = min(MOST, TOTAL // max(1, len(rows)))
     made = {}
     for row in rows:

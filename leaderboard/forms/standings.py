@@ -39,11 +39,11 @@ class Figures:
     name: str
     """The defense's short name."""
     points: tuple[str, ...]
-    """Leakage at each point."""
+    """Leakage (mean success rate of attackers) at each interception point."""
     intervals: tuple[str, ...]
     """95 % interval at each point."""
     recognised: str
-    """Recognition at the server."""
+    """Share of examples that attackers at the server recognise."""
     chance: str
     """Recognition by blind guesses."""
     ceiling: str
@@ -55,9 +55,9 @@ class Figures:
     epsilon: str
     """ε of the released models."""
     epsilon_of: str
-    """Difference between neighbouring data sets for this ε."""
+    """Relation between neighbouring data sets for this ε, such as "one client replaced"."""
     overhead: str
-    """Time with the defense divided by time without."""
+    """Training time with the defense divided by the time without."""
 
 
 def figures(standings: Sequence[Standing]) -> list[Figures]:
@@ -83,7 +83,8 @@ def figures(standings: Sequence[Standing]) -> list[Figures]:
 
 
 def columns(standings: Sequence[Standing]) -> tuple[str, ...]:
-    """Return the interception points with a figure in any standing, from inside the client outwards."""
+    """Return the interception points with a figure in any of `standings`, sorted from inside the client outwards; each
+    is a column of the table."""
     return ordered(point for each in standings for point in each.points)
 
 
@@ -134,7 +135,7 @@ def markdown(standings: Sequence[Standing]) -> str:
 
 
 def comma_separated(standings: Sequence[Standing]) -> str:
-    """Return the standings as CSV, unrounded."""
+    """Return the standings as CSV, with unrounded figures."""
     points, out = columns(standings), io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     fields = ("leaked", "lower_bound", "most", "recognised", "chance", "ceiling", "conditions")

@@ -24,7 +24,8 @@ _SHOWN = {"dataset": "mnist", "model": "dlg-lenet", "weights": "init", "batch": 
 
 
 def strips(records: Iterable[Record], runs: Mapping[str, Path]) -> dict[str, bytes]:
-    """Map each defense to its strip as WebP, and `victims` to the true examples.
+    """Return a strip of images for each defense on a suite: each victim's nearest reconstruction by any attack. The
+    result maps a defense's name to its strip as WebP, and `victims` to the true examples.
 
     Strips show the suite's easiest condition at the server: a single MNIST image per client and an untrained sigmoid
     network. `runs` maps cell id to run folder. Defenses with fewer than eight stored reconstructions are left out."""

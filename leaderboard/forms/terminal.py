@@ -26,7 +26,7 @@ UNDESCRIBED = "plain: the defense describes nothing"
 
 
 def board(rows: Sequence[Row]) -> RenderableType:
-    """Return a board table for each condition, followed by its flags."""
+    """Return a terminal table for each condition of the board, followed by its flags."""
     parts: list[RenderableType] = []
     for title, group in grouped(lines(rows), lambda line: line.row.title).items():
         parts += [_board_table(title, group), *(Text(note, style="dim") for note in notes(group)), Text("")]
@@ -42,13 +42,14 @@ def conditions(every: Iterable[Condition], *, detail: bool = True) -> Renderable
 
 
 def attacks(rows: Iterable[AttackRow]) -> RenderableType:
-    """Return an attack table for each shared configuration; published figures stand dim below measured figures."""
+    """Return the attack table for a terminal: a table for each shared configuration. Published figures stand below
+    measured figures, in dim type."""
     groups = grouped(rows, lambda row: row.title)
     return Group(*(_attack_table(title, group) for title, group in groups.items()), *_sources(groups))
 
 
 def knowledge(rows: Iterable[KnowledgeRow]) -> RenderableType:
-    """Return a table for each condition: how much attackers gain from knowing the defense."""
+    """Return a terminal table for each condition: success of attackers without and with knowledge of the defense."""
     groups = grouped(rows, lambda row: row.condition)
     return Group(*(_knowledge_table(title, group) for title, group in groups.items()))
 
@@ -56,7 +57,8 @@ def knowledge(rows: Iterable[KnowledgeRow]) -> RenderableType:
 def trainings(
     rows: Sequence[TrainingRow], published: Sequence[PublishedFigures] = (), *, caveats: bool = True
 ) -> RenderableType:
-    """Return a table for each data set and setting, with published figures; `caveats` True adds the limits to ε."""
+    """Return the training table for a terminal: a table for each data set and setting. `published` are figures from
+    papers; `caveats` True adds the limits to the validity of ε."""
     groups = grouped(rows, lambda row: f"{row.dataset} · {row.model} · {row.setting}")
     words = [f"{row.defense}: {line}" for row in rows for line in bayesian(row.bayesian)]
     words += dict.fromkeys(f"ε: {caveat}" for row in rows for caveat in row.caveats if caveats)
@@ -70,7 +72,8 @@ def trainings(
 
 
 def bayesian(result: BayesianResult | None) -> list[str]:
-    """Return text lines: the training's Bayesian ε by level, next to the moments accountant's ε; [] for None."""
+    """Format a training's Bayesian ε as lines of text: by protected unit (level), next to the moments accountant's ε;
+    [] for None."""
     if result is None:
         return []
     words = []
