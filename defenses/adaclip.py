@@ -16,9 +16,11 @@ from bench.parameters import parameter
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaClip(Defense):
     """Normalise each coordinate by a learned mean and scale, clip to norm 1, add noise, and undo the normalisation.
-    Means and scales come only from noised gradients, so they cost no ε. Rows are a round's K updates, or a batch's B
-    examples. With n rows, `share` gives each row noise with multiplier σ/√n: the sum carries σ. `each` gives each row
-    σ. `as-cited` follows the repository cited by Fed-αCDP, including its errors."""
+    Means and scales come only from noised gradients, so they cost no ε. Clipped rows are the updates of a round's
+    clients, or the example gradients of a batch.
+
+    With n rows, `share` gives each row noise with multiplier σ/√n, so that the sum has multiplier σ; `each` gives each
+    row σ. `as-cited` follows the repository cited by Fed-αCDP, including its errors."""
 
     reference = "Pichapati et al. 2019; Fed-αCDP §7.6"
     stages = ("example", "client", "server")
@@ -60,9 +62,14 @@ def of_rows(
     at: Literal["server", "client", "example"],
     noise: Literal["share", "each"],
 ) -> Mechanism:
-    """Return the mechanism (noise and sensitivity) that computes ε, for noise multipliers `sigmas` σ_t. Noise σ_t·C,
-    for rows clipped to C, is on the sum of rows (`noise` "share") or on each row ("each"). `at` is the place of
-    clipping."""
+    """Return the mechanism (noise and sensitivity) from which ε follows, for clipping of rows: client updates or
+    example gradients.
+
+    - `sigmas`: noise multipliers σ_t, per round.
+    - `setting`: the federated setting.
+    - `at`: place of clipping.
+    - `noise`: noise with deviation σ_t·C, for rows clipped to norm C, is on the sum of rows ("share") or on each row
+      ("each")."""
     if at != "example":
         return of_updates(sigmas, setting, at=at, noise=noise)
     if noise == "each":

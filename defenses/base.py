@@ -32,8 +32,8 @@ Quantised = Literal["signs", "ternary"]
 
 
 class Draws(Protocol):
-    """Random numbers in the shape of `like`: standard normals, and uniforms in [0, 1). A key for each row (the tensors
-    of a client or an example) determines the numbers, or a device's generator draws them."""
+    """Source of random numbers in the shape of a tensor `like`: standard normals, and uniforms in [0, 1). A key for
+    each client or example determines the numbers, or a device's generator draws them."""
 
     def normal(self, name: str, like: Tensor) -> Tensor: ...
     def uniform(self, name: str, like: Tensor) -> Tensor: ...
@@ -42,7 +42,7 @@ class Draws(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Public:
     """Knowledge that clients, server and attacker share before a training or an attack begins. Two objects are equal
-    only if they are the same object, because tensors cannot be compared by a single truth value."""
+    only if they are the same object."""
 
     model: nn.Module
     """Model in eval mode."""
@@ -84,7 +84,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Local:
-    """The data and the weights from which clients' gradients come in a local step."""
+    """Data and weights from which the clients' gradients in a local step come."""
 
     model: nn.Module
     """Model in eval mode."""
@@ -98,12 +98,12 @@ class Local:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The place in a training at which a transform acts, with everything that a transform may read there.
+    """The moment of a training at which a transform acts, with all values that a transform may read.
 
-    When a description applies a transform to an attacker's candidates, the optional fields are filled if possible."""
+    If a description applies a transform to an attacker's candidates, the optional fields are filled where possible."""
 
     lead: int
-    """Number of leading axes."""
+    """Number of leading axes of the tensors, such as 2 for (client, example, *shape)."""
     stage: Stage
     """Stage of the transform."""
     round: int
@@ -123,22 +123,25 @@ class Context:
     local: Local | None = None
     """Data and weights behind the gradients; only at stage `example`."""
     colluders: float = 0.0
-    """Share of a client's neighbours that reveal secrets to the attacker; transforms omit the noise so removed."""
+    """Share of a client's neighbours that reveal their secrets to the attacker, in [0, 1]; transforms omit the noise
+    that the attacker can then subtract."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """A transform's effect if norms determine it: tensors times factors, plus N(0, deviation²) per coordinate."""
+    """Effect of a transform that depends on norms only: tensors times factors, plus noise N(0, deviation²) on each
+    coordinate. With this form, a training needs no gradient per example."""
 
     factors: Tensors
-    """Factors, name → (row axes); an absent name has factor 1."""
+    """Factor for each row (client or example), name → (*lead); an absent name has factor 1."""
     deviation: Tensor | float = 0.0
-    """Noise deviation, a number or (row axes)."""
+    """Noise deviation: a number, or a value for each row (*lead)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedNoise:
-    """Independent noise with mean 0; variances are in squared units of the tensors."""
+    """Noise of a transform, as attackers know it: independent on each coordinate, with mean 0. Variances are in squared
+    units of the tensors."""
 
     law: Law = "gaussian"
     """Distribution of each coordinate."""
@@ -151,10 +154,12 @@ class AddedNoise:
 
 
 class Transform:
-    """An operation of a defense on tensors; concrete transforms are frozen dataclasses, checked in `__post_init__`. The
-    harness calls `update`. A transform without memory defines `apply`. A transform with memory defines `initial` and
-    `update`. Adaptive attackers know the transform's code, but not its draws. For them, `expected`, `simulate`, `noise`
-    and `log_likelihood` describe the transform in more detail. In every method, `context` describes the place in the
+    """An operation of a defense on tensors, such as a clip. Concrete transforms are frozen dataclasses, checked in
+    `__post_init__`.
+
+    The harness calls `update`. A transform without memory defines `apply`; a transform with memory defines `initial`
+    and `update`. Adaptive attackers know the transform's code, but not its draws. For them, `expected`, `simulate`,
+    `noise` and `log_likelihood` describe the transform in more detail. In every method, `context` is the moment of the
     training at which the transform acts."""
 
     random: ClassVar[bool] = False
@@ -170,104 +175,112 @@ class Transform:
     unlinks: ClassVar[bool] = False
     """True if the output no longer shows which coordinates come from the same client."""
     owner: Literal["server", "client"] = "server"
-    """Holder of the state: the server, or each client."""
+    """Holder of the state (the transform's memory between rounds): the server, or each client."""
     reads: ClassVar[Shown] = "values"
-    """Property of the reading from which `simulate` finds draws: the zero coordinates, the directions, or all
-    values."""
+    """Property of the reading (the attacked update) from which `simulate` recovers random draws: the zero coordinates,
+    the directions, or all values."""
 
     def __init_subclass__(cls) -> None:
         if cls.apply is Transform.apply and cls.update is Transform.update:
             raise TypeError(f"{cls.__name__} does nothing: define apply, or initial and update")
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the transformed tensors, with unchanged names, shapes and dtypes; the given tensors are not modified.
-        The default for a transform with memory applies `update` to the initial state, as in the first round."""
+        """Return the transformed tensors, with unchanged names, shapes and dtypes; the given `tensors` are not
+        modified. For a transform with memory, the default applies `update` to the initial state, as in the first round.
+        """
         shapes = {name: tuple(value.shape[context.lead :]) for name, value in tensors.items()}
         rows = len(next(iter(tensors.values()))) if context.lead else 1
         return self.update(tensors, self.initial_of(shapes, rows), context)[0]
 
     def initial(self, shapes: Shapes) -> State:
-        """Return the state before round 0 for the server or for a single client; a transform without memory returns {}.
-        `shapes` gives each tensor's shape without leading axes."""
+        """Return the state (memory) before round 0, for the server or for a single client; {} for a transform without
+        memory. `shapes` gives each tensor's shape without leading axes."""
         del shapes
         return {}
 
     def update(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the transformed tensors and the next state.  A client's state has the client axis first."""
+        """Return the transformed tensors, and the state (memory) for the next call. A client's state has the client
+        axis first."""
         return self.apply(tensors, context), state
 
     @property
     def quantises(self) -> Quantised | None:
-        """Values of the output: "signs" (±τ) or "ternary" (-τ, 0, τ), with a step τ for each row and tensor. None: the
-        output has other values."""
+        """Return the kind of values in the output: "signs" (±τ) or "ternary" (-τ, 0, τ), with a step τ for each row and
+        tensor. None: the output has other values."""
         return None
 
     @property
     def keeps(self) -> tuple[Shown, ...]:
-        """Properties of the input that the output still shows: a clip keeps zeros and directions, noise keeps none."""
+        """Return the properties of the input that the output still shows to an attacker: a clip keeps zeros and
+        directions, noise keeps none."""
         return ()
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State] | None:
-        """Return the transformed candidate gradients, averaged over the transform's draws, and the next state. The
-        result must be differentiable in `tensors`. The method computes the average without random numbers:
-        `context.draws` returns 0 for every normal and 1/2 for every uniform. If the method returns None, the harness
-        averages `update` over a few fixed draws (`bench.federated.straight_through`). If the code has no useful
-        derivative, the harness takes the derivative of the identity."""
+        """Return candidate gradients after the transform, averaged over its random draws, and the next state. An
+        attacker compares the result with the reading, so it must be differentiable in `tensors`, the candidates.
+
+        The method computes the average without random numbers: `context.draws` returns 0 for every normal and 1/2 for
+        every uniform. If the method returns None, the harness averages `update` over a few fixed draws
+        (`bench.federated.straight_through`). If the code has no useful derivative, the harness takes the derivative of
+        the identity."""
         del tensors, state, context
         return None
 
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State] | None:
-        """Return `expected` with gradual transitions in place of hard decisions (kept or not, sign, limit).
+        """Return `expected` with gradual transitions in place of hard decisions (kept or not, sign, limit), and the
+        next state; None if the transform has no hard decision. A hard decision has no derivative, so attackers minimise
+        over a sequence of decreasing widths.
 
         `width` > 0 is a transition's width as a share of the decision's threshold or scale; for `width` → 0 the result
-        tends to `expected`.  The result must be differentiable in `tensors`.  Attackers minimise over a sequence of
-        decreasing widths, because a hard decision has no derivative.  None means: the transform has no hard decision.
-        """
+        tends to `expected`. The result must be differentiable in `tensors`."""
         del tensors, state, context, width
         return None
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """Return the transform's output for candidate gradients, name → (*lead, *shape), under the random draws that
-        the reading `observed` reveals. For example, a reading's zeros reveal a random mask. Draws that stay hidden are
-        averaged, as in `expected`. At the true gradient, the result equals the actual output of `apply` behind
-        `observed`, apart from `noise`. The result must be differentiable in `tensors`. `reads` names the property of
-        the reading from which draws are found. The harness calls the method only if the reading still shows this
-        property, without a mean over rows or a later transform that hides the property. None means: the reading reveals
-        no draws, and the harness uses `expected`."""
+        """Return candidate gradients after the transform, name → (*lead, *shape), under the random draws that the
+        reading `observed` reveals; None if it reveals no draws: the harness then uses `expected`. For example, a
+        reading's zeros reveal a random mask.
+
+        - Draws that stay hidden are averaged, as in `expected`.
+        - At the true gradient, the result equals the actual output of `apply` behind `observed`, apart from `noise`.
+        - The result must be differentiable in `tensors`, the candidates.
+        - The harness calls the method only if the reading still shows the property `reads`: without a mean over rows,
+          and without a later transform that hides the property."""
         del tensors, observed, context
         return None
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
-        """Return log p(`observed`) for each row, (row,), up to a constant and at most 0; `tensors` come from
-        `expected`.  None means: the harness uses the likelihood under `noise`."""
+        """Return log p(`observed`) for each row, (row,), up to a constant and at most 0; its derivative guides an
+        attacker's search. `tensors` come from `expected`. None: the harness uses the likelihood under `noise`."""
         del tensors, observed, context
         return None
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
-        """Return log p(`observed`) for each row, (row,), with any sign and up to a constant for all candidates.
-        `tensors` come from `expected`. The density ranks candidates, while `log_likelihood` guides a search by its
-        derivative. None means: `noise` gives the exact density, unless its variance is only a bound."""
+        """Return the exact log p(`observed`) for each row, (row,), up to a constant for all candidates; an attacker
+        ranks candidates by it. `tensors` come from `expected`. None: `noise` gives the exact density, unless its
+        variance is only a bound."""
         return self.log_likelihood(tensors, observed, context)
 
     def by_norms(self, norms: Tensors, context: Context) -> Scaling | None:
-        """Return the effect of `apply` on rows with these `norms`, name → (row axes), so that a training needs no
-        example gradients. The result is None if norms do not determine the effect."""
+        """Return the effect of `apply` on rows with these `norms`, name → (*lead), so that a training needs no example
+        gradients; None if norms do not determine the effect."""
         del norms, context
         return None
 
     def update_by_norms(self, norms: Tensors, state: State, context: Context) -> tuple[Scaling, State] | None:
-        """Return the effect of `update` on rows with these `norms`, and the next state; None if norms do not determine
-        it."""
+        """Return the effect of `update` on rows with these `norms`, name → (*lead), and the next state, so that a
+        training needs no example gradients. None if norms do not determine the effect."""
         scaling = self.by_norms(norms, context)
         return None if scaling is None else (scaling, state)
 
     def noise(self, context: Context, state: State) -> AddedNoise | None:
-        """Return the noise that the transform adds to the output of the method `expected`, or None if it adds no noise.
+        """Return the noise that the transform adds to the output of `expected`; None if it adds none. `state` is the
+        state before the transform.
+
         Noise here is an independent random number with mean 0 on every coordinate. Other randomness, such as a random
-        mask, does not count, nor do draws that the attacker finds in the reading by `simulate`. `state` is the state
-        before the transform."""
+        mask, does not count, nor do draws that the attacker recovers from the reading by `simulate`."""
         del context, state
         return None
 
@@ -279,8 +292,8 @@ class Transform:
         return None
 
     def initial_of(self, shapes: Shapes, clients: int) -> State:
-        """Return the state before round 0: the server's state, or a client's state for each of `clients` clients.
-        `shapes` are the shapes of the parameters. Client states have the client axis first."""
+        """Return the state (memory) before round 0: the server's state, or a client's state for each of `clients`
+        clients, with the client axis first. `shapes` are the shapes of the parameters."""
         state = self.initial(shapes)
         if self.owner == "server":
             return state
@@ -291,21 +304,23 @@ StageTransforms = Mapping[Stage, Sequence[Transform]]
 
 
 class Defense(ABC):
-    """A choice of transforms and their parameters; concrete defenses are frozen dataclasses. The contract tests check
-    the class attributes."""
+    """Base class for defenses: a defense is a choice of transforms for the stages of a round. Concrete defenses are
+    frozen dataclasses; their fields are the parameters. The contract tests check the class attributes."""
 
     reference: ClassVar[str]
     """Paper that describes the defense."""
     stages: ClassVar[tuple[Stage, ...]]
     """Stages at which the defense may act."""
     strength: ClassVar[Strength | None] = None
-    """Parameter for the amount of protection, with its range; None: a single strength."""
+    """Parameter that sets the amount of protection, with its range; None for a defense with a single strength."""
 
     @abstractmethod
     def transforms(self, setting: Setting) -> StageTransforms:
-        """Return the transforms for each stage, in order; raises ValueError for an unsupported setting."""
+        """Return the transforms for each stage, in the order of use. Raises `ValueError` for an unsupported
+        `setting`."""
 
     def mechanism(self, setting: Setting) -> Mechanism | Reports | None:
-        """Return the noise and sensitivity, or the locally private reports, from which ε follows; None: no ε exists."""
+        """Return the noise and sensitivity, or the locally private reports, from which accountants compute ε; None if
+        no ε exists."""
         del setting
         return None

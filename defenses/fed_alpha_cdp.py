@@ -74,7 +74,8 @@ class FedAlphaCdp(Defense):
         )
 
     def schedule(self, setting: Setting) -> Schedule:
-        """Return the noise multiplier σ as a function of the round, or of the local step if `by` = "step"."""
+        """Return the noise multiplier σ over time: a function of the round, or of the local step if `by` is "step".
+        `setting` gives the numbers of rounds and steps."""
         count = setting.rounds * (setting.steps if self.by == "step" else 1)
         if self.decay == "as-published":
             return AsPublished(steps=count)

@@ -63,11 +63,15 @@ def of_examples(
     caveats: tuple[str, ...] = (),
     unproved: str | None = None,
 ) -> Mechanism:
-    """Return the mechanism (noise and sensitivity, from which ε follows) for noise multipliers `sigmas` σ_t in local
-    steps. The sum of B clipped gradients has noise deviation σC·√B, σC·B or σC, for `noise` on each example, on the
-    mean (`batch`), or on the mean divided by B (`code`). Replacing an example moves the sum by 2C. At `aggregate` the
-    noise of all K clients protects an example. `per_tensor`, `by_step`, `caveats` and `unproved` are fields of
-    `Mechanism`."""
+    """Return the mechanism (noise and sensitivity) from which ε follows, for clipped and noised example gradients.
+
+    - `sigmas`: noise multipliers σ_t, per round, or per local step if `by_step`.
+    - `setting`: the federated setting.
+    - `noise`: placement, which sets the noise deviation on the sum of the B gradients of a batch, each clipped to C:
+      σC·√B on each example, σC·B on the mean (`batch`), or σC on the mean divided by B (`code`).
+    - `per_tensor`, `by_step`, `caveats`, `unproved`: fields of `Mechanism`.
+
+    Replacing an example moves the sum by 2C. At `aggregate` the noise of all K clients protects an example."""
     batch = setting.batch
     on_sum = {"per-example": batch**0.5, "batch": float(batch), "code": 1.0}[noise]
     alone: dict[Stage, float] = {"example": 0.5} if noise == "per-example" else {}

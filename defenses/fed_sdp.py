@@ -56,9 +56,15 @@ def of_updates(
     at: Literal["server", "client"],
     noise: Literal["share", "each", "mean"],
 ) -> Mechanism:
-    """Return the mechanism (noise and sensitivity, from which ε follows) for noise multipliers `sigmas` σ_t. Updates
-    are clipped to C at the place `at`. The sum of K clipped updates has noise deviation σC, for `noise` shared by the
-    updates or on the mean, and √K·σC for noise on `each` update. Replacing an update moves the sum by 2C."""
+    """Return the mechanism (noise and sensitivity) from which ε follows, for clipped and noised client updates.
+
+    - `sigmas`: noise multipliers σ_t, per round.
+    - `setting`: the federated setting.
+    - `at`: place at which updates are clipped to C.
+    - `noise`: placement. The sum of K clipped updates has noise deviation σC if the updates share the noise or the
+      noise is on the mean, and √K·σC for noise on `each` update.
+
+    Replacing an update moves the sum by 2C."""
     many = setting.per_round**0.5
     on_sum, alone = {"share": (1.0, 1 / many), "each": (many, 1.0), "mean": (1.0, 0.0)}[noise]
     after: tuple[Stage, ...] = UPDATE_STAGES if at == "client" else ("server",)

@@ -29,7 +29,8 @@ class FedSplit(Defense):
         return {**self._inside().transforms(setting), **self._outside().transforms(setting)}
 
     def mechanism(self, setting: Setting) -> Mechanism:
-        """Return the example-level mechanism; other clients' noise in the mean, of unknown scale, is not counted."""
+        """Return the noise and sensitivity from which the example-level ε follows. Other clients' noise in the mean, of
+        unknown scale, is not counted."""
         inside = self._inside().mechanism(setting)
         return replace(inside, rows={**inside.rows, "aggregate": inside.rows["server"]})
 

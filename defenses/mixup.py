@@ -12,10 +12,11 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixNext(Transform):
-    """Mix each example with its successor j: x̃_i = λ_i x_i + (1 - λ_i) x_j, ỹ_i = λ_i y_i + (1 - λ_i) y_j.
+    """Mix each example with its successor j in the batch: x̃_i = λ_i x_i + (1 - λ_i) x_j, ỹ_i = λ_i y_i + (1 - λ_i)
+    y_j, for inputs x and label probabilities y.
 
-    The last example's successor in the batch is the first.  λ_i ~ Beta(α, α) is the inverse distribution function of a
-    uniform draw per example."""
+    The last example's successor is the first. λ_i ~ Beta(α, α) is the inverse distribution function of a uniform draw
+    per example."""
 
     random = True
     batchwise = True

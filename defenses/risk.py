@@ -17,12 +17,13 @@ CHUNK = 25  # examples in a single batch
 
 
 def layer_of(name: str) -> str:
-    """Return the module name in a parameter name, so a weight and its bias share a layer."""
+    """Return the name of the layer of a parameter `name`, such as "fc" for "fc.weight", so a weight and its bias share
+    a layer."""
     return name.rpartition(".")[0]
 
 
 def layers(tensors: Tensors) -> dict[str, list[str]]:
-    """Return each layer's parameter names, layer → names, both in mapping order."""
+    """Group parameter names by layer: layer → names, in the order of `tensors`."""
     names: dict[str, list[str]] = {}
     for name in tensors:
         names.setdefault(layer_of(name), []).append(name)
@@ -30,10 +31,12 @@ def layers(tensors: Tensors) -> dict[str, list[str]]:
 
 
 def layer_risks(public: Public, *, directions: int) -> dict[str, float]:
-    """Return each layer's risk: the mean ‖J‖_F over public examples, J = ∂(layer gradient)/∂(example). This is
-    Risk-balanced eq. 2 with p = 2. ‖J‖_F² is estimated as the mean of ‖Ju‖² over `directions` random sign vectors u
-    (Hutchinson), each for all layers at once. With at least as many directions as input values, u runs over the axes,
-    and the norm is exact."""
+    """Return the leakage risk of each layer, layer → risk: how much the layer's gradient changes with the example. The
+    risk is the mean of ‖J‖_F over `public` examples, with J = ∂(layer gradient)/∂(example) (Risk-balanced eq. 2 with p
+    = 2).
+
+    ‖J‖_F² is estimated as the mean of ‖Ju‖² over `directions` random sign vectors u (Hutchinson), each for all layers
+    at once. With at least as many directions as input values, u runs over the axes, and the norm is exact."""
     size = public.inputs[0].numel()
     exact = directions >= size
     squares: dict[str, list[Tensor]] = {}
@@ -52,9 +55,11 @@ def layer_risks(public: Public, *, directions: int) -> dict[str, float]:
 
 
 def equal_risk(tensors: Tensors, risks: Mapping[str, float], slices: int) -> tuple[int, ...]:
-    """Return the ends of `slices` slices, in coordinates of the concatenated tensors; slices have about equal risk.
-    `risks` maps layers to risks. Slices consist of whole blocks. The size of a block is the greatest common divisor of
-    the layer sizes, and the blocks of a layer share its risk equally. Raises ValueError for more slices than blocks."""
+    """Cut the concatenated tensors into `slices` slices with about equal leakage risk; return the end position of each
+    slice. `risks` maps each layer to its risk.
+
+    Slices consist of whole blocks. The size of a block is the greatest common divisor of the layer sizes, and the
+    blocks of a layer share its risk equally. Raises `ValueError` for more slices than blocks."""
     size = block_size(tensors)
     each = [
         risks[layer] * size / _numel(tensors, names)
@@ -65,20 +70,22 @@ def equal_risk(tensors: Tensors, risks: Mapping[str, float], slices: int) -> tup
 
 
 def equal_size(tensors: Tensors, slices: int) -> tuple[int, ...]:
-    """Return the ends of `slices` slices with nearly equal lengths, in coordinates of the concatenated `tensors`.
-    Slices consist of whole blocks (`block_size`), as in Risk-balanced Table III."""
+    """Cut the concatenated `tensors` into `slices` slices with nearly equal lengths; return the end position of each
+    slice. Slices consist of whole blocks (`block_size`), as in Risk-balanced Table III."""
     size = block_size(tensors)
     return _ends(torch.ones(_numel(tensors, list(tensors)) // size, dtype=torch.float64), size, slices)
 
 
 def block_size(tensors: Tensors) -> int:
-    """Return the greatest common divisor of the layer sizes."""
+    """Return the size of a block for slices of an update: the greatest common divisor of the layer sizes, in
+    coordinates."""
     return reduce(math.gcd, (_numel(tensors, names) for names in layers(tensors).values()))
 
 
 def root_set(public: Public, *, examples: int, bias: float) -> Public:
-    """Return `examples` public examples: a share `bias` from the first example's class, the rest from other classes.
-    The set is smaller if a class has too few examples. Bias 0 selects the first examples."""
+    """Select the small public set on which layer risks are measured: `examples` examples, of which a share `bias` has
+    the class of the first example, and the rest other classes. Bias 0 selects the first examples. The set is smaller if
+    a class has too few examples."""
     if bias == 0:
         rows = torch.arange(min(examples, len(public.inputs)))
     else:

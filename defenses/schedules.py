@@ -14,7 +14,7 @@ Schedule = Callable[[int], float]
 
 
 def value_at(number: float | Schedule, round: int) -> float:
-    """Return the number, or the schedule's value in this round (from 0)."""
+    """Return the value of `number` in a `round` (from 0): the number itself, or a schedule's value."""
     return number(round) if callable(number) else number
 
 

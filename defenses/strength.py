@@ -8,9 +8,9 @@ from typing import Any, Literal, get_args, get_type_hints
 
 @dataclass(frozen=True, slots=True)
 class Strength:
-    """A numeric parameter for a defense's amount of protection, with a weak and a strong end. A position in [0, 1] says
-    how strong a value is: 0 at `weak`, 1 at `strong`. `weak` may be larger than `strong`, as for the share of
-    coordinates that a client keeps."""
+    """Parameter that sets a defense's amount of protection, with a weak and a strong end. A position in [0, 1] says how
+    strong a value is: 0 at `weak`, 1 at `strong`. `weak` may be larger than `strong`, as for the share of coordinates
+    that a client keeps."""
 
     parameter: str
     """Name of the parameter."""
@@ -30,18 +30,19 @@ class Strength:
                 raise ValueError(f"strength {self.parameter}: an end must be {bound}, got {end:g}")
 
     def value(self, position: float) -> float:
-        """Return the parameter's value at a position in [0, 1]."""
+        """Return the parameter's value at a `position` in [0, 1], from weak to strong."""
         weak, strong = self._ends
         return self.scaled(math.exp(weak + position * (strong - weak)))
 
     def position(self, value: float) -> float:
-        """Return the position of a value; below 0 or above 1 outside the range, ±inf at the end of the scale."""
+        """Return the position of a parameter's `value`, 0 for weak and 1 for strong. The position is below 0 or above 1
+        outside the range, and ±inf at the end of the scale."""
         weak, strong = self._ends
         scaled = self.scaled(value)
         return ((math.log(scaled) if scaled > 0 else -math.inf) - weak) / (strong - weak)
 
     def words(self) -> str:
-        """Return the strength for a table, such as `sigma from 0.01 (weak) to 100 (strong)`."""
+        """Return the parameter with its range as text for a table, such as `sigma from 0.01 (weak) to 100 (strong)`."""
         return f"{self.parameter} from {self.weak:g} (weak) to {self.strong:g} (strong)"
 
     @property
@@ -49,15 +50,16 @@ class Strength:
         return math.log(self.scaled(self.weak)), math.log(self.scaled(self.strong))
 
     def scaled(self, value: float) -> float:
-        """Return the number whose equal factors are equal steps of the position: the value x, or 1 - x."""
+        """Return the number in which equal factors are equal steps of the position: x for the scale `log`, 1 - x for
+        `log-rest`, with x = `value`."""
         return value if self.scale == "log" else 1 - value
 
 
 def at_strength(defense: Any, position: float) -> Any:
-    """Return a copy of a defense at a position of its strength; whole-number parameters are rounded.
+    """Return a copy of `defense` with its strength parameter set to the value at `position` in [0, 1] (weak to strong);
+    whole-number parameters are rounded.
 
-    Raises `ValueError` if the class declares no strength, or if the parameter is missing or takes no number.
-    """
+    Raises `ValueError` if the class declares no strength, or if the parameter is missing or takes no number."""
     strength = type(defense).strength
     if strength is None:
         raise ValueError(f"{type(defense).__name__} declares no strength")

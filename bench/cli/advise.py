@@ -43,7 +43,7 @@ def command(
     Kept: the share of the undefended accuracy.  L1: an attacker who knows the defense, the label and all other
     examples names at most chance + 5 points of the examples; L2: at most 20 %.  Named: in the first round; later:
     halfway through the training.  Any attacker, proved: with one reading of a client; with all.  RUNS are
-    folders of `bench calibrate`, beside the shipped figures.
+    folders of `bench calibrate`, next to the shipped figures.
 
     \b
     bench advise --listener server --accuracy-loss 3
@@ -75,7 +75,8 @@ def command(
 
 
 def listeners(found: "Tradeoff") -> Iterator[str]:
-    """Yield the names of listeners for which the trade-off `found` has a family, from inside the client outwards."""
+    """Yield the names of the listeners (attackers at an interception point) for which the trade-off `found` has a
+    defense family, from inside the client outwards."""
     from bench.leaderboard import tradeoff as board
 
     for name, (point, _) in board.LISTENERS.items():
@@ -84,8 +85,12 @@ def listeners(found: "Tradeoff") -> Iterator[str]:
 
 
 def show(found: "Tradeoff", listener: str, level: str, loss: float | None = None) -> None:
-    """Print a table for each federation of the trade-off `found`, for `listener` and `level`, and the findings; `loss`:
-    the largest accuracy loss in points (None: all families)."""
+    """Print a table of the ranked defense families for each federation of the trade-off `found`, then findings in
+    words.
+
+    - `listener`: the attacker's position, such as "server".
+    - `level`: "L1" or "L2", the bound on named examples.
+    - `loss`: largest accuracy loss in percent of the undefended accuracy; None prints all families."""
     from bench.leaderboard import tradeoff as board
 
     point, meaning = board.LISTENERS[listener]

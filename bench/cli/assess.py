@@ -101,7 +101,7 @@ def reading(
     limits: dict[str, float],
     as_json: bool,
 ) -> None:
-    """Assess the client behind a reading file (`api.save_reading`)."""
+    """Assess the client behind a reading file: an observed update, written by `api.save_reading`."""
     from bench import api
     from bench.cli.attack import examples
     from bench.record.checkpoints import read_weights
@@ -207,7 +207,7 @@ def nvflare_filter(typed: str, rate: float, trials: int, seed: int, as_json: boo
 
 
 class Bar:
-    """Progress of an assessment on standard error: the planned time first, then a bar over the parts."""
+    """Progress of an assessment on standard error: first the planned time, then a bar over the assessment's parts."""
 
     def __init__(self, minutes: float, *, quiet: bool) -> None:
         console = Console(stderr=True)
@@ -246,8 +246,8 @@ class Bar:
 
 
 def show(result: "Assessment", limits: dict[str, float], *, as_json: bool) -> None:
-    """Print the report, as JSON if `as_json`. Exit with code 1 if a figure of the update exceeds its limit in `limits`,
-    or if a limited figure was not measured."""
+    """Print the report `result`, as JSON if `as_json`. `limits` map a figure's name to its largest allowed value. Exit
+    with code 1 if a figure of the update exceeds its limit, or if a limited figure was not measured."""
     above = [
         f"{name}: " + ("not measured" if figure is None else f"{figure.share.value:.1%} is above {limit:.1%}")
         for name, limit in limits.items()

@@ -104,7 +104,8 @@ def command(
 
 
 def examples(path: Path, *names: str) -> Arrays:
-    """Read an `.npz` file at `path` as name → array; raises `RecordError` if one of `names` is missing."""
+    """Read the arrays of an `.npz` file at `path`, as name → array; raises `RecordError` if the file has none for one
+    of `names`."""
     arrays = files.load_arrays(path)
     for name in names:
         if name not in arrays:

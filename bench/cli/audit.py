@@ -150,8 +150,8 @@ def _bar(runs: int) -> "Iterator[Callable[[], None]]":
 
 
 def show(audits: "Sequence[Audit]", plan: "Plan") -> None:
-    """Print the audits as a table, and below the table each refuted claim; points with equal figures share a row.
-    `plan` holds the numbers of runs and levels."""
+    """Print the audits (claimed and measured ε) as a table, then each refuted claim. Interception points with equal
+    figures share a row. `plan` holds the numbers of runs and the confidence levels."""
     from bench.audit.foreign import WORLDS
     from bench.audit.result import VIOLATED
 

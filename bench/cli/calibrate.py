@@ -45,11 +45,11 @@ def command(
     no_tracking: bool,
     as_json: bool,
 ) -> None:
-    """Calibrate the strength of defenses: who names no more than chance + 5 points (L1) or 20 % (L2) of the examples?
+    """Search a defense's weakest strength at which at most chance + 5 points (L1) or 20 % (L2) of examples are named.
 
     Per interception point the weakest strength whose 95 % band meets the level, then test accuracy and ε at this
     strength, on other victims and seeds.  The same command goes on where it stopped.  At the end, MLflow gets the
-    curves beside the shipped families.
+    curves next to the shipped families.
 
     \b
     bench calibrate --defense gaussian:at=client,prune:at=client

@@ -50,11 +50,19 @@ def run(
     plugins: tuple[str, ...],
     say: Callable[[str], None],
 ) -> Tradeoff:
-    """Calibrate the typed defenses in every federation of `matrix_name`, a matrix file or preset.
+    """Calibrate defenses: run the search for the strength that hides examples, in every federation of a matrix, and
+    return the trade-off.
 
-    `out` is the run folder, `data_dir` the folder of data sets, `jobs` the number of processes (None: cores), `plugins`
-    files with own entries; `say` gets lines on the progress.  Raises `BenchError` for a wrong name.
-    """
+    - `defenses`: defenses as typed after `--defense`.
+    - `matrix_name`: matrix file or preset.
+    - `out`: run folder; finished parts in it are not repeated.
+    - `data_dir`: folder of data sets; None for the default folder.
+    - `device`: torch device.
+    - `jobs`: number of processes; None takes one per core.
+    - `plugins`: files with the user's entries.
+    - `say`: function that gets lines on the progress.
+
+    Raises `BenchError` for a wrong name."""
     for plugin in plugins:
         registry.add_plugin(plugin)
     matrix, families = read(matrix_name), [_family(each) for each in entries(defenses, "--defense")]

@@ -22,26 +22,26 @@ _KNOWLEDGE = {
 
 
 def lines(record: schema.Record) -> list[Line]:
-    """Return a record as (heading, text) lines."""
+    """Describe a cell's record as lines, each (heading, text), for `bench show`."""
     cell = record.cell
     text = _training(cell, record) if isinstance(cell, TrainingCell) else _attack(cell, record)
     return [*text, *_answered(record)]
 
 
 def interval(value: schema.Share | None) -> str:
-    """Format a share with its interval, as on the board: 67 % [21–94 %]; None becomes a dash."""
+    """Format a share with its 95 % interval, such as 67 % [21–94 %]; None becomes a dash."""
     if value is None:
         return NONE
     return f"{share(value.value)} [{numbers.interval((value.low, value.high))}]"
 
 
 def asr(summary: schema.Summary) -> str:
-    """Format the attack success rate with its interval; "≥" marks a lower bound."""
+    """Format the attack success rate of a cell's `summary` with its interval; "≥" marks a lower bound."""
     return ("≥ " if summary.lower_bound else "") + interval(summary.asr)
 
 
 def sparkline(shares: Sequence[float]) -> str:
-    """Draw shares in [0, 1] as text, with a bar for each share."""
+    """Draw `shares` in [0, 1] as a line of text, with a block character of matching height for each."""
     return "".join(_BARS[round(min(max(value, 0), 1) * (len(_BARS) - 1))] for value in shares)
 
 
@@ -240,7 +240,7 @@ def _federated(federated: Federated, client_examples: int | None) -> str:
 
 
 def headline(record: schema.Record) -> str:
-    """Return a cell's main figure for a list: its success rate or accuracy; empty without a result."""
+    """Return a cell's main figure as text for a list of cells: success rate or accuracy; empty without a result."""
     if record.attack is not None:
         return asr(record.attack.summary) if record.attack.summary else "nothing left"
     return share(record.training.accuracy, 1) if record.training is not None else ""

@@ -37,8 +37,8 @@ def _params(context: click.Context, option: click.Parameter, texts: tuple[str, .
 
 
 def params_option(flag: str, name: str, text: str) -> Callable[..., Any]:
-    """Create the option `flag`, a repeatable KEY=VALUE, for an entry's parameters. `name` is the argument of the
-    command, and `text` the help."""
+    """Create a command's option for an entry's parameters, typed as KEY=VALUE and repeatable. `flag` is the option,
+    such as `--set`; `name` is the command's argument; `text` is the help."""
     return click.option(flag, name, multiple=True, metavar="KEY=VALUE", callback=_params, help=text)
 
 
@@ -63,7 +63,8 @@ def print_json(content: Any) -> None:
 
 
 def console(least: int = 80) -> Console:
-    """Create a console for standard output, `least` to 140 columns wide; 100 columns without a terminal."""
+    """Create a console for standard output: as wide as the terminal, within `least` to 140 columns; 100 columns without
+    a terminal."""
     width = shutil.get_terminal_size((100, 24)).columns
     return Console(width=min(max(width, least), 140), highlight=False)
 
@@ -73,7 +74,7 @@ def _printable(cell: str) -> Text:
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
-    """Print rows below bold heads; columns wrap to the terminal's width, and empty columns are left out."""
+    """Print a table of `rows` below bold `heads`. Columns wrap to the terminal's width; empty columns are left out."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=any(heads))
     filled = [column for column in range(len(heads)) if any(row[column] for row in rows)]
     for column in filled:

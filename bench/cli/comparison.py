@@ -22,7 +22,8 @@ Place = tuple[int, int]  # reading, example
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A setting with different values in cells A and B; a value missing from a cell is "absent"."""
+    """A setting with different values in two compared cells A and B; "absent" marks a value that a cell does not
+    have."""
 
     field: str
     """Name of the setting."""
@@ -34,22 +35,22 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedDifference:
-    """Figures for cell A minus figures for cell B, on the same examples."""
+    """Difference in leakage between cells A and B, on their common examples: figures for A minus figures for B."""
 
     examples: int
     """Number of common examples."""
     difference: float
-    """Success rate in cell A minus success rate in cell B."""
+    """Success rate in cell A minus success rate in cell B, in [-1, 1]."""
     interval: tuple[float, float]
     """95 % interval for the difference in success rate."""
     p_value: float
-    """p-value from McNemar's test."""
+    """p-value of McNemar's test for equal success rates."""
     different: bool
     """True if the interval of the difference excludes 0."""
     rmse: float | None
-    """Median over examples of the difference in RMSE."""
+    """Median over examples of the difference in root mean square error; None if unknown."""
     psnr_db: float | None
-    """Median over examples of the difference in PSNR, in dB."""
+    """Median over examples of the difference in PSNR, in dB; None if unknown."""
     only_a: tuple[Place, ...]
     """Examples, as (reading, example), that leaked in cell A only."""
     only_b: tuple[Place, ...]
@@ -58,7 +59,7 @@ class PairedDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The result that `bench compare` prints."""
+    """How two cells differ, as `bench compare` prints it."""
 
     configuration: tuple[Difference, ...]
     """Settings that differ."""
@@ -89,8 +90,8 @@ def _of_same_entries(a: Record, b: Record) -> Provenance:
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
-    """Yield the settings that differ between the configurations `a` and `b`. Entries with different names yield a
-    single difference: each name with its parameters."""
+    """Yield the settings with different values in the configurations `a` and `b`. If an entry (such as the attack) has
+    different names, the names with their parameters are a single difference."""
     for key in sorted({*a, *b}):
         first, second = a.get(key, "absent"), b.get(key, "absent")
         if first == second:
@@ -107,7 +108,8 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Differen
 
 
 def unpaired(a: Record, b: Record) -> str | None:
-    """Return why two cells cannot be compared example by example; None if victims and weights are the same."""
+    """Return the reason, in words, why two cells cannot be compared example by example; None if victims and weights are
+    the same."""
     for name, record in (("A", a), ("B", b)):
         if record.cell.kind != "attack":
             return f"{name} is a training, which has no victims"

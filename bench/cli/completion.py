@@ -23,7 +23,7 @@ def entries(kind: str, *, several: bool = False) -> Completer:
 
 
 def every_entry(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Complete the `typed` beginning of a name of any attack, defense, data set or model."""
+    """Complete the name of any attack, defense, data set or model, for the shell. `typed` is its beginning."""
     del context, option
     from bench.registry import entries as registry
 
@@ -31,7 +31,7 @@ def every_entry(context: click.Context, option: click.Parameter, typed: str) -> 
 
 
 def points(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Complete the `typed` beginning of a comma-separated list of interception points."""
+    """Complete a comma-separated list of interception points, for the shell. `typed` is its beginning."""
     del context, option
     from bench.points import POINTS
 
@@ -39,7 +39,8 @@ def points(context: click.Context, option: click.Parameter, typed: str) -> list[
 
 
 def matrices(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Complete the `typed` beginning of a preset's name, or of a TOML file's name in the current folder."""
+    """Complete the name of a preset, or of a TOML file in the current folder, for the shell. `typed` is its
+    beginning."""
     del context, option
     from bench.matrix.document import preset_names
 
@@ -48,7 +49,7 @@ def matrices(context: click.Context, option: click.Parameter, typed: str) -> lis
 
 
 def cells(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Complete the `typed` beginning of a cell id below `runs/`, to eight digits."""
+    """Complete the id of a cell below `runs/`, to eight digits, for the shell. `typed` is its beginning."""
     del context, option
     return _starting(sorted({path.stem[:8] for path in Path("runs").glob("*/records/*.json")}), typed)
 

@@ -55,8 +55,12 @@ _BOLD = ("what leaks", "defense", "attack")  # headings of the first line of a s
 def announce(
     console: Console, title: str, schedule: RunSchedule, pool: PoolSpec, span: tuple[float, float] | None = None
 ) -> None:
-    """Print the cells to run, the workers and the estimated time on `console`. `title` heads the text. `span` holds the
-    least and most expected CPU seconds; None leaves them out."""
+    """Print on `console` what a run will do: the cells to run, the workers and the estimated time.
+
+    - `title`: first line.
+    - `schedule`: the cells to run.
+    - `pool`: the workers.
+    - `span`: least and most expected CPU seconds; None leaves them out."""
     console.print(Text(sanitize(title), style="bold"))
     about = estimate(schedule.seconds, span, pool.jobs or 1) + ("" if pool.jobs else " of one core")
     others = f"{len(schedule.done)} done before, {len(schedule.impossible)} n/a"
@@ -84,18 +88,20 @@ class Ending:
     mlflow: str
     """A line about the upload to MLflow."""
     verbose: bool = False
-    """Whether to print the gain from knowing the defense, the caveats for ε and the legend."""
+    """True also prints the gain from knowledge of the defense, the caveats for ε and the legend."""
     joined: Joined | None = None
-    """For a suite, the run's records together with the shipped reference results; None otherwise."""
+    """The run's records together with the shipped reference results, if the run is of a suite; None otherwise."""
     ranked: Ranked | None = None
-    """For the suite `attacks`, the run's attacks together with the shipped attacks; None otherwise."""
+    """The run's attacks together with the shipped attacks, if the run is of the suite `attacks`; None otherwise."""
 
 
 def conclude(console: Console, ending: Ending) -> None:
-    """Print the tables for a run's records, its failures, and lines about leakage, evidence and next steps on
-    `console`. For a suite, standings replace the tables (unless `verbose`), and a summary of each unpublished defense
-    replaces the lines. If every defense is published, a line compares the repeated cells with the published records.
-    For the suite `attacks`, the same holds for attacks."""
+    """Print the last lines of a run on `console`: tables of its records, failures, and lines about leakage, evidence
+    and next steps.
+
+    For a suite, standings replace the tables (unless `verbose`), and a summary of each unpublished defense replaces the
+    lines. If every defense is published, a line compares the repeated cells with the published records. For the suite
+    `attacks`, the same holds for attacks."""
     conditions = by_condition(ending.records)
     console.print()
     for shown in _tables(ending, conditions):
@@ -242,9 +248,12 @@ def _evidence(conditions: Sequence[Condition], records: Sequence[Record]) -> Ite
 
 
 def upload_line(run: Path, tracking_uri: str | None, uploaded: UploadResult | None, waiting: str | None) -> str:
-    """Describe the upload of the run folder `run` to MLflow in a line. `tracking_uri` is the store's address, None or
-    "" for the default store. `uploaded` is None if no upload was requested. `waiting` is the reason why records are not
-    uploaded yet, or None."""
+    """Describe the upload of a run to MLflow in a line.
+
+    - `run`: run folder.
+    - `tracking_uri`: the store's address; None or "" for the default store.
+    - `uploaded`: result of the upload; None if no upload was requested.
+    - `waiting`: reason why records are not uploaded yet, or None."""
     if uploaded is None:
         return f"not requested; `bench sync {run}` uploads"
     if waiting:

@@ -32,7 +32,8 @@ class DataState:
     name: str
     """Name of the data set."""
     state: Literal["there", "subset", "missing", "damaged", "yours"]
-    """Complete ("there"), a part ("subset"), "missing", "damaged", or missing private data ("yours")."""
+    """"there" (complete), "subset" (a part), "missing", "damaged", or "yours" (private data that only the user can
+    supply)."""
     training: int | None = None
     """Number of training examples; None if unreadable."""
     test: int | None = None
@@ -44,7 +45,7 @@ class DataState:
     sha256: str | None = None
     """Hash over the data arrays; None if unreadable."""
     where: tuple[str, ...] = ()
-    """Files of the data; empty if scikit-learn holds the data."""
+    """Paths of the data files; empty if scikit-learn holds the data."""
     remedy: str = ""
     """Command or step that brings the missing data; empty if none is needed."""
     message: str = ""
@@ -100,7 +101,8 @@ def fetch(name: str, data_dir: Path | None, mirror: str | None) -> None:
 
 
 def examine(name: str, data_dir: Path | None) -> DataState:
-    """Load the data set `name` with default parameters, from `data_dir` or the default folders; return its state."""
+    """Check the data set `name`: load it with default parameters from `data_dir` (None: the default folders), and
+    return its state."""
     fetching = ""
     try:
         dataset = registry.instance("datasets", name, {})

@@ -38,8 +38,8 @@ def command(data_dir: Path | None, run: Path, as_json: bool) -> None:
 
 
 def findings(data_dir: Path | None, run: Path) -> list[Finding]:
-    """Run all checks and return their findings, in the order in which a user should repair faults. `data_dir` is the
-    folder for data sets, and `run` the folder of runs."""
+    """Run all checks of `bench doctor`; return the findings in the order in which a user should repair faults.
+    `data_dir` is the folder for data sets (None: the default folders), and `run` the folder of runs."""
     from bench.health import machine, names, storage, versions
 
     probe = machine.probe()

@@ -24,35 +24,37 @@ from bench.registry import static
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decisive:
-    """The baseline that decides, with its matrix."""
+    """The baseline with which the gate compares a run, and its matrix. In CI it comes from the base revision, not from
+    the checkout."""
 
     baseline: Baseline
-    """Records, margins and request."""
+    """Earlier records, allowed margins, and the request that made the records."""
     path: Path
-    """The baseline's file."""
+    """File of the baseline."""
     matrix: bytes | None
-    """The matrix file's content in the base revision; None: the file or preset in the checkout."""
+    """Content of the matrix file in the base revision; None takes the file or preset in the checkout."""
     occasion: Occasion
-    """What the change alters, and remarks."""
+    """What the change under test alters in baseline or matrix, with remarks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """A run that was compared with a baseline."""
+    """Result of comparing a run with a baseline."""
 
     verdict: Verdict
-    """The result."""
+    """Verdict of the gate."""
     run: Path
     """The run folder."""
     pairs: tuple[tuple[Record, Record], ...]
-    """Records of the baseline and of the run, by the gate's pairing."""
+    """Pairs (record of the baseline, record of the run) that were compared."""
 
 
 def decisive(path: Path, base: str | None, reason: str | None) -> Decisive:
-    """Choose the baseline that decides: without `base`, the file at `path`.
+    """Choose the baseline that decides the gate's verdict.
 
+    - `path`: the baseline's file in the checkout; it decides if `base` is None.
     - `base`: a git revision; its baseline and matrix decide, and each difference to the checkout is noted.
-    - `reason`: the reason for a changed baseline, whose file then decides; None: nobody accepted a change.
+    - `reason`: the user's reason for a changed baseline, whose file then decides; None if nobody accepted a change.
 
     Raises `BenchError` for a missing or damaged baseline, and the errors of `bench.gate.revision.at`."""
     if base is None:
@@ -169,8 +171,8 @@ def _run(
 
 
 def matrix_of(asked: Request, text: bytes | None) -> Matrix:
-    """Load the plug-ins of the request `asked`, and read its matrix; `text` is the matrix file's content in the base
-    revision, None: the file in the checkout. Raises `BenchError` for a mistake in either."""
+    """Load the plug-ins that a request names, and read the request's matrix. `text` is the content of the matrix file
+    in the base revision; None reads the file in the checkout. Raises `BenchError` for a mistake in either."""
     for plugin in asked.plugins:
         registry.add_plugin(plugin)
     return read(
@@ -193,7 +195,8 @@ def _matrix_file(asked: Request | None) -> str | None:
 
 
 def places(defenses: set[str]) -> dict[str, Place]:
-    """Map each of the `defenses` whose class lies in the repository to the line of its class."""
+    """Map each name in `defenses` to the source line of its class, for annotations in CI; defenses outside the
+    repository are left out."""
     root = revision.root()
     if root is None:
         return {}

@@ -14,8 +14,8 @@ from bench.sanitize import LONG, sanitize
 
 
 def by_reference(text: str, run: Path | None) -> Record:
-    """Return the record that `text` names: a file path, or the first digits of its id. Ids are searched in `run`, or
-    (None) in any run below `runs/`."""
+    """Return the record that `text` names: a file path, or the first digits of a cell's id. The id is searched in the
+    run folder `run`; None searches all runs below `runs/`. Raises `RecordError` if there is no such record."""
     path = Path(text)
     if path.suffix == ".json" or path.is_file():
         return records.read(path)
@@ -23,8 +23,9 @@ def by_reference(text: str, run: Path | None) -> Record:
 
 
 def by_prefix(prefix: str, run: Path | None) -> tuple[Path, Record]:
-    """Return the run folder and the record whose id begins with `prefix`, in `run` or (None) in the newest matching
-    run. Raises `BenchError` if no record matches, or several in a run."""
+    """Return (run folder, record) of the cell whose id begins with `prefix`. The id is searched in the run folder
+    `run`; None takes the newest run below `runs/` with a match. Raises `BenchError` if no record matches, or several in
+    a run."""
     if run is not None:
         return run, records.find(checked_run(run), prefix)
     searched = runs_by_age()
@@ -37,7 +38,8 @@ def by_prefix(prefix: str, run: Path | None) -> tuple[Path, Record]:
 
 
 def shown_records(run: Path) -> list[Record]:
-    """Return a run's readable records; print the unreadable records, with their number, on standard error."""
+    """Return the readable records of the run folder `run`; print faults of the unreadable records, with their number,
+    on standard error."""
     found, faults = records.readable(run)
     for fault in faults:
         click.echo(sanitize(f"passed over: {fault}", LONG), err=True)
@@ -47,8 +49,8 @@ def shown_records(run: Path) -> list[Record]:
 
 
 def compact_records(run: Path, *, whole: bool = False) -> list[Record]:
-    """Return a run's records with only the fields that a board needs. Unreadable records are skipped, but with `whole`
-    True they raise `RecordError`."""
+    """Return a run's records, reduced to the fields that a board needs, to save memory. Unreadable records are skipped
+    with a message; with `whole` True they raise `RecordError`."""
     gc.disable()  # reading creates no garbage, and searching for garbage takes a quarter of the time
     try:
         return list(map(Interner(), records.records(run) if whole else shown_records(run)))

@@ -74,8 +74,8 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the console script. A user's mistake prints a line and exits with code 2. SIGTERM prints a line and exits
-    with code 143. Neither prints a traceback."""
+    """Run the `bench` command as a console script. A user's mistake prints a line and exits with code 2; SIGTERM prints
+    a line and exits with code 143. Neither prints a traceback."""
     _end_on_sigterm()
     try:
         cli(prog_name="bench")

@@ -30,31 +30,32 @@ _SAME_DB = 0.1  # a smaller difference of a reading's SNR comes from another pro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
-    """The gate's answer to a weakening planted in a defense."""
+    """Test of the gate: a weakening planted in a defense, and the gate's answer."""
 
     plant: str
-    """The weakening."""
+    """Name of the weakening, such as halved noise."""
     defense: str
     """The defense with its parameters."""
     acts: bool
-    """Whether the weakening changes a reading: a defense without normal noise has no noise to halve."""
+    """True if the weakening changes a reading (an observed update). A defense without normal noise, for example, has no
+    noise to halve."""
     metrics: tuple[str, ...]
-    """Metrics by which the gate says *weaker*; empty: missed."""
+    """Metrics by which the gate calls the defense weaker; empty if the gate misses the weakening."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What a baseline can see."""
+    """Test of a baseline: the weakenings that a gate with this baseline detects."""
 
     plants: tuple[Planted, ...]
     """The answer for each weakening and defense."""
     sees: Mapping[str, float]
-    """Smallest worsening by metric that is called weaker in every place."""
+    """Map from metric to the smallest worsening that the gate calls weaker for every defense and point."""
 
     @property
     def exit_code(self) -> int:
-        """0: each acting weakening is seen, and each kind acts in some defense; 1: a weakening is missed; 3: a kind
-        acts nowhere."""
+        """Exit code of `bench gate --prove`. 0: each weakening that changes a reading is detected, and each kind
+        changes a reading of some defense. 1: a weakening is missed. 3: a kind of weakening changes no reading."""
         if any(one.acts and not one.metrics for one in self.plants):
             return 1
         acting = {one.plant for one in self.plants if one.acts}
@@ -74,8 +75,9 @@ def prove(
     device: str,
     jobs: int | None,
 ) -> Proof:
-    """Plant both weakenings in the baseline's matrix, run it, and compare.
+    """Test a gate's baseline: plant two weakenings in every defense of its matrix, run the matrix, and compare.
 
+    - `decisive`: the baseline with its matrix.
     - `whole`: verdict of the same baseline without a weakening.
     - `margins`: margins by metric that replace the baseline's.
     - `data_dir`, `device`, `jobs`: as for `bench run`.
@@ -108,7 +110,7 @@ def prove(
 
 
 def lines(proof: Proof) -> list[str]:
-    """Return the proof as lines of text."""
+    """Return the result of a gate's test as lines of text."""
     said = []
     for one in proof.plants:
         answer = f"seen by {', '.join(one.metrics)}" if one.metrics else "MISSED" if one.acts else "changes no reading"
@@ -117,7 +119,7 @@ def lines(proof: Proof) -> list[str]:
 
 
 def show(proof: Proof, whole: Verdict, *, as_json: bool) -> None:
-    """Print the proof, as JSON if `as_json`; `whole` is the verdict without a weakening."""
+    """Print the result of a gate's test, as JSON if `as_json`; `whole` is the verdict without a weakening."""
     if as_json:
         common.print_json({"without": whole.outcome, **proof.json()})
         return

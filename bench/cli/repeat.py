@@ -21,9 +21,15 @@ from bench.sweep.bundle import inputs, unpack
 
 
 def repeat(path: Path, data_dir: Path | None, device: str, plugins: Sequence[str], as_json: bool) -> int:
-    """Run the cell of the record at `path` again in a temporary folder, and print differences. `data_dir` is the folder
-    for data sets, `plugins` are files with entries, and `as_json` True prints JSON. Return 0 if both records agree,
-    otherwise 1. Raises `BenchError` if the cell crashes now, but did not before."""
+    """Reproduce a published cell: run the cell of the record at `path` again in a temporary folder, and print the
+    differences. Return 0 if both records agree, otherwise 1.
+
+    - `data_dir`: folder for data sets; None for the default folder.
+    - `device`: torch device, or `auto`.
+    - `plugins`: files with entries.
+    - `as_json`: True prints JSON.
+
+    Raises `BenchError` if the cell crashes now, but did not before."""
     old = store.read(path, foreign=True)
     cell = old.cell
     with tempfile.TemporaryDirectory() as folder:

@@ -287,7 +287,7 @@ def _execute(prepared: "PreparedRun", options: _Options) -> int:
 
 
 def overrides() -> list[str]:
-    """The typed options that change a matrix's configuration."""
+    """Return the typed options that change a matrix's configuration; with any of them, a suite's run is not ranked."""
     return _options(but=(*_FREE, *_OF_ATTACKS))
 
 

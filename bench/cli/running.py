@@ -62,7 +62,8 @@ class PreparedRun:
     schedule: RunSchedule
     """Cells that remain to run, in order."""
     span: tuple[float, float] | None
-    """Least and most CPU seconds of a published defense for the remaining cells; None if no defense ran them all."""
+    """Least and most CPU seconds that published defenses took for the remaining cells; None if no defense ran them
+    all."""
     folder: Path
     """Run folder."""
     data_dir: Path | None
@@ -80,13 +81,13 @@ def prepare(
     jobs: int | None,
     shard: tuple[int, int] | None = None,
 ) -> PreparedRun:
-    """Expand a request's matrix to cells, and schedule the cells without a record.
+    """Expand the matrix of a `request` to cells, and schedule the cells without a record.
 
-    - `matrix`: None reads the requested matrix.
+    - `matrix`: the matrix; None reads the requested matrix.
     - `out`: run folder; None names the folder after the matrix.
     - `data_dir`: folder for data sets; None for the default folder.
     - `jobs`: number of worker processes; None chooses the number.
-    - `shard`: (number, count), to run a part of the matrix.
+    - `shard`: (number, count), to run a part of the matrix; None runs the whole matrix.
 
     Raises `BenchError` for a mistake in the matrix."""
     for plugin in request.plugins:

@@ -20,8 +20,8 @@ from bench.sweep.observer import Observer
 
 
 class Screen(Observer):
-    """Context manager that shows a run's progress. `records` holds the run's earlier records and its new records.
-    Without a terminal, a line is printed occasionally; with `quiet`, no output."""
+    """Live display of a run's progress, as a context manager. `records` holds the run's earlier and new records.
+    Without a terminal, a line is printed occasionally; with `quiet`, nothing is printed."""
 
     def __init__(
         self, console: Console, records: list[Record], *, cells: int, left: Callable[[], float | None], quiet: bool
@@ -88,7 +88,7 @@ class Screen(Observer):
 
 
 def training_line(cell: AnyCell, progress: TrainingProgress) -> str:
-    """Describe the progress of the training `cell` in a line."""
+    """Describe the progress of a training `cell` in a line of text, such as rounds done and accuracy."""
     spent = "" if progress.epsilon is None else f" · ε {progress.epsilon:.2f} (paper)"
     return (
         f"{cell.dataset.name} · {cell.defense.name} · round {progress.round}/{progress.rounds} · "
@@ -97,5 +97,5 @@ def training_line(cell: AnyCell, progress: TrainingProgress) -> str:
 
 
 def say(console: Console, line: str, style: str = "") -> None:
-    """Print a line of untrusted text on `console` in the given `style`; markup in the line is not interpreted."""
+    """Print a line of untrusted text on `console` in the given `style`, without interpreting markup in the line."""
     console.print(sanitize(line, LONGEST), markup=False, style=style)

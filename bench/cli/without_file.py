@@ -33,13 +33,13 @@ class TypedAxes:
     point: tuple[str, ...] = ()
     """Interception points."""
     grant: tuple[str, ...] = ()
-    """Grants to the attacker."""
+    """Grants to the attacker: permissions beyond the observed update, such as the labels."""
     seed: tuple[str, ...] = ()
     """Seeds."""
     batch: int | None = None
     """Examples in a client's local step; None: the default of the setting."""
     readings: int | None = None
-    """Number of readings per cell; None: the default of the cell."""
+    """Number of readings (observed updates) per cell; None: the default of the cell."""
     evaluations: int | None = None
     """Budget of evaluations per reading; None: the default of the cell."""
 
@@ -48,7 +48,7 @@ class TypedAxes:
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for a run without a matrix file to a click command."""
+    """Add the options of a run without a matrix file, such as `--dataset` and `--batch`, to a click command."""
     added = (
         *(
             click.option(f"--{axis}", multiple=True, metavar="NAMES", help=words, shell_complete=complete)
@@ -73,8 +73,8 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def document(given: TypedAxes, defenses: tuple[str, ...]) -> dict[str, Any]:
-    """Return the matrix as TOML content, with `defenses` and the baseline `none`. Raises `BenchError` with the name of
-    a wrong option."""
+    """Return the content of a matrix file (TOML) for typed axes: attacks and data sets from `given`, `defenses`, and
+    the undefended baseline `none`. Raises `BenchError` with the name of a wrong option."""
     datasets = _entries("dataset", given.dataset or ("digits",))
     attacks = _entries("attack", given.attack or ("cpl", "gradinv", "map"))
     values = {
@@ -98,7 +98,8 @@ def document(given: TypedAxes, defenses: tuple[str, ...]) -> dict[str, Any]:
 
 
 def name(document: dict[str, Any]) -> str:
-    """Return the run's name: the compared entries and the data sets, from the document's title."""
+    """Return a name for a run without a matrix file: the compared entries and the data sets, from the title of
+    `document`."""
     return "-".join(document["title"].replace(",", "").replace(" on ", " ").split())[:80]
 
 

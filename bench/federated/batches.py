@@ -18,10 +18,10 @@ Indices = NDArray[np.int64]  # positions in the training split
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batches:
-    """The chosen clients' training data in a round."""
+    """Training data of a round: the batches of its clients."""
 
     clients: tuple[int, ...]
-    """Client numbers."""
+    """Numbers of the round's clients."""
     inputs: Tensor
     """Inputs, (client, step, example, *shape) in [0, 1]."""
     labels: Tensor
@@ -35,7 +35,8 @@ class Batches:
 
 
 def clients_of(cell: AttackCell | TrainingCell, data: Data) -> Indices:
-    """Return every client's examples, (client, example), as positions in the training split."""
+    """Divide the training split among the clients, as the cell's setting says: (client, example), positions in the
+    split."""
     federated = cell.federated
     return client_indices(
         data.training.labels,
@@ -49,9 +50,15 @@ def clients_of(cell: AttackCell | TrainingCell, data: Data) -> Indices:
 def local_batches(
     cell: AttackCell | TrainingCell, data: Data, clients: Indices, chosen: tuple[int, ...], round_: int
 ) -> tuple[Batches, Indices]:
-    """Return the batches of the clients numbered `chosen` in round `round_`, and the examples' positions. The positions
-    are (client, step, example), in the training split. `clients` is the result of `clients_of`. Each round shuffles a
-    client's examples anew; an example recurs in the round only after all other examples of the client."""
+    """Return the batches of some clients in a round, and the positions of their examples in the training split,
+    (client, step, example).
+
+    - `clients`: every client's examples, from `clients_of`.
+    - `chosen`: numbers of the clients in the round.
+    - `round_`: number of the round, from 0.
+
+    Each round shuffles a client's examples anew; an example recurs in the round only after all other examples of the
+    client."""
     indices = positions(cell, data, clients, chosen, round_)
     inputs, labels = data.training.floats(indices), data.training.labels[indices]
     return Batches(clients=chosen, inputs=torch.from_numpy(inputs), labels=torch.from_numpy(labels)), indices
@@ -60,16 +67,20 @@ def local_batches(
 def positions(
     cell: AttackCell | TrainingCell, data: Data, clients: Indices, chosen: tuple[int, ...], round_: int
 ) -> Indices:
-    """Return the positions of the examples that the clients numbered `chosen` use in round `round_`, (client, step,
-    example), without loading inputs. `clients` is the result of `clients_of`."""
+    """Return the positions in the training split of the examples that some clients use in a round, (client, step,
+    example), without loading inputs.
+
+    - `clients`: every client's examples, from `clients_of`.
+    - `chosen`: numbers of the clients in the round.
+    - `round_`: number of the round, from 0."""
     federated, key = cell.federated, data_key(cell, data)
     orders = np.stack([_order(cell, key, client, clients[client], round_) for client in chosen])
     return orders.reshape(len(chosen), federated.steps, federated.batch)
 
 
 def data_key(cell: AttackCell | TrainingCell, data: Data) -> str:
-    """Return data hash, model, federated setting and sample of victims as JSON. Cells with equal text and equal seed
-    draw equal batches."""
+    """Return the key of a cell's batches as JSON: data hash, model, federated setting and sample of victims. Cells with
+    equal text and equal seed draw equal batches."""
     model, federated = cell.model.model_dump(mode="json"), cell.federated.model_dump(mode="json")
     draw = [cell.victims] if isinstance(cell, AttackCell) and cell.victims is not None else []
     return json.dumps([data.sha256, model, federated, *draw], sort_keys=True)

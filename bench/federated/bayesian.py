@@ -31,10 +31,10 @@ _CLIENTS = "at the level of clients it says nothing of a single example"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """A round's values that the Bayesian accountant needs."""
+    """Values of a training round that the Bayesian accountant needs."""
 
     weights: Tensors
-    """Weights at the start of the round."""
+    """Weights at the start of the round, name → (*shape)."""
     stages: Stages
     """The defense's stages."""
     draw_key: DrawKey
@@ -47,9 +47,9 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accountant:
-    """Bayesian accountant for a training, at the levels of the cell. Level "instance" protects an example. Level
-    "client" protects a client by the noise on updates. Level "joint" protects a client by the noise on updates and in
-    local steps."""
+    """Accountant for Bayesian ε of a training, at the levels of the cell. A level is a protected unit with the noise
+    that counts: "instance" protects an example, "client" protects a client by the noise on updates, "joint" protects a
+    client by the noise on updates and in local steps."""
 
     config: Bayesian
     """Options of the accounting."""
@@ -63,8 +63,8 @@ class Accountant:
     """Reason for each level without ε, level → reason."""
 
     def costs(self, net: Network, round_: Round) -> dict[str, Tensor]:
-        """Return a round's privacy cost for each level with an ε: level → (order,), a number per order of the moment.
-        `net` computes the gradients of the round `round_`."""
+        """Return the privacy cost of a round for each level with an ε: level → (order,), a number per order of the
+        privacy loss's moment. `net` computes the gradients of the round."""
         costs: dict[str, Tensor] = {}
         for level in (level for level in self.config.levels if level not in self.absent):
             variance = _variance(self.stages, level, self.federated, round_.draw_key.round)
@@ -83,7 +83,8 @@ class Accountant:
         return costs
 
     def reports(self, costs: Tensors, rounds: int) -> dict[str, Epsilon]:
-        """Return ε after the first `rounds` rounds for each level; `costs` maps levels to (round, order)."""
+        """Return Bayesian ε after the first `rounds` rounds, by level. `costs` are the rounds' privacy costs, level →
+        (round, order)."""
         return {
             level: Epsilon(
                 convention="bayesian",
@@ -107,8 +108,8 @@ class Accountant:
     def by_round(
         self, costs: Tensors, mechanism: Mechanism | None, tested: Iterable[int]
     ) -> dict[str, tuple[BayesianRound, ...]]:
-        """Return ε after each round in `tested`: level → rounds. `costs` maps levels to (round, order). The moments
-        accountant's ε of `mechanism` is added for comparison."""
+        """Return Bayesian ε after each round number in `tested`, by level. `costs` are the rounds' privacy costs, level
+        → (round, order). The moments accountant's ε for `mechanism` is added for comparison; None adds none."""
         return {
             level: tuple(
                 BayesianRound(
@@ -168,9 +169,14 @@ class Accountant:
 
 
 def accountant(config: Bayesian, federated: Federated, stages: Stages, *, examples: int) -> Accountant:
-    """Return the accountant of Bayesian ε for a training under the defense in `stages`, whose states may belong to any
-    round. `absent` holds a reason for each level that cannot be counted. `examples` is the number of training
-    examples."""
+    """Return the accountant of Bayesian ε for a training.
+
+    - `config`: options of the accounting.
+    - `federated`: federated setting.
+    - `stages`: the defense, whose noise counts; its states may belong to any round.
+    - `examples`: number of training examples.
+
+    Levels that cannot be counted have a reason in the result's `absent`."""
     obstacles = {level: _obstacle(level, federated, stages) for level in config.levels}
     return Accountant(
         config=config,

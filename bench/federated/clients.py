@@ -27,8 +27,8 @@ from bench.gradients import example_loss, one_hot
 
 
 class Gradients(Protocol):
-    """Gradients of a local step for many clients: mean, examples, norms and weighted mean; each is computed only if
-    used."""
+    """Gradients of a local step for many clients, in several forms: mean, per example, norms, and weighted mean. Each
+    form is computed only if used."""
 
     def mean(self) -> dict[str, Tensor]: ...
     def each(self) -> dict[str, Tensor]: ...
@@ -37,8 +37,9 @@ class Gradients(Protocol):
 
 
 class Network(Protocol):
-    """A model that computes gradients for many clients, each at its own weights. `weights` name → (client, *shape),
-    `inputs` (client, example, *shape), `labels` (client, example) or class probabilities (client, example, class)."""
+    """A model that computes gradients for many clients, each at its own weights. In its methods, `weights` are name →
+    (client, *shape), `inputs` (client, example, *shape), and `labels` (client, example) or class probabilities (client,
+    example, class)."""
 
     def gradients(self, weights: Tensors, inputs: Tensor, labels: Tensor) -> Gradients: ...
 
@@ -94,7 +95,7 @@ class FuncGradients:
 
 @dataclass(frozen=True, slots=True)
 class ExampleGradients:
-    """`Gradients` from stored example gradients, name → (client, example, *shape)."""
+    """`Gradients` computed from stored example gradients."""
 
     tensors: dict[str, Tensor]
     """Example gradients, name → (client, example, *shape)."""
@@ -127,10 +128,16 @@ def local_updates(
     *,
     classes: int,
 ) -> tuple[dict[str, Tensor], Stages]:
-    """Train the clients in `batches`; return their updates before stage `client`, and the stages with next states.
-    Updates are name → (client, *shape). `weights` are the round's initial weights, name → (*shape), and `classes` is
-    the number of classes. `stages` must hold only these clients' states (`Stages.of`). `net` computes the gradients of
-    `model`."""
+    """Train the round's clients locally, with the defense's transforms inside the steps. Return the updates before
+    stage `client`, name → (client, *shape), and the defense's stages with their next states.
+
+    - `net`: computes the gradients of `model`.
+    - `weights`: the round's initial weights, name → (*shape).
+    - `batches`: the clients' data.
+    - `federated`: federated setting.
+    - `stages`: the defense; it must hold only these clients' states (`Stages.of`).
+    - `draw_key`, `draws`: key and source of the defense's random numbers.
+    - `classes`: number of classes."""
     clients = batches.clients
     local = {n: v.expand(len(clients), *v.shape).clone() for n, v in weights.items()}
     by_norms = follows_from_norms(stages)

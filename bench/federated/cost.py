@@ -16,9 +16,11 @@ STEPS = 10  # maximum number of local steps: enough for stable figures, few comp
 
 
 def step_cost(job: TrainingJob, start: Progress) -> TrainingCost:
-    """Return the milliseconds per client and local step with and without the defense, and the ratio with quartiles.
+    """Measure the time that a defense costs: milliseconds per client and local step with and without the defense, and
+    the ratio with quartiles. `job` is the training, and `start` its state at the measurement, which stays unchanged.
+
     Figures are medians over pairs of short runs, for a few clients in a single thread. A run's time includes the stages
-    after local training, divided among the steps. The measurement changes no state of the training."""
+    after local training, divided among the steps."""
     federated = job.cell.federated
     steps = min(STEPS, federated.steps)
     short = job.cell.model_copy(update={"federated": federated.model_copy(update={"steps": steps})})

@@ -26,20 +26,21 @@ _OF_A_CLIENT = (*_IN_STEPS, *UPDATE_STAGES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedTransform:
-    """A transform in a form that attackers apply to candidates' gradients."""
+    """A transform of a defense in a form that attackers apply to candidates' gradients."""
 
     stage: Stage
     """Stage of the transform."""
     code: StraightThrough
     """The transform, differentiable for candidates' gradients."""
     state: State
-    """State before the transform: the server's, or a single client's with a client axis of length 1."""
+    """State (memory) before the transform: the server's, or a single client's with a client axis of length 1."""
     shown: bool
     """True if the reading still shows the property (`Transform.reads`) which the transform's `simulate` needs."""
     hard: bool
     """True if the transform makes hard decisions which the reading does not show."""
     rule: Rule | None = None
-    """Rule by which the reading shows a transform's draws; None: not recognised, or the transform has a description."""
+    """Rule by which the reading shows the transform's random draws; None: no rule was recognised, or the transform has
+    its own description."""
 
     @property
     def transform(self) -> Transform:
@@ -68,12 +69,13 @@ class DescribedTransform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """A defense's description at a point (`bench.trip.Description`): candidate gradients → simulated reading."""
+    """A defense's description for a reading at an interception point (`bench.trip.Description`): from candidates'
+    gradients to a simulated reading."""
 
     parts: tuple[DescribedTransform, ...]
     """Transforms before the point, in order."""
     contexts: Mapping[Stage, Context]
-    """Each stage's context: round, setting, public data."""
+    """Map from stage to its context: round, setting, public data."""
     unit: float = 1.0
     """Factor from a mean gradient to an update: 1 for sent gradients; learning rate times L for L steps' weight
     difference."""
@@ -116,10 +118,14 @@ class Composition:
     def simulate(
         self, per_example: Tensors, observed: Tensors, candidates: Candidates | None = None
     ) -> dict[str, Tensor]:
-        """Return the simulated reading for candidates' example gradients, (reading, *shape), in gradient units.
-        `per_example` is (reading, example, *shape), client after client with equally many examples each;
-        `observed` is (reading, *shape).  The result is exact for a single local step.
-        """
+        """Return the reading that the defense would make of candidates, name → (reading, *shape), in gradient units.
+
+        - `per_example`: candidates' gradients, name → (reading, example, *shape), client after client with equally many
+          examples each.
+        - `observed`: the attacked reading, name → (reading, *shape).
+        - `candidates`: the candidates; needed if the defense acts inside local steps, otherwise None.
+
+        The result is exact for a single local step."""
         rows = {name: self._of_senders(value) for name, value in per_example.items()}
         if candidates is not None:
             candidates = replace(
@@ -129,8 +135,8 @@ class Composition:
         return self.sent({name: value.unflatten(0, (-1, self.senders)) for name, value in mean.items()}, observed)
 
     def local_steps(self, observed: Tensors) -> StepDefense:
-        """Return a function that defends a local step's gradients. Call the function in the order of steps, since it
-        keeps states. `observed` is the attacked reading."""
+        """Return a function that applies the defense inside a local step to the step's gradients. Calls must be in the
+        order of the steps, because the function keeps states. `observed` is the attacked reading."""
         states: list[dict[int, State]] = []
 
         def between(step: int, each: Mapping[str, Tensor], candidates: Candidates) -> dict[str, Tensor]:
@@ -141,8 +147,9 @@ class Composition:
         return between
 
     def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
-        """Return the simulated reading, (reading, *shape), for `updates` (reading, sender, *shape). All are in gradient
-        units; `observed` is the attacked reading. Tensors absent from `observed` are left out."""
+        """Return the reading that the defense would make of clients' `updates` (reading, sender, *shape): name →
+        (reading, *shape). `observed` is the attacked reading. All are in gradient units; tensors absent from `observed`
+        are left out."""
         messages = self._messages({name: updates[name] for name in observed}, observed)
         mean = {name: value[:, 0] if self.senders == 1 else value.mean(1) for name, value in messages.items()}
         return self._aggregated(mean, observed)
@@ -289,9 +296,9 @@ class Composition:
         return [(number, part) for number, part in enumerate(self.parts) if part.stage == stage]
 
     def with_mates(self, mates: Tensors, observed: Tensors, behind: Candidates) -> Given:
-        """Return a function from candidates for the first example to simulated readings; the other examples, `mates`,
-        are simulated once.  `observed` is the reading; axes are as in `Description.with_mates`.
-        """
+        """Return a function from candidates for the first example to simulated readings. The other examples are known,
+        and their gradients `mates` are simulated once. `behind` are these examples, and `observed` is the attacked
+        reading; axes are as in `Description.with_mates`."""
         states = self._states({name: value[:1] for name, value in mates.items()})
         done = self._examples(0, mates, behind, observed, states)
         batch = (next(iter(mates.values())).shape[1] + 1) // self.senders
@@ -357,12 +364,13 @@ class Composition:
 
 
 def untouched(stages: Stages, point: Point) -> bool:
-    """Return whether no transform acts before `point`, so that a reading needs no description."""
+    """Return whether no transform of the defense acts before `point`; a reading there equals the undefended reading and
+    needs no description."""
     return not any(stages.has(stage) for stage in STAGES if point.sees(stage))
 
 
 def is_random(stages: Stages, point: Point) -> bool:
-    """Return whether a reading at `point` depends on the defense's draws."""
+    """Return whether a reading at `point` depends on random draws of the defense."""
     seen = (stage for stage in STAGES if point.sees(stage))
     return any(transform.random for stage in seen for transform in stages.transforms.get(stage, ()))
 
@@ -377,12 +385,14 @@ def describe(
     weights: Tensors | None = None,
     colluders: float = 0.0,
 ) -> Composition | None:
-    """Return the description of a reading at `point`, or None.
+    """Return the public description of a defense for readings at `point`, by which attackers simulate readings of
+    candidates; None if there is no description.
 
-    - `round_`: number of the round; `weights`, name → (*shape): weights at its start.
+    - `stages`: the defense's stages with their states.
+    - `round_`: number of the round; `weights`: weights at its start, name → (*shape).
     - `unit`: factor from a mean gradient to an update (`Composition.unit`).
-    - `probe`, name → (*shape): any gradient, used to try each transform.
-    - `colluders`: share of colluding neighbours (`Context`).
+    - `probe`: any gradient, used to test each transform, name → (*shape).
+    - `colluders`: share of a client's neighbours that collude with the attacker.
 
     The description is None in three cases: a transform without `expected` mixes clients, and the reading shows a single
     client; a client's state depends on earlier rounds; a transform's code fails on a candidate. Candidates are the

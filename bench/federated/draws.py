@@ -12,7 +12,7 @@ from bench.rng import Field, generator
 
 
 class NoDraws:
-    """Draws that always raise `RuntimeError`, for attackers and other code that must not draw."""
+    """Source of random draws that always raises `RuntimeError`, for code that must not draw, such as attackers'."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         raise RuntimeError(f"nothing may be drawn here ({name})")
@@ -21,7 +21,7 @@ class NoDraws:
 
 
 class ZeroDraws(NoDraws):
-    """Normal draws that are all zero, so a transform with additive noise shows its noiseless output."""
+    """Source of normal draws that are all zero, so that a transform with additive noise shows its noiseless output."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         del name
@@ -64,15 +64,16 @@ def _orders(name: str, shape: tuple[int, ...], parts: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedDraws:
-    """Draws determined by a key: the seed, `fields`, the row's fields, and the tensor name. Cells that differ only in a
-    defense's strength have the same draws."""
+    """Random draws determined by a key: the seed, `fields`, the row's fields, and the tensor name. Cells that differ
+    only in a defense's strength have the same draws."""
 
     seed: int
     """Seed of the cell."""
     fields: tuple[Field, ...]
     """Key fields common to all rows: draw, round, local step, stage, number of the random transform, observation."""
     rows: tuple[tuple[Field, ...], ...]
-    """Each row's fields, (client,) or (client, position in the batch), in row-major order."""
+    """Key fields of each row (a client, or an example of a client): (client,) or (client, position in the batch), in
+    row-major order."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         return self._draw("normal", name, like)
@@ -94,8 +95,8 @@ class KeyedDraws:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDraws:
-    """Random draws of defenses in training: a random generator for each client in each round. A generator for each
-    tensor, as in attacks (`KeyedDraws`), would cost more time. A client's draws follow the order of local steps, stages
+    """Random draws of defenses in training: a random generator for each client in each round, which is faster than a
+    generator for each tensor, as in attacks (`KeyedDraws`). A client's draws follow the order of local steps, stages
     and tensors, and do not depend on the clients that are processed together."""
 
     streams: tuple[torch.Generator, ...]

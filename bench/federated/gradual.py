@@ -18,8 +18,8 @@ Tensors = Mapping[str, Tensor]
 
 
 def by_coordinate(before: Tensors, after: Tensors, lead: int) -> bool:
-    """Return whether each output in `after` depends mostly on the value in `before` at the same coordinate. Both are
-    name → (*lead, *shape), with `lead` leading axes."""
+    """Return whether a transform decides each coordinate by its own value: each output in `after` depends mostly on the
+    input in `before` at the same coordinate. Both are name → (*lead, *shape), with `lead` leading axes."""
     unexplained = energy = 0.0
     for name, tensor in before.items():
         inputs, outputs = rows(tensor, lead).double(), rows(after[name], lead).double()
@@ -30,10 +30,12 @@ def by_coordinate(before: Tensors, after: Tensors, lead: int) -> bool:
 
 
 def gradual(before: Tensors, after: Tensors, lead: int, width: float) -> dict[str, Tensor]:
-    """Return local averages of the outputs `after`, differentiable in the inputs `before`. Both are name → (*lead,
-    *shape), with `lead` leading axes. A coordinate's average is over the row's coordinates with nearest values in the
-    same tensor: a share `width`/(1 + `width`) of all coordinates, half on each side. The derivative is the slope of the
-    regression line through these coordinates."""
+    """Smooth a transform with hard decisions: return local averages of the outputs `after`, differentiable in the
+    inputs `before`. Both are name → (*lead, *shape), with `lead` leading axes.
+
+    A coordinate's average is over the coordinates with nearest values in the same tensor and row (client or example): a
+    share `width`/(1 + `width`) of all coordinates, half on each side. The derivative is the slope of the regression
+    line through these coordinates."""
     made = {}
     for name, tensor in before.items():
         with torch.no_grad():

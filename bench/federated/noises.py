@@ -15,7 +15,7 @@ Added = tuple[Stage, AddedNoise]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanOver:
-    """Numbers of examples, steps and clients over which a reading is averaged."""
+    """Numbers of examples, local steps and clients over which a reading averages."""
 
     batch: int
     """B, examples per local step."""
@@ -26,11 +26,14 @@ class MeanOver:
 
 
 def total_noise(added: Sequence[Added], scales: Mapping[Stage, float], counts: MeanOver, probe: Tensors) -> Noise:
-    """Return the total noise on a reading, in gradient units, from pairs `added` of stage and noise. `scales` maps a
-    stage to the size of a gradient unit there (1, or learning rate η times L for weight differences). `counts` are the
-    numbers in each mean: averaging over batch, steps and clients divides variances by B, L and K. `probe`, name →
-    (*shape), gives the shapes. A single Laplace noise stays Laplace; sums and means over several noises count as
-    Gaussian."""
+    """Return the total noise on a reading, in gradient units.
+
+    - `added`: pairs (stage, noise added there).
+    - `scales`: stage → size of a gradient unit there: 1, or for weight differences the learning rate η times L.
+    - `counts`: numbers in each mean: averaging over batch, steps and clients divides variances by B, L and K.
+    - `probe`: any gradient, which gives the shapes, name → (*shape).
+
+    A single Laplace noise stays Laplace; sums and means over several noises count as Gaussian."""
     shrunk = [
         (stage, replace(noise, variance=_on_reading(stage, noise, scales[stage], counts))) for stage, noise in added
     ]

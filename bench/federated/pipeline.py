@@ -21,10 +21,11 @@ _FEW = 16  # examples in a batch: with more, and no transform inside a step, onl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taps:
-    """A round's tensors after each stage, and the stages with the states after the round."""
+    """A round's tensors after each stage, as attackers could observe them, and the defense's states after the round."""
 
     shown: Mapping[Stage, dict[str, Tensor]]
-    """Stage → name → (client, *shape), at `aggregate` (*shape); `example`: each client's first example in step 0."""
+    """Map from stage to tensors, name → (client, *shape); at `aggregate` (*shape). `example` holds each client's first
+    example in step 0."""
     stages: Stages
     """Stages with their states after the round."""
 
@@ -39,9 +40,16 @@ def run_round(
     *,
     classes: int,
 ) -> Taps:
-    """Run a round for all clients together, and return the tensors after each stage, with the defense's next states.
-    `weights`, name → (*shape), are the round's initial weights, and `classes` is the number of classes. FedSGD sends
-    the local step's gradient, FedAvg the weight difference w_0 - w_L = η Σ g over L steps, with the learning rate η."""
+    """Run a federated round with a defense for all clients together; return the tensors after each stage, and the
+    defense's next states.
+
+    - `weights`: the round's initial weights, name → (*shape).
+    - `batches`: the clients' data.
+    - `federated`: federated setting. FedSGD sends the local step's gradient; FedAvg the weight difference w_0 - w_L = η
+      Σ g over L steps, with the learning rate η.
+    - `stages`: the defense's stages with their states.
+    - `draw_key`: key of the defense's random draws.
+    - `classes`: number of classes."""
     shown: dict[Stage, dict[str, Tensor]] = {}
     local = {name: value.expand(len(batches.clients), *value.shape) for name, value in weights.items()}
     total: dict[str, Tensor] = {name: torch.zeros_like(value) for name, value in local.items()}
@@ -77,8 +85,9 @@ def run_round(
 
 
 def server_step(weights: Tensors, aggregate: Tensors, federated: Federated) -> dict[str, Tensor]:
-    """Return the server's new weights from the `weights` w and the `aggregate`, the mean of the clients' messages.
-    FedSGD: w minus the mean gradient times the learning rate. FedAvg: w minus the mean weight difference."""
+    """Return the server's new weights, name → (*shape), from its `weights` w and the `aggregate`, the mean of the
+    clients' messages. FedSGD: w minus the mean gradient times the learning rate. FedAvg: w minus the mean weight
+    difference."""
     rate = federated.rate if federated.algorithm == "fedsgd" else 1.0
     return {name: value - rate * aggregate[name] for name, value in weights.items()}
 

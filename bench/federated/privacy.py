@@ -15,7 +15,8 @@ NO_MECHANISM = "it adds no noise that is calibrated to a bound on what one examp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """A defense's mechanism, together with the sampling of examples or clients."""
+    """A defense's noise and sensitivity in a training, with the sampling of examples or clients; ε follows from
+    these."""
 
     mechanism: Mechanism | Reports
     """Noise and sensitivity, or locally private reports."""
@@ -27,7 +28,7 @@ class Account:
     """d, the number of the model's coordinates."""
 
     def released(self, rounds: int) -> tuple[Epsilon, ...]:
-        """Return ε for the released models after `rounds` rounds, with a value for each accounting convention that
+        """Return ε of the released models after `rounds` rounds, a value for each accounting convention that
         applies."""
         if isinstance(self.mechanism, Reports):
             return local.released(self.mechanism, rounds=rounds, coordinates=self.coordinates)
@@ -41,8 +42,9 @@ class Account:
 
 
 def account(defense: Defense, setting: Setting, *, tensors: int, coordinates: int, examples: int) -> Account | None:
-    """Return a defense's account of ε in a training, or None without a noise mechanism. `tensors` and `coordinates` are
-    the numbers of the model's tensors and coordinates, and `examples` is the size of the training split."""
+    """Return a defense's account of ε in a training, or None if the defense has no noise from which ε follows.
+    `tensors` and `coordinates` are the numbers of the model's tensors and coordinates, and `examples` is the size of
+    the training split."""
     mechanism = defense.mechanism(setting)
     if mechanism is None:
         return None
@@ -66,10 +68,13 @@ def account(defense: Defense, setting: Setting, *, tensors: int, coordinates: in
 def at_point(
     defense: Defense, setting: Setting, where: Point, *, tensors: int, coordinates: int, round_: int, observations: int
 ) -> tuple[Epsilon | None, str | None]:
-    """Return (ε, None) for an attacker who reads the point `where` in round `round_`, or (None, reason). ε bounds the
-    attacker's knowledge of an example or a client; `Epsilon` holds this protected unit and δ. The attacker gets
-    `observations` readings, and an example counts once in each for each local step that may use it. `tensors` and
-    `coordinates` are the numbers of the model's tensors and coordinates."""
+    """Return (ε, None) against an attacker who observes round `round_` at the interception point `where`, or (None,
+    reason) without an ε. `Epsilon` holds the protected unit (example or client) and δ.
+
+    - `observations`: number of readings that the attacker gets; in each, an example counts once for each local step
+      that may use it.
+    - `tensors`, `coordinates`: numbers of the model's tensors and coordinates.
+    - `defense`, `setting`: the defense in its federated setting."""
     mechanism = defense.mechanism(setting)
     if mechanism is None:
         return None, NO_MECHANISM

@@ -37,11 +37,16 @@ class _Trial:
 
 
 def recognised(transform: Transform, probe: Tensors, state: State, context: Context) -> Rule | None:
-    """Return the rule by which a reading shows the draws in the transform's output; None without such a rule. Only
-    transforms without a description are tried: without own methods `expected`, `simulate`, `noise`, `log_likelihood`
-    and `log_density`. A rule must explain each trial's output up to rounding from the trial's gradient, but not from a
-    different gradient. `probe`, name → (*lead, *shape), gives each tensor's size. A transform without draws needs a
-    rule only if its code has no useful derivative."""
+    """Return the rule by which a reading (an observed update) shows the random draws of a transform, such as zeros that
+    show a mask; None without such a rule. Attackers use the rule for transforms without a description.
+
+    - `transform`: only transforms without own methods `expected`, `simulate`, `noise`, `log_likelihood` and
+      `log_density` are tested.
+    - `probe`: any gradient, which gives each tensor's size, name → (*lead, *shape).
+    - `state`, `context`: the transform's memory and the moment of the training.
+
+    A rule must explain each trial's output up to rounding from the trial's gradient, but not from a different gradient.
+    A transform without draws needs a rule only if its code has no useful derivative."""
     if transform.mixes_clients or any(getattr(type(transform), n) is not getattr(Transform, n) for n in _DESCRIPTIONS):
         return None
     trials = _trials(transform, probe, state, context)

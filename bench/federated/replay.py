@@ -17,8 +17,8 @@ from bench.record.checkpoints import read_weights, write_weights
 
 
 def training_of(run: Path, cell: AttackCell) -> TrainingCell | None:
-    """Return the training cell that saved the checkpoint of `cell` in the run folder `run`. The result is None without
-    a checkpoint, or without a record of the training."""
+    """Return the training cell that saved the weights of an attack `cell` in the run folder `run`. None if the weights
+    are no checkpoint, or if the training has no record."""
     if not isinstance(cell.weights, CheckpointWeights):
         return None
     try:
@@ -29,7 +29,7 @@ def training_of(run: Path, cell: AttackCell) -> TrainingCell | None:
 
 
 def check_replayable(training: TrainingCell, cell: AttackCell) -> None:
-    """Check that the training can be repeated to get the state of the cell's defense at the checkpoint. Raises
+    """Check that a training can be repeated to get the memory of the cell's defense at the checkpoint. Raises
     `NotApplicable` if data, clients or defense do not fit."""
     if training.dataset != cell.dataset or training.model != cell.model:
         raise NotApplicable("its state cannot be replayed over a training of other data or another model")
@@ -45,9 +45,14 @@ def check_replayable(training: TrainingCell, cell: AttackCell) -> None:
 def states_at(
     job: TrainingJob, initial: Tensors, stages: Stages, round_: int, cache: Path, expected: Tensors
 ) -> Stages:
-    """Return `stages` with their states after `round_` rounds of the job's training, from the weights `initial`. If the
-    training had no defense, transforms update their states but no tensors. The file `cache` stores the states. Raises
-    `NotApplicable` if the repeated training does not end at the weights `expected`."""
+    """Return the defense's `stages` with their states (memory) after `round_` rounds of a training, by repeating the
+    training from the weights `initial`.
+
+    - `job`: the training. If it had no defense, transforms update their states but no tensors.
+    - `cache`: file that stores the states for later calls.
+    - `expected`: weights at which the repeated training must end.
+
+    Raises `NotApplicable` if it ends at other weights."""
     if cache.exists():
         return replace(stages, states=states_of(read_weights(cache), stages))
     observer = replace(stages, states_only=job.cell.defense.name == "none")
@@ -61,6 +66,6 @@ def states_at(
 
 
 def cache_path(checkpoint: Path, cell: AttackCell) -> Path:
-    """Return the path of the file with the states of the cell's defense, next to the checkpoint."""
+    """Return the path, next to the `checkpoint`, of the file that stores the states of the cell's defense."""
     key = hashlib.sha256(cell.defense.model_dump_json().encode()).hexdigest()[:16]
     return checkpoint.with_name(f"{checkpoint.stem}.{key}.states.safetensors")

@@ -17,7 +17,7 @@ from bench.federated.straight_through import PARTS
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A transform's code with its state and context; attackers call it on candidates' gradients."""
+    """A transform's code with its state and context, so that attackers can run it on candidates' gradients."""
 
     transform: Transform
     """The transform."""
@@ -38,7 +38,8 @@ class Code:
 
 
 class Rule(Protocol):
-    """A way in which a reading shows a transform's draws: its zeros show, for example, a random mask."""
+    """Rule by which a reading (an observed update) shows the random draws of a transform, such as zeros that show a
+    mask."""
 
     @property
     def reads(self) -> Shown:
@@ -49,19 +50,19 @@ class Rule(Protocol):
         """The rule in words, for a record's notes."""
 
     def simulate(self, tensors: Tensors, observed: Tensors, code: Code) -> dict[str, Tensor]:
-        """Return the simulated output for the gradients `tensors`; `observed` is the real output, (*lead, *shape) each.
-        `code` runs the transform."""
+        """Return the transform's output for candidates' gradients `tensors`, under the draws that the real output
+        `observed` shows; all are name → (*lead, *shape). `code` runs the transform."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Rule for a mask: where the reading is exactly 0, coordinates are dropped; elsewhere the reading is the input
-    times a factor."""
+    """Rule for a mask: where the reading is exactly 0, coordinates are dropped; at the other coordinates, the reading
+    is the input times a factor."""
 
     factor: float | None
-    """The common factor in every output; None: the factor differs between outputs, and comes from the reading."""
+    """Common factor of all outputs; None: the factor differs between outputs, and comes from the reading."""
     over: Literal["model", "tensor", "row"] = "model"
-    """Scope of a factor that comes from the reading; a row is a slice along the tensor's first axis."""
+    """Part of the output that shares a factor from the reading; a row is a slice along the tensor's first axis."""
     positive: bool = True
     """True if the factor is never negative."""
     zeros: bool = True
@@ -107,8 +108,8 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Equal:
-    """Rule for means: coordinates with an equal nonzero value in a tensor hold the mean of the input over these
-    coordinates."""
+    """Rule for means: coordinates of a tensor with an equal nonzero value in the reading hold the mean of the input
+    over these coordinates."""
 
     reads: ClassVar[Shown] = "values"
     words: ClassVar[str] = "equal values: means over these coordinates"
@@ -131,7 +132,7 @@ class Equal:
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """Rule for a limit on magnitudes: a tensor's largest magnitude in the reading is the limit."""
+    """Rule for a limit on magnitudes: the largest magnitude of a tensor in the reading is the limit."""
 
     reads: ClassVar[Shown] = "values"
     words: ClassVar[str] = "a repeated largest magnitude: a limit on magnitudes"
@@ -151,7 +152,8 @@ class Signs:
     each coordinate with a wrong sign the change that its sign requires."""
 
     own_scale: bool
-    """True: the code determines the magnitude from the candidate; False: the magnitude is a draw, in the reading."""
+    """True: the transform's code computes the magnitude from the candidate. False: the magnitude is random, and comes
+    from the reading."""
 
     @property
     def reads(self) -> Shown:
@@ -180,16 +182,18 @@ class Signs:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Rule for rounding: each coordinate of the reading is a level, and the input lies in an interval around this
-    level. The simulation adds the candidate's distance from the interval to the reading. The boundary between adjacent
-    levels a < b lies between a + least·(b - a) and a + most·(b - a), with (least, most) = `boundary`."""
+    """Rule for rounding: each coordinate of the reading is a level (a rounded value), and the input lies in an interval
+    around this level. The simulation adds the candidate's distance from the interval to the reading. The boundary
+    between adjacent levels a < b lies between a + least·(b - a) and a + most·(b - a), with (least, most) = `boundary`.
+    """
 
     boundary: tuple[float, float]
     """Least and greatest position of a boundary between two levels, in [0, 1]."""
     at_zero: tuple[float, float]
-    """The same for the boundary between zero and the least magnitude, if `mirrored`."""
+    """Least and greatest position of the boundary between zero and the smallest magnitude, in [0, 1]; used if
+    `mirrored`."""
     mirrored: bool
-    """True if boundaries are of magnitudes, for a transform with f(-g) = -f(g)."""
+    """True if boundaries are of magnitudes: the transform f rounds g and -g alike, f(-g) = -f(g)."""
 
     reads: ClassVar[Shown] = "values"
     words: ClassVar[str] = "few distinct values per tensor: levels"
@@ -257,7 +261,7 @@ def _ordered(value: Tensor, groups: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """Rule for few possible outputs per coordinate: the simulation takes the output nearest to the reading."""
+    """Rule for few possible outputs per coordinate: the simulation takes the possible output nearest to the reading."""
 
     reads: ClassVar[Shown] = "values"
     words: ClassVar[str] = f"few outputs per coordinate: the nearest of {PARTS} draws"

@@ -34,7 +34,8 @@ def simulator_seed(seed: int) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class RoundSimulator:
-    """Run a cell's round up to `point` on an attacker's examples (`bench.trip.Simulator`), with new client states."""
+    """Black box of a cell's round for attackers (`bench.trip.Simulator`): it runs the round up to `point` on an
+    attacker's examples, with client states as before a client's first round."""
 
     name: str
     """Name that, together with the weights, distinguishes simulators in a process."""
@@ -63,7 +64,7 @@ class RoundSimulator:
     budget: int = SIMULATIONS
     """Number of simulations allowed."""
     kept: Kept = field(default_factory=dict)
-    """Stored results, shared by a process's cells; equal calls reuse them."""
+    """Stored results, shared by the cells of a process; a repeated call reuses its result."""
     used: int = 0
     """Number of simulations so far."""
     seconds: float = 0.0
@@ -172,9 +173,13 @@ class RoundSimulator:
 def simulator_name(
     stages: Stages, point: Point, federated: Federated, *, defense: str, data: str, weights: Tensors
 ) -> str:
-    """Return a text that identifies a simulator: equal texts give equal results for equal calls. `defense` names the
-    defense with its parameters, and is left out if the defense has no stage up to `point`. `data` identifies the data
-    set, and `weights` are the model's weights."""
+    """Return a text that identifies a simulator in a process: equal texts give equal results for equal calls.
+
+    - `stages`, `point`, `federated`: the defense, interception point and federated setting.
+    - `defense`: name of the defense with its parameters; left out of the text if the defense has no stage up to
+      `point`.
+    - `data`: identifier of the data set.
+    - `weights`: the model's weights, name → (*shape)."""
     digest = hashlib.sha256()
     for values in (weights, *(stages.states[place] for place in sorted(stages.states))):
         for name, value in sorted(values.items()):

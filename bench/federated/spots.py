@@ -17,16 +17,20 @@ _DRAWN = 4
 
 
 def looked_at(seed: int, rounds: int) -> frozenset[int]:
-    """Return the rounds to measure: first, last, and some drawn by the seed, which a defense cannot predict."""
+    """Return the numbers of the rounds in which a training measures its defense: first, last, and some drawn by `seed`,
+    which a defense cannot predict. `rounds` is the number of rounds."""
     drawn = generator(seed, "spots", rounds).integers(rounds, size=_DRAWN)
     return frozenset({0, rounds - 1, *map(int, drawn)})
 
 
 def spot(round_: int, undefended: Tensors, shown: Mapping[Stage, Tensors], mean: Tensors, unit: float) -> Spot | None:
-    """Measure the change that each stage makes to the first client's undefended update, in round `round_`. Figures are
-    in gradient units: divided by `unit`. `undefended` and `shown` are name → (client, *shape). At `aggregate`, `shown`
-    is compared with `mean`, the mean before this stage; both are name → (*shape). Return None if a figure is not
-    finite, as in a diverged training."""
+    """Measure the change that each stage of a defense makes to the first client's update in round `round_`. None if a
+    figure is not finite, as in a diverged training.
+
+    - `undefended`: updates without the defense, name → (client, *shape).
+    - `shown`: stage → updates after the stage, name → (client, *shape); at `aggregate` (*shape).
+    - `mean`: mean of the updates before stage `aggregate`, for comparison there, name → (*shape).
+    - `unit`: factor from gradient units to the update's units; figures are divided by it."""
     alone = {name: value[0] for name, value in undefended.items()}
     squares, sent = {}, alone
     for name, point in POINTS.items():

@@ -77,7 +77,7 @@ class _Term:
 
 
 class StackGradients:
-    """Gradients of a batch, computed only if used; names are in model order."""
+    """Gradients of a batch for many clients, computed only if used; names are in model order."""
 
     def __init__(self, terms: Sequence[_Term]) -> None:
         self._terms = terms
@@ -106,8 +106,8 @@ class StackGradients:
         return self._collected(weight, lambda term, _: _bias(term).norm(dim=-1).T)
 
     def weighted(self, factors: Tensors) -> dict[str, Tensor]:
-        """Return each client's mean over examples of the gradient times its factor, name → (client, *shape). `factors`
-        name → (client, example)."""
+        """Return each client's mean over its examples of the gradient times a factor, name → (client, *shape).
+        `factors` hold a factor for each tensor and example, name → (client, example)."""
 
         def weight(term: _Term, name: str) -> Tensor:
             share = factors[name].T / len(term.delta)
@@ -140,7 +140,8 @@ class StackGradients:
 
 def stack(model: nn.Module) -> Stack | None:
     """Return the model as a `Stack`, which computes the gradients of many clients in a single program. None for a model
-    that is no plain `nn.Sequential`, unsupported layers, hooks, weights shared between layers, or no weights."""
+    that is no plain `nn.Sequential`, and for unsupported layers, hooks, weights shared between layers, or no weights.
+    """
     if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
         return None
     if has_parameters(model) or not all(bare(module) for module in model.modules()):

@@ -17,32 +17,33 @@ Output = TypeVar("Output")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawKey:
-    """Key that determines a defense's draws."""
+    """Key that determines the random draws of a defense in a round."""
 
     seed: int
     """Seed of the cell."""
     draw: int
-    """Number of an independent repetition of the draws."""
+    """Number of an independent repetition of the draws, with the same victims."""
     round: int
     """t, the round number."""
     step: int = 0
     """Number of the local step."""
     observation: int = 0
-    """Number of the repeated observation."""
+    """Number of the observation, if a reading is repeated with new draws."""
     colluders: float = 0.0
     """Share of a client's partners (in NISS its neighbours) that collude with the attacker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """A defense's transforms in a federated setting, with the transforms' states."""
+    """A defense in a federated setting: its transforms by stage, with their states (memory between rounds)."""
 
     setting: Setting
     """Federated setting, as shown to the defense."""
     transforms: Mapping[Stage, tuple[Transform, ...]]
     """Transforms of each stage, in order."""
     states: Mapping[Place, State]
-    """State by (stage, position): the server's state, or client states on a first axis in the order of `members`."""
+    """Map from (stage, position of the transform) to its state: the server's state, or client states on a first axis in
+    the order of `members`."""
     members: tuple[int, ...] | None = None
     """Clients whose states are held, in order; None: all N clients."""
     states_only: bool = False
@@ -67,7 +68,7 @@ class Stages:
         return any(transform.needs_examples for transform in self.transforms.get("step", ()))
 
     def unlinked(self, point: Point) -> bool:
-        """Return whether an observer at `point` cannot link coordinates to a client."""
+        """Return whether an observer at `point` cannot tell which coordinates come from the same client."""
         if point.scope is Scope.AGGREGATE:  # a mean has no client
             return False
         return any(t.unlinks for stage in STAGES if point.sees(stage) for t in self.transforms.get(stage, ()))
@@ -89,10 +90,15 @@ class Stages:
         local: Local | None = None,
         examples: Tensors | None = None,
     ) -> tuple[dict[str, Tensor], "Stages"]:
-        """Return the tensors after a stage, and the stages with their next states. `tensors` have the leading axes
-        (client, example) at `input` and `example`, (client,) up to `server`, none at `aggregate`; `clients` are the
-        clients' numbers. With `draws` None, draws come from a key for each row. `norms`, `weights`, `local` and
-        `examples` are fields of `Context`."""
+        """Apply the defense's transforms of a stage. Return the tensors after the stage, and the stages with their next
+        states.
+
+        - `tensors` have the leading axes (client, example) at `input` and `example`, (client,) up to `server`, none at
+          `aggregate`.
+        - `draw_key`: key of the random draws.
+        - `clients`: the clients' numbers.
+        - `draws`: source of random numbers; None draws by a key for each row (client or example).
+        - `norms`, `weights`, `local`, `examples`: fields of `Context`."""
         current, stages = dict(tensors), self
         rows, lead = _rows(stage, current, clients)
         random_index = 0  # counts only random transforms, so that other transforms in between change no draw
@@ -124,9 +130,13 @@ class Stages:
         draws: Draws | None = None,
         weights: Tensors | None = None,
     ) -> tuple[Tensor, Tensor, "Stages"]:
-        """Return a local step's inputs and targets after stage `input`, and the stages with their next states. `inputs`
-        are (client, example, *shape); `targets` (client, example, class) are class probabilities. `clients` are the
-        clients' numbers, and `weights` the model's weights."""
+        """Apply the transforms of stage `input` to a local step's training data. Return inputs and targets after the
+        stage, and the stages with their next states.
+
+        - `inputs` (client, example, *shape); `targets` (client, example, class), class probabilities.
+        - `draw_key`, `draws`: key and source of random numbers; `draws` None draws by a key for each row.
+        - `clients`: the clients' numbers.
+        - `weights`: the model's weights, name → (*shape); None if no transform needs them."""
         given = {"inputs": inputs, "targets": targets}
         after, stages = self.apply("input", given, draw_key, clients, draws, weights=weights)
         return after["inputs"], after["targets"], stages
@@ -139,8 +149,11 @@ class Stages:
         values: Tensors,
         context: Context,
     ) -> tuple[Output, "Stages"]:
-        """Call `update` on `values` and the state at `place` (a transform's stage and position) of the numbered
-        `clients`. Return its output, and the stages with the next state."""
+        """Run a single transform: call `update` on `values` and on the states of the numbered `clients`. Return its
+        output, and the stages with the next state.
+
+        - `place`: the transform's stage, and its position in the stage.
+        - `context`: the moment of the training, passed to `update`."""
         state = self.states.get(place)
         if state is None:
             return update(values, {}, context)[0], self
@@ -166,7 +179,8 @@ class Stages:
         return replace(self, states=states, members=clients)
 
     def joined(self, parts: "tuple[Stages, ...]") -> "Stages":
-        """Return the stages with client states taken from `parts`, which hold the states of disjoint clients."""
+        """Return the stages with the clients' states taken from `parts`, each with the states of other clients: the
+        inverse of `of`."""
         at = self.positions(tuple(client for part in parts for client in part.members or ()))
         states = dict(self.states)
         for place in filter(self._is_clients, self.states):
@@ -180,7 +194,7 @@ class Stages:
         return self.transforms[place[0]][place[1]].owner == "client"
 
     def positions(self, clients: tuple[int, ...]) -> Tensor:
-        """Return the clients' positions in the client axis of the states, (client,)."""
+        """Return the positions of `clients` in the client axis of the states, (client,)."""
         if self.members is None:
             return torch.tensor(clients, dtype=torch.int64)
         where = {client: position for position, client in enumerate(self.members)}

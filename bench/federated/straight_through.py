@@ -27,12 +27,12 @@ Slopes = Mapping[str, float]  # a factor on the identity for each tensor
 
 @dataclass(frozen=True, slots=True)
 class StraightThrough:
-    """A transform in a form that an attacker can differentiate."""
+    """A transform in a form that an attacker can differentiate: the values of its code, with a useful derivative."""
 
     transform: Transform
     """The transform."""
     slopes: Slopes | None = None
-    """Derivative as a multiple of the identity for each tensor; None: torch's derivative."""
+    """Derivative for each tensor, as a multiple of the identity; None: torch's derivative."""
     stated: bool = True
     """True: use `expected` if the transform defines this method; False: always run `update` with fixed draws."""
     by_coordinate: bool = False
@@ -41,8 +41,9 @@ class StraightThrough:
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State] | None:
-        """Return a gradual version of relative `width` (`Transform.smoothed`) for `tensors`, and the next state. The
-        result is None if the transform has no hard decision."""
+        """Return a gradual version of the transform for candidates' gradients `tensors`, and the next state; None if
+        the transform has no hard decision. `width` > 0 is the relative width of the transitions (`Transform.smoothed`).
+        """
         stated = self.transform.smoothed(tensors, state, context, width)
         if stated is not None or not self.by_coordinate:
             return stated
@@ -62,8 +63,9 @@ class StraightThrough:
 
 
 def straight_through(transform: Transform, probe: Tensors, state: State, context: Context) -> StraightThrough:
-    """Return the differentiable form of a transform with the truest derivative, chosen by trials on `probe`, name →
-    (*lead, *shape). If the transform's code fails because an attacker lacks its inputs, the code's error is raised."""
+    """Return the differentiable form of a transform with the truest derivative, chosen by trials on `probe`, any
+    gradient, name → (*lead, *shape). `state` and `context` are the transform's memory and the moment of the training.
+    If the transform's code fails because an attacker lacks its inputs, the code's error is raised."""
     context = replace(context, draws=CentralDraws(lead=context.lead))
     stated = transform.expected(probe, state, context) is not None
     plain = StraightThrough(transform)

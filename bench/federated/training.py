@@ -76,7 +76,7 @@ class TrainingJob:
 
 
 def begin(job: TrainingJob, weights: Tensors, stages: Stages) -> Progress:
-    """Return the progress before round 0, with the initial weights and their test accuracy."""
+    """Return the progress of a training before round 0, with the initial `weights` and their test accuracy."""
     cell = job.cell
     job.model.to(job.device)
     current = {name: value.to(job.device) for name, value in weights.items()}
@@ -90,9 +90,13 @@ def begin(job: TrainingJob, weights: Tensors, stages: Stages) -> Progress:
 
 
 def train(job: TrainingJob, start: Progress, proceed: Callable[[Progress], bool] = lambda progress: True) -> Progress:
-    """Run the remaining rounds, and return the progress with test accuracies at the cell's interval and at the end.
-    `proceed` is called after every round, and returns whether to continue. Non-finite weights end the training with
-    `Progress.diverged`, without an error."""
+    """Run the remaining rounds of a training; return its progress with test accuracies at the cell's interval and at
+    the end.
+
+    - `job`: the training; `start`: its progress so far.
+    - `proceed`: called with the progress after every round; False ends the call.
+
+    Non-finite weights end the training with `Progress.diverged`, without an error."""
     cell, now, net = job.cell, start, network(job.model)
     accountant, examples = None, len(job.data.training)
     if cell.bayesian is not None:
@@ -159,7 +163,7 @@ def _round(job: TrainingJob, net: Network, accountant: bayesian.Accountant | Non
 
 
 def participants(cell: TrainingCell, round_: int) -> tuple[int, ...]:
-    """Return the K clients of round `round_`, drawn by key, in ascending order."""
+    """Return the numbers of the clients in round `round_`, drawn by key, in ascending order."""
     drawn = rng.generator(cell.seed, "participants", round_).permutation(cell.federated.clients)
     return tuple(int(client) for client in np.sort(drawn[: cell.federated.per_round]))
 
@@ -167,8 +171,12 @@ def participants(cell: TrainingCell, round_: int) -> tuple[int, ...]:
 def updates(
     job: TrainingJob, net: Network, before: Progress, chosen: tuple[int, ...], draw_key: DrawKey
 ) -> tuple[dict[str, Tensor], Stages]:
-    """Return the updates of the clients `chosen` as they enter stage `client`, name → (client, *shape), and the
-    defense's stages with their state after local training. `before` is the progress at the start of the round."""
+    """Return the updates of the clients `chosen` after local training, before stage `client`, name → (client, *shape),
+    and the defense's stages with their states.
+
+    - `job`: the training; `before`: its progress at the start of the round.
+    - `net`: computes the gradients.
+    - `draw_key`: key of the defense's random draws."""
 
     def part(clients: tuple[int, ...]) -> tuple[dict[str, Tensor], Stages]:
         batches, _ = local_batches(job.cell, job.data, job.clients, clients, before.round)

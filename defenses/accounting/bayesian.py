@@ -23,21 +23,28 @@ LEAST_SAMPLES = 3
 
 
 def log_moments(x: Sequence[float] | Floats, *, q: float, formula: Formula = "code") -> Floats:
-    """Return ln E_k exp(k(k - 1)x/2), k ~ Bin(λ + 1, q), for each row and order, (row, λ): c^L of theorem 3. `x` (row,)
-    are squared distances over the noise deviation, and `q` is the probability that a row takes part. With `formula`
-    "code" only this value is used: c^R equals c^L in the author's code. "paper" takes the larger of c^L and the printed
-    c^R, ln E exp(k(k + 1)x/2), k ~ Bin(λ, q), a loose bound without amplification by sampling."""
+    """Return the privacy loss's log moments of a round for Bayesian differential privacy, by row and order: (row, λ).
+    The value is ln E_k exp(k(k - 1)x/2) with k ~ Bin(λ + 1, q), c^L of theorem 3, at integer orders λ.
+
+    - `x` (row,): squared distance between the round's mean with and without the row, over the squared noise deviation.
+      A row is an example or a client.
+    - `q`: probability that a row takes part in a round.
+    - `formula`: "code" takes c^L only, as the author's code (where c^R equals c^L). "paper" takes the larger of c^L and
+      the printed c^R, ln E exp(k(k + 1)x/2), k ~ Bin(λ, q), a loose bound without amplification by sampling."""
     x = np.asarray(x, np.float64)
     moments = _log_mean(x, q, shift=1, sign=-1)
     return moments if formula == "code" else np.maximum(moments, _log_mean(x, q, shift=0, sign=1))
 
 
 def cost(moments: Floats, *, estimator: float, rounds: int = 1) -> Floats:
-    """Return a round's cost c(λ), (λ,), from the log moments of its rows, (row, λ). The cost is the log of an upper
-    bound on the mean of exp(moment) over rows, by Student's t at confidence 1 - δ' (eq. 5); `estimator` is δ'. The
-    bound assumes nearly normal values: with a few dominant rows the estimate is too low more often than δ' (figures in
-    tests/test_bayesian.py). For T = `rounds` > 1, Hölder's inequality corrects for dependent rounds: (1/T)·ln E
-    exp(T·). Raises `ValueError` for fewer than three rows, whose deviation is unreliable."""
+    """Return a round's privacy cost c(λ) at each order λ, (λ,), from the log `moments` of its rows (row, λ). The cost
+    is the log of an upper bound on the mean of exp(moment) over rows, by Student's t at confidence 1 - δ' (eq. 5).
+
+    - `estimator`: δ', probability that the estimate is too low.
+    - `rounds`: T, number of rounds. For T > 1, Hölder's inequality corrects for dependent rounds: (1/T)·ln E exp(T·).
+
+    The bound assumes nearly normal values: with a few dominant rows the estimate is too low more often than δ' (figures
+    in tests/test_bayesian.py). Raises `ValueError` for fewer than three rows, whose deviation is unreliable."""
     count = len(moments)
     if count < LEAST_SAMPLES:
         raise ValueError(f"a cost needs {LEAST_SAMPLES} sampled rows, got {count}")
@@ -50,9 +57,11 @@ def cost(moments: Floats, *, estimator: float, rounds: int = 1) -> Floats:
 
 
 def epsilon(total: Floats, delta: float, *, estimator: float, estimates: int) -> float | None:
-    """Return ε at δ = `delta` for the summed costs `total` (λ,): min over λ of (Σc - ln(δ - estimates·δ'))/λ (corollary
-    1). δ includes the failure of each of the `estimates` estimates; `estimator` is δ'. Return None if these failures
-    use up δ, or if no order is finite."""
+    """Return Bayesian ε at δ = `delta` for the costs `total` (λ,), summed over rounds: min over orders λ of (Σc - ln(δ
+    - estimates·δ'))/λ (corollary 1).
+
+    δ includes the failure of each of the `estimates` estimates, each with probability δ' = `estimator`. Return None if
+    these failures use up δ, or if no order is finite."""
     remaining = delta - estimates * estimator
     if remaining <= 0:
         return None
@@ -62,7 +71,8 @@ def epsilon(total: Floats, delta: float, *, estimator: float, estimates: int) ->
 
 
 def guess(epsilon_: float) -> float:
-    """Return 1/(1 + e^-ε), the best accuracy of a guess about a row's participation, given a flat prior."""
+    """Return 1/(1 + e^-ε) for ε = `epsilon_`: the best accuracy with which an attacker guesses whether a row took part,
+    given a flat prior."""
     return 1 / (1 + math.exp(-epsilon_))
 
 

@@ -11,13 +11,14 @@ SERIES_ROUNDING = 3  # Fed-αCDP rounds a step's ε to this many digits before c
 
 
 def classic(sigma: float, delta: float) -> float:
-    """Return ε = √(2 ln(1.25/δ))/σ for a Gaussian step with noise multiplier σ = `sigma`, at δ = `delta`. Source: Dwork
-    & Roth 2014, theorem A.1, proved only for ε < 1."""
+    """Return ε of a single Gaussian step by the classic formula √(2 ln(1.25/δ))/σ. `sigma` is the noise multiplier σ
+    (noise deviation over sensitivity), `delta` is δ. Source: Dwork & Roth 2014, theorem A.1, proved only for ε < 1."""
     return math.sqrt(2 * math.log(1.25 / delta)) / sigma
 
 
 def amplified(epsilon: float, q: float) -> float:
-    """Return ln(1 + q(e^ε - 1)): the ε of a step on a sample with rate `q`, if the step itself has ε = `epsilon`."""
+    """Return ε of a step on a random sample of the rows, ln(1 + q(e^ε - 1)). `q` is the sampling rate; `epsilon` is the
+    step's ε on all rows."""
     if epsilon > _LARGE:
         return epsilon + math.log(q)
     return math.log1p(q * math.expm1(epsilon))
@@ -28,8 +29,13 @@ def _gain(epsilon: float) -> float:
 
 
 def of_paper(counts: Mapping[float, float], q: float, delta: float) -> dict[str, float]:
-    """Return ε by the compositions in Fed-αCDP's Table XI, name → ε, at δ = `delta`. `counts` maps each noise
-    multiplier σ to its number of steps; `q` is the sampling rate. ρ is Σ q²/σ² over the steps.
+    """Return ε of a training by the compositions in Fed-αCDP's Table XI, name → ε.
+
+    - `counts`: noise multiplier σ → number of steps.
+    - `q`: sampling rate.
+    - `delta`: δ.
+
+    The compositions, with ρ = Σ q²/σ² over the steps:
 
     - `base`: Σ ε.
     - `advanced`: √(2 ln(1/δ) Σ ε²) + Σ ε(e^ε - 1) (Dwork & Roth 2014, theorem 3.20), with another δ besides the steps'
@@ -49,9 +55,9 @@ def of_paper(counts: Mapping[float, float], q: float, delta: float) -> dict[str,
 
 
 def gaussian(multiplier: float, delta: float) -> float:
-    """Return the least ε at δ = `delta` for a Gaussian mechanism with noise deviation `multiplier` times the
-    sensitivity. The formula is exact: δ(ε) = Φ(1/2m - εm) - e^ε Φ(-1/2m - εm) with m = `multiplier` and the normal
-    distribution function Φ (Balle & Wang 2018, theorem 8)."""
+    """Return the least ε at δ = `delta` for a Gaussian mechanism. `multiplier` m is the noise deviation divided by the
+    sensitivity. The formula is exact: δ(ε) = Φ(1/2m - εm) - e^ε Φ(-1/2m - εm) with the normal distribution function Φ
+    (Balle & Wang 2018, theorem 8)."""
     if multiplier <= 0:
         return math.inf
 

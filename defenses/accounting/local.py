@@ -9,11 +9,12 @@ _UNLINKED = "that the server cannot link reports is no theorem of composition"
 
 
 def released(reports: Reports, *, rounds: int, coordinates: int) -> tuple[Epsilon, ...]:
-    """Return ε of locally private reports after `rounds` rounds with d = `coordinates` reports each.
+    """Return ε of a training with locally private `reports`, by three conventions. A client sends d = `coordinates`
+    reports in each of `rounds` rounds.
 
     - The paper's figure is ε for a single weight in a single round.
-    - A single round costs d·ε if the coordinates can be linked.
-    - All rounds cost rounds·d·ε if rounds can be linked, too. This figure is valid without shuffling.
+    - A single round costs d·ε if the attacker can link the coordinates of a client.
+    - All rounds cost rounds·d·ε if the attacker can also link rounds. This figure is valid without shuffling.
 
     Amplification by shuffling is omitted: its theorems need a small d·ε."""
     whole = coordinates * reports.epsilon
@@ -25,8 +26,8 @@ def released(reports: Reports, *, rounds: int, coordinates: int) -> tuple[Epsilo
 
 
 def at_tap(reports: Reports, *, coordinates: int, observations: int) -> Epsilon:
-    """Return ε for an attacker who sees a client's reports of a round together, `observations` times. ε is d·ε per
-    observation, with d = `coordinates` reports."""
+    """Return ε against an attacker who sees all locally private `reports` of a client in a round, `observations` times.
+    ε is d·ε per observation, with d = `coordinates` reports."""
     return _report(
         "tap",
         "a client's reports of one round: d·ε, pure",

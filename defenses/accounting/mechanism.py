@@ -11,21 +11,22 @@ Unit = Literal["example", "client"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanism:
-    """Gaussian noise on clipped rows, in the form that accountants need; a row is an example gradient or a client
-    update."""
+    """Gaussian noise on clipped rows, in the form that accountants need to compute ε. A row is an example's gradient or
+    a client's update."""
 
     unit: Unit
     """Protected unit: an example or a client."""
     sigmas: tuple[float, ...]
     """Noise multipliers σ_t in the paper's convention, per round, or per local step if `by_step`."""
     released: float
-    """Noise deviation over sensitivity in the sum that a step releases, if a row is added or removed; in units of σ."""
+    """Noise deviation over sensitivity in the released sum of a step, in units of σ, if neighbouring data sets differ
+    by an added or removed row."""
     rows: Mapping[Stage, float]
-    """Stage → noise deviation over sensitivity after this stage, if a row is replaced; in units of σ. Stages without
-    protection are left out."""
+    """Map from stage to noise deviation over sensitivity after this stage, in units of σ, if a row is replaced. Stages
+    without protection are left out."""
     removed: Mapping[Stage, float] = field(default_factory=dict)
-    """Stage → noise deviation over sensitivity after this stage, if a row becomes zero; in units of σ. A stage in
-    `rows` but not in this map has twice its value in `rows`, because a replacement usually moves the output twice as
+    """Map from stage to noise deviation over sensitivity after this stage, in units of σ, if a row becomes zero. A
+    stage in `rows` but not here has twice its value in `rows`, because a replacement usually moves the output twice as
     far."""
     by_step: bool = False
     """True if `sigmas` has an entry per local step; else per round."""
@@ -62,7 +63,7 @@ class Sampling:
     rounds: int
     """Number of rounds."""
     stated: float | None = None
-    """Another rate stated by the paper for the same sampling; None: no other."""
+    """Sampling rate that the paper states for the same sampling, if different; None: no other rate."""
     clients: tuple[int, int] | None = None
     """(K, N): a round draws K of N clients without replacement; None: unknown."""
     used: float = 1.0
@@ -82,13 +83,14 @@ def sampling_of(
     client_examples: int,
     examples: int,
 ) -> Sampling:
-    """Return the sampling of a protected unit, in Fed-αCDP's convention.
+    """Return how often a training uses a protected unit, in Fed-αCDP's convention.
 
-    - A client has the rate K/N in every round: K = `per_round` of N = `clients`.
-    - An example has the rate B/|D_i| in every local step: B = `batch`, |D_i| = `client_examples`. The paper also states
-      B·K/|D|, |D| = `examples`.
-
-    `rounds` and `steps` are the numbers of rounds, and of local steps in a round."""
+    - `unit`: a client has the rate K/N in every round. An example has the rate B/|D_i| in every local step; the paper
+      also states B·K/|D|.
+    - `clients`, `per_round`: N clients, of which K take part in a round.
+    - `rounds`, `steps`: numbers of rounds, and of local steps in a round.
+    - `batch`, `client_examples`, `examples`: B, |D_i| and |D|, the numbers of examples in a batch, a client and all
+      clients."""
     if unit == "client":
         return Sampling(q=per_round / clients, per_round=1, rounds=rounds, clients=(per_round, clients))
     return Sampling(
@@ -103,8 +105,10 @@ def sampling_of(
 
 
 def uses_of_example(*, steps: int, batch: int, client_examples: int) -> int:
-    """Return the largest Σ n² over the L = `steps` local steps of a client, for an example with n copies in a batch.
-    Every pass over the `client_examples` examples uses each example once, but a batch across two passes may hold an
-    example twice."""
+    """Return how much a client's round depends on a single example: the largest Σ n² over the local steps, if n copies
+    of the example are in a step's batch. `steps` is the number of local steps, `batch` the batch size,
+    `client_examples` the number of the client's examples.
+
+    Every pass over the examples uses each once, but a batch across two passes may hold an example twice."""
     passes = max(1, -(-steps * batch // client_examples))
     return 2 * passes if passes > 1 and client_examples % batch else passes

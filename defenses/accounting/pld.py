@@ -7,7 +7,7 @@ from bench.defenses.accounting.rdp import grouped
 
 
 def available() -> bool:
-    """Return whether dp-accounting is installed; without the library, ε can later be computed from the record."""
+    """Return whether the library dp-accounting is installed. Without it, ε can later be computed from the record."""
     try:
         import dp_accounting  # noqa: F401
     except ImportError:
@@ -16,9 +16,14 @@ def available() -> bool:
 
 
 def epsilon(counts: Mapping[float, float], delta: float, *, q: float) -> float:
-    """Return ε at δ = `delta` for Gaussian steps with Poisson sampling at rate `q`, as an upper bound. `counts` maps
-    each noise multiplier σ to its number of steps. Neighbouring data sets differ by an added or removed row. Losses are
-    rounded up to a grid. Above 200 multipliers, each group of neighbours counts as its smallest."""
+    """Return an upper bound on ε at δ = `delta` for Gaussian steps on Poisson samples, if neighbouring data sets differ
+    by an added or removed row.
+
+    - `counts`: noise multiplier σ (noise deviation over sensitivity) → number of steps. Above 200 multipliers, each
+      group of neighbours counts as its smallest.
+    - `q`: sampling rate.
+
+    Privacy losses are rounded up to a grid."""
     import dp_accounting
     from dp_accounting import pld
 
@@ -31,10 +36,12 @@ def epsilon(counts: Mapping[float, float], delta: float, *, q: float) -> float:
 
 
 def without_replacement(counts: Mapping[float, float], delta: float, *, per_round: int, clients: int) -> float:
-    """Return ε at δ = `delta` if each round draws K = `per_round` of N = `clients` clients without replacement.
-    `counts` maps each noise multiplier to its number of rounds. Neighbouring data sets differ by a replaced client. The
-    bound is the Rényi bound by Wang, Balle & Kasiviswanathan 2019 (theorem 9; for the Gaussian, as in dp-accounting).
-    """
+    """Return ε at δ = `delta` if each round draws `per_round` of `clients` clients without replacement, and
+    neighbouring data sets differ by a replaced client. `counts` maps each noise multiplier (noise deviation over
+    sensitivity) to its number of rounds.
+
+    The bound is the Rényi bound by Wang, Balle & Kasiviswanathan 2019 (theorem 9; for the Gaussian, as in
+    dp-accounting)."""
     import dp_accounting
     from dp_accounting import rdp
 

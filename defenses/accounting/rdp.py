@@ -31,10 +31,12 @@ _LARGE = 600.0  # exponents up to which double precision holds the exponential
 
 
 def epsilon(counts: Mapping[float, float], delta: float, *, q: float, old: bool) -> float:
-    """Return ε at δ = `delta` for steps of the subsampled Gaussian with sampling rate `q`. `counts` maps each noise
-    multiplier σ to its number of steps. `old` True takes the minimum over orders α of RDP + ln(1/δ)/(α - 1), as in the
-    moments accountant. Otherwise the conversion is Canonne, Kamath & Steinke 2020, proposition 12, which is never
-    larger."""
+    """Return ε at δ = `delta` for Gaussian steps on Poisson samples, by Rényi differential privacy (RDP).
+
+    - `counts`: noise multiplier σ (noise deviation over sensitivity) → number of steps.
+    - `q`: sampling rate.
+    - `old`: True takes the minimum over orders α of RDP + ln(1/δ)/(α - 1), as the moments accountant. False takes
+      Canonne, Kamath & Steinke 2020, proposition 12, which is never larger."""
     if len(counts) > _MANY and min(counts) > 0:
         return converted(_interpolated(counts, q), delta, old=old)
     total = sum((count * rdp(q, sigma) for sigma, count in counts.items()), np.zeros(len(ORDERS)))
@@ -54,8 +56,9 @@ def _interpolated(counts: Mapping[float, float], q: float) -> NDArray[np.float64
 
 
 def converted(total: NDArray[np.float64], delta: float, *, old: bool) -> float:
-    """Return ε at `delta` for an RDP curve `total` over `ORDERS`. `old` True takes the moments accountant's conversion,
-    min over orders α of RDP + ln(1/δ)/(α - 1); otherwise a conversion that is never larger."""
+    """Convert a curve of Rényi differential privacy to ε at δ = `delta`. `total` is the curve over the orders `ORDERS`.
+    `old` True takes the moments accountant's conversion, min over orders α of RDP + ln(1/δ)/(α - 1); False a conversion
+    that is never larger."""
     orders = np.array(ORDERS)
     of_order = total + math.log(1 / delta) / (orders - 1)
     if not old:
@@ -69,8 +72,9 @@ def _rdp(q: float, sigma: float) -> tuple[float, ...]:
 
 
 def rdp(q: float, sigma: float) -> NDArray[np.float64]:
-    """Return a step's RDP over `ORDERS` at sampling rate `q` and noise multiplier `sigma`, if a row is added or
-    removed. Source: Mironov, Talwar & Zhang 2019. q = 1 gives the plain Gaussian's α/2σ², and σ = 0 gives infinity."""
+    """Return the Rényi differential privacy of a Gaussian step on a Poisson sample, over the orders α in `ORDERS`, if a
+    row is added or removed. `q` is the sampling rate, `sigma` the noise multiplier σ. q = 1 gives the plain Gaussian's
+    α/2σ², and σ = 0 gives infinity. Source: Mironov, Talwar & Zhang 2019."""
     return np.array(_rdp(q, sigma))
 
 
@@ -108,7 +112,8 @@ def _fractional(q: float, sigma: float, order: float) -> float:
 
 
 def multiplicities(sigmas: Sequence[float], each: int) -> dict[float, int]:
-    """Return multiplier → number of steps; every entry in `sigmas` is a multiplier, and stands for `each` steps."""
+    """Count the steps of each noise multiplier: multiplier → number of steps. `sigmas` are the multipliers of
+    successive periods (rounds), and each period has `each` steps."""
     counts: dict[float, int] = {}
     for sigma in sigmas:
         counts[sigma] = counts.get(sigma, 0) + each
@@ -116,7 +121,8 @@ def multiplicities(sigmas: Sequence[float], each: int) -> dict[float, int]:
 
 
 def grouped(counts: Mapping[float, float]) -> dict[float, float]:
-    """Reduce `counts` to at most 200 multipliers: each group of neighbours counts as its smallest."""
+    """Reduce `counts`, noise multiplier → number of steps, to at most 200 multipliers, for speed. Each group of
+    neighbours counts as its smallest multiplier, so ε is never too small."""
     ordered = sorted(counts)
     size = -(-len(ordered) // _MANY)
     return {

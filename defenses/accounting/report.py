@@ -22,9 +22,12 @@ _ADDED, _REMOVED, _REPLACED = "one added or removed", "one removed: its gradient
 
 
 def released(mechanism: Mechanism, sampling: Sampling, *, tensors: int, delta: float = DELTA) -> tuple[Epsilon, ...]:
-    """Return ε for the released models by each convention, at δ = `delta`, for a model with M = `tensors` tensors.
-    Conventions: the actual sampling, idealised Poisson sampling, and the paper's accounting at the actual and at the
-    stated rate. `sampling` gives the number of rounds, which may be below the mechanism's plan."""
+    """Return ε of the released models at δ = `delta`, by each convention: the actual sampling, idealised Poisson
+    sampling, and the paper's accounting at the actual and at the stated rate.
+
+    - `mechanism`: the defense's noise and sensitivity.
+    - `sampling`: use of examples and clients. Its number of rounds may be below the mechanism's plan.
+    - `tensors`: number of the model's tensors."""
     ours = (*_valid(mechanism, sampling, tensors, delta), _idealised(mechanism, sampling, tensors, delta))
     if not mechanism.paper:
         return ours
@@ -37,9 +40,14 @@ def released(mechanism: Mechanism, sampling: Sampling, *, tensors: int, delta: f
 def figures(
     sigma: float, *, q: float, steps: int, tensors: int = 1, uses: int = 1, delta: float = DELTA
 ) -> tuple[Epsilon, ...]:
-    """Return ε by every `Epsilon.convention` at δ = `delta`, for noise σC on the sum of examples clipped to C, σ =
-    `sigma`. The training has `steps` steps at sampling rate `q`. M = `tensors` above 1: each tensor is clipped to C
-    separately, so the sensitivity is √M·C. `uses` says how often an attacker at the tap sees an example."""
+    """Return ε of a training by every convention (`Epsilon.convention`), for noise σ·C on the sum of examples clipped
+    to norm C.
+
+    - `sigma`: σ, the noise multiplier.
+    - `q`, `steps`: sampling rate, and number of steps.
+    - `tensors`: M; above 1, each of M tensors is clipped to C separately, so the sensitivity is √M·C.
+    - `uses`: number of times that an attacker inside the round sees an example.
+    - `delta`: δ."""
     mechanism = Mechanism(unit="example", sigmas=(sigma,), released=1.0, rows={"step": 0.5}, per_tensor=tensors > 1)
     sampling = Sampling(q=q, per_round=steps, rounds=1)
     tap = at_tap(mechanism, "step", tensors=tensors, uses=uses, delta=delta)
@@ -48,8 +56,9 @@ def figures(
 
 
 def paper_epsilon(mechanism: Mechanism, sampling: Sampling, delta: float = DELTA) -> float:
-    """Return Fed-αCDP's ε at δ = `delta`: the moments accountant takes `mechanism.sigmas` as noise deviation over
-    sensitivity, at the sampling rate `sampling.q`. For clients the last step counts twice, as in the paper."""
+    """Return ε at δ = `delta` as Fed-αCDP computes it: the moments accountant takes `mechanism.sigmas` as noise
+    deviation over sensitivity, at the sampling rate `sampling.q`. For clients the last step counts twice, as in the
+    paper."""
     counts = _steps(mechanism, sampling, 1.0)
     if mechanism.unit == "client":
         last = list(counts)[-1]
@@ -60,9 +69,13 @@ def paper_epsilon(mechanism: Mechanism, sampling: Sampling, delta: float = DELTA
 def at_tap(
     mechanism: Mechanism, stage: Stage, *, tensors: int, uses: int = 1, at: int = 0, delta: float = DELTA
 ) -> Epsilon | None:
-    """Return ε at δ = `delta` for an attacker who reads the tensors after `stage` and knows the participants. `uses` is
-    the number of times that the attacker sees a row, and `at` the index of the multiplier. M = `tensors` is the number
-    of the model's tensors. Return None for a stage without protection."""
+    """Return ε at δ = `delta` against an attacker who reads the tensors after `stage`, and knows the round's
+    participants. None for a stage without protection.
+
+    - `mechanism`: the defense's noise and sensitivity.
+    - `tensors`: number of the model's tensors.
+    - `uses`: number of times that the attacker sees a row (an example's gradient or a client's update).
+    - `at`: index of the noise multiplier in `mechanism.sigmas`."""
     if stage not in mechanism.rows or mechanism.unproved:
         return None
     noise = mechanism.sigmas[min(at, len(mechanism.sigmas) - 1)] / _root(mechanism, tensors)

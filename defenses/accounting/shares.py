@@ -9,27 +9,38 @@ import numpy as np
 
 
 def upload_variance(rho: float, q: float = 0.0) -> float:
-    """Return the noise variance on a single upload for a server with colluders: (1 - q)(2 + ρ) + qρ, ρ = `rho`. The
-    formula is derived from NISS §V-B; at q = 0 it is the noise in NISS's algorithm."""
+    """Return the noise variance that protects a single upload in NISS, in units of a client's noise variance: (1 - q)(2
+    + ρ) + qρ. `rho` is ρ, the variance of the factor on a received share; `q` is the share of a client's neighbours
+    that collude with the server. Derived from NISS §V-B; at q = 0 it is the noise in NISS's algorithm."""
     return (1 - q) * (2 + rho) + q * rho
 
 
 def aggregate_variance(rho: float) -> float:
-    """Return ρ, the noise variance on the sum of uploads, per client (NISS theorem 2); without shares it would be 1."""
+    """Return the noise variance on the sum of uploads in NISS, per client and in units of a client's noise variance. It
+    equals `rho`, the variance of the factor on a received share (theorem 2); without the exchange of shares it would be
+    1."""
     return rho
 
 
 def least_factor_variance(q: float) -> float:
-    """Return max(0, 2q - 1), the least ρ for noise variance 1 on a single upload (NISS theorem 3)."""
+    """Return max(0, 2q - 1): the least variance ρ of the factor on a received share with which NISS leaves noise
+    variance 1 on a single upload (theorem 3). `q` is the share of a client's neighbours that collude with the server.
+    """
     return max(0.0, 2 * q - 1)
 
 
 def conditional_variance(rho: float, *, clients: int, shares: int, q: float = 0.0) -> float:
-    """Return the noise variance on an upload if the noise of all other clients is known. This attacker is the adversary
-    in differential privacy. The variance is the rest after the best linear estimate. ρ is `rho`, K `clients`, v
-    `shares`. Honest clients form a ring with (1 - q)·K members and (1 - q)·v neighbours on each side; neighbouring
-    uploads correlate by -1/v. The matrix is circulant, with variance 1/mean(1/λ) over its eigenvalues λ. At ρ = 0 the
-    result is 0."""
+    """Return the noise variance on an upload in NISS that remains for the adversary of differential privacy, who knows
+    the noise of all other clients. The unit is a client's noise variance; the value is the rest after the best linear
+    estimate.
+
+    - `rho`: ρ, variance of the factor on a received share. At ρ = 0 the result is 0.
+    - `clients`: K, number of clients in a round.
+    - `shares`: v, number of shares and neighbours per client.
+    - `q`: share of colluding neighbours.
+
+    Honest clients form a ring with (1 - q)·K members and (1 - q)·v neighbours on each side; neighbouring uploads
+    correlate by -1/v. The covariance is circulant, so the variance is 1/mean(1/λ) over its eigenvalues λ."""
     honest, near = round((1 - q) * clients), round((1 - q) * shares)
     if honest < 1:
         return upload_variance(rho, q)

@@ -69,8 +69,8 @@ class AdaptiveClip(Transform):
         return noised, after
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the noise variance (b·`multiplier`)² for each coordinate. b is the coordinate's scale. The value is
-        exact, because b follows from the state, which is public."""
+        """Return the noise that attackers assume: variance (b·`multiplier`)² on each coordinate, with the coordinate's
+        scale b. The value is exact, because b follows from the state, which is public."""
         del context
         of_client = self.owner == "client"
         _, widths = self._scales(state, int(of_client))

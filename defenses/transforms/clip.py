@@ -14,8 +14,9 @@ from bench.defenses.transforms.rows import joint_norm, norms, rescaled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip(Transform):
-    """Clip each row to norm C. With `per` = "tensor", as in Fed-αCDP and its code, a row with M tensors may reach norm
-    √M·C; accountants assume "flat" (Abadi et al. 2016, algorithm 1). A row within the bound stays equal bit for bit."""
+    """Clip each row (a client's or an example's tensors) to norm C. With `per` = "tensor", as in Fed-αCDP and its code,
+    a row with M tensors may reach norm √M·C; accountants assume "flat" (Abadi et al. 2016, algorithm 1). A row within
+    the bound stays equal bit for bit."""
 
     bound: float | Schedule
     """C, a number or a schedule over rounds."""
@@ -42,8 +43,11 @@ class Clip(Transform):
 
 
 def clip_factors(norms: Tensors, bound: float | Tensor, per: Literal["tensor", "flat"]) -> dict[str, Tensor]:
-    """Return min(1, C/‖g‖) for each tensor and row, name → (row axes). `norms` has the same form; `bound` C is a number
-    or (row axes). `per` "tensor" takes each tensor's norm, "flat" the joint norm."""
+    """Return the factors min(1, C/‖g‖) by which a clip shortens each tensor g of each row, name → (*lead).
+
+    - `norms`: norm of each tensor and row, name → (*lead).
+    - `bound`: C, a number or (*lead).
+    - `per`: "tensor" takes each tensor's norm, "flat" the joint norm of all tensors."""
     if per == "flat":
         return dict.fromkeys(norms, _factor(joint_norm(norms), bound))
     return {name: _factor(norm, bound) for name, norm in norms.items()}

@@ -12,8 +12,9 @@ from bench.defenses.transforms.mask import KeepLargest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RememberUnsent(Transform):
-    """Send the largest coordinates of p = m + g, and keep the rest as memory: m ← p - top_k(p), from m = 0. The rule is
-    Stich et al. 2018, algorithm 1, with η∇f as g. All sent values plus m equal the sum of all g."""
+    """Send the largest coordinates of p = m + g, the sum of memory m and gradient g, and keep the rest as memory: m ← p
+    - top_k(p), from m = 0. So the sent values plus m equal the sum of all g. The rule is Stich et al. 2018, algorithm
+    1, with η∇f as g."""
 
     owner: Literal["server", "client"] = "client"
     """Each client holds its memory."""
@@ -39,15 +40,16 @@ class RememberUnsent(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State]:
-        """Return a gradual version of `update`: `KeepLargest.smoothed` for the sum p of memory and gradient. The new
-        memory is p minus the result."""
+        """Return a gradual version of `update`, for an attacker's search: `KeepLargest.smoothed` for the sum p of
+        memory and gradient. The new memory is p minus the result. `width` is the relative width of the transition from
+        unsent to sent."""
         whole = {name: tensor + state[name].to(tensor) for name, tensor in tensors.items()}
         sent, _ = KeepLargest(share=self.share).smoothed(whole, state, context, width)
         return sent, {name: (value - sent[name]).detach() for name, value in whole.items()}
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """Return the candidate at the coordinates that the reading keeps, in round 0; None in later rounds. In later
-        rounds, the memory m is not 0, and attackers do not know it."""
+        """Return the candidate at the coordinates that the reading keeps, in round 0. None in later rounds: the memory
+        m is then not 0, and attackers do not know it."""
         if context.round:
             return None
         return KeepLargest(share=self.share).simulate(tensors, observed, context)

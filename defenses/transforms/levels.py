@@ -59,14 +59,18 @@ class StochasticLevels(Transform):
         return sent
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the candidate after the limit `clip`."""
+        """Return the candidate gradients averaged over the random rounding: the candidates after the limit `clip`,
+        because rounding is unbiased."""
         return self._limited(tensors, context.lead), state
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return log(1 - |g/τ - m|), summed over the coordinates, for each row. g is the candidate's coordinate; m is
-        the reading's integer level at that coordinate, and τ the reading's step. Above |g/τ - m| = .9 the function
-        continues along its tangent: a gradient search then has a derivative also for a candidate that cannot have sent
-        m. Only `log_density` uses the information that τ gives on the candidate's norm."""
+        """Return how well a candidate explains the rounded values of the reading: log(1 - |g/τ - m|), summed over the
+        coordinates, for each row. g is the candidate's coordinate; m is the reading's integer level at that coordinate,
+        and τ the reading's step.
+
+        Above |g/τ - m| = 0.9 the function continues along its tangent: a gradient search then has a derivative also for
+        a candidate that cannot have sent m. Only `log_density` uses the information that τ gives on the candidate's
+        norm."""
         total = None
         for name, tensor in tensors.items():
             apart, _ = self._apart(tensor, observed[name].detach(), context.lead)
@@ -76,9 +80,9 @@ class StochasticLevels(Transform):
         return total
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return the logarithm of the reading's density, for each row. The value is `log_likelihood`, but without
-        continuation along the tangent, plus a term for the step τ. The reading reveals τ, so this term excludes
-        candidates with another τ. A level that the candidate cannot send counts log 10⁻⁶."""
+        """Return the logarithm of the reading's density under each candidate, for each row. The value is
+        `log_likelihood`, but without continuation along the tangent, plus a term for the step τ. The reading reveals τ,
+        so this term excludes candidates with another τ. A level that the candidate cannot send counts log 10⁻⁶."""
         total = None
         for name, tensor in tensors.items():
             apart, off = self._apart(tensor, observed[name].detach(), context.lead)
@@ -88,8 +92,8 @@ class StochasticLevels(Transform):
         return total
 
     def variance_at(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the rounding variance τ²·p(1 - p) for each coordinate g. τ is the step, and p the fractional part of
-        g/τ."""
+        """Return the exact variance of the rounding error of each coordinate g: τ²·p(1 - p), name → (*lead, *shape). τ
+        is the step, and p the fractional part of g/τ."""
         variances = {}
         for name, tensor in self._limited(tensors, context.lead).items():
             tau = broadcast(self._step(tensor, context.lead), tensor)
@@ -99,9 +103,10 @@ class StochasticLevels(Transform):
         return variances
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the upper bound τ²/4 on the rounding variance, for an attacker without a reading. The step τ is then
-        unknown: the bound takes twice the largest τ among public examples' gradients, or τ = 1 without public data. A
-        larger update exceeds the bound. `log_likelihood` and `log_density` take τ from the reading instead."""
+        """Return the noise that an attacker without a reading assumes: the upper bound τ²/4 on the rounding variance.
+        The step τ is then unknown: the bound takes twice the largest τ among public examples' gradients, or τ = 1
+        without public data. A larger update exceeds the bound. `log_likelihood` and `log_density` take τ from the
+        reading instead."""
         del state
         steps = self._public_steps(context)
         if steps is None:
@@ -173,8 +178,8 @@ class StochasticLevels(Transform):
 
 
 def public_gradients(context: Context) -> Mapping[str, Tensor] | None:
-    """Return a few public examples' gradients at the round's weights, name → (example, *shape). The result is None
-    without public data."""
+    """Return the gradients of a few public examples at the round's weights, name → (example, *shape); None without
+    public data."""
     public = context.setting.public
     if public is None or not len(public.inputs):
         return None

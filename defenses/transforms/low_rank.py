@@ -11,9 +11,9 @@ from bench.defenses.base import Context, Shown, State, Tensors, Transform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopDirections(Transform):
-    """Replace each matrix by the nearest matrix with rank `rank`. Parameters with fewer than two axes (biases) stay
-    unchanged. Non-finite matrices also stay unchanged: a diverged row remains visible and does not affect other rows.
-    """
+    """Replace each parameter's tensor, as a matrix (out, rest), by the nearest matrix with rank `rank`. Parameters with
+    fewer than two axes (biases) stay unchanged. Non-finite matrices also stay unchanged: a diverged row remains visible
+    and does not affect other rows."""
 
     reads: ClassVar[Shown] = "directions"
 
@@ -32,15 +32,15 @@ class TopDirections(Transform):
         return {name: self._truncated(tensor, context.lead) for name, tensor in tensors.items()}
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the candidate's low-rank matrix, with a derivative for fixed column and row spaces U, V. The formula
-        for the candidate G is UUᵀG + GVVᵀ - UUᵀGVVᵀ. It projects G on the tangent space of the matrices with the same
-        rank."""
+        """Return the low-rank matrix of a candidate G, with a derivative for fixed column and row spaces U, V. The
+        formula UUᵀG + GVVᵀ - UUᵀGVVᵀ projects G on the tangent space of the matrices with the same rank."""
         return {n: self._projected(tensor, tensor, context.lead) for n, tensor in tensors.items()}, state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return UUᵀG + GVVᵀ - UUᵀGVVᵀ for the candidate G, with the column and row spaces U, V of the reading R. The
-        true gradient satisfies UUᵀG = R and GVVᵀ = R, hence yields R. The result drops only the part of G outside both
-        spaces. The simpler UUᵀGVVᵀ would also drop a candidate's other directions that reach into these spaces."""
+        """Return the transformed candidate under the column and row spaces U, V of the reading R: UUᵀG + GVVᵀ - UUᵀGVVᵀ
+        for the candidate G. The true gradient satisfies UUᵀG = R and GVVᵀ = R, hence yields R. The result drops only
+        the part of G outside both spaces. The simpler UUᵀGVVᵀ would also drop a candidate's other directions that reach
+        into these spaces."""
         return {name: self._projected(tensor, observed[name], context.lead) for name, tensor in tensors.items()}
 
     def _kept(self, matrix: Tensor) -> int:

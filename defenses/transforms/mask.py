@@ -15,8 +15,9 @@ _SHARE = "share of coordinates set to zero"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepLargest(Transform):
-    """Zero the `share` of each row's coordinates with least magnitude (Fed-αCDP §4.1, threshold pruning; Lin et al.
-    2018).  Exactly round(share·n) of the n coordinates in all tensors become zero; ties are kept in tensor order."""
+    """Keep the coordinates with the largest magnitude in each row (a client's or an example's tensors), and set the
+    others to zero (Fed-αCDP §4.1, threshold pruning; Lin et al. 2018). Exactly round(share·n) of the n coordinates in
+    all tensors become zero; ties are kept in tensor order."""
 
     reads: ClassVar[Shown] = "directions"  # magnitudes up to a factor, so a clip may follow
 
@@ -40,8 +41,9 @@ class KeepLargest(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State]:
-        """Return κ·g·sigmoid((|g|/t - 1)/`width`) for each coordinate g, and `state`. t is the least kept magnitude. κ
-        is a factor per row that makes the squared distance to the masked row least."""
+        """Return the masked candidates with a gradual transition, for an attacker's search, and `state`:
+        κ·g·sigmoid((|g|/t - 1)/`width`) for each coordinate g. t is the least kept magnitude. κ is a factor per row
+        that makes the squared distance to the masked row least."""
         vectors = flattened(tensors, context.lead)
         kept = max(1, vectors.shape[-1] - round(self.share * vectors.shape[-1]))
         least = vectors.abs().topk(kept, dim=-1).values[..., -1:]
@@ -51,8 +53,9 @@ class KeepLargest(Transform):
         return unflattened((hard * soft).sum(-1, keepdim=True) / energy * soft, tensors, context.lead), state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the candidate at the coordinates that the reading keeps: its nonzero coordinates. At other
-        coordinates, return the candidate's excess over the least kept magnitude: a zeroed value cannot exceed it."""
+        """Return the candidate under the mask that the reading shows: the candidate at the reading's nonzero
+        coordinates. At other coordinates, the result is the candidate's excess over the least kept magnitude: a zeroed
+        value cannot exceed it."""
         kept = {name: observed[name] != 0 for name in tensors}
         least = _least_kept(_masked(tensors, kept), observed, context.lead)
         return {
@@ -79,8 +82,8 @@ def _least_kept(masked: Tensors, observed: Tensors, lead: int) -> Tensor:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepRandom(Transform):
     """Keep a random subset of the coordinates with magnitude above `threshold`, and set all others to zero. A fixed
-    share 1 - `share` of all coordinates is drawn without replacement from the coordinates above the threshold. If fewer
-    coordinates exceed the threshold, all of these are kept (DSSGD, Shokri & Shmatikov 2015)."""
+    share 1 - `share` of all coordinates is drawn without replacement from the coordinates above the threshold. If too
+    few coordinates exceed the threshold, all of these are kept (DSSGD, Shokri & Shmatikov 2015)."""
 
     random: ClassVar[bool] = True
     reads: ClassVar[Shown] = "zeros"
@@ -108,15 +111,16 @@ class KeepRandom(Transform):
         return ("zeros",)
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return each coordinate above the threshold, times its probability to be kept."""
+        """Return the candidates averaged over the random mask: each coordinate above the threshold, times its
+        probability to be kept."""
         above = {name: (tensor.abs() > self.threshold).to(tensor) for name, tensor in tensors.items()}
         return self._in_mean(tensors, above, context.lead), state
 
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State] | None:
-        """Return `expected` with sigmoid((|g|/`threshold` - 1)/`width`) in place of |g| > `threshold` for each
-        coordinate g. The result is None for threshold 0."""
+        """Return `expected` with a gradual threshold, for an attacker's search: sigmoid((|g|/`threshold` - 1)/`width`)
+        in place of |g| > `threshold` for each coordinate g. None for threshold 0, which needs no transition."""
         if not self.threshold:
             return None
         above = {name: gradual(tensor, tensor.new_tensor(self.threshold), width) for name, tensor in tensors.items()}
@@ -129,7 +133,8 @@ class KeepRandom(Transform):
         return {name: tensor * above[name] * broadcast(chance, tensor) for name, tensor in tensors.items()}
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the candidate at the reading's nonzero coordinates, and zero elsewhere."""
+        """Return the candidate under the mask that the reading shows: the candidate at the reading's nonzero
+        coordinates, and zero at the others."""
         del context
         return _masked(tensors, {name: observed[name] != 0 for name in tensors})
 
@@ -145,7 +150,8 @@ def _first(scores: Tensors, share: float, lead: int) -> dict[str, Tensor]:
 
 
 def gradual(tensor: Tensor, threshold: Tensor, width: float) -> Tensor:
-    """Return sigmoid((|g|/t - 1)/`width`) for each g in `tensor`: a gradual version of |g| > t, t = `threshold`."""
+    """Return a gradual version of the decision |g| > t for each g in `tensor`, with t = `threshold`: sigmoid((|g|/t -
+    1)/`width`), in [0, 1]."""
     return torch.sigmoid((tensor.abs() / threshold.clamp_min(torch.finfo(tensor.dtype).tiny) - 1) / width)
 
 

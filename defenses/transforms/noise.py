@@ -14,7 +14,7 @@ from bench.defenses.schedules import Schedule, value_at
 
 
 class Additive(Transform, ABC):
-    """Base class for transforms that only add random noise; `expected` returns the candidate unchanged."""
+    """Base class for transforms that only add random noise with mean 0; `expected` returns the candidate unchanged."""
 
     random: ClassVar[bool] = True
 
@@ -34,7 +34,8 @@ class Noise(Additive):
 
     @abstractmethod
     def variance(self, context: Context) -> float:
-        """Return the noise variance per noised coordinate in this round."""
+        """Return the noise variance per noised coordinate in the round of `context`, in squared units of the
+        tensors."""
 
     def noise(self, context: Context, state: State) -> AddedNoise:
         del state
@@ -48,7 +49,7 @@ class GaussianNoise(Noise):
     law: ClassVar[Law] = "gaussian"
 
     deviation: float | Schedule
-    """A number, or a schedule over rounds; `scale` multiplies the value."""
+    """Deviation before the factor `scale`: a number, or a schedule over rounds."""
     scale: float = 1.0
     """Factor on the deviation."""
     on: Literal["all", "nonzero"] = "all"
@@ -88,7 +89,7 @@ class LaplaceNoise(Noise):
     law: ClassVar[Law] = "laplace"
 
     scale: float
-    """b, the scale."""
+    """b, the scale, in units of the tensors."""
 
     def __post_init__(self) -> None:
         at_least("noise scale", self.scale)

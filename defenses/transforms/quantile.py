@@ -51,7 +51,8 @@ class QuantileClip(Transform):
         return Scaling(clip_factors(norms, of_row, "flat"), self.multiplier * of_row), {"bound": after}
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the noise variance (`multiplier`·C)² for the current bound C; C is averaged over clients."""
+        """Return the noise that attackers assume: variance (`multiplier`·C)² on each coordinate, for the current bound
+        C, averaged over clients."""
         del context
         bound = state["bound"]
         return AddedNoise(variance=(self.multiplier * float(bound.mean())) ** 2)

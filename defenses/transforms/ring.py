@@ -15,7 +15,8 @@ _BITS = 24  # maximum number of bits from the first draw
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring:
-    """Integers modulo R, the least power of two above the sum of K updates in [-c, c], in steps of 2c/2^b."""
+    """Integers modulo R, in which masked uploads are added. A step is 2c/2^b, and R is the least power of two above the
+    sum of K updates in [-c, c]."""
 
     clip: float
     """c, bound on a coordinate's magnitude."""
@@ -38,7 +39,7 @@ class Ring:
 
     @property
     def width(self) -> int:
-        """log₂ R for the modulus R: `bits` plus the binary digits of the number of `clients`."""
+        """Number of bits of the modulus, log₂ R: `bits` plus the binary digits of the number of `clients`."""
         return self.bits + self.clients.bit_length()
 
     @property
@@ -46,7 +47,7 @@ class Ring:
         return 2 * self.clip / 2.0**self.bits
 
     def reduced(self, integers: Tensor) -> Tensor:
-        """Reduce `integers` modulo R to [-R/2, R/2). The result is exact in float64."""
+        """Return `integers` modulo R, in the range [-R/2, R/2); exact in float64."""
         size = 2.0**self.width
         return integers - size * torch.floor(integers / size + 0.5)
 
@@ -64,7 +65,7 @@ class MaskInRing(Transform):
     mixes_clients: ClassVar[bool] = True
 
     ring: Ring
-    """The ring."""
+    """Integers modulo R, in which the masks are drawn."""
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         ring, masked = self.ring, {}
@@ -80,22 +81,24 @@ class MaskInRing(Transform):
         return masked
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the candidate limited to [-c, c], with c = `ring.clip`. The mean over a round is centred at this
-        value. For a single upload the value has no meaning, because the upload has no information on the candidate."""
+        """Return the candidate limited to [-c, c], with c = `ring.clip`; the mean over a round's uploads is centred at
+        this value. For a single upload the value has no meaning, because the upload has no information on the
+        candidate."""
         del context
         ring = self.ring
         return {name: tensor.clamp(-ring.clip, ring.clip) for name, tensor in tensors.items()}, state
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the noise variances of a single upload and of the mean over a round's K clients. An upload has the
-        variance of a uniform integer modulo R, (R² - 1)/12 squared steps. The mean has only the rounding noise, at most
-        1/(4K) squared steps."""
+        """Return the noise that attackers assume, for a single upload and for the mean over a round's K clients. An
+        upload has the variance of a uniform integer modulo R, (R² - 1)/12 squared steps. The mean has only the rounding
+        noise, at most 1/(4K) squared steps."""
         del context, state
         square = self.ring.step**2
         return AddedNoise(variance=square * (4.0**self.ring.width - 1) / 12, of_mean=square / (4 * self.ring.clients))
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return 0 for every candidate: an upload has the same distribution for all candidates."""
+        """Return 0 for every candidate and row, (row,): a masked upload has the same distribution for all
+        candidates."""
         del observed
         first = next(iter(tensors.values()))
         return 0 * first.flatten(context.lead).sum(-1).reshape(first.shape[: context.lead])
@@ -116,7 +119,7 @@ class ReadSum(Transform):
     √K/5 steps, 2·10⁻⁶ for ten clients and default steps."""
 
     ring: Ring
-    """The ring."""
+    """Integers modulo R, in which the uploads were masked."""
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         del context

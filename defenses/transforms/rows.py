@@ -7,18 +7,20 @@ from bench.defenses.base import Context, Scaling, Tensors
 
 
 def rows(tensor: Tensor, lead: int) -> Tensor:
-    """Flatten each row of `tensor`, with `lead` leading axes: (*lead, *shape) → (*lead, coordinate). A scalar parameter
-    becomes a single coordinate."""
+    """Flatten the tensor of each row (a client or an example): (*lead, *shape) → (*lead, coordinate). `lead` is the
+    number of leading axes. A scalar parameter becomes a single coordinate."""
     return tensor.reshape(*tensor.shape[:lead], -1)
 
 
 def flattened(tensors: Tensors, lead: int) -> Tensor:
-    """Concatenate each row's tensors in mapping order into a vector, (*lead, coordinate)."""
+    """Concatenate the tensors of each row (a client or an example) into a vector, in mapping order: (*lead,
+    coordinate). `tensors` have `lead` leading axes."""
     return torch.cat([rows(tensor, lead) for tensor in tensors.values()], dim=-1)
 
 
 def unflattened(vectors: Tensor, tensors: Tensors, lead: int) -> dict[str, Tensor]:
-    """Split vectors (*lead, coordinate) into tensors with the names and shapes in `tensors`; inverts `flattened`."""
+    """Split `vectors` (*lead, coordinate) into tensors with the names and shapes in `tensors`; the inverse of
+    `flattened`. `lead` is the number of leading axes."""
     sizes = [rows(tensor, lead).shape[-1] for tensor in tensors.values()]
     parts = torch.split(vectors, sizes, dim=-1)
     return {name: part.reshape(tensor.shape) for (name, tensor), part in zip(tensors.items(), parts, strict=True)}
@@ -32,20 +34,21 @@ def broadcast(factor: Tensor, tensor: Tensor) -> Tensor:
 
 
 def norms(tensors: Tensors, lead: int) -> dict[str, Tensor]:
-    """Return the Euclidean norm of each tensor in each row, name → (*lead); `tensors` have `lead` leading axes."""
+    """Return the Euclidean norm of each tensor in each row (a client or an example), name → (*lead). `tensors` have
+    `lead` leading axes."""
     return {name: torch.linalg.vector_norm(rows(tensor, lead), dim=-1) for name, tensor in tensors.items()}
 
 
 def joint_norm(norms: Tensors) -> Tensor:
-    """Return the Euclidean norm over all tensors in a row, (*lead,), as the norm of `norms`; finite derivative at
-    zero."""
+    """Return the Euclidean norm over all tensors of each row, (*lead,), from the `norms` of the tensors, name →
+    (*lead). Its derivative is finite at zero."""
     whole: Tensor = torch.linalg.vector_norm(torch.stack(tuple(norms.values())), dim=0)
     return whole
 
 
 def rescaled(tensors: Tensors, scaling: Scaling, context: Context) -> dict[str, Tensor]:
-    """Multiply each of the `tensors` by its factor and add the scaling's noise; normals are drawn only for a nonzero
-    deviation."""
+    """Return `tensors` with a scaling applied: each tensor is multiplied by its factor, then noise is added. Normal
+    draws come from `context`, only for a nonzero deviation."""
     result = {
         name: tensor * broadcast(scaling.factors[name], tensor) if name in scaling.factors else tensor
         for name, tensor in tensors.items()

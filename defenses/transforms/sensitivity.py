@@ -18,11 +18,11 @@ FLOOR, CAP = 0.1, 32.0  # limits in the authors' code
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensitivityNoise(Additive):
-    """Add N(0, σ²S²), where S is computed from the norms in a client's batch (Fed-αCDP §5.1).
+    """Add noise N(0, σ²S²), where the scale S follows from the gradient norms in a client's batch (Fed-αCDP §5.1).
 
-    At stage `example` each example gets noise.  At stage `step` their mean gets noise with deviation `share`·σ·S, where
-    S comes from the examples before averaging.  S depends on the data, so no accountant's ε covers the noise.
-    Attackers know the variance for S = `bound`, as an upper bound."""
+    At stage `example` each example gets noise. At stage `step` their mean gets noise with deviation `share`·σ·S, where
+    S comes from the examples before averaging. S depends on the data, so no accountant's ε covers the noise. Attackers
+    know the variance for S = `bound`, as an upper bound."""
 
     batchwise: ClassVar[bool] = True
 
@@ -47,20 +47,21 @@ class SensitivityNoise(Additive):
         return rescaled(tensors, Scaling({}, size), context)
 
     def by_norms(self, norms: Tensors, context: Context) -> Scaling:
-        """Return the deviation σ·S of the noise on each example, without clipping."""
+        """Return the noise deviation σ·S on each example, with factors of 1 (no clipping). S follows from `norms`, name
+        → (*lead)."""
         first = next(iter(norms.values()))
         size = self._sigma(context) * self._sensitivity(norms)
         return Scaling({}, size[:, None].expand(first.shape))
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the largest possible noise variance, for S = `bound`. The actual scale S follows from the gradient
-        norms in the batch."""
+        """Return the noise that attackers assume: the largest possible variance, for S = `bound`. The actual scale S
+        follows from the gradient norms in the batch."""
         del state
         return AddedNoise(variance=(self._sigma(context) * self.share * self.bound) ** 2, bound=True)
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
-        """Return the logarithm of the reading's density, N(g, σ²S²), with the scale S computed from the candidate g's
-        norms. The result is None for batches with several examples, because S depends on all of them."""
+        """Return the logarithm of the reading's density under each candidate: N(g, σ²S²), with the scale S computed
+        from the norms of the candidate g. None for batches with several examples, because S depends on all of them."""
         if context.setting.batch > 1:
             return None
         own = {name: value.reshape(len(value), 1) for name, value in norms(tensors, context.lead).items()}

@@ -12,8 +12,9 @@ from bench.defenses.transforms.rows import broadcast, rows
 
 @dataclass(frozen=True, slots=True)
 class ScaledSign(Transform):
-    """Replace each tensor g in each row, with n coordinates, by (‖g‖₁/n)·sign(g) (Karimireddy et al. 2019, §4).
-    sign(0) = 0: a coordinate without gradient sends zero, so an earlier mask stays visible."""
+    """Replace each tensor g in each row (a client's or an example's tensors), with n coordinates, by (‖g‖₁/n)·sign(g)
+    (Karimireddy et al. 2019, §4). sign(0) = 0: a coordinate without gradient sends zero, so an earlier mask stays
+    visible."""
 
     reads: ClassVar[Shown] = "directions"  # signs, so a clip may follow
 
@@ -31,9 +32,9 @@ class ScaledSign(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State]:
-        """Return κ·s·tanh(g/(`width`·s)) for each coordinate g, with the tensor's scale s = ‖g‖₁/n, and `state`. The
-        factor κ makes the squared distance to s·sign(g) least: for large widths, the result is the best linear
-        approximation."""
+        """Return the signs with a gradual transition, for an attacker's search, and `state`: κ·s·tanh(g/(`width`·s))
+        for each coordinate g, with the tensor's scale s = ‖g‖₁/n. The factor κ makes the squared distance to s·sign(g)
+        least: for large widths, the result is the best linear approximation."""
         soft = {}
         for name, tensor in tensors.items():
             scale = _scale(tensor, context.lead)
@@ -45,9 +46,10 @@ class ScaledSign(Transform):
         return soft, state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the candidate's scale times the reading's signs, plus the candidate at coordinates with a wrong sign.
-        The truth has no wrong sign. The derivative leads the candidate to the right signs; the derivative of
-        the transform itself is zero, except for the scale."""
+        """Return the candidate under the signs that the reading shows: the candidate's scale times the reading's signs,
+        plus the candidate itself at coordinates with a wrong sign. The truth has no wrong sign. The added part has a
+        derivative that leads a search to the right signs; the derivative of the transform itself is zero, except for
+        the scale."""
         simulated = {}
         for name, tensor in tensors.items():
             sign = observed[name].detach().sign()

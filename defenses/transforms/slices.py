@@ -13,8 +13,8 @@ from bench.defenses.transforms.rows import flattened, unflattened
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceNoise(Transform):
-    """Add N(0, `deviation`²) to `count` slices (coordinate ranges), drawn by reservoir sampling (Risk-balanced
-    algorithm 1)."""
+    """Add N(0, `deviation`²) to `count` slices (ranges of coordinates) of each row, drawn at random by reservoir
+    sampling (Risk-balanced algorithm 1)."""
 
     random: ClassVar[bool] = True
 
@@ -44,7 +44,8 @@ class SliceNoise(Transform):
         return dict(tensors), state
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the variance per coordinate, averaged over slice choices; not Gaussian, since most noise is 0."""
+        """Return the noise that attackers assume: the variance per coordinate, averaged over the choices of slices. The
+        noise is not Gaussian, since most coordinates have none."""
         del context, state
         return AddedNoise(variance=self.deviation**2 * self.count / len(self.ends))
 
@@ -70,9 +71,9 @@ class SliceNoise(Transform):
 
 
 def reservoir(uniforms: Tensor, count: int) -> Tensor:
-    """Return a mask (…, s) of the items that a random reservoir with `count` places holds, from `uniforms` (…, s) in
-    [0, 1). Each item i after the first `count` draws a random place among i + 1, and enters if that place is in the
-    reservoir."""
+    """Draw `count` of s items at random by a reservoir: a mask (…, s) of the drawn items, from `uniforms` (…, s) in [0,
+    1). The reservoir first holds the first `count` items. Each later item i draws a random position among i + 1, and
+    replaces the item at that position if the position is in the reservoir."""
     reservoir = torch.arange(count, device=uniforms.device).expand(*uniforms.shape[:-1], count).clone()
     for item in range(count, uniforms.shape[-1]):
         place = (uniforms[..., item : item + 1] * (item + 1)).long()

@@ -36,7 +36,8 @@ class TwoPoint(Transform):
 
     @property
     def stretch(self) -> float:
-        """κ, the distance between a report and the centre c of the range, divided by the half width r."""
+        """κ = (e^ε + 1)/(e^ε - 1): the distance between a report and the centre c of the range, divided by the half
+        width r."""
         return 1 / math.tanh(self.epsilon / 2)
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
@@ -52,7 +53,7 @@ class TwoPoint(Transform):
         return reports
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the mean report: the update to the clipped weights."""
+        """Return the mean over the random reports: the update that leads to the clipped weights."""
         start = {name: value.to(tensors[name]) for name, value in _weights(context).items()}
         return {
             name: (value - self._clipped(tensors[name], value, context)) / context.setting.weight_step
@@ -60,9 +61,9 @@ class TwoPoint(Transform):
         }, state
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return log(1 + s·(w - c)/(rκ)) minus its maximum log(1 + 1/κ), summed over the reports, for each row. s is
-        the sign of a report, w the candidate's weight, c and r the centre and half width of the range, and κ the factor
-        `stretch`. A tensor with radius 0 adds no information."""
+        """Return how well a candidate explains the reports, for each row: log(1 + s·(w - c)/(rκ)) minus its maximum
+        log(1 + 1/κ), summed over the reports. s is the sign of a report, w the candidate's weight, c and r the centre
+        and half width of the range, and κ the factor `stretch`. A tensor with radius 0 adds no information."""
         total: Tensor | None = None
         for name, value in _weights(context).items():
             start = value.to(tensors[name])
@@ -79,8 +80,9 @@ class TwoPoint(Transform):
         return total
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the upper bound (rκ/`weight_step`)² on each tensor's noise variance. r is the half width of the
-        weights' range, and κ the factor `stretch`. The bound exceeds the variance by at most a share 1/κ²."""
+        """Return the noise that attackers assume: the upper bound (rκ/`weight_step`)² on the variance for each tensor.
+        r is the half width of the weights' range, and κ the factor `stretch`. The bound exceeds the variance by at most
+        a share 1/κ²."""
         del state
         scale = (self.stretch / context.setting.weight_step) ** 2
         return AddedNoise(

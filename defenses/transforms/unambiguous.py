@@ -59,9 +59,9 @@ class SendUnambiguous(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State] | None:
-        """Return a gradual version of `update`: send r·sigmoid((r²/(α·v) - 1)/`width`) and hold the rest. r is a
-        coordinate's sum of held gradients, v its sum of squares, and α the `threshold`. The result is None for α = 0,
-        because every coordinate is then sent."""
+        """Return a gradual version of `update`, for an attacker's search: send r·sigmoid((r²/(α·v) - 1)/`width`) and
+        hold the rest. r is a coordinate's sum of held gradients, v its sum of squares, and α the `threshold`. None for
+        α = 0, because every coordinate is then sent."""
         if context.examples is None or not self.threshold:
             return None
         sent, after = {}, dict(state)
@@ -80,8 +80,8 @@ class SendUnambiguous(Transform):
         return self.update(tensors, state, context)
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """Return the candidate at the reading's nonzero coordinates for a client's first step, and zero elsewhere.
-        Return None for later steps, because r is then unknown to the attacker."""
+        """Return the candidate at the coordinates that the reading shows as sent (nonzero), and zero at the others, for
+        a client's first step. None for later steps, because the sum r is then unknown to the attacker."""
         if context.round or context.step:
             return None
         return {name: torch.where(observed[name] != 0, value, 0.0) for name, value in tensors.items()}

@@ -9,8 +9,8 @@ ALL = 0.995  # a ceiling at or above this share bounds no attacker
 
 
 def share(value: float | None, places: int = 0) -> str:
-    """Format a share in [0, 1] in percent with `places` decimals, such as 68 %; None becomes a dash. Below 1 % and
-    above 99 %, a further decimal avoids rounding to 0 or 100."""
+    """Format a share, `value` in [0, 1], in percent with `places` decimals, such as 68 %; None becomes a dash. Below 1
+    % and above 99 %, a further decimal avoids rounding to 0 or 100."""
     if value is None or not isfinite(value):
         return NONE
     percent = 100 * value
