@@ -1,7 +1,7 @@
 """APTOS 2019 (diabetic retinopathy, five grades): retina pictures, or features from a frozen network."""
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,6 +13,7 @@ from PIL import Image
 from bench import rng
 from bench.datasets.base import Dataset, Group, Raw
 from bench.datasets.files import Layout, MissingDataError, locate
+from bench.datasets.frozen import Images, features
 from bench.datasets.pictures import read_picture
 from bench.datasets.tables import numeric_groups
 from bench.errors import DataError
@@ -23,9 +24,7 @@ _GRADES = ("no DR", "mild", "moderate", "severe", "proliferative DR")
 _LAYOUTS = tuple(
     Layout(place=place, names=("train.csv", "train_images")) for place in ("aptos", "aptos2019-blindness-detection")
 )
-_MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # normalisation in the frozen network's training
 _CHUNK = 16
-Images = NDArray[np.uint8]
 Values = NDArray[np.uint8] | NDArray[np.float32]
 
 
@@ -37,7 +36,7 @@ class Aptos(Dataset):
 
     - `features` = "pixels": an example is the image, `side` pixels square.
     - `features` = "resnet50": an example is the 2048 inputs of the last layer of torchvision's ResNet-50, divided by
-      their largest training value. This is a table for a last layer (model `mlp` with no hidden units). The weights are
+      their largest training value. This is a table for the model `linear`, the network's last layer. The weights are
       read from `resnet50*.pth` in the folder of `train.csv`."""
 
     reference = "APTOS 2019 Blindness Detection; Bayesian DP table III"
@@ -60,7 +59,7 @@ class Aptos(Dataset):
             inputs = _cut(files[_TEST:], self.side, self.copies), _cut(files[:_TEST], self.side, 1)
         else:
             chunks = self._chunks(files[_TEST:], self.copies), self._chunks(files[:_TEST], 1)
-            rows, unseen = _features(_weights(table.parent), chunks)
+            rows, unseen = features("resnet50", _weights(table.parent), chunks)
             largest = np.float32(rows.max() or 1)
             rows, unseen = rows / largest, np.clip(unseen / largest, 0, 1)
             columns = range(rows.shape[1])
@@ -134,32 +133,3 @@ def _weights(folder: Path) -> Path:
             'features = "pixels"'
         )
     return paths[0]
-
-
-def _features(weights: Path, parts: Iterable[Iterable[Images]]) -> list[NDArray[np.float32]]:
-    """Return the inputs of the network's last layer for each of `parts`: (image, 2048), at least 0. A part is an
-    iterator of chunks of images. The file `weights` holds the network's weights. A single thread is used: the number of
-    threads changes the last bits, and these change the data's hash."""
-    import torch
-    from torchvision.models import resnet50
-
-    network = resnet50()
-    try:
-        network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
-    except Exception as error:  # a wrong file raises many types
-        raise DataError(f"{weights}: no weights of torchvision's ResNet-50 ({type(error).__name__})") from None
-    network.fc = torch.nn.Identity()
-    network.eval()
-    mean, deviation = (torch.tensor(values)[:, None, None] for values in (_MEAN, _DEVIATION))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.no_grad():
-            return [
-                torch.cat(
-                    [network((torch.from_numpy(chunk).float() / 255 - mean) / deviation) for chunk in chunks]
-                ).numpy()
-                for chunks in parts
-            ]
-    finally:
-        torch.set_num_threads(threads)

@@ -82,6 +82,9 @@ class Raw:
     """Number of training examples made from the same original; they are consecutive and always share a split."""
     kind: str | None = None
     """Kind of data, if parameters or files decide it; None for the loader's `kind`."""
+    source_sha256: str | None = None
+    """Hash of the source files' content, for inputs computed from them, whose last digits differ between machines;
+    None: the hash over the arrays identifies the data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +108,7 @@ class Data:
     private: bool
     """True if examples must not leave this machine."""
     sha256: str
-    """Hash over the data arrays."""
+    """Hash over the data arrays, or over the source of computed inputs."""
     training: Split
     """Examples of the clients; victims come from this split."""
     test: Split
@@ -185,7 +188,7 @@ def split(raw: Raw, *, name: str, private: bool) -> Data:
         raise DataError(f"{name}: no kind of data is declared")
     kind = named(raw.kind)
     _checked(raw, name, kind)
-    sha256 = content_hash(raw)
+    sha256 = raw.source_sha256 or content_hash(raw)
     sources = rng.generator(0, "split", sha256).permutation(len(raw.train_labels) // raw.together)
     bounds = np.round(np.cumsum([share for _, share in SPLITS]) * len(sources)).astype(int)
     order = (sources[:, None] * raw.together + np.arange(raw.together)).ravel()

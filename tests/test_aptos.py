@@ -109,5 +109,5 @@ def test_without_the_networks_weights_the_remedy_is_said(folder: Path, tmp_path:
     with pytest.raises(MissingDataError, match=r"lacks resnet50\*\.pth: put torchvision's ImageNet weights"):
         Aptos(side=8, copies=1).load((tmp_path,))
     (tmp_path / "aptos" / "resnet50-broken.pth").write_bytes(b"no weights")
-    with pytest.raises(DataError, match="no weights of torchvision's ResNet-50"):
+    with pytest.raises(DataError, match="no weights of torchvision's resnet50"):
         Aptos(side=8, copies=1).load((tmp_path,))

@@ -63,3 +63,12 @@ def test_each_listener_has_its_figure_and_a_defense_without_effect_is_told() -> 
 def test_a_defense_without_any_effect_has_its_figures() -> None:
     lines = said(record(True, snr_db=SNR_CAP_DB), record(True, point="type-1", snr_db=SNR_CAP_DB))
     assert "- none: 100 % inside the client, in the client's update" in lines
+
+
+def test_named_examples_are_reported_where_nothing_is_reconstructed() -> None:
+    """An attack that only chooses among candidates has no success rate, and its shares are a leak."""
+    cell = attack_cell(grants=Grants(gallery=100))
+    lines = said(attack_record(cell=cell, readings=readings_of([[False], [False]], named=True)))
+    assert "- none: named among candidates: 100 % inside the client" in lines
+    unnamed = said(attack_record(cell=cell, readings=readings_of([[False], [False]])))
+    assert any(line.endswith("nothing was attacked") for line in unnamed)

@@ -65,7 +65,7 @@ EXCEPTIONS = {
     "KeepRandom": "a mean of masked rows does not show which of them kept a coordinate: 2^rows masks, one figure"
 }
 PART = 1  # choices of a defense's parameters in one test
-NEEDS_FILES = {"mnist", "fashion-mnist", "cifar10", "cifar10-10k", "cifar100", "lfw", "adult"}
+NEEDS_FILES = {"mnist", "fashion-mnist", "cifar10", "cifar10-10k", "cifar10-mobilenet", "cifar100", "lfw", "adult"}
 NOT_SHIPPED = {"aptos"}  # tests/test_aptos.py makes a folder in its layout
 NEEDS_A_PATH = {"npz", "folder"}  # one's own data: checked below with a pack made here
 

@@ -1,6 +1,7 @@
 """Loaders: each real format in small, damage in each of them, one's own data, and the real packs."""
 
 import gzip
+import hashlib
 import io
 import pickle
 import shutil
@@ -8,6 +9,7 @@ import struct
 import warnings
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,9 @@ from PIL import Image
 from sklearn.datasets import fetch_lfw_people, load_breast_cancer
 from sklearn.preprocessing import MinMaxScaler
 
-from bench.datasets import cifar
+from bench.datasets import cifar, pretrained
 from bench.datasets.adult import Adult
-from bench.datasets.base import Dataset, Raw, hold_out
+from bench.datasets.base import Dataset, Raw, hold_out, split
 from bench.datasets.batches import read_batch
 from bench.datasets.cancer import Cancer
 from bench.datasets.cifar import Cifar10, Cifar100
@@ -790,3 +792,71 @@ def test_class_names_are_the_published_ones() -> None:
     names = Cifar100.class_names
     assert len(set(names)) == 100 and list(names) == sorted(names)
     assert cifar.Cifar10.class_names[3] == "cat"
+
+
+@pytest.fixture(scope="module")
+def mobilenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with weights of MobileNetV2 drawn at random, and a small pack of CIFAR-10."""
+    import torch
+    from torchvision.models import mobilenet_v2
+
+    folder = tmp_path_factory.mktemp("frozen")
+    torch.manual_seed(0)
+    torch.save(mobilenet_v2().state_dict(), folder / "mobilenet_v2-b0353104.pth")
+    x = _bytes(12, 32, 32, 3)
+    _pack(folder / "cifar10.npz", x_train=x, y_train=np.arange(12) % 10, x_test=x[:3], y_test=np.arange(3))
+    return folder
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_features_are_the_inputs_of_the_networks_own_head(
+    mobilenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    from torchvision.models import mobilenet_v2
+
+    weights = mobilenet / "mobilenet_v2-b0353104.pth"
+    monkeypatch.setattr(pretrained, "_SHA256", _sha256(weights))
+    cache = tmp_path / "cache"
+    raw = pretrained.Cifar10MobileNet().load((mobilenet, cache))
+    network = mobilenet_v2()
+    network.load_state_dict(torch.load(weights, weights_only=True))
+    network.eval()
+    pictures = torch.from_numpy(Cifar10().load((mobilenet,)).train_inputs).float() / 255
+    mean, deviation = (torch.tensor(each)[:, None, None] for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    with torch.no_grad():
+        expected = network((torch.nn.functional.interpolate(pictures, (64, 64), mode="bilinear") - mean) / deviation)
+        ours = network.classifier(6 * torch.from_numpy(raw.train_inputs))
+    assert raw.train_inputs.shape == (12, 1280) and raw.train_inputs.std(0).max() > 0
+    assert torch.allclose(ours, expected, atol=1e-5)
+    assert np.allclose(raw.test_inputs, raw.train_inputs[:3], atol=1e-6)
+    (kept,) = cache.iterdir()
+    again = pretrained.Cifar10MobileNet().load((mobilenet, cache))
+    assert np.array_equal(again.train_inputs, raw.train_inputs)
+    kept.write_bytes(kept.read_bytes()[:1000])
+    mended = pretrained.Cifar10MobileNet().load((mobilenet, cache))
+    assert np.array_equal(mended.train_inputs, raw.train_inputs), "a damaged copy is made again"
+
+
+def test_computed_features_are_known_by_their_source(mobilenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last digits differ between machines; cells and splits must not."""
+    monkeypatch.setattr(pretrained, "_SHA256", _sha256(mobilenet / "mobilenet_v2-b0353104.pth"))
+    raw = pretrained.Cifar10MobileNet().load((mobilenet,))
+    many = replace(raw, train_inputs=np.tile(raw.train_inputs, (4, 1)), train_labels=np.tile(raw.train_labels, 4))
+    many = replace(many, kind="table")
+    other = replace(many, train_inputs=np.nextafter(many.train_inputs, np.float32(0.5)))
+    first, second = (split(each, name="x", private=False) for each in (many, other))
+    assert first.sha256 == second.sha256
+    assert np.array_equal(first.training.labels, second.training.labels)
+    assert split(replace(other, source_sha256=None), name="x", private=False).sha256 != first.sha256
+
+
+def test_without_the_networks_weights_or_with_others_the_remedy_is_said(mobilenet: Path, tmp_path: Path) -> None:
+    entry = pretrained.Cifar10MobileNet()
+    with pytest.raises(MissingDataError, match=r"mobilenet_v2-b0353104\.pth.*bench data fetch cifar10-mobilenet"):
+        read(entry, "cifar10-mobilenet", tmp_path)
+    with pytest.raises(DataError, match=r"pth: truncated or altered: sha256 .*delete it and run `bench data fetch"):
+        read(entry, "cifar10-mobilenet", mobilenet)

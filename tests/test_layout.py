@@ -79,7 +79,7 @@ BORDERS = {
 OWNERS = {
     "mlflow": "bench.tracking.upload",
     "lpips": "bench.scoring.lpips_metric",
-    "torchvision": "bench.scoring.lpips_metric bench.datasets.aptos",
+    "torchvision": "bench.scoring.lpips_metric bench.datasets.frozen",
     "pooch": "bench.datasets.fetch",
     "dp_accounting": "bench.defenses.accounting.pld",
     "altair": "bench.leaderboard.forms.charts bench.leaderboard.forms.frontier",
@@ -99,8 +99,9 @@ INSIDE_FUNCTIONS = {
     ("bench.tracking.upload", "mlflow"),  # 3 s, and its telemetry is turned off before
     ("bench.datasets.digits", "sklearn"),  # a second that other data sets need not pay
     ("bench.datasets.cancer", "sklearn"),
-    ("bench.datasets.aptos", "torch"),  # for a network's features alone
-    ("bench.datasets.aptos", "torchvision"),
+    ("bench.datasets.frozen", "torch"),  # for a network's features alone
+    ("bench.datasets.frozen", "torchvision"),
+    ("bench.datasets.pretrained", "torch"),
     ("bench.defenses.accounting.pld", "dp_accounting"),  # optional where ε is filled in later; a second
     ("bench.health.storage", "bench.datasets.loading"),  # numpy may be what is broken
 }

@@ -16,6 +16,7 @@ from bench.leaderboard.forms import attackers as attackers_form
 from bench.leaderboard.forms import standings, terminal
 from bench.leaderboard.forms.numbers import rate, share
 from bench.leaderboard.knowledge import knowledge
+from bench.leaderboard.recognition import recognition
 from bench.leaderboard.trainings import trainings
 from bench.leaderboard.worst import WorstCase
 from bench.matrix.published import PublishedFigures
@@ -199,8 +200,9 @@ def _leaks(conditions: Sequence[Condition]) -> Iterator[str]:
         names = distinct(condition.rows)
         for defense, row in condition.rows.items():
             figures = {point: row[point] for point in ordered(row) if row[point].asr is not None}
-            if figures:
-                alike.setdefault(_by_listener(figures), []).append(names[defense])
+            text = _by_listener(figures) if figures else _named(row)
+            if text:
+                alike.setdefault(text, []).append(names[defense])
         yield title if alike else f"{title}: nothing was attacked"
         yield from (f"- {', '.join(defenses)}: {figures}" for figures, defenses in alike.items())
     if len(conditions) > _SUMMARISED:
@@ -218,6 +220,14 @@ def _by_listener(figures: Mapping[str, WorstCase]) -> str:
         rates.setdefault(_rate(worst), []).append(_LISTENERS.get(point, point))
     text = "; ".join(f"{figure} {', '.join(listeners)}" for figure, listeners in rates.items())
     return f"{text}; no effect {', '.join(without)}" if acting and without else text
+
+
+def _named(row: Mapping[str, WorstCase]) -> str:
+    """Return the share of examples named among candidates, for each listener in words; empty if no attack named any."""
+    named = {point: recognition(row[point])[1] for point in ordered(row)}
+    shares = (f"{share(rate.value)} {_LISTENERS.get(point, point)}" for point, rate in named.items() if rate)
+    text = "; ".join(shares)
+    return f"named among candidates: {text}" if text else ""
 
 
 def _rate(worst: WorstCase) -> str:
