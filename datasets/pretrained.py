@@ -46,7 +46,9 @@ class Cifar10MobileNet(Dataset):
         parts = (pictures.train_inputs, pictures.test_inputs)
         features = _read(kept, tuple(len(part) for part in parts))
         if features is None:
-            chunks = [[part[n : n + _CHUNK] for n in range(0, len(part), _CHUNK)] for part in parts]
+            chunks = [
+                [np.asarray(part[n : n + _CHUNK], np.uint8) for n in range(0, len(part), _CHUNK)] for part in parts
+            ]
             rows = np.concatenate(frozen.features("mobilenet_v2", weights, chunks, side=_SIDE))
             features = np.clip(rows / _LARGEST, 0, 1)
             _keep(kept, features)
