@@ -93,7 +93,7 @@ def test_weights_come_from_the_file_or_beside_it(folder: Path, tmp_path: Path) -
     a, b = (np.load(tmp_path / name / "reconstruction.npz")["inputs"] for name in "ab")
     assert (a == b).all()
     message = fault(command, *arguments(folder, tmp_path, file="bare.npz"))
-    assert message.endswith("bare.npz: it holds no weights of the model; give them beside it")
+    assert message.endswith("bare.npz: no weights of the model in the file; give the weights, too")
 
 
 def test_parameters_are_checked_like_anywhere(folder: Path, tmp_path: Path) -> None:

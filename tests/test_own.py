@@ -73,7 +73,7 @@ def _moved(model: nn.Module, gradients: dict[str, Tensor], rate: float) -> nn.Mo
 @pytest.mark.parametrize(
     ("case", "line"),
     [
-        ("sign", "cosine -1.0000, scale 1.000; the sign is the other way"),
+        ("sign", "cosine -1.0000, scale 1.000; the update has the opposite sign"),
         ("difference", "scale 0.100; the scale is the rate: a difference of weights, read as a gradient"),
         ("no rate", "scale 0.100; the direction is right, the length is not: .* divide by 0.1"),
         ("sum", "scale 3.000; the scale is the batch: a sum over it"),
@@ -83,9 +83,9 @@ def _moved(model: nn.Module, gradients: dict[str, Tensor], rate: float) -> nn.Mo
         ("one", "one gradient of all examples, read as several local steps"),
         ("class", "the gradient is of class 0, not 1"),
         ("scale of inputs", r"inputs in another scale \(-1..1\); normalise inside the model"),
-        ("noise", "nothing that was tried explains it: noise that was not declared"),
+        ("noise", "no known mistake explains the update: noise that was not declared"),
         ("pruned", "70% of '0.weight' is zero where the replay is not: a defense"),
-        ("other", "nothing that was tried explains it: other weights, another model or loss"),
+        ("other", "no known mistake explains the update: other weights, another model or loss"),
     ],
 )
 def test_the_likeliest_mistake_is_named(case: str, line: str, model: nn.Module, digits: tuple[Tensor, Tensor]) -> None:

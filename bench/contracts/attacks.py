@@ -24,8 +24,8 @@ _STATUSES = ("ok", "diverged", "nan")
 
 
 def takes_or_refuses(attack: Attack) -> None:
-    """Raise `ContractBroken` unless the attack accepts each point's reading, or refuses the reading with a one-line
-    reason and without an exception."""
+    """Check that the attack accepts a reading (observed update) at each interception point, or refuses it with a
+    one-line reason and without an exception. Raises `ContractBroken` otherwise."""
     single = situated(attack)
     for case in (
         single,
@@ -47,7 +47,8 @@ def takes_or_refuses(attack: Attack) -> None:
 
 
 def alone_in_company(attack: Attack) -> None:
-    """Raise `ContractBroken` unless a reading has equal results alone and in a batch, to 1e-9 after 20 evaluations."""
+    """Check that a reading's result does not depend on other readings in the batch: to 1e-9 after 20 evaluations.
+    Raises `ContractBroken` otherwise."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         together = _run(attack, case, evaluations=SHORT)
         for row in (0, 2):
@@ -56,8 +57,8 @@ def alone_in_company(attack: Attack) -> None:
 
 
 def any_chunk(attack: Attack) -> None:
-    """Raise `ContractBroken` if the number of readings attacked at once (`Budget.chunk`) changes the results of a short
-    attack, or the set of reconstructed readings of a long attack."""
+    """Check that the number of readings attacked at once (`Budget.chunk`) changes neither the results of a short
+    attack, nor the set of reconstructed readings of a long attack. Raises `ContractBroken` otherwise."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         whole = _run(attack, case, evaluations=SHORT)
         parts = _run(attack, case, evaluations=SHORT, chunk=2)  # of three readings: two, then one alone
@@ -77,7 +78,8 @@ def _public(inputs: Tensor, reading: Reading) -> bool:
 
 
 def budget(attack: Attack) -> None:
-    """Raise `ContractBroken` if a reading exceeds its budget of evaluations, restarts included, as counted here."""
+    """Check that an attack stays within its budget of evaluations per reading, restarts included, by an independent
+    count of forward passes. Raises `ContractBroken` otherwise."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         for evaluations in (1, 7, 30):
             reading = case.reading.of((0,))
@@ -105,7 +107,8 @@ def budget(attack: Attack) -> None:
 
 
 def finite(attack: Attack) -> None:
-    """Raise `ContractBroken` for non-finite output without a status, or if a damaged reading affects other readings."""
+    """Check that non-finite output has a status other than "ok", and that a damaged reading does not affect other
+    readings. Raises `ContractBroken` otherwise."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2))[:1]:
         clean = _run(attack, case, evaluations=SHORT)
         _says_so(clean, case.words)
@@ -132,7 +135,8 @@ def repeated_labels(attack: Attack) -> None:
 
 
 def reading_alone(attack: Attack) -> None:
-    """Raise `ContractBroken` if truth or noise, hidden in the reading's module, changes the attack's output."""
+    """Check that the attack uses the reading only: truth or noise, hidden in the model's module, must not change the
+    output. Raises `ContractBroken` otherwise."""
     for case in _attackable(attack, situated(attack, "type-1", batch=2), situated(attack))[:1]:
         honest = _run(attack, _planted(case, case.truth), evaluations=SHORT)
         noise = torch.rand(case.truth.shape, generator=torch.Generator().manual_seed(5))
@@ -141,14 +145,16 @@ def reading_alone(attack: Attack) -> None:
 
 
 def keyed(attack: Attack) -> None:
-    """Raise `ContractBroken` unless equal keys give equal output, bit for bit, whatever the global seed."""
+    """Check that equal keys give equal output, bit for bit, under any global seed. Raises `ContractBroken`
+    otherwise."""
     for case in _attackable(attack, situated(attack, "type-1", batch=2), situated(attack))[:1]:
         first, second = under_two_seeds(lambda: _run(attack, case, evaluations=SHORT))  # noqa: B023
         _equal(first, second, f"{case.words}: two runs with one key", 0.0)
 
 
 def reading_untouched(attack: Attack) -> None:
-    """Raise `ContractBroken` if the attack changes the reading, because readings may be shared."""
+    """Check that the attack does not modify the reading, because readings may be shared. Raises `ContractBroken`
+    otherwise."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         before = _tensors(case.reading)
         kept = {name: value.clone() for name, value in before.items()}
@@ -158,11 +164,13 @@ def reading_untouched(attack: Attack) -> None:
 
 
 def situated(attack: Attack, where: str = "type-2", **changes: Any) -> Situation:
-    """Return a test situation: readings at the point `where` with the true examples behind them. The attacker has the
-    first level of knowledge in `attack.knowledge`, such as `plain`. `changes` are further arguments of `situation`. If
-    an adaptive attack refuses undefended readings, as an attack on mixtures does, the readings come from the defense
-    `mixup` instead, with granted labels. Without granted labels, such an attack would infer labels by simulations: the
-    simulations run the model but do not count as evaluations."""
+    """Return readings with known truth, on which a contract tests `attack`. `where` is the interception point, and
+    `changes` are further arguments of `situation`. The attacker has the first level of knowledge in `attack.knowledge`,
+    such as `plain`.
+
+    If an adaptive attack refuses undefended readings, as an attack on mixtures does, the readings come from the defense
+    `mixup` instead, with granted labels. Without granted labels, such an attack would infer labels by simulations:
+    these run the model but do not count as evaluations."""
     first: Any = attack.knowledge[0]
     changes = {"kind": named(attack.takes[0])} | changes
     case = situation(where, knowledge=first, **changes)

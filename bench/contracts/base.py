@@ -42,18 +42,19 @@ class Outcome:
 
 
 def require(kept: bool, reason: str) -> None:
-    """Raise `ContractBroken` with the reason unless `kept`."""
+    """Raise `ContractBroken` with the text `reason` if `kept` is False."""
     if not kept:
         raise ContractBroken(reason)
 
 
 def one_line(text: object) -> bool:
-    """Whether the text is a message: a single, non-empty line."""
+    """Return whether `text` is a proper message: a string with a single, non-empty line."""
     return isinstance(text, str) and bool(text.strip()) and "\n" not in text
 
 
 def declared(entry: Any) -> None:
-    """Raise `ContractBroken` unless `entry` is a frozen dataclass with `reference` and JSON-compatible parameters."""
+    """Check that `entry` is a frozen dataclass with a `reference` and with parameters that JSON can hold. Raises
+    `ContractBroken` otherwise."""
     kind = type(entry)
     # only a dataclass has these parameters
     frozen = is_dataclass(entry) and getattr(kind, "__dataclass_params__").frozen  # noqa: B009

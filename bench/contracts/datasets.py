@@ -21,14 +21,14 @@ PARTS = ("training", "public", "tuning", "gallery")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedDataset:
-    """A data set with its loaded examples."""
+    """A data set with its loaded examples, for the tests of its contracts."""
 
     dataset: Dataset
     """The data set's entry."""
     raw: Raw
-    """Data from the first load."""
+    """Examples and labels from the first load."""
     again: Callable[[], Raw]
-    """Loads the data once more."""
+    """Function that loads the data a second time."""
 
     def parts(self) -> list[tuple[str, NDArray[Any], NDArray[np.int64]]]:
         return [
@@ -47,7 +47,8 @@ class LoadedDataset:
 
 
 def values(loaded: LoadedDataset) -> None:
-    """Require values that the declared kind allows, with at most four bytes each. Raises `ContractBroken` otherwise."""
+    """Check that all values are allowed by the declared kind of data, and take at most four bytes each. Raises
+    `ContractBroken` otherwise."""
     for part, inputs, _ in loaded.parts():
         fault = loaded.kind.values.fault(inputs)
         require(fault is None, f"{part}: {fault}")
@@ -55,7 +56,8 @@ def values(loaded: LoadedDataset) -> None:
 
 
 def counts(loaded: LoadedDataset) -> None:
-    """Require as many labels as examples, equal shapes, and no empty split. Raises `ContractBroken` otherwise."""
+    """Check that there are as many labels as examples, that all examples have the same shape, and that no split is
+    empty. Raises `ContractBroken` otherwise."""
     shapes = {inputs.shape[1:] for _, inputs, _ in loaded.parts()}
     require(len(shapes) == 1, f"training and test differ in shape: {sorted(shapes)}")
     for part, inputs, labels in loaded.parts():
@@ -67,8 +69,8 @@ def counts(loaded: LoadedDataset) -> None:
 
 
 def classes(loaded: LoadedDataset) -> None:
-    """Require labels from 0 to the number of class names minus 1, each with a training example, and distinct names.
-    Raises `ContractBroken` otherwise."""
+    """Check that labels run from 0 to the number of class names minus 1, that each class has a training example, and
+    that names are distinct. Raises `ContractBroken` otherwise."""
     names = loaded.raw.class_names
     different = len(set(names)) == len(names) > 1
     require(different, f"class names must be two or more and all different, got {names}")
@@ -80,13 +82,14 @@ def classes(loaded: LoadedDataset) -> None:
 
 
 def content(loaded: LoadedDataset) -> None:
-    """Require that repeated loads have equal content hashes. Raises `ContractBroken` otherwise."""
+    """Check that repeated loads have equal content hashes. Raises `ContractBroken` otherwise."""
     again, first = content_hash(loaded.again()), content_hash(loaded.raw)
     require(first == again, f"two loads hash to {first[:12]} and {again[:12]}")
 
 
 def order(loaded: LoadedDataset) -> None:
-    """Raise `ContractBroken` unless repeated loads give equal examples in equal order, whatever the global seed."""
+    """Check that repeated loads give equal examples in equal order, under any global seed. Raises `ContractBroken`
+    otherwise."""
     again = loaded.again()
     for part in ("train_inputs", "train_labels", "test_inputs", "test_labels"):
         same = np.array_equal(getattr(loaded.raw, part), getattr(again, part))
@@ -94,7 +97,8 @@ def order(loaded: LoadedDataset) -> None:
 
 
 def reload(load: Callable[[], Raw]) -> Callable[[], Raw]:
-    """Return a function that runs `load` once, under other global random seeds, and keeps the result."""
+    """Return a function that runs `load` at its first call, under other global random seeds, and returns the kept
+    result at later calls."""
 
     @cache
     def again() -> Raw:
@@ -111,7 +115,8 @@ def reload(load: Callable[[], Raw]) -> Callable[[], Raw]:
 
 
 def disjoint(loaded: LoadedDataset) -> None:
-    """Raise `ContractBroken` unless the splits hold each example of the source's training part exactly once."""
+    """Check that the splits together hold each example of the source's training part exactly once. Raises
+    `ContractBroken` otherwise."""
     splits = loaded.data()
     source = _examples(loaded.raw.train_inputs, loaded.raw.train_labels)
     used: Counter[bytes] = Counter()
@@ -128,8 +133,8 @@ def disjoint(loaded: LoadedDataset) -> None:
 
 
 def columns(loaded: LoadedDataset) -> None:
-    """Raise `ContractBroken` unless groups hold each column once, with one-hot (or all-zero) categories, and numeric
-    columns have positive standard deviations."""
+    """Check a table's columns: each is in exactly one group, categories are one-hot (or all zero), and numeric columns
+    have positive standard deviations. Raises `ContractBroken` otherwise."""
     if not loaded.kind.columns:
         raise ContractSkipped(f"{loaded.kind.plural} have no columns")
     groups, rows = loaded.raw.groups, loaded.raw.train_inputs
@@ -147,7 +152,8 @@ def columns(loaded: LoadedDataset) -> None:
 
 
 def kind(loaded: LoadedDataset) -> None:
-    """Require a known kind of data whose axes the examples have. Raises `ContractBroken` otherwise."""
+    """Check that the declared kind of data is known, and that the examples have its axes. Raises `ContractBroken`
+    otherwise."""
     says = loaded.raw.kind or loaded.dataset.kind
     require(says in KINDS, f"kind is {says!r}; {' or '.join(KINDS)} expected")
     for part, inputs, _ in loaded.parts():

@@ -42,7 +42,8 @@ def _wired(defense: Defense) -> Iterator[tuple[str, Trial, Stage, dict[str, Tens
 
 
 def settings(defense: Defense) -> None:
-    """Raise `ContractBroken` unless the defense accepts each federated setting, or refuses it with a single line."""
+    """Check that the defense accepts each federated setting, or refuses it with a one-line reason. Raises
+    `ContractBroken` otherwise."""
     for words, steps, batch in SETTINGS:
         try:
             trial_of(defense, steps=steps, batch=batch)
@@ -51,7 +52,8 @@ def settings(defense: Defense) -> None:
 
 
 def stages_claimed(defense: Defense) -> None:
-    """Raise `ContractBroken` unless `stages` names exactly the stages with transforms under some parameters."""
+    """Check that the attribute `stages` names exactly the stages at which the defense has transforms, under some
+    parameters. Raises `ContractBroken` otherwise."""
     claimed = type(defense).stages
     unknown = set(claimed) - set(STAGES)
     require(not unknown, f"claims stage {sorted(unknown)}; there are {', '.join(STAGES)}")
@@ -72,8 +74,8 @@ def stages_claimed(defense: Defense) -> None:
 
 
 def acts(defense: Defense) -> None:
-    """Raise `ContractBroken` if a stage leaves its tensors unchanged, such as a clip whose bound no gradient
-    reaches."""
+    """Check that each stage of the defense changes its tensors; a clip whose bound no gradient reaches, for example,
+    does not. Raises `ContractBroken` otherwise."""
     for words, trial, stage, before in _wired(defense):
         if _changes(trial, stage):
             continue
@@ -86,8 +88,8 @@ def acts(defense: Defense) -> None:
 
 
 def readings(defense: Defense) -> None:
-    """Raise `ContractBroken` unless readings before the first stage with transforms equal the undefended readings, bit
-    for bit, and later readings differ."""
+    """Check that readings before the first stage with transforms equal the undefended readings, bit for bit, and that
+    later readings differ. Raises `ContractBroken` otherwise."""
     for words, trial in trials(defense):
         plain, defended = trial.taps(trial.stages.undefended), trial.taps(trial.stages)
         first = min((STAGES.index(stage) for stage in trial.wired), default=len(STAGES))
@@ -111,8 +113,8 @@ def _rows(tensors: Tensors, row: int) -> dict[str, Tensor]:
 
 
 def shapes_kept(defense: Defense) -> None:
-    """Require that each stage returns tensors with the names, in the same order, shapes and dtype of its input, in
-    single and double precision. Raises `ContractBroken` otherwise."""
+    """Check that each stage returns tensors with the names, order, shapes and dtype of its input, in single and double
+    precision. Raises `ContractBroken` otherwise."""
     for words, trial in trials(defense):
         for stage in trial.wired:
             for dtype in (torch.float32, torch.float64):
@@ -126,7 +128,7 @@ def shapes_kept(defense: Defense) -> None:
 
 
 def finite(defense: Defense) -> None:
-    """Require finite output for gradients scaled by 0, 1 and 1e15. Raises `ContractBroken` otherwise."""
+    """Check that output is finite for gradients scaled by 0, 1 and 1e15. Raises `ContractBroken` otherwise."""
     for words, trial, stage, before in _wired(defense):
         for scale in (0.0, 1.0, 1e15):
             after = trial.apply(stage, {name: scale * value for name, value in before.items()})
@@ -135,8 +137,8 @@ def finite(defense: Defense) -> None:
 
 
 def keyed(defense: Defense) -> None:
-    """Raise `ContractBroken` unless equal keys give equal output, bit for bit, and a new draw changes the output
-    exactly if a transform is `random`."""
+    """Check that the defense draws by its key: equal keys give equal output, bit for bit, and a new draw changes the
+    output exactly if a transform is `random`. Raises `ContractBroken` otherwise."""
     for words, trial, stage, before in _wired(defense):
         first, second = under_two_seeds(lambda: trial.apply(stage, before))  # noqa: B023
         name = differing(first, second)
@@ -156,8 +158,8 @@ def inputs_untouched(defense: Defense) -> None:
 
 
 def row_alone(defense: Defense) -> None:
-    """Raise `ContractBroken` unless results for a row, alone and in a batch, are equal to 1e-9, or a transform has
-    `mixes_clients` True."""
+    """Check that the result for a row (a client or an example) does not depend on the other rows of a batch, to 1e-9,
+    unless a transform declares `mixes_clients`. Raises `ContractBroken` otherwise."""
     for words, trial, stage, before in _wired(defense):
         if stage == "aggregate" or any(item.mixes_clients for item in trial.stages.transforms[stage]):
             continue
@@ -172,8 +174,8 @@ def row_alone(defense: Defense) -> None:
 
 
 def originals(defense: Defense) -> None:
-    """Raise `ContractBroken` unless stage `input` computes an example only from this example and the next example in
-    its batch. The reason: scores at type-2 accept either of the two. Targets must stay probabilities."""
+    """Check that stage `input` computes an example only from this example and the next example in its batch, because
+    scores at type-2 accept either of the two. Targets must stay probabilities. Raises `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     if not trial.stages.has("input"):
         raise ContractSkipped("it leaves examples as they are")
@@ -194,7 +196,8 @@ def originals(defense: Defense) -> None:
 
 
 def bias(defense: Defense) -> None:
-    """Raise `ContractBroken` unless the mean change over draws is 0 exactly if the defense declares `unbiased`."""
+    """Check the declared bias: the mean change over draws must be 0 exactly if the defense declares `unbiased`. Raises
+    `ContractBroken` otherwise."""
     says = vars(type(defense)).get("unbiased")
     if says is None:
         raise ContractSkipped("it does not say whether it is unbiased")
@@ -210,7 +213,8 @@ def bias(defense: Defense) -> None:
 
 
 def transforms_only(defense: Defense) -> None:
-    """Raise `ContractBroken` unless every stage has a sequence of transforms, in the first accepted setting."""
+    """Check that every stage of the defense is a sequence of transforms, in the first accepted setting. Raises
+    `ContractBroken` otherwise."""
     for words, steps, batch in SETTINGS:
         try:
             transforms = defense.transforms(setting_of(federated_of(steps, batch)))

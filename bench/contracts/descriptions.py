@@ -36,7 +36,7 @@ POSITIVE = 1e-12
 
 @dataclass(frozen=True)
 class Quiet(Transform):
-    """A transform without its noise: its output is that of the inner transform's method `expected`."""
+    """A transform without its noise, for tests: its output is that of the inner transform's method `expected`."""
 
     inner: Transform
     """The transform with noise."""
@@ -58,24 +58,27 @@ class Quiet(Transform):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A reading at a point without the noise that the description states, for a comparison with the description."""
+    """A reading at an interception point without the noise that the description states, for a comparison with the
+    description."""
 
     words: str
     """The setting in words, for error messages."""
     point: Point
     """Observation point."""
     trial: Trial
-    """The round."""
+    """The federated round that gave the reading."""
     said: Composition
-    """The defense's description at this point."""
+    """The defense's description for readings at this point."""
     observed: dict[str, Tensor]
     """The reading, name → (reading, *shape)."""
 
 
 def description(defense: Defense) -> None:
-    """Raise `ContractBroken` unless the description, applied to the truth, gives each point's reading without the
-    described noise. The truth is the training data after stage `input`: examples and class probabilities. Batch sizes 1
-    and 3, and 1 and 2 local steps are tested. The description must be differentiable and draw no random numbers."""
+    """Check that the defense's description is exact: applied to the truth, it must give each point's reading without
+    the described noise. It must be differentiable and draw no random numbers. Raises `ContractBroken` otherwise.
+
+    The truth is the training data after stage `input`: examples and class probabilities. Batch sizes 1 and 3, and 1 and
+    2 local steps are tested."""
     seen = list(seen_of(defense))
     if not seen:
         raise ContractSkipped("there is nothing to describe, or attackers stay plain, with a flag")
@@ -93,7 +96,8 @@ def description(defense: Defense) -> None:
 
 
 def unread(said: Composition) -> list[str]:
-    """Return the names of random transforms whose draws are neither described as noise nor shown by the reading."""
+    """Return the names of random transforms in a description whose draws are neither described as noise nor shown by
+    the reading."""
     return [
         type(part.transform).__name__
         for part in said.parts
@@ -105,8 +109,8 @@ def unread(said: Composition) -> list[str]:
 
 
 def noise(defense: Defense) -> None:
-    """Require that noise around `Transform.expected` has mean 0 and each tensor's stated variance, to five standard
-    errors. A stated upper bound must not be exceeded. Raises `ContractBroken` otherwise."""
+    """Check that the noise around `Transform.expected` has mean 0 and each tensor's stated variance, to five standard
+    errors; a stated upper bound must not be exceeded. Raises `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     stated = 0
     for stage, transform, given, state in arriving_at(trial):
@@ -146,7 +150,8 @@ def _claims_a_mean(transform: Transform, given: Tensors, state: State, context: 
 
 
 def by_norms(defense: Defense) -> None:
-    """Raise `ContractBroken` unless `Transform.by_norms` gives the transform's true scale factors and noise."""
+    """Check that `Transform.by_norms` gives the scale factors and the noise that the transform really applies. Raises
+    `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     checked = 0
     for stage, transform, arriving, state in arriving_at(trial):
@@ -166,7 +171,8 @@ def by_norms(defense: Defense) -> None:
 
 
 def gradual(defense: Defense) -> None:
-    """Raise `ContractBroken` unless `Transform.smoothed` is differentiable, and tends to `expected` for width → 0."""
+    """Check that `Transform.smoothed` is differentiable, and tends to `expected` for width → 0. Raises `ContractBroken`
+    otherwise."""
     words, trial = first_trial(defense)
     checked = 0
     for stage, transform, arriving, state in arriving_at(trial):
@@ -200,7 +206,8 @@ def gradual(defense: Defense) -> None:
 
 
 def seen_of(defense: Defense) -> Iterator[Seen]:
-    """Yield the described readings at each point, in each setting that the defense accepts."""
+    """Yield the defense's readings at each interception point with their descriptions, in each setting that the defense
+    accepts."""
     for steps, batch in SETTINGS:
         trial = _taken(defense, steps, batch)
         if trial is None:
@@ -302,7 +309,8 @@ def _require_derivative(one: Seen, after: Tensors, free: Tensor) -> None:
 
 
 def arriving_at(trial: Trial) -> Iterator[tuple[Stage, Transform, dict[str, Tensor], State]]:
-    """Yield each stage and transform, with the noiseless tensors that reach it and its state before round 0."""
+    """Yield (stage, transform, noiseless tensors that reach the transform, its state before round 0) for each transform
+    in the round `trial`."""
     for stage in STAGES:
         given = trial.at(stage)
         rows = len(next(iter(given.values()))) if lead_of(stage) else 1
@@ -313,7 +321,8 @@ def arriving_at(trial: Trial) -> Iterator[tuple[Stage, Transform, dict[str, Tens
 
 
 def of_one(transform: Transform, state: State) -> State:
-    """Return `state` of the first client, with a client axis of length 1; a server's state is returned unchanged."""
+    """Return the first client's part of a transform's `state` (memory), with a client axis of length 1; a server's
+    state is returned unchanged."""
     return state if transform.owner == "server" else {key: value[:1] for key, value in state.items()}
 
 

@@ -27,9 +27,12 @@ _GROWN = 2.0  # largest growth of the variance for gradients ten times larger
 
 
 def law(defense: Defense) -> None:
-    """Require the stated distribution of a transform's noise on every row. Coordinates must be independent, rows
-    distinct, and the variance equal for gradients ten times larger. A transform with `log_density` or `log_likelihood`
-    may have another distribution, and noise that scales with the gradient. Raises `ContractBroken` otherwise."""
+    """Check that a transform's noise has its stated distribution on every row (client or example), so that an attacker
+    cannot remove it. Coordinates must be independent, rows distinct, and the variance equal for gradients ten times
+    larger. Raises `ContractBroken` otherwise.
+
+    A transform with `log_density` or `log_likelihood` may have another distribution, and noise that scales with the
+    gradient."""
     words, trial = first_trial(defense)
     stated = 0
     for stage, transform, given, state in arriving_at(trial):
@@ -44,9 +47,9 @@ def law(defense: Defense) -> None:
 
 
 def dependence(z: Tensor) -> float:
-    """Return a measure of dependence between the coordinates of standardised noise `z` (draw, coordinate). The measure
-    is the mean squared product of two draws times the number of coordinates: 1 for independent coordinates, and n/r if
-    noise in n coordinates has only r dimensions."""
+    """Return a measure of dependence between the coordinates of standardised noise `z` (draw, coordinate): 1 for
+    independent coordinates, and n/r if noise in n coordinates has only r dimensions. The measure is the number of
+    coordinates times the mean squared product of two draws."""
     gram = z @ z.T / z.shape[1]
     apart = ~torch.eye(len(z), dtype=torch.bool)
     return float(gram[apart].square().mean() * z.shape[1])

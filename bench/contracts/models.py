@@ -25,8 +25,8 @@ CLOSE = 1e-9
 
 
 def builds(model: Model) -> None:
-    """Raise `ContractBroken` unless logits are (example, class) for every accepted kind of data, at batch size 1 and
-    above."""
+    """Check that the model gives logits (example, class) for every accepted kind of data, at batch size 1 and above.
+    Raises `ContractBroken` otherwise."""
     unknown = set(model.takes) - set(KINDS)
     require(bool(model.takes) and not unknown, f"takes {model.takes}; kinds of data are {', '.join(KINDS)}")
     for kind, shape, module in _modules(model):
@@ -38,8 +38,8 @@ def builds(model: Model) -> None:
 
 
 def initial_weights(model: Model) -> None:
-    """Raise `ContractBroken` unless initial weights are finite, of each parameter's shape, and equal for equal seeds
-    only."""
+    """Check that initial weights are finite, have each parameter's shape, and are equal for equal seeds only. Raises
+    `ContractBroken` otherwise."""
     for _, shape, module in _modules(model):
         first = model.initial(module, 0)
         expected = {name: tuple(value.shape) for name, value in module.named_parameters()}
@@ -64,8 +64,8 @@ def no_batch_statistics(model: Model) -> None:
 
 
 def alone_in_company(model: Model) -> None:
-    """Raise `ContractBroken` unless an example has equal logits alone and in a batch (float64, 1e-9), with fixed
-    buffers."""
+    """Check that an example's logits do not depend on the other examples in the batch (float64, 1e-9), with fixed
+    buffers. Raises `ContractBroken` otherwise."""
     for kind, shape, module in _modules(model, double=True):
         before = {name: value.clone() for name, value in module.named_buffers()}
         inputs = _inputs(kind, shape, 4, torch.float64)
@@ -80,7 +80,8 @@ def alone_in_company(model: Model) -> None:
 
 
 def gradients(model: Model) -> None:
-    """Raise `ContractBroken` unless each example's gradient by `bench.gradients` equals `torch.func`'s, in float64."""
+    """Check that each example's gradient by `bench.gradients` equals the gradient by `torch.func`, in float64. Raises
+    `ContractBroken` otherwise."""
     for kind, shape, module in _modules(model, double=True):
         inputs, weights = _inputs(kind, shape, 3, torch.float64), _weights(model, module)
         targets = one_hot(torch.tensor([2, 0, 2]), CLASSES, torch.float64)
@@ -98,7 +99,8 @@ def gradients(model: Model) -> None:
 
 
 def gradients_flow(model: Model) -> None:
-    """Raise `ContractBroken` unless the gradient's derivative by the input, which attacks need, equals autograd's."""
+    """Check that the gradient's derivative by the input, which attacks need, equals autograd's. Raises `ContractBroken`
+    otherwise."""
     modules = [found for found in _modules(model, double=True) if found[0].differentiable]
     if not modules:
         raise ContractSkipped("no loss has a derivative to the values of its data")

@@ -17,8 +17,8 @@ _SIZES = (1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e4, LARGE)  # a bound may fail for 
 
 
 def crafted(given: Tensors) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yield extreme rows, as (words, row): a multiple of the first row of `given`, or single tensors of it. A row maps
-    names to (*shape); names that it lacks are zero."""
+    """Yield extreme rows (a client's or an example's tensors) for a test of sensitivity, as (words, row): a multiple of
+    the first row of `given`, or single tensors of it. A row maps names to (*shape); names that it lacks are zero."""
     own = {name: first(value, given) for name, value in given.items()}
     for size in _SIZES:
         yield f"a gradient {size:g} times larger", {name: size * value for name, value in own.items()}
@@ -28,13 +28,14 @@ def crafted(given: Tensors) -> Iterator[tuple[str, dict[str, Tensor]]]:
 
 
 def first(value: Tensor, given: Tensors) -> Tensor:
-    """Return the first row of `value`, (*shape): the first client's, of example gradients its first example's. `given`
-    are all tensors, which tell whether rows are examples."""
+    """Return the first row of the tensor `value`, (*shape): the first client's, or for example gradients the first
+    client's first example's. `given` are all tensors; their shapes tell whether rows are examples."""
     return value[0, 0] if min(each.ndim for each in given.values()) > 2 else value[0]
 
 
 def with_row(given: Tensors, row: Tensors) -> dict[str, Tensor]:
-    """Return the tensors `given` with `row` as their first row; names that the row lacks become zero."""
+    """Return the tensors `given` with their first row (client or example) replaced by `row`; names that the row lacks
+    become zero."""
     changed = {}
     for name, value in given.items():
         changed[name] = value.clone()
@@ -45,9 +46,9 @@ def with_row(given: Tensors, row: Tensors) -> dict[str, Tensor]:
 def shown_from(
     trial: Trial, start: Stage, given: Tensors, *, draw: int = 0, draws: Draws | None = None
 ) -> dict[Stage, dict[str, Tensor]]:
-    """Return the tensors after each stage, from the stage `start` on: stage → name → (client, example, *shape),
-    (client, *shape) or (*shape). `given` are the tensors that reach `start`. Random numbers come from `draws`, or if
-    None from the key with the number `draw`."""
+    """Run a round from the stage `start` on, with the tensors `given` as its input. Return the tensors after each
+    stage: stage → name → (client, example, *shape), (client, *shape) or (*shape). Random numbers come from `draws`;
+    None takes the key with the number `draw`."""
     chain, current, shown = trial.stages, dict(given), dict[Stage, dict[str, Tensor]]()
     key = DrawKey(seed=3, draw=draw, round=0)
     for stage in STAGES[STAGES.index(start) :]:

@@ -74,5 +74,5 @@ def _halved(transform: Transform) -> Transform:
 
 
 def weakened(name: str, params: Mapping[str, Any], plant: Plant) -> dict[str, Any]:
-    """Return the table of a matrix for the defense `name` with its `params` and this `plant`."""
+    """Return the entry for a matrix (TOML table) of the defense `name`, with its `params`, weakened by `plant`."""
     return {"name": "weakened", "of": name, "params": json.dumps(params, sort_keys=True), "plant": plant}

@@ -17,10 +17,12 @@ _SIZES = (1e6, 1.0, 0.0, -1.0, -1e6)  # sizes of a client's update, in units of 
 
 
 def reports(defense: Defense) -> None:
-    """Require that a change of the client's update changes a report's probability by at most a factor e^ε. A report is
-    a sent coordinate. Updates are constant over coordinates, in five sizes; all pairs are compared. The tested events
-    are a report above and below the middle of all reports. Probabilities come from 64 draws and all coordinates whose
-    report is random or depends on the update. Raises `ContractBroken` otherwise."""
+    """Check the stated ε of a locally private defense: a change of the client's update may change the probability of a
+    report (a sent coordinate) by at most a factor e^ε. Raises `ContractBroken` otherwise.
+
+    Updates are constant over coordinates, in five sizes; all pairs are compared. The tested events are a report above
+    and below the middle of all reports. Probabilities come from 64 draws and all coordinates whose report is random or
+    depends on the update."""
     words, trial, epsilon = _stated(defense)
     stage = next(stage for stage in UPDATE_STAGES if trial.stages.has(stage))
     own = trial.at(stage)

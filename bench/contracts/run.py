@@ -30,16 +30,22 @@ def contracts(kind: str) -> tuple[Contract, ...]:
 def check(
     kind: str, name: str, params: Mapping[str, Any] | None = None, *, data_dir: Path | None = None
 ) -> list[Outcome]:
-    """Test a registered entry against all contracts of its kind, even if some break. `kind` is the kind of entry
-    ("attacks", …), `name` its name, `params` are its parameters, and `data_dir` is the folder for data sets. Raises
-    `UnknownName`, `PluginError` or `BenchError` for an unknown entry or an invalid instance."""
+    """Test a registered entry against all contracts of its kind; return an outcome per contract, also after a broken
+    one.
+
+    - `kind`: "attacks", "defenses", "datasets" or "models".
+    - `name`: the entry's name.
+    - `params`: the entry's parameters; None takes the defaults.
+    - `data_dir`: folder for data sets; None for the default folder.
+
+    Raises `UnknownName`, `PluginError` or `BenchError` for an unknown entry or an invalid instance."""
     entry = registry.instance(kind, name, dict(params or {}))
     return check_instance(kind, entry, name=name, data_dir=data_dir)
 
 
 def broken_contracts(kind: str, entry: Entry, state: object = None) -> tuple[str, ...]:
-    """Return the contracts that an entry of the given `kind` breaks, as `name: reason`. A plug-in process calls the
-    function through `bench.isolation.Isolation.ask`; `state` is not used."""
+    """Return the contracts that an entry breaks, each as `name: reason`. `kind` is the kind of entry, such as
+    "defenses". A plug-in process calls the function through `bench.isolation.Isolation.ask`; `state` is not used."""
     del state
     outcomes = check_instance(kind, registry.of(kind, entry), name=entry.name)
     return tuple(f"{each.contract.name}: {each.reason}" for each in outcomes if each.status == "broken")
@@ -53,9 +59,12 @@ def check_instance(
     data_dir: Path | None = None,
     only: Collection[str] | None = None,
 ) -> list[Outcome]:
-    """Test an instance, registered or not, against the contracts of its `kind`. `only` names the contracts to test,
-    None for all. `name` and `data_dir` locate a data set: a data set is loaded once for all contracts, which are then
-    all tested."""
+    """Test an `instance` of an attack, defense, data set or model, registered or not, against the contracts of its
+    kind; return an outcome per contract.
+
+    - `kind`: "attacks", "defenses", "datasets" or "models".
+    - `name`, `data_dir`: for a data set, its registered name and folder. The data set is loaded once for all contracts.
+    - `only`: names of the contracts to test; None tests all."""
     if kind != "datasets":
         return [_outcome(item, instance) for item in contracts(kind) if only is None or item.name in only]
     declared, *others = contracts(kind)

@@ -31,12 +31,14 @@ T = TypeVar("T")
 
 @cache
 def data(name: str = "digits") -> Data:
-    """Return `digits` (1×8×8 pixels, 10 classes) or `cancer` (a table, 2 classes), both from scikit-learn."""
+    """Load a small data set for contracts: `digits` (1×8×8 pixels, 10 classes) or `cancer` (a table, 2 classes), both
+    from scikit-learn."""
     return load(registry.instance("datasets", name, {}), name)
 
 
 def model(name: str = "dlg-lenet", dataset: str = "digits") -> tuple[nn.Module, dict[str, Tensor]]:
-    """Return the module of the model `name` for `dataset`, in eval mode, and its initial weights, in float64."""
+    """Build the model `name` for the data set `dataset`, for contracts. Return the module in eval mode, and its initial
+    weights, name → (*shape), both in float64."""
     architecture: Model = registry.instance("models", name, {})
     source = data(dataset)
     module = architecture.build(source.shape, source.classes).eval()
@@ -162,7 +164,7 @@ def _same_label(source: Data, victims: Victims, batches: Batches) -> tuple[Victi
 
 
 def under_two_seeds(run: Callable[[], T]) -> tuple[T, T]:
-    """Return the results of two runs under different global seeds."""
+    """Call `run` twice, under different global random seeds; return both results for a comparison."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         first = run()
@@ -171,7 +173,7 @@ def under_two_seeds(run: Callable[[], T]) -> tuple[T, T]:
 
 
 def gap(first: Tensor, second: Tensor) -> float:
-    """Return the largest difference between `first` and `second`, relative for values above 1. The result is infinite
+    """Return the largest difference between the entries of `first` and `second`, relative for values above 1; infinite
     for unequal shapes or different non-finite entries."""
     if first.shape != second.shape or not torch.equal(torch.isfinite(first), torch.isfinite(second)):
         return float("inf")
@@ -182,8 +184,8 @@ def gap(first: Tensor, second: Tensor) -> float:
 
 
 def differing(first: Tensors, second: Tensors) -> str | None:
-    """Return the first name whose tensors differ between `first` and `second` in any bit; None if all are equal. NaN
-    equals NaN."""
+    """Return the first name whose tensors in `first` and `second` differ in any bit; None if all are equal. NaN equals
+    NaN."""
     if list(first) != list(second):
         return ", ".join(sorted(set(first) ^ set(second))) or "the order of the names"
     for name, value in first.items():

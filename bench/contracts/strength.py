@@ -15,9 +15,9 @@ _LEAST = 1.2  # least factor from the weak end's distance to the strong end's
 
 
 def strength(defense: Defense) -> None:
-    """Raise `ContractBroken` unless a stronger defense moves the undefended gradient further, at each of five growing
-    strengths. Distances are squared and relative to the gradient. Other parameters have their defaults, if all have
-    one."""
+    """Check that a defense with a larger strength moves the reading further from the undefended reading, at each of
+    five growing strengths. Distances are squared and relative to the gradient. Other parameters have their defaults, if
+    all have one. Raises `ContractBroken` otherwise."""
     declared = type(defense).strength
     if declared is None:
         raise ContractSkipped("it declares no strength")

@@ -31,7 +31,7 @@ SIGMAS = 5  # a true statement fails once in two million
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A round with three clients on digits, with a defense's stages."""
+    """A federated round with three clients on the data set digits, on which contracts test a defense."""
 
     federated: Federated
     """Federated setting."""
@@ -44,7 +44,7 @@ class Trial:
     stages: Stages
     """The defense's transforms by stage, with their states."""
     kept: dict[str, Tensor] = field(default_factory=dict, repr=False)
-    """Undefended example gradients, name → (client, example, *shape), after their first use; empty before."""
+    """Cache of the undefended example gradients, name → (client, example, *shape); empty before their first use."""
 
     def taps(self, chosen: Stages) -> Taps:
         draw_key = DrawKey(seed=3, draw=0, round=0)
@@ -75,7 +75,8 @@ class Trial:
         return dataclasses.replace(self, stages=chosen)
 
     def at(self, stage: Stage) -> dict[str, Tensor]:
-        """Return a stage's undefended input: (client, example, *shape), (client, *shape), or (*shape)."""
+        """Return the tensors that reach `stage` without a defense: name → (client, example, *shape), (client, *shape),
+        or (*shape)."""
         inputs, labels = self.batches.inputs[:, 0], self.batches.labels[:, 0]
         targets = one_hot(labels, 10, inputs.dtype)
         if stage == "input":

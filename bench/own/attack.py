@@ -32,17 +32,19 @@ def attack(
     device: Literal["auto", "cpu", "cuda"] = "cpu",
     params: Mapping[str, Any] | None = None,
 ) -> Claim:
-    """Attack the readings in `reading` (a `Reading` holds several, on the first axis of its tensors), and return their
-    reconstructions in the same order. Raises `BenchError` for an unknown attack or an unsupported reading.
+    """Attack a user's gradients or updates by a registered attack; return the reconstructions, in the order of the
+    readings. `reading` holds the observed updates on the first axis of its tensors.
 
     - `attack`: name of a registered attack, or an instance.
-    - `evaluations`: objective evaluations per reading, restarts included.
+    - `evaluations`: evaluations of the attack's objective per reading, restarts included.
     - `chunk`: number of readings attacked at once.
     - `seed`: seed of the attack's random numbers.
+    - `device`: torch device; "auto" takes a GPU if there is one.
     - `params`: parameters of an attack given by name.
 
     An attack with a parameter `local` simulates several local steps one by one (`local="unrolled"`), unless `params`
-    sets it. An example used in several epochs is returned once."""
+    sets it. An example used in several epochs is returned once. Raises `BenchError` for an unknown attack or an
+    unsupported reading."""
     if evaluations < 1 or chunk < 1:
         raise BenchError(f"evaluations and chunk must be at least 1, got {evaluations} and {chunk}")
     chosen = _chosen(attack, params or {}, several_steps=reading.stepwise) if isinstance(attack, str) else attack

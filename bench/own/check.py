@@ -28,19 +28,21 @@ _SAME = 0.999  # least cosine of a replay which explains the update
 _LENGTH = 0.02  # largest relative difference of lengths
 _ORDERS = 4  # replays with random orders of later epochs
 _SPREAD = 0.05  # allowed below the cosine between two such replays
-_TOLD = 4.0  # standard errors: the replay's share in a noisy reading counts as wrong beyond
+_STANDARD_ERRORS = 4.0  # of the replay's share in a noisy reading; a larger deviation from 1 is wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Result of a check: whether the declared protocol gives the update when run on the true examples."""
+    """Result of a check of a user's reading: whether the declared training (model, batch, steps, rate, …), run on the
+    true examples, gives the update."""
 
     explained: bool | None
-    """Whether the declared protocol gives the update; None: undecidable (no true examples or strong noise)."""
+    """True if the declared training gives the update; None if undecidable (no true examples, or strong noise)."""
     line: str
     """The result as a line of text, with a remedy for a mistake."""
     cosine: float | None = None
-    """Cosine between the update and its replay (the protocol on the true examples), for the worst reading; or None."""
+    """Cosine between the update and its replay (the declared training, run on the true examples), for the worst
+    reading; None without true examples."""
     scale: float | None = None
     """Length of the update divided by the length of its replay, for the worst reading; None without true examples."""
 
@@ -52,12 +54,17 @@ def check(
     *,
     order: Sequence[int] | Tensor | None = None,
 ) -> Check:
-    """Check a user's reading: run its protocol on the true examples, compare, and name the likeliest mistake. `truth`
-    (reading, example, *shape) has values in `reading.value_range`, and `labels` is (reading, example). Both list each
-    reading's distinct examples; leading axes may be merged. `order` (use,) are the examples' numbers in the order of
-    local steps, as `[4, 0, …]`. None: the order of `truth` in each epoch, else an order is sought. If `truth` or
-    `labels` is None, the check compares the reading's length with public gradients, and inspects the last bias (sum,
-    sign) and the last layer (rank). Raises `BenchError` for a truth of another shape."""
+    """Check a user's reading: run the declared training on the true examples, compare the result with the update, and
+    name the likeliest mistake.
+
+    - `truth` (reading, example, *shape): true examples with values in `reading.value_range`; `labels` (reading,
+      example). Both list each reading's distinct examples; leading axes may be merged. If either is None, the check
+      compares the reading's length with public gradients, and inspects the last bias (sum, sign) and the last layer
+      (rank).
+    - `order` (use,): numbers of the examples in the order of local steps, as `[4, 0, …]`. None: the order of `truth` in
+      each epoch, or if that fails an order from a search.
+
+    Raises `BenchError` for a truth of another shape."""
     if not isinstance(reading, Reading):
         raise BenchError(f"check takes what api.reading returns, not a {type(reading).__name__}")
     observed = mean_observation(observations(reading))
@@ -102,7 +109,7 @@ def _against_truth(
         others = [likeness(replays[0], other) for other in replays[1:]]
         enough = min(one.least[0] for one in others) - _SPREAD
         length = max(_LENGTH, *(2 * abs(one.least[1] - 1) + _SPREAD for one in others))
-        doubt = f", as far as the order of later epochs lets it be told (they differ by {1 - enough - _SPREAD:.2g})"
+        doubt = f", within the effect of the unknown order of later epochs ({1 - enough - _SPREAD:.2g})"
     chosen = orders[each.index(found)]
     wrong = statistics_fault(reading, inputs, labels, chosen) if found.alike(enough, length) else None
     if wrong and len(replays) == 1:
@@ -113,8 +120,8 @@ def _against_truth(
     if rounding := rounded(reading, observed, replay, inputs, labels):
         return checked(True, f"agrees up to 16-bit rounding ({rounding}): {figures}")
     if found.alike(enough, length):
-        told = options(reading, observed, inputs, labels) or initial_statistics(reading) or _off(observed, found)
-        return checked(False, f"does not explain what was sent: {figures}{which}; {told}")
+        cause = options(reading, observed, inputs, labels) or initial_statistics(reading) or _off(observed, found)
+        return checked(False, f"does not explain what was sent: {figures}{which}; {cause}")
     mistake = likeliest(reading, observed, inputs, labels, found, enough)
     if mistake is None and order is None and matters(reading):
         best = sought(reading, observed, inputs, labels, _SAME)
@@ -126,8 +133,8 @@ def _against_truth(
         if another.least[0] >= least:
             return checked(
                 None,
-                "cannot be told: the order of the examples is missing, and decides; give it as order=, or the truth in "
-                f"the order of the local steps (random orders have a cosine of {least:.2g} with each other): {figures}",
+                "undecided: the order of the examples is missing, and decides; pass order=, or the truth in the order "
+                f"of the local steps (random orders have a cosine of {least:.2g} with each other): {figures}",
             )
     mistake = mistake or unexplained(reading, observed, replay, found)
     return checked(False, f"does not explain what was sent: {figures}{which}; {mistake}")
@@ -169,16 +176,16 @@ def _behind_noise(
     room = 4 * (2 / count) ** 0.5 + 0.1
     size = found.residual / noise
     if bool((size > 1 + room).any()) or (not bound and bool((size < 1 - room).any())):
-        told = f"what differs has {float(size[(size - 1).abs().argmax()]):.2g} times the described noise's energy"
-        return (False, f"does not explain what was sent: {figures}; {told}: another strength, or another declaration")
-    if bool(((share - 1).abs() > _TOLD * error + _LENGTH).any()):
-        told = f"{float(share[worst]):.2g} of the replay is in it, and should be 1"
+        cause = f"the difference has {float(size[(size - 1).abs().argmax()]):.2g} times the described noise's energy"
+        return (False, f"does not explain what was sent: {figures}; {cause}: another strength, or another declaration")
+    if bool(((share - 1).abs() > _STANDARD_ERRORS * error + _LENGTH).any()):
+        cause = f"the update holds the replay times {float(share[worst]):.2g}, and should hold it once"
         return (
             False,
-            f"does not explain what was sent: {figures}; {told}: sign, rate, batch, weights or other examples",
+            f"does not explain what was sent: {figures}; {cause}: sign, rate, batch, weights or other examples",
         )
-    if bool((error * _TOLD > 1).any()):
-        return None, f"cannot be told: the described noise hides the replay ({figures})"
+    if bool((error * _STANDARD_ERRORS > 1).any()):
+        return None, f"undecided: the described noise hides the replay ({figures})"
     return True, f"explains what was sent, up to the described noise: {figures}"
 
 

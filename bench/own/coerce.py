@@ -21,7 +21,8 @@ _ROUNDING = 1e-6  # share of the range by which float32 values may exceed the ra
 
 
 def tensor(value: Values, what: str) -> Tensor:
-    """Return a value as a detached CPU tensor. Raises `BenchError` with the name `what` for a value without numbers."""
+    """Convert a user's array to a detached tensor on the CPU. Raises `BenchError` for a value without numbers; `what`
+    is the value's name in the message."""
     try:
         return torch.as_tensor(value).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -33,10 +34,14 @@ def gradients(
     parameters: Mapping[str, Tensor],
     state: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
-    """Return gradients as name → (reading, *shape), in the order and dtypes of `parameters`. `values` is a mapping by
-    name, or a list in the order of `parameters`. Each array is (*shape), or all arrays are (reading, *shape). `state`
-    holds the model's parameters and buffers, for a better error message. Raises `BenchError` for gradients that do not
-    fit the parameters."""
+    """Convert a user's gradients to name → (reading, *shape), in the order and dtypes of `parameters`.
+
+    - `values`: a mapping by name, or a list in the order of `parameters`. Each array is (*shape), or all arrays are
+      (reading, *shape).
+    - `parameters`: the model's parameters, name → (*shape).
+    - `state`: the model's parameters and buffers, for a better error message; None leaves it out.
+
+    Raises `BenchError` for gradients that do not fit the parameters."""
     if not isinstance(values, Mapping):
         if not isinstance(values, Sequence):
             raise BenchError(f"gradients are a mapping by name or a list, not a {type(values).__name__}")
@@ -94,7 +99,8 @@ def _gradient(name: str, value: Values | None, parameter: Tensor) -> Tensor:
 
 
 def labels(values: Values, count: int, classes: int | None = None) -> Tensor:
-    """Return `count` labels as integers (count,); raises `BenchError` for labels outside 0 to `classes` - 1."""
+    """Convert a user's labels to `count` class numbers (count,). Raises `BenchError` for another number of labels, and
+    for labels outside 0 to `classes` - 1; `classes` None sets no upper limit."""
     array = tensor(values, "labels").reshape(-1)
     if len(array) != count:
         raise BenchError(f"{len(array)} labels for {count} examples; give one each")
@@ -108,8 +114,8 @@ def labels(values: Values, count: int, classes: int | None = None) -> Tensor:
 
 
 def like_reading(values: Values, like: tuple[int, ...], what: str = "truth") -> Tensor:
-    """Reshape examples with any leading axes to `like`: (reading, example, *shape). Raises `BenchError` with the name
-    `what` for another shape or values that are not finite."""
+    """Reshape a user's examples, with any leading axes, to the shape `like`, (reading, example, *shape). Raises
+    `BenchError` for another shape or values that are not finite; `what` is the name of the values in the message."""
     batch, shape = tensor(values, what).float(), like[2:]
     if not torch.isfinite(batch).all():
         raise BenchError(f"{what} has values that are not finite")
@@ -122,8 +128,9 @@ def like_reading(values: Values, like: tuple[int, ...], what: str = "truth") -> 
 
 
 def examples(values: Values, shape: tuple[int, ...], what: str) -> Tensor:
-    """Return examples as (example, *shape); a single example without the first axis is accepted. Raises `BenchError`
-    with the name `what` for another shape or values that are not finite."""
+    """Convert a user's examples to (example, *shape), with the shape `shape` of an example; a single example without
+    the first axis is accepted. Raises `BenchError` for another shape or values that are not finite; `what` is the name
+    of the values in the message."""
     batch = tensor(values, what).float()
     if not torch.isfinite(batch).all():
         raise BenchError(f"{what} has values that are not finite")
@@ -136,8 +143,8 @@ def examples(values: Values, shape: tuple[int, ...], what: str) -> Tensor:
 
 
 def scaled(values: Tensor, value_range: Range, what: str) -> NDArray[np.float64]:
-    """Scale examples from `value_range` to [0, 1]. Raises `BenchError` with the name `what` for values outside the
-    range."""
+    """Map examples from `value_range` to [0, 1]. Raises `BenchError` for values outside the range; `what` is the name
+    of the values in the message."""
     low, high = value_range
     if not high > low:
         raise BenchError(f"value_range must be (low, high), got {value_range}")
@@ -152,7 +159,7 @@ def scaled(values: Tensor, value_range: Range, what: str) -> NDArray[np.float64]
 
 
 def integers(values: Values | None, what: str) -> str:
-    """Return the name `what` if the array has an integer type, otherwise, and for None, ""."""
+    """Return the name `what` if the array `values` has an integer type, otherwise "". None also gives ""."""
     kind = "" if values is None else np.asarray(tensor(values, what)).dtype.kind
     return what if kind and kind in "iu" else ""
 

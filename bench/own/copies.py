@@ -23,8 +23,8 @@ _TRAINERS = ("opacus",)  # packages with hooks which keep state for a later back
 
 
 def plain_copy(model: nn.Module, *, batch_statistics: bool = False) -> nn.Module:
-    """Copy a user's model to the CPU in eval mode, without wrappers and hooks; frozen parameters stay frozen.
-    `batch_statistics` True leaves BatchNorm in training mode, without updates of running statistics."""
+    """Copy a user's model for attackers: on the CPU, in eval mode, without wrappers and hooks; frozen parameters stay
+    frozen. `batch_statistics` True leaves BatchNorm in training mode, without updates of running statistics."""
     plain = unwrapped(model)
     computed = {id(value): value.detach().clone() for _, _, value in _computed(plain)}
     module = copy.deepcopy(plain, dict[int, Any](computed)).cpu().eval()

@@ -20,10 +20,14 @@ Chosen = str | Mapping[str, Any] | Defense
 def defended(
     reading: Reading, chosen: Chosen, *, clients: int = 1, per_round: int | None = None, rounds: int = 1
 ) -> Reading:
-    """Return the reading with the description of the client's defense, for an adaptive attacker. `chosen` is a name,
-    {"name": …, parameter: …}, or a `Defense`. `clients`, `per_round` and `rounds` matter only for defenses whose noise
-    depends on these numbers. Raises `BenchError` for an unknown defense, and for a defense without an effect or a
-    description at the reading's interception point."""
+    """Add the description of the client's defense to a reading, for an attacker who knows the defense.
+
+    - `chosen`: the defense: a name, {"name": …, parameter: …}, or a `Defense`.
+    - `clients`, `per_round`, `rounds`: numbers of clients, of clients per round (None: all), and of rounds; these
+      matter only for defenses whose noise depends on them.
+
+    Raises `BenchError` for an unknown defense, and for a defense without an effect or a description at the reading's
+    interception point."""
     defense = instance(chosen)
     if reading.weight_decay:
         raise BenchError("weight decay and a defense together are not simulated; leave one of them out")

@@ -32,7 +32,7 @@ _NAMES = re.compile(r"(?:(?:value|weight)/)?(?!\.{1,2}\.npy)[^/\\]+\.npy", re.DO
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True, config={"extra": "forbid"})
 class Meta:
-    """Facts about a user's gradient that the attacker knows."""
+    """Facts about a user's gradient that the attacker knows: shapes, classes and the client's training."""
 
     shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
     """Shape of an example."""
@@ -45,19 +45,19 @@ class Meta:
     rate: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """η, local learning rate."""
     unit: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Unit of the values: 1 for gradients, η for weight differences w_0 - w_L."""
+    """Factor from gradients to the stored values: 1 for gradients, η for weight differences w_0 - w_L."""
     value_range: tuple[float, float] = (0.0, 1.0)
-    """Range of the model's inputs."""
+    """Smallest and largest possible value of the model's inputs."""
     client_examples: int | None = Field(default=None, ge=1)
     """Number of the client's distinct examples; None: no example repeats."""
     ragged: bool = False
-    """True if each epoch ends with a smaller batch."""
+    """True if each epoch ends with a smaller batch, because `batch` does not divide the examples."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
     """Momentum of the client's SGD."""
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight decay of the client's SGD."""
     frozen: tuple[str, ...] = ()
-    """Names of parameters with weights, but without values."""
+    """Names of frozen parameters: they have weights in the file, but no values."""
 
     @field_validator("value_range")
     @classmethod
@@ -97,8 +97,12 @@ def save(
     weights: Mapping[str, ArrayLike] | None = None,
     labels: ArrayLike | None = None,
 ) -> None:
-    """Write a reading file atomically: gradients `values` and `weights` by parameter name. `labels` are true labels,
-    which the attacker will know; None grants none."""
+    """Write a reading file (a user's gradient for attacks), atomically.
+
+    - `values`: gradients or updates, name → (*shape) or (reading, *shape).
+    - `meta`: facts that the attacker knows.
+    - `weights`: the model's weights, name → (*shape); None writes none.
+    - `labels`: true labels, which the attacker will know; None grants none."""
     arrays = {f"value/{name}": np.asarray(array) for name, array in values.items()}
     arrays |= {f"weight/{name}": np.asarray(array) for name, array in (weights or {}).items()}
     if labels is not None:

@@ -17,7 +17,7 @@ _PARTS = ("dataset", "model", "defense", "attack")  # a cell's fields, written a
 
 
 class Frames(NamedTuple):
-    """A run as two DataFrames."""
+    """The results of a run as two pandas DataFrames."""
 
     cells: "DataFrame"
     """A row per cell, indexed by cell id."""

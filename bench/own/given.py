@@ -43,9 +43,13 @@ Weights = Mapping[str, Values] | Sequence[Values]
 def build(
     name: str, *, shape: tuple[int, ...], classes: int, seed: int = 0, params: Mapping[str, Any] | None = None
 ) -> nn.Module:
-    """Build the registered model `name` in eval mode, with its initial weights for this seed. `shape` is the shape of
-    an example, `classes` the number of classes, and `params` are the model's parameters. Raises `BenchError` for an
-    unknown name or parameter, or an unsupported shape."""
+    """Build the registered model `name` in eval mode, with the initial weights that `seed` draws.
+
+    - `shape`: shape of an example, such as (1, 28, 28).
+    - `classes`: number of classes.
+    - `params`: the model's parameters; None takes the defaults.
+
+    Raises `BenchError` for an unknown name or parameter, or an unsupported shape."""
     architecture: Model = registry.instance("models", name, params or {})
     try:
         module = architecture.build(shape, classes).eval()
@@ -262,14 +266,18 @@ def open_reading(
     public: Values | None = None,
     public_labels: Values | None = None,
 ) -> Reading:
-    """Open a reading file (`bench.own.files`) as a reading. `model` is a module or a registered name with the
-    parameters `params`. `weights` replace the weights in the file. `public` (example, *shape) and `public_labels`
-    (example,) are public examples. Raises `BenchError` with the file's name."""
+    """Open a reading file (a user's gradient, `bench.own.files`) for attacks.
+
+    - `model`: a module, or a registered name with the parameters `params`.
+    - `weights`: the model's weights, name → (*shape), in place of those in the file; None keeps the file's.
+    - `public` (example, *shape), `public_labels` (example,): public examples; None gives a uniform grey example.
+
+    Raises `BenchError` with the file's name."""
     content = files.load(Path(path))
     meta, chosen = content.meta, weights or content.weights
     if isinstance(model, str):
         if not chosen:
-            raise BenchError(f"{path}: it holds no weights of the model; give them beside it")
+            raise BenchError(f"{path}: no weights of the model in the file; give the weights, too")
         model = build(model, shape=meta.shape, classes=meta.classes, params=params)
     fields = asdict(meta)
     protocol = {name: fields.pop(name) for name in ("momentum", "weight_decay", "ragged")}
@@ -291,8 +299,8 @@ def open_reading(
 
 def save_reading(path: str | PathLike[str], reading: Reading) -> None:
     """Write a reading, with granted labels, as a file for `bench attack --reading`. Raises `BenchError` for a reading
-    with several observations or senders, with a described or simulated defense, or with another loss, optimizer or
-    batch statistics."""
+    that the file cannot hold: with several observations or senders, with a described or simulated defense, or with
+    another loss, optimizer or batch statistics."""
     knows = reading.description is not None or reading.simulator is not None
     if len(reading.rounds) > 1 or reading.senders > 1 or knows:
         raise BenchError(f"{path}: a reading file holds one observation of one client, and no description or simulator")

@@ -14,8 +14,8 @@ _TINY = 1e-300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Likeness:
-    """Similarity between updates and their replays (the declared protocol, run on the true examples). Every tensor has
-    a number per reading, (reading,)."""
+    """Similarity between updates and their replays; a replay is the update computed again, by the declared training on
+    the true examples. Every tensor has a number per reading, (reading,)."""
 
     cosine: Tensor
     """Cosine between the update and its replay."""
@@ -28,7 +28,8 @@ class Likeness:
     energy: Tensor
     """Squared length of the replay, ‖replay‖²."""
     off: Mapping[str, Tensor]
-    """Parameter name → distance to the replay divided by its norm, for parameters that differ by more than rounding."""
+    """Parameters that differ from the replay by more than rounding: name → distance to the replay divided by the
+    replay's norm, (reading,)."""
 
     @property
     def worst(self) -> int:
@@ -46,8 +47,8 @@ class Likeness:
 
 
 def likeness(sent: Tensors, replay: Tensors) -> Likeness:
-    """Compare the updates `sent` with their replays `replay`, both name → (reading, *shape). Two zero updates count as
-    equal."""
+    """Compare the updates `sent` with their replays (computed again on the true examples), both name → (reading,
+    *shape). Two zero updates count as equal."""
     pairs = {name: (sent[name].double().flatten(1), replay[name].double().flatten(1)) for name in sent}
     a, b = (torch.cat([pair[n] for pair in pairs.values()], 1) for n in (0, 1))
     long, energy, product = a.norm(dim=1), b.square().sum(1), (a * b).sum(1)

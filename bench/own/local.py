@@ -66,7 +66,7 @@ class SGD:
 
     @property
     def step_batch(self) -> int:
-        """The number of examples in a full batch: `batch`, or `examples` if smaller."""
+        """The number of examples in a full batch: `batch`, or the number of the client's examples if smaller."""
         return self.batch if self.examples is None else min(self.batch, self.examples)
 
     @property
@@ -76,12 +76,13 @@ class SGD:
 
     @property
     def ragged(self) -> bool:
-        """Whether each epoch ends with a smaller batch."""
+        """True if each epoch ends with a smaller batch, because `batch` does not divide the examples."""
         return self.client_examples % self.step_batch > 0
 
     @property
     def unit(self) -> float:
-        """Mean weight change per local step if each step's direction is 1; without momentum η."""
+        """Factor from a mean gradient to the weight change per local step, as a mean over the steps; without momentum,
+        the learning rate η."""
         return self.lr * momentum_gain(self.momentum, self.count)
 
 
@@ -106,6 +107,6 @@ class Adam(SGD):
 
     @property
     def rule(self) -> AdamRule:
-        """A step of this optimizer."""
+        """Return a step of this optimizer, in the form that attacks simulate."""
         first, second = self.betas
         return AdamRule(betas=(first, second), eps=self.eps, decoupled=self.decoupled)

@@ -19,8 +19,8 @@ from bench.training import declare, mixes
 from bench.trip import AdamRule, Reading
 
 _NEAR = 0.05  # relative tolerance between a scale and a protocol number
-_TRIED = 4  # number of least similar readings which are tried
-_MOST_STEPS = 16  # largest number of local steps tried for a single declared step
+_LEAST_SIMILAR = 4  # number of readings on which mistakes are tested
+_MOST_STEPS = 16  # largest number of local steps tested for a single declared step
 _Columns = tuple[tuple[float, ...], tuple[float, ...]]
 _NORMALISED: dict[int, dict[str, _Columns]] = {  # channels → mean and deviation from tutorials
     1: {"MNIST's mean and deviation": ((0.1307,), (0.3081,))},
@@ -35,25 +35,27 @@ _NORMALISED: dict[int, dict[str, _Columns]] = {  # channels → mean and deviati
 def likeliest(
     reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels: Tensor, found: Likeness, enough: float
 ) -> str | None:
-    """Return the likeliest mistake in a declared protocol that does not give the update, with its remedy, as text.
-    `observed` is the update, name → (reading, *shape) in gradient units. The true examples are `inputs` (reading,
-    example, *shape) and `labels` (reading, example). `found` compares the update with the replay of the declared
-    protocol. A mistake is accepted if its replay has a cosine of at least `enough` with the update. None: no mistake is
-    accepted."""
+    """Return the user's likeliest mistake, with its remedy, if the declared training does not give the update; None if
+    no known mistake explains it.
+
+    - `observed`: the update, name → (reading, *shape), in gradient units.
+    - `inputs` (reading, example, *shape), `labels` (reading, example): true examples.
+    - `found`: comparison of the update with the replay of the declared training.
+    - `enough`: a mistake is accepted if the training with this mistake gives an update with at least this cosine."""
     cosine, scale = found.least
-    if told := options(reading, observed, inputs, labels):
-        return told
+    if option := options(reading, observed, inputs, labels):
+        return option
     if cosine >= enough:
         return _of_scale(reading, scale)
     if bool((found.scale == 0).any()):
         zero = int((found.scale == 0).int().argmax())
         return f"the gradient of reading {zero} is zero; take it after loss.backward(), and before zero_grad()"
-    rows = found.cosine.argsort()[:_TRIED]
+    rows = found.cosine.argsort()[:_LEAST_SIMILAR]
     reading, inputs, labels = reading.of(rows.tolist()), inputs[rows], labels[rows]
     observed = {name: value[rows] for name, value in observed.items()}
     several = "" if len(found.cosine) == 1 else f" (reading {found.worst})"
     if float(found.cosine.min()) <= -enough:
-        return f"the sign is the other way{several}: give the gradient, or before= and after= in this order"
+        return f"the update has the opposite sign{several}: give the gradient, or before= and after= in this order"
     for text, by_rate in _of_rates(reading, inputs, labels):
         rate, reached = best_rate(observed, by_rate, reading.rate)
         if reached >= enough:
@@ -63,16 +65,17 @@ def likeliest(
         if again.least[0] >= enough and abs(again.least[1] - 1) < 1:
             return text
         if float(again.cosine.max()) <= -enough:
-            return f"{text}, and the sign is the other way"
+            return f"{text}, and the opposite sign"
     return None
 
 
 def unexplained(reading: Reading, observed: dict[str, Tensor], replay: dict[str, Tensor], found: Likeness) -> str:
-    """Return, as text, possible causes of an update that no known mistake of the user explains.
+    """Return possible causes, as text, of an update that no known mistake of the user explains.
 
     - `reading`: the reading as declared by the user.
-    - `observed`, `replay`: tensor name → update that was sent, and update of the simulated local training.
-    - `found`: their comparison."""
+    - `observed`, `replay`: update that was sent, and update of the declared training on the true examples, each name →
+      (reading, *shape).
+    - `found`: comparison of the two."""
     cosine = found.least[0]
     gone = {
         name: float(((value == 0) & (replay[name] != 0)).sum() / (replay[name] != 0).sum().clamp_min(1))
@@ -86,7 +89,7 @@ def unexplained(reading: Reading, observed: dict[str, Tensor], replay: dict[str,
     weights = {name: value[0].expand_as(observed[name]) for name, value in reading.weights.items()}
     rest = likeness({name: value - replay[name] for name, value in observed.items()}, weights)
     if rest.least[0] > 0.9:
-        return f"what is left are the weights themselves: weight decay near {float(rest.share.mean()):.1g}?  Declare it"
+        return f"the remainder is along the weights: weight decay near {float(rest.share.mean()):.1g}?  Declare it"
     if missing := initial_statistics(reading):
         return missing
     causes = ["other weights, another model or loss, other examples or labels", "dropout, augmentation"]
@@ -96,7 +99,7 @@ def unexplained(reading: Reading, observed: dict[str, Tensor], replay: dict[str,
         causes.append("BatchNorm in the other mode, or without its buffers")
     if abs(float(found.share.mean()) - 1) < 0.1 and cosine < 0.97:
         causes.insert(0, "noise that was not declared")
-    return f"nothing that was tried explains it: {', '.join(causes)}, or an optimizer that is not plain SGD"
+    return f"no known mistake explains the update: {', '.join(causes)}, or an optimizer that is not plain SGD"
 
 
 def _of_scale(reading: Reading, scale: float) -> str:
@@ -236,7 +239,8 @@ def _with_loss(reading: Reading, inputs: Tensor, labels: Tensor, loss: nn.Module
 
 
 def initial_statistics(reading: Reading) -> str | None:
-    """Return a line that names a BatchNorm layer in eval mode with the running statistics of a new layer, or None."""
+    """Return a warning for a BatchNorm layer in eval mode whose running statistics are those of a new layer; None
+    without such a layer."""
     for path, layer in reading.model.named_modules():
         running = isinstance(layer, BATCH_NORM) and not layer.training and layer.running_mean is not None
         if running and not layer.running_mean.any() and bool((layer.running_var == 1).all()):

@@ -16,7 +16,7 @@ class OpacusStep:
     model: nn.Module
     """Copy of the model without Opacus's hooks, at the step's weights."""
     gradients: dict[str, Tensor]
-    """Parameter name → (example, *shape), before clipping."""
+    """Gradient of each example before clipping, parameter name → (example, *shape)."""
     defense: dict[str, Any]
     """Clipping and noise of `optimizer.step()`, as the argument `defense` for `api.reading`."""
     batch: int
@@ -26,7 +26,8 @@ class OpacusStep:
 
     @property
     def unit(self) -> float:
-        """Length of the sent gradient, relative to a mean over the drawn examples."""
+        """Length of the sent gradient relative to a mean over the drawn examples: Opacus divides by `expected`, not by
+        `batch`."""
         return self.batch / self.expected
 
     def __repr__(self) -> str:

@@ -13,8 +13,11 @@ _SAME = 0.02  # relative differences below which class weights count as equal
 
 
 def options(reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> str | None:
-    """Return the undeclared options of the training behind a single gradient, with the remedy; None if none explains
-    the update `observed` on the true examples `inputs` and `labels`. All readings must have the same options."""
+    """Search for undeclared options of a training, such as label smoothing or weight decay, that explain a single
+    gradient. Return them with the remedy as text; None if none explains the update.
+
+    - `observed`: the update, name → (reading, *shape); all readings must have the same options.
+    - `inputs` (reading, example, *shape), `labels` (reading, example): true examples."""
     if reading.stepwise or reading.description is not None or reading.senders > 1:
         return None
     targets = one_hot(labels, reading.classes, inputs.dtype)

@@ -13,12 +13,12 @@ from bench.own.replay import positions, replayed
 from bench.trip import Reading
 
 _STARTS = 8  # random orders at the start of a search
-_ROUNDS, _SWAPS = 12, 32  # rounds of a search, and exchanges tried in each
+_ROUNDS, _SWAPS = 12, 32  # rounds of a search, and exchanges in each
 
 
 def declared(order: Sequence[int] | Tensor, reading: Reading) -> Tensor:
-    """Return the user's `order` as examples' numbers in the order of local steps (use,). Raises `BenchError` unless
-    each epoch has each example once."""
+    """Check the user's `order`, and return it: numbers of the examples in the order of local steps, (use,). Raises
+    `BenchError` unless each epoch has each example once."""
     distinct, uses = distinct_examples(reading), reading.examples
     at = torch.as_tensor(order).reshape(-1).long()
     epochs = [len(epoch.unique()) == len(epoch) for epoch in at.split(distinct)]
@@ -30,15 +30,19 @@ def declared(order: Sequence[int] | Tensor, reading: Reading) -> Tensor:
 
 
 def matters(reading: Reading) -> bool:
-    """Return whether the update depends on the order of the examples: several steps of a single client, or unequal
-    uses."""
+    """Return whether the update depends on the order of the examples: with several steps of a single client, or if
+    examples are used unequally often."""
     return reading.steps > 1 and reading.senders == 1 and reading.examples > 1
 
 
 def sought(reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels: Tensor, enough: float) -> Tensor:
-    """Search for the order of each reading's examples, (reading, use), whose replay is most like the update `observed`.
-    `inputs` and `labels` are the true examples. The search exchanges examples of different steps in an epoch, and ends
-    at the cosine `enough`, or after a fixed number of replays."""
+    """Search for the order of the examples in the local steps that best explains the update `observed`, name →
+    (reading, *shape). Return numbers of examples in this order, (reading, use).
+
+    - `inputs` (reading, example, *shape), `labels` (reading, example): true examples.
+    - `enough`: cosine between update and replay at which the search ends; it also ends after a fixed number of replays.
+
+    A step of the search exchanges examples of different local steps in an epoch."""
     return torch.stack(
         [
             _of_row(
@@ -54,7 +58,8 @@ def sought(reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels
 
 
 def spread(reading: Reading, inputs: Tensor, labels: Tensor) -> float:
-    """Return the least cosine between replays of random orders on the true examples `inputs` and `labels`."""
+    """Return how much the order of the examples can change the update: the smallest cosine between updates of random
+    orders, simulated on the true examples `inputs` and `labels`. 1 means no effect."""
     replays = [replayed(reading, inputs, labels, positions(reading, draw, 0)) for draw in range(_STARTS)]
     return min(likeness(one, other).least[0] for one, other in pairwise(replays))
 

@@ -23,17 +23,18 @@ class PrivateStep:
     """The first step of a training with Opacus."""
 
     gradients: dict[str, Tensor]
-    """Clipped mean gradient with noise, for a mean over the drawn examples, name → (*shape)."""
+    """Clipped mean gradient with noise, scaled to a mean over the drawn examples, name → (*shape)."""
     defense: dict[str, Any]
     """Clip and noise, as the argument `defense` of `api.reading`."""
     explained: bool
-    """Whether clip and described noise give the step."""
+    """True if clip and described noise explain the step."""
     line: str
     """The comparison as text."""
 
 
 def private_step(recorded: Recorded) -> PrivateStep:
-    """Compare the first recorded step with its clipped gradients: the difference must be the described noise."""
+    """Check the first step of a recorded Opacus training: the sent gradient minus the clipped gradients must be the
+    described noise."""
     optimizer, step = recorded.private, recorded.steps[0]
     assert optimizer is not None and step.targets is not None
     clip, sigma = float(optimizer.max_grad_norm), float(optimizer.noise_multiplier)
@@ -63,8 +64,9 @@ def private_step(recorded: Recorded) -> PrivateStep:
 
 
 def spent(recorded: Recorded, engine: Any, *, poisson: bool, delta: float = DELTA) -> str:
-    """Return a sentence with ε of Opacus' `engine` and the valid ε at `delta`, and where they part. `poisson` tells
-    whether each step draws every example independently, which the engine assumes."""
+    """Compare ε of Opacus' privacy `engine` with the valid ε, both at δ = `delta`; return a sentence that says where
+    they differ. `recorded` is the training. `poisson` True means that each step draws every example independently, as
+    the engine assumes."""
     history = [(float(sigma), float(rate), int(steps)) for sigma, rate, steps in engine.accountant.history]
     if not history:
         return "Opacus: the engine has counted no step."

@@ -23,7 +23,7 @@ _PLAIN_SGD = {"dampening": 0, "nesterov": False, "maximize": False}
 
 
 class Recording:
-    """A recorded training of a client (`recording`); every property is read after the `with` statement."""
+    """A recorded training of a client, as `recording` gives it; read its properties after the `with` statement."""
 
     def __init__(self) -> None:
         self._recorded = Recorded()
@@ -35,37 +35,38 @@ class Recording:
 
     @staticmethod
     def of(recorded: Recorded) -> "Recording":
-        """Return the recording of a finished training, `recorded` by `bench.own.recording.recorder`."""
+        """Return the recording of a finished training, from the data `recorded` by `bench.own.recording.recorder`."""
         made = Recording()
         made._recorded = recorded
         return made
 
     def sent_as(self, after: Mapping[str, Tensor], defense: Any = None) -> None:
-        """Set the weights that left the client, name → (*shape), in place of the trained weights: `after` the client's
-        `defense`, as in `api.reading` (None: no defense is known)."""
+        """Declare that other weights than the trained weights left the client: `after`, name → (*shape), behind the
+        client's `defense` (as in `api.reading`; None: no defense is known)."""
         self._sent, self.defense = after, defense
 
     @property
     def seen(self) -> tuple[str, ...]:
-        """Facts about the training that no attack simulates, such as dropout or Adam; empty for plain training."""
+        """Facts about the training that no attack simulates, such as dropout; empty for plain training."""
         return self._check()[1]
 
     @property
     def error(self) -> float | None:
-        """Distance between the update and its replay, relative to the update; None: the training has no replay."""
+        """Distance between the update and its replay (the recorded steps, computed again), divided by the update's
+        length. None: the training cannot be replayed."""
         return self._check()[0]
 
     @property
     def explained(self) -> bool:
-        """Whether plain SGD on the recorded batches gives the update to 1e-6; with Opacus, whether clip and described
-        noise give the first step."""
+        """True if plain SGD on the recorded batches gives the update, to a relative error of 1e-6; with Opacus, if clip
+        and described noise explain the first step."""
         if self._recorded.private is not None:
             return self._private().explained
         return self.error is not None and self.error <= EXPLAINED and not self.seen
 
     @property
     def line(self) -> str:
-        """The check of the recording as a line of text."""
+        """Result of the recording's check as a line of text: whether the recorded steps explain the update."""
         if self._recorded.private is not None:
             step = self._private()
             return f"{'explains' if step.explained else 'does not explain'} what was sent: {step.line}"
@@ -79,8 +80,8 @@ class Recording:
 
     @property
     def truth(self) -> tuple[Tensor, Tensor]:
-        """The distinct examples in the order of the first epoch, with Opacus those of the first step: inputs (example,
-        *shape) and labels (example,)."""
+        """The true examples behind the update: inputs (example, *shape) and labels (example,). These are the distinct
+        examples in the order of the first epoch; with Opacus, those of the first step."""
         if self._recorded.private is not None:
             inputs, labels = self._uses()
             drawn = len(self._recorded.steps[0].inputs)
@@ -91,8 +92,9 @@ class Recording:
 
     @property
     def held_out(self) -> tuple[Tensor | None, Tensor | None]:
-        """Inputs (example, *shape) of passes without gradients, such as a validation, without the trained examples, and
-        their labels (example,). Both are None without such a pass, the labels also without a loss in it."""
+        """Examples that the client did not train on, from passes without gradients such as a validation: inputs
+        (example, *shape) and labels (example,). Both are None without such a pass; the labels also without a loss in
+        it."""
         inputs, _ = self._uses()
         own = {_key(each) for each in inputs}
         passes = [each for each in self._recorded.held_out if each.inputs.shape[1:] == inputs.shape[1:]]
@@ -107,7 +109,7 @@ class Recording:
 
     @property
     def classes(self) -> int:
-        """Number of logits."""
+        """Number of classes, which is the number of logits."""
         return self._recorded.classes
 
     def at_start(self) -> nn.Module:
@@ -117,7 +119,7 @@ class Recording:
 
     @property
     def value_range(self) -> Range:
-        """[0, 1] if all inputs lie inside, else their smallest and largest value."""
+        """Smallest and largest input value; [0, 1] if all inputs lie inside."""
         inputs, _ = self._uses()
         low, high = float(inputs.min()), float(inputs.max())
         return ZERO_TO_ONE if low >= 0 and high <= 1 else (low, high)
@@ -130,9 +132,12 @@ class Recording:
         value_range: Range | None = None,
         labels: bool = True,
     ) -> Reading:
-        """Return the update as a reading for `api.attack`. `public` (example, *shape) and `public_labels` (example,)
-        are public examples. `value_range` None: [0, 1], or the range of trained and public inputs. `labels` True grants
-        the true labels. Raises `BenchError` with all facts that no attack simulates."""
+        """Return the recorded update as a reading for `api.attack`. Raises `BenchError` with all facts that no attack
+        simulates.
+
+        - `public` (example, *shape), `public_labels` (example,): public examples; None gives a uniform grey example.
+        - `value_range`: smallest and largest possible input; None: [0, 1], or the range of trained and public inputs.
+        - `labels`: True grants the true labels to the attacker."""
         if not self.explained:
             raise BenchError(f"the recording {self.line}")
         inputs, truth = self.truth
@@ -156,7 +161,7 @@ class Recording:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences about ε with Opacus' engine; empty without an engine."""
+        """Sentences that compare ε of Opacus' privacy engine with the valid ε; empty without an engine."""
         if self._recorded.private is None or self._engine is None:
             return ()
         sizes = {len(step.inputs) for step in self._recorded.steps}

@@ -38,7 +38,7 @@ _HELD_OUT = 2048  # examples that are kept of passes without gradients
 
 @dataclass(slots=True, kw_only=True)
 class Batch:
-    """A forward pass with gradients, and the loss behind it."""
+    """A forward pass of a recorded training, with gradients, and its loss."""
 
     inputs: Tensor
     """(example, *shape): copy of the inputs, on the CPU."""
@@ -52,7 +52,7 @@ class Batch:
 
 @dataclass(slots=True, kw_only=True)
 class HeldOut:
-    """A forward pass without gradients."""
+    """A forward pass of a recorded training without gradients, such as a validation."""
 
     inputs: Tensor
     """(example, *shape): copy of the inputs, on the CPU."""
@@ -62,10 +62,10 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A local step: what `optimizer.step()` used."""
+    """A local step of a recorded training: the batch and the rates that `optimizer.step()` used."""
 
     inputs: Tensor
-    """(example, *shape): inputs of all forward passes since the step before."""
+    """(example, *shape): inputs of all forward passes since the previous step."""
     targets: Tensor | None
     """(example,): their targets; None: a pass without a known loss."""
     passes: int
@@ -99,10 +99,12 @@ class Recorded:
     held_out: list[HeldOut] = field(default_factory=list)
     """Passes without gradients, such as a validation."""
     seen: dict[str, bool] = field(default_factory=dict)
-    """Fact, in the order of appearance → whether no attack simulates the fact, even if a replay gives the update."""
+    """Unusual facts about the training, in the order of appearance: fact → True if no attack simulates the fact, even
+    if a replay gives the update."""
 
     def saw(self, fact: str, *, never: bool = False) -> None:
-        """Note a `fact` that explains a failed replay; `never`: no attack simulates the fact."""
+        """Note an unusual `fact` about the training, which may explain why a replay fails. `never` True: no attack
+        simulates the fact."""
         self.seen[sanitize(fact)] = never
 
 
@@ -215,7 +217,7 @@ class _Recorder:
         if func is not F.cross_entropy and not log:
             self.recorded.saw(f"the loss {name}")
         elif of is not batch.logits and not (log and _is_log_softmax(of, batch.logits)):
-            self.recorded.saw("a loss on something else than the model's output")
+            self.recorded.saw("a loss on another tensor than the model's output")
         elif targets.is_floating_point():
             self.recorded.saw("soft targets")
         for option, plain in _PLAIN.items():
@@ -262,9 +264,11 @@ class _Recorder:
 
 @contextmanager
 def recorder(model: nn.Module | None = None, optimizer: Optimizer | None = None) -> Iterator[Recorded]:
-    """Record a training inside a `with` statement; the training is bitwise the same without the recording. With `model`
-    None, the first module with parameters that runs with gradients is recorded; with `optimizer` None, every optimizer
-    of its parameters."""
+    """Record a client's training inside a `with` statement, for attacks on its update; the training is bitwise the same
+    as without the recording.
+
+    - `model`: the trained module; None takes the first module with parameters that runs with gradients.
+    - `optimizer`: its optimizer; None takes every optimizer of the module's parameters."""
     made = _Recorder(model, optimizer)
     with ExitStack() as stack:
         for handle in (
@@ -287,8 +291,8 @@ def recorder(model: nn.Module | None = None, optimizer: Optimizer | None = None)
 
 
 def trained_copy(recorded: Recorded) -> nn.Module:
-    """Return a copy of the recorded model at the weights before the training, in its training modes, on the CPU. Raises
-    `BenchError` if no training was recorded."""
+    """Return a copy of the recorded model on the CPU, at the weights before the training and in the training modes of
+    its layers. Raises `BenchError` if no training was recorded."""
     if recorded.module is None or not recorded.steps:
         raise BenchError("no local step was recorded: run the training inside the with statement, optimizer.step() too")
     module = plain_copy(recorded.module)

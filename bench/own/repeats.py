@@ -13,9 +13,11 @@ from bench.trip import Reading, Reconstruction
 
 
 def granted_labels(labels: Values, reading: Reading) -> Tensor:
-    """Return true labels in the form of `Reading.labels`: (reading, example), a label for each use of an example.
-    `labels` has a label for each distinct example, or for each use. The result is sorted, because the attacker does not
-    know the batch order. Raises `BenchError` for labels of distinct examples if the last epoch is not complete."""
+    """Return the user's true labels in the form of `Reading.labels`: (reading, example), a label for each use of an
+    example in the local steps. `labels` has a label for each distinct example, or for each use.
+
+    The result is sorted, because the attacker does not know the batch order. Raises `BenchError` for labels of distinct
+    examples if the last epoch is not complete."""
     distinct, count = distinct_examples(reading), len(reading)
     if coerce.tensor(labels, "labels").numel() == count * reading.examples:
         return coerce.labels(labels, count * reading.examples, reading.classes).reshape(count, -1).sort(1).values
@@ -29,15 +31,16 @@ def granted_labels(labels: Values, reading: Reading) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim(Reconstruction):
-    """A reconstruction together with its reading. `bench.api.score` uses the reading to check the user's truth: the
-    gradient of the true examples must explain the reading (`bench.api.check`)."""
+    """A reconstruction together with the attacked reading. `bench.api.score` uses the reading to check the user's
+    truth: the gradient of the true examples must explain the reading (`bench.api.check`)."""
 
     reading: Reading
     """The attacked reading."""
 
 
 def claim(reconstruction: Reconstruction, reading: Reading) -> Claim:
-    """Return the reconstruction with each distinct example once, as reconstructed for the first epoch."""
+    """Join a reconstruction with its reading, and keep each distinct example only once, as reconstructed for the first
+    epoch."""
     made = Claim(**{item.name: getattr(reconstruction, item.name) for item in fields(Reconstruction)}, reading=reading)
     distinct, way = distinct_examples(reading), made.trajectory
     if made.inputs.shape[1] <= distinct:

@@ -21,9 +21,12 @@ _BISECTIONS = 7
 
 
 def replayed(reading: Reading, inputs: Tensor, labels: Tensor, at: Tensor | None = None) -> dict[str, Tensor]:
-    """Return the update of the declared protocol on the true examples, name → (reading, *shape), in gradient units.
-    `inputs` (reading, example, *shape) and `labels` (reading, example) are the distinct examples. `at` (use,) or
-    (reading, use) are the examples' numbers in the order of local steps; None: as given, in each epoch."""
+    """Compute a client's update again: the declared training on the true examples. The result is name → (reading,
+    *shape), in gradient units.
+
+    - `inputs` (reading, example, *shape), `labels` (reading, example): the distinct true examples.
+    - `at` (use,) or (reading, use): numbers of the examples in the order of local steps; None: as listed, in each
+      epoch."""
     at = positions(reading) if at is None else at
     rows = torch.arange(len(inputs))[:, None]
     targets = one_hot(labels[rows, at], reading.classes, inputs.dtype)
@@ -31,8 +34,8 @@ def replayed(reading: Reading, inputs: Tensor, labels: Tensor, at: Tensor | None
 
 
 def shown(reading: Reading, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Return the update of the declared protocol, as `replayed`, for inputs (reading, use, *shape) and class
-    probabilities `targets` (reading, use, class) in the order of local steps."""
+    """Compute the update of the declared training for examples in the order of local steps: name → (reading, *shape),
+    in gradient units. `inputs` are (reading, use, *shape), `targets` (reading, use, class) class probabilities."""
     mismatch = Mismatch(
         reading=reading, distance=Distance(kind="l2"), unrolled=reading.stepwise and reading.senders == 1
     )
@@ -41,8 +44,9 @@ def shown(reading: Reading, inputs: Tensor, targets: Tensor) -> dict[str, Tensor
 
 
 def positions(reading: Reading, draw: int | None = None, first: int = 1) -> Tensor:
-    """Return examples' numbers in the order of local steps (use,). The first `first` epochs keep the order; `draw`
-    seeds the order of the others, None: they keep it, too."""
+    """Return numbers of examples in the order of local steps, (use,), for a client that repeats its examples. The first
+    `first` epochs have the listed order. `draw` is the seed of a random order in the other epochs; None gives them the
+    listed order, too."""
     distinct, generator = distinct_examples(reading), torch.Generator().manual_seed(draw or 0)
     epochs = -(-reading.examples // distinct)
     passes = [
@@ -53,8 +57,9 @@ def positions(reading: Reading, draw: int | None = None, first: int = 1) -> Tens
 
 
 def moved_by(reading: Reading, raw: Tensors, rate: float, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Replay at the weights before a step of `rate` along the update `raw`: name → (reading, *shape). `inputs` and
-    `labels` are the true examples."""
+    """Compute the update again at other weights, those before a step of size `rate` along the update `raw`: name →
+    (reading, *shape). This tests whether the user gave the weights from after the step. `inputs` and `labels` are the
+    true examples."""
     rows = []
     for row in range(len(reading)):
         weights = {name: value + rate * raw[name][row] for name, value in reading.weights.items()}
@@ -63,8 +68,11 @@ def moved_by(reading: Reading, raw: Tensors, rate: float, inputs: Tensor, labels
 
 
 def best_rate(sent: Tensors, by_rate: Callable[[float], dict[str, Tensor]], declared: float) -> tuple[float, float]:
-    """Return the learning rate whose replay `by_rate(rate)` has the highest cosine with the update `sent`, in the worst
-    reading, and this cosine. The search starts from powers of ten and the `declared` rate."""
+    """Search for the learning rate that best explains the update `sent`. Return the rate and the cosine between update
+    and replay at this rate, for the worst reading.
+
+    - `by_rate`: function from a rate to the replay, name → (reading, *shape).
+    - `declared`: the user's rate; the search starts from it and from powers of ten."""
 
     def reached(rate: float) -> float:
         return likeness(sent, by_rate(rate)).least[0]
@@ -86,9 +94,12 @@ def trained(
     batch_statistics: bool = False,
     autocast: torch.dtype | None = None,
 ) -> dict[str, Tensor]:
-    """Return the update of a plain training loop on `inputs` and `labels`, as `replayed` takes and returns them.
-    `batch_statistics` True puts BatchNorm in training mode, dropout stays off. `autocast` is the type of the forward
-    pass under `torch.autocast`; None: full precision."""
+    """Compute the update of a plain training loop on the true examples, in place of the bench's simulation, to test
+    other modes: name → (reading, *shape), in gradient units. `inputs` (reading, example, *shape), `labels` (reading,
+    example).
+
+    - `batch_statistics`: True puts BatchNorm in training mode; dropout stays off.
+    - `autocast`: dtype of the forward pass under `torch.autocast`; None: full precision."""
     rows = []
     for x, y in zip(inputs, labels, strict=True):
         model = copy.deepcopy(reading.model)

@@ -16,9 +16,14 @@ _UNITS = 4.0  # allowed distance to the replay, in roundings of the weights befo
 def rounded(
     reading: Reading, observed: dict[str, Tensor], replay: dict[str, Tensor], inputs: Tensor, labels: Tensor
 ) -> str | None:
-    """Return the words for the rounding that explains why `observed` differs from its `replay` on the true examples
-    `inputs` and `labels`; None if no rounding explains the difference. A forward pass in 16 bits must be no further
-    from the update than full precision is, and the difference no larger than the rounding's."""
+    """Explain a small difference between an update and its replay by 16-bit numbers, in the forward pass or in
+    transport. Return the explanation as text; None if rounding does not explain the difference.
+
+    - `observed`, `replay`: the update, and the update computed again on the true examples, name → (reading, *shape).
+    - `inputs` (reading, example, *shape), `labels` (reading, example): true examples.
+
+    A forward pass in 16 bits must be no further from the update than full precision is, and the difference no larger
+    than the rounding's."""
     if reading.description is not None or reading.senders > 1 or likeness(observed, replay).least[0] < _LEAST:
         return None
     if name := _in_transport(reading, observed, replay):

@@ -108,6 +108,6 @@ def _doubt(claimed: Reconstruction, true: NDArray[np.float64], labels: Tensor) -
 
 
 def scaled_inputs(reconstruction: Reconstruction, value_range: Range) -> Tensor:
-    """Return the reconstructed inputs in [0, 1], (reading, example, *shape), float64; `value_range` is their range."""
+    """Return the reconstructed inputs mapped from `value_range` to [0, 1]: (reading, example, *shape) float64."""
     low, high = value_range
     return (reconstruction.inputs.detach().cpu().double() - low) / (high - low)

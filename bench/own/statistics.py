@@ -22,9 +22,14 @@ _SAME = 1e-3  # squared deviations: rounding of running statistics to 16 bits st
 def sent_statistics(
     module: nn.Module, given: Weights | None, after: Weights | None, count: int
 ) -> dict[str, Tensor] | None:
-    """Return BatchNorm's running statistics after the client's steps, buffer's name → (reading, channel), for `count`
-    readings. They are in the state `given` by the user, else in the weights `after` the round; `module` holds those
-    before. None: `after` has none that moved. Raises `BenchError` if `given` does not fit the module."""
+    """Return BatchNorm's running statistics after the client's steps, if the client sends them: buffer's name →
+    (reading, channel), for `count` readings. None if no statistics moved.
+
+    - `module`: the model, with the statistics before the round.
+    - `given`: statistics from the user; None takes those in `after`.
+    - `after`: the client's weights and buffers after the round, or None.
+
+    Raises `BenchError` if `given` does not fit the module."""
     before = {
         f"{path}.{name}": value
         for path, layer in layers(module)
@@ -51,9 +56,11 @@ def sent_statistics(
 
 
 def statistics_fault(reading: Reading, inputs: Tensor, labels: Tensor, at: Tensor) -> str | None:
-    """Return a line if the batch statistics of the true examples are not those behind `reading.statistics`; else None.
-    `inputs` (reading, example, *shape) and `labels` (reading, example) are the examples, `at` (use,) or (reading, use)
-    their numbers in the order of local steps."""
+    """Compare the batch statistics of the true examples with those behind `reading.statistics`. Return a line of text
+    if they differ, otherwise None.
+
+    - `inputs` (reading, example, *shape), `labels` (reading, example): true examples.
+    - `at` (use,) or (reading, use): numbers of the examples in the order of local steps."""
     if reading.statistics is None:
         return None
     rows = torch.arange(len(inputs))[:, None]

@@ -20,8 +20,9 @@ _SAME = 0.999  # cosine above which "gradients" are the weights
 
 
 def check_model(module: nn.Module, shape: tuple[int, ...], classes: int) -> bool:
-    """Return whether `module` has a single logit for two classes; a hook then turns the logit into two (`two_logits`).
-    Raise `BenchError` unless `module` maps two inputs of this shape to (2, classes) logits, or to a logit each."""
+    """Return whether the user's model `module` has a single logit for two classes; a hook then turns the logit into two
+    (`two_logits`). Raises `BenchError` unless the model maps two inputs of `shape` to logits (2, classes), or to a
+    single logit each."""
     for path, layer in module.named_modules():
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             raise BenchError(
@@ -47,8 +48,8 @@ def check_model(module: nn.Module, shape: tuple[int, ...], classes: int) -> bool
 
 
 def refuse_closures(model: nn.Module, module: nn.Module, shape: tuple[int, ...]) -> None:
-    """Raise `BenchError` unless other weights can replace those of the copy `module` of the user's `model`. The output
-    for an input of `shape` must not depend on a parameter of either, such as a parameter held in a closure."""
+    """Check that a copy of the user's `model`, `module`, can run with other weights. Raises `BenchError` if the output
+    for an input of `shape` depends on a parameter that the copy cannot replace, such as a parameter in a closure."""
     leaves = {name: value.detach().requires_grad_() for name, value in module.named_parameters()}
     like = next(iter(leaves.values()), torch.zeros(0))
     count = 2 if mixing_layer(module) else 1
@@ -60,9 +61,9 @@ def refuse_closures(model: nn.Module, module: nn.Module, shape: tuple[int, ...])
 
 
 def load_state(module: nn.Module, state: Mapping[str, Tensor] | None, what: str) -> dict[str, Tensor]:
-    """Load the weights `state` into the module (None keeps its weights); return the parameters that are not frozen. The
-    result is name → (*shape). Raises `BenchError`, with the name `what` of the weights, if they do not fit, are not
-    finite, or all parameters are frozen."""
+    """Load the weights `state`, name → (*shape), into the module, and return the parameters that are not frozen, name →
+    (*shape). None keeps the module's weights. Raises `BenchError` if the weights do not fit, are not finite, or all
+    parameters are frozen; `what` is their name in the message."""
     if state is not None:
         fitted = fit(module, state, where=what)
         with torch.no_grad():
@@ -76,10 +77,11 @@ def load_state(module: nn.Module, state: Mapping[str, Tensor] | None, what: str)
 
 
 def named_state(values: Mapping[str, Values] | Sequence[Values], model: nn.Module, what: str) -> dict[str, Tensor]:
-    """Return a model's state (parameters and buffers) by name. A list `values` has the order of `model.state_dict()` if
-    both have equal length, else of `model.parameters()`, or of its trained parameters. Frozen parameters may be left
-    out: the model's are taken. Raises `BenchError`, with the name `what` of the state, for names and shapes that do not
-    fit the model."""
+    """Return a model's state (parameters and buffers) as name → (*shape), from the user's mapping or list `values`.
+
+    A list has the order of `model.state_dict()` if both have equal length, otherwise of `model.parameters()`, or of its
+    trained parameters. Frozen parameters may be left out: the model's are taken. Raises `BenchError` for names and
+    shapes that do not fit the model; `what` is the state's name in the message."""
     parameters = {name: value.detach() for name, value in model.named_parameters()}
     frozen = {name: parameters[name] for name, value in model.named_parameters() if not value.requires_grad}
     state = dict(model.state_dict())
@@ -113,9 +115,9 @@ def named_state(values: Mapping[str, Values] | Sequence[Values], model: nn.Modul
 def of_trained(
     gradients: Mapping[str, Values | None] | Sequence[Values | None], module: nn.Module
 ) -> Mapping[str, Values] | Sequence[Values]:
-    """Return the user's gradients of the parameters that are trained, without a wrapper's prefix in the names. A None
-    gradient is not sent: its parameter of `module` is frozen, too. Gradients of frozen parameters are left out if they
-    are None, or if a list has one for each parameter. Raises `BenchError` if every gradient is None."""
+    """Return the user's `gradients` for the trained parameters only, without a wrapper's prefix in the names. A
+    gradient of None is not sent: its parameter of `module` is then frozen. Gradients of frozen parameters are left out
+    if they are None, or if a list has an entry for each parameter. Raises `BenchError` if every gradient is None."""
     parameters = dict(module.named_parameters())
     named: dict[str, Any]
     if isinstance(gradients, Mapping):
@@ -141,8 +143,8 @@ def of_trained(
 def difference(
     before: Mapping[str, Tensor], after: Mapping[str, Tensor], parameters: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return `before` - `after`, w_0 - w_L, for the trained `parameters`, in float64. Raises `BenchError` for unchanged
-    weights."""
+    """Return a client's update, the weight difference `before` - `after` (w_0 - w_L), name → (*shape) in float64, for
+    the trained `parameters`. Raises `BenchError` for unchanged weights."""
     update = {name: before[name].double() - after[name].double() for name in parameters}
     if not any(bool(value.any()) for value in update.values()):
         raise BenchError("before and after are equal; copy the weights before the client trains")
@@ -159,8 +161,8 @@ def refuse_batch_statistics(model: nn.Module) -> None:
 
 
 def refuse_weights(values: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Raise `BenchError` if the user gave weights in place of gradients: `values`, name → (reading, *shape). `weights`
-    are the model's weights."""
+    """Raise `BenchError` if the user passed weights in place of gradients. `values` are the gradients, name → (reading,
+    *shape), and `weights` the model's weights, name → (*shape)."""
     given, own = (
         torch.cat([each[name].double().flatten() for name in values])
         for each in ({name: value[0] for name, value in values.items()}, weights)
