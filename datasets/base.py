@@ -24,7 +24,7 @@ SPLITS = (("training", 5 / 6), ("public", 1 / 12), ("tuning", 1 / 30), ("gallery
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A split's examples as stored."""
+    """Examples of a part of a data set, in their stored form."""
 
     inputs: Pixels | Rows
     """Inputs (example, *shape)."""
@@ -43,7 +43,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Columns of a table's feature: a numeric column, or the one-hot columns for its categories."""
+    """A feature of a table: a numeric column, or the one-hot columns for its categories."""
 
     name: str
     """Name of the feature."""
@@ -59,8 +59,8 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
-    """Data from a loader: training and test parts in the source's order. Images are uint8 or floats in [0, 1], tables
-    floats in [0, 1]."""
+    """Data as a loader reads them: training and test parts in the source's order. Images are uint8 or floats in [0, 1],
+    tables floats in [0, 1]."""
 
     train_inputs: Pixels | Rows
     """Training inputs: images (example, channel, height, width) or rows (example, feature)."""
@@ -79,7 +79,7 @@ class Raw:
     sources: tuple[Path, ...] = ()
     """Files with the data."""
     together: int = 1
-    """Number of training examples made from the same original; they are consecutive and always share a split."""
+    """Number of consecutive training examples made from the same original, which always share a split."""
     kind: str | None = None
     """Kind of data, if parameters or files decide it; None for the loader's `kind`."""
     source_sha256: str | None = None
@@ -128,8 +128,8 @@ class Data:
 
 
 class Dataset(ABC):
-    """Base class for loaders.  Concrete loaders are frozen dataclasses; their class attributes are literal
-    constants."""
+    """Base class for loaders of data sets. Concrete loaders are frozen dataclasses, whose fields are parameters; their
+    class attributes are literal constants."""
 
     reference: ClassVar[str]
     """Paper or page that describes the data set."""
@@ -142,14 +142,14 @@ class Dataset(ABC):
 
     @abstractmethod
     def load(self, folders: tuple[Path, ...]) -> Raw:
-        """Read the source files below the first folder that holds them all. Raises `DataError` with the name of a
-        missing (`MissingDataError`), truncated or altered file."""
+        """Read the data set's files below the first of `folders` that holds them all. Raises `DataError` with the name
+        of a missing (`MissingDataError`), truncated or altered file."""
 
 
 def hold_out(count: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return training and test positions in a random order by a key from `name`, for a source without a test part.
-    ⌈count/4⌉ positions are for the test. Share and rounding are scikit-learn's defaults, as in Fed-αCDP, Table II:
-    Cancer 426/143, LFW 2267/756, Adult 36631/12211."""
+    """Divide a source without a test part: return training and test positions of `count` examples, in a random order by
+    a key from `name`. ⌈count/4⌉ positions are for the test. Share and rounding are scikit-learn's defaults, as in
+    Fed-αCDP, Table II: Cancer 426/143, LFW 2267/756, Adult 36631/12211."""
     order = rng.generator(0, "hold-out", name, count).permutation(count)
     test = -(-count // 4)
     return order[test:], order[:test]
@@ -158,8 +158,9 @@ def hold_out(count: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64
 def held_out(
     name: str, inputs: Pixels | Rows, labels: NDArray[np.int64], class_names: Sequence[str], **rest: Any
 ) -> Raw:
-    """Divide a source without a test part by `hold_out`. `name` keys the order; `inputs`, `labels`, `class_names` and
-    `rest` become fields of `Raw`."""
+    """Make a data set from a source without a test part; a quarter becomes the test part (`hold_out`). `name` is the
+    key of the random order. `inputs` (example, *shape), `labels` (example,), `class_names` and `rest` become fields of
+    `Raw`."""
     train, test = hold_out(len(labels), name)
     return Raw(
         train_inputs=inputs[train],
@@ -172,7 +173,8 @@ def held_out(
 
 
 def content_hash(raw: Raw) -> str:
-    """Return the SHA-256 over arrays, shapes, dtypes and class names; the file format does not matter."""
+    """Return the SHA-256 over arrays, shapes, dtypes and class names of `raw`; equal data have equal hashes in any file
+    format."""
     digest = hashlib.sha256()
     for array in (raw.train_inputs, raw.train_labels, raw.test_inputs, raw.test_labels):
         digest.update(f"{array.dtype.str}{array.shape}".encode())
@@ -182,8 +184,9 @@ def content_hash(raw: Raw) -> str:
 
 
 def split(raw: Raw, *, name: str, private: bool) -> Data:
-    """Check the values, and split with the content hash as key: the same data always have the same splits. `name` and
-    `private` are fields of `Data`. Raises `DataError` for values, labels or axes that are not of the declared kind."""
+    """Check the values of a data set, and divide it into splits with the content hash as key: the same data always have
+    the same splits. `name` and `private` are fields of `Data`. Raises `DataError` for values, labels or axes that are
+    not of the declared kind."""
     if raw.kind is None:
         raise DataError(f"{name}: no kind of data is declared")
     kind = named(raw.kind)

@@ -28,8 +28,8 @@ _ALLOWED = {
 
 
 def read_batch(path: Path, *, known_md5: str, label: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return images (example, 3, 32, 32), and the labels stored under the key `label`. Raises `DataError` for a file
-    whose checksum is not `known_md5`, before unpickling."""
+    """Read a batch file of CIFAR: images (example, 3, 32, 32), and the labels (example,) stored under the key `label`.
+    Raises `DataError` for a file whose checksum is not `known_md5`, before unpickling."""
     content = read(path, limit=_LIMIT)
     check_md5(path, content, known_md5)
     try:

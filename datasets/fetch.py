@@ -43,10 +43,15 @@ class _Bar:
 
 
 def fetch(remote: Remote, root: Path, *, mirror: str | None, progress: Progress, timeout: float = 30) -> Path:
-    """Download the file below `root` unless an intact copy exists; return its path, or the folder of the unpacked
-    archive. `mirror` replaces the published addresses (the file name is appended); None keeps them. `timeout` is in
-    seconds. `progress` receives the bytes so far and the total. A download has a temporary name until its checksum
-    agrees. Raises `DataError` with each mirror's failure and manual instructions."""
+    """Download the file `remote` below the folder `root`, unless an intact copy exists. Return its path, or the folder
+    of the unpacked archive.
+
+    - `mirror`: address in place of the published addresses (the file name is appended); None keeps them.
+    - `progress`: receives the bytes so far and the total.
+    - `timeout`: limit for an answer, in seconds.
+
+    A download has a temporary name until its checksum agrees. Raises `DataError` with each mirror's failure and manual
+    instructions."""
     urls = (f"{mirror.rstrip('/')}/{remote.name}",) if mirror else remote.urls
     for url in urls:
         if urlsplit(url).scheme not in ("http", "https"):

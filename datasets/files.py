@@ -14,7 +14,7 @@ from bench.errors import DataError
 
 
 class MissingDataError(DataError):
-    """Files are missing (not damaged)."""
+    """Error for missing data files; damaged files raise `DataError`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Remote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A possible arrangement of a data set's files; a file is plain or ends in `.gz`."""
+    """A possible arrangement of a data set's files in a folder; a file is plain or ends in `.gz`."""
 
     place: str
     """Folder below the data folder."""
@@ -46,8 +46,9 @@ class Layout:
 
 
 def locate(folders: Sequence[Path], layouts: Sequence[Layout]) -> tuple[Layout, tuple[Path, ...]]:
-    """Return the first complete layout in the first of the `folders` that has any, with its files. Raises
-    `MissingDataError` with the missing files of an incomplete layout, or with all searched places."""
+    """Search for a data set's files. Return the first complete layout of `layouts` in the first of `folders` that has
+    any, with the paths of its files. Raises `MissingDataError` with the missing files of an incomplete layout, or with
+    all searched places."""
     incomplete: list[str] = []
     for folder in folders:
         for layout in layouts:
@@ -70,7 +71,8 @@ def _either(path: Path) -> Path | None:
 
 
 def read(path: Path, *, limit: int) -> bytes:
-    """Return the (decompressed) content, at most `limit` bytes; raises `DataError` for damaged or longer files."""
+    """Return the content of the file `path`, decompressed if necessary, at most `limit` bytes. Raises `DataError` for
+    damaged or longer files."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content: bytes = file.read(limit + 1)
@@ -82,19 +84,21 @@ def read(path: Path, *, limit: int) -> bytes:
 
 
 def md5(content: bytes) -> str:
-    """Return the MD5, the checksum published for classic data sets; it does not protect against attackers."""
+    """Return the MD5 of `content`, the checksum published for classic data sets; it does not protect against
+    attackers."""
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def check_md5(path: Path, content: bytes, expected: str) -> None:
-    """Raise `DataError` if the content's checksum is not `expected`."""
+    """Raise `DataError` if the MD5 of `content`, read from the file `path`, is not `expected`."""
     actual = md5(content)
     if actual != expected:
         raise DataError(f"{path}: truncated or altered: md5 {actual}, published is {expected}")
 
 
 def check_balance(path: Path, labels: NDArray[np.int64], classes: int) -> None:
-    """Raise `DataError` unless all `classes` classes have equally many examples in `labels`."""
+    """Check the labels of a data set with equally frequent classes. Raises `DataError` unless all `classes` classes
+    have equally many examples in `labels`; `path` is the file in the message."""
     counts = np.bincount(labels, minlength=classes)
     if len(counts) != classes or len(set(counts.tolist())) != 1:
         raise DataError(
@@ -104,8 +108,9 @@ def check_balance(path: Path, labels: NDArray[np.int64], classes: int) -> None:
 
 
 def subset(there: tuple[int, int], whole: tuple[int, int], unit: str = "pictures") -> str | None:
-    """Describe an incomplete data set by (training, test) counts, `there` of `whole`; None if complete. `unit` names
-    the counted items. Raises `DataError` for counts larger than the complete data set's."""
+    """Describe an incomplete data set in words; None if complete. `there` and `whole` are the present and the complete
+    counts, each (training, test); `unit` names the counted items. Raises `DataError` for counts larger than the
+    complete data set's."""
     if any(a > b for a, b in zip(there, whole, strict=True)):
         raise DataError(f"altered: {there[0]} training and {there[1]} test {unit}, the whole has {whole}")
     if there == whole:

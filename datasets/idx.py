@@ -13,9 +13,9 @@ _UNSIGNED_BYTE = 0x08
 
 
 def read_idx(path: Path, *, item: tuple[int, ...], whole: int, known_md5: str | None = None) -> NDArray[np.uint8]:
-    """Read an array (example, *`item`) with at most `whole` examples of the shape `item`. `known_md5` is the checksum
-    after decompression, checked for files with `whole` examples; None for no check. Raises `DataError` if the header
-    does not fit `item`, or the length does not fit the header."""
+    """Read an IDX file (MNIST's format): an array (example, *`item`), with at most `whole` examples of the shape
+    `item`. `known_md5` is the checksum after decompression, checked for files with `whole` examples; None for no check.
+    Raises `DataError` if the header does not fit `item`, or the length does not fit the header."""
     start = 4 * (2 + len(item))
     size = int(np.prod(item, dtype=np.int64))
     content = read(path, limit=start + whole * size)

@@ -10,19 +10,17 @@ from bench.errors import DataError
 
 
 def folders(data_dir: Path | None) -> tuple[Path, ...]:
-    """Return the data folders in search order: `data_dir` (None: skipped), $BENCH_DATA, the user's cache.
-
-    `bench data fetch` writes into the first folder.
-    """
+    """Return the folders in which data sets are searched, in order: `data_dir` (None: skipped), $BENCH_DATA, the user's
+    cache. `bench data fetch` writes into the first."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "gradient-leakage-bench"
     places = [data_dir, os.environ.get("BENCH_DATA") or None, cache]
     return tuple(dict.fromkeys(Path(folder).expanduser() for folder in places if folder is not None))
 
 
 def read(dataset: Dataset, name: str, data_dir: Path | None) -> Raw:
-    """Return the data of the data set `name` in the source's order, with their kind. `data_dir` is searched before the
-    default folders; None: not searched. Errors name the data set and the remedy. Raises `MissingDataError` for missing
-    and `DataError` for damaged files."""
+    """Read the data set `name` in the source's order, with its kind. `dataset` is the loader; `data_dir` is searched
+    before the default folders (None: not searched). Errors name the data set and the remedy. Raises `MissingDataError`
+    for missing and `DataError` for damaged files."""
     try:
         raw = dataset.load(folders(data_dir))
         return replace(raw, kind=raw.kind or dataset.kind)
@@ -35,5 +33,6 @@ def read(dataset: Dataset, name: str, data_dir: Path | None) -> Raw:
 
 
 def load(dataset: Dataset, name: str, data_dir: Path | None = None) -> Data:
-    """Read, check and split the data set `name`; `data_dir` is searched before the default folders, if not None."""
+    """Read, check and split the data set `name`. `dataset` is the loader; `data_dir` is searched before the default
+    folders (None: not searched)."""
     return split(read(dataset, name, data_dir), name=name, private=dataset.private)

@@ -12,8 +12,8 @@ Indices = NDArray[np.int64]
 
 
 def client_size(kind: str, examples: int, *, clients: int, client_examples: int | None) -> int:
-    """Return the number of examples per client: `client_examples`, or (None) an equal share of `examples`. `kind` names
-    the partition, and `clients` is the number of clients. An equal share is rounded down, for "two-shard" and
+    """Return the number of examples per client: `client_examples`, or for None an equal share of `examples`. `kind`
+    names the partition, and `clients` is the number of clients. An equal share is rounded down, for "two-shard" and
     "two-class" to an even number."""
     if client_examples is not None:
         return client_examples
@@ -22,9 +22,12 @@ def client_size(kind: str, examples: int, *, clients: int, client_examples: int 
 
 
 def refusal(kind: str, examples: int, classes: int, *, clients: int, client_examples: int | None) -> str | None:
-    """Return the reason why the partition `kind` of `examples` examples is impossible, or None if it is possible.
-    `clients` is the number of clients, `client_examples` the number of examples per client (None: an equal share), and
-    `classes` the number of classes. `client_indices` checks the size of the smallest class, which needs the labels."""
+    """Return the reason why a partition of the data among clients is impossible, or None if it is possible.
+    `client_indices` also checks the size of the smallest class, which needs the labels.
+
+    - `kind`: name of the partition.
+    - `examples`, `classes`: numbers of examples and of classes.
+    - `clients`, `client_examples`: number of clients, and of examples per client (None: an equal share)."""
     if kind not in _KINDS:
         return f"unknown partition {kind!r}; there are {', '.join(_KINDS)}"
     size = client_size(kind, examples, clients=clients, client_examples=client_examples)
@@ -42,9 +45,15 @@ def refusal(kind: str, examples: int, classes: int, *, clients: int, client_exam
 def client_indices(
     labels: NDArray[np.int64], *, kind: str, clients: int, client_examples: int | None, seed: int
 ) -> Indices:
-    """Return each client's positions in the training split, (client, example), in a random order by key. `labels`
-    (example,) are the split's; `clients` and `client_examples` are as in `client_size`. No client holds an example
-    twice. Values of `kind`:
+    """Divide the training split among clients: return each client's positions in the split, (client, example), in a
+    random order by key. No client holds an example twice.
+
+    - `labels` (example,): class numbers of the split.
+    - `clients`, `client_examples`: number of clients, and of examples per client (None: an equal share).
+    - `seed`: seed of the random order.
+    - `kind`: name of the partition, from the list below.
+
+    Partitions:
 
     - `iid` cuts a random order of the split into blocks.
     - `two-shard` (McMahan et al. 2017; Fed-αCDP's authors) sorts the split by label, cuts it into shards, and gives

@@ -20,10 +20,8 @@ _MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr")
 
 
 def read_picture(path: Path, *, mode: str) -> Image.Image:
-    """Return the decoded picture in `mode` ("RGB" or "L"), of an animation the first frame.
-
-    Raises `DataError` for other formats, damaged files, more than 8 bits per channel, or more than 50 million pixels.
-    """
+    """Read an image file, and return the picture in `mode` ("RGB" or "L"), of an animation the first frame. Raises
+    `DataError` for other formats, damaged files, more than 8 bits per channel, or more than 50 million pixels."""
     try:
         # Our limit is below Pillow's, so our error replaces Pillow's warning.
         with warnings.catch_warnings():

@@ -18,8 +18,9 @@ def scale(train: NDArray[np.float64], test: NDArray[np.float64]) -> tuple[NDArra
 
 
 def numeric_groups(names: Sequence[str], columns: Sequence[int], train: NDArray[np.float32]) -> tuple[Group, ...]:
-    """Return a group for each numeric column, with its mean and deviation (1 if constant). `names` are the features,
-    and `columns` their positions in a row. Mean and deviation come from `train`, the scaled training part."""
+    """Return the description of each numeric column of a table: a group with mean and deviation (1 if constant), used
+    to standardise errors. `names` are the features, and `columns` their positions in a row. Mean and deviation come
+    from `train` (example, feature), the scaled training part."""
     means, deviations = train.mean(0, dtype=np.float64), train.std(0, dtype=np.float64)
     return tuple(
         Group(

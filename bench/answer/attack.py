@@ -24,10 +24,13 @@ from bench.trip import TRACED, Reconstruction
 def attack(
     cell: AttackCell, context: RunContext, memory: Memory, place: Place = HERE
 ) -> tuple[AttackResult, Attempt | None]:
-    """Return an attack cell's result, and the attack's reconstruction with its cost; None if no reading is left to
-    attack. `context` is the run, and `memory` the worker's cache between cells. `place` runs the round and the attack;
-    the true examples stay in this process. In a cascade, readings whose examples all leaked to earlier cells are
-    skipped. Raises `NotApplicable` for a cell that cannot run."""
+    """Run an attack cell: return its result, and the attack's reconstruction with its cost (None if no reading is left
+    to attack). In a cascade, readings whose examples all leaked to earlier cells are skipped. Raises `NotApplicable`
+    for a cell that cannot run.
+
+    - `context`: the run's folders, device and limits.
+    - `memory`: the worker's cache between cells.
+    - `place`: process that runs the round and the attack; the true examples stay in this process."""
     truth = draw_truth(cell, place.data(cell, context, memory), context.run)
     if not truth.rows:
         return AttackResult(readings=(), private=truth.source.data.private, notes=(NOTHING_LEFT,)), None

@@ -33,9 +33,13 @@ REFERENCES = 8  # readings per cell: seconds each
 def diagnose(
     cell: AttackCell, setup: Setup, truth: CellTruth, reading: Reading, batches: Sequence[Batches]
 ) -> Diagnosis:
-    """Check a cell's readings before the attack. The checks are the distortion, the attack's objective at the true
-    examples `truth`, the conditions and ε. `setup` gives model, weights and defense, `batches` the observed clients'
-    batches. Raises `NotApplicable` if the attack refuses the readings."""
+    """Check a cell's readings (observed updates) before the attack. Return the change made by the defense, the attack's
+    objective at the true examples, the conditions, and ε. Raises `NotApplicable` if the attack refuses the readings.
+
+    - `setup`: model, weights and defense.
+    - `truth`: true examples.
+    - `reading`: the attacker's readings.
+    - `batches`: the observed clients' batches."""
     attacker = attacker_of(cell, reading)
     examples = truth.examples
     trained = trained_at(cell, setup, truth.victims, truth.point)  # the truth after stage `input`
@@ -59,9 +63,9 @@ def diagnose(
 
 
 def reference(reading: Reading, truth: Truth) -> float | None:
-    """Return the PSNR in dB of the linear estimate with least error under a Gaussian prior
-    (`ceilings.linear_gaussian`), as a median over the first `REFERENCES` readings of the true examples `truth`; None if
-    not supported."""
+    """Return the PSNR in dB that an ideal estimate would reach if the gradient were linear around the truth: the
+    estimate with least error under a Gaussian prior (`ceilings.linear_gaussian`). The value is a median over the first
+    `REFERENCES` readings of the true examples `truth`; None if not supported."""
     if not reading.kind.spatial:
         return None
     errors = mean_squared_errors(reading, truth.inputs[:REFERENCES, 0], truth.labels[:REFERENCES, 0])
@@ -69,8 +73,8 @@ def reference(reading: Reading, truth: Truth) -> float | None:
 
 
 def self_check(attacker: Attack, reading: Reading, truth: Truth, setup: Setup, seed: int) -> SelfCheck:
-    """Compare the attack's objective at the true examples `truth` with its value at random public examples. `seed`
-    draws the public examples. The figures are None if the attack has no objective."""
+    """Check that the attack can recognise the truth: compare its objective at the true examples `truth` with its value
+    at random public examples, drawn by `seed`. The figures are None if the attack has no objective."""
     described = explained(reading, truth)
     objective = attacker.objective(reading)
     if objective is None:
@@ -99,8 +103,11 @@ def conditions(
     decoded: bool = False,
 ) -> AttackConditions:
     """Return the conditions of the attack for the record: the model, gradient norms and the attacker's knowledge.
-    `undefended` is the same observation without the defense, name → (reading, *shape); its norms are recorded.
-    `decoded` is True if the likelihood decoder ranked the gallery's candidates."""
+
+    - `setup`, `point`: model, weights and defense, and the interception point.
+    - `reading`: the attacker's readings.
+    - `undefended`: the same observation without the defense, name → (reading, *shape); its norms are recorded.
+    - `decoded`: True if the likelihood decoder ranked the gallery's candidates."""
     norms = torch.stack([value.flatten(1).square().sum(1) for value in undefended.values()]).sum(0).sqrt()
     weights_norm = float(sum(value.square().sum() for value in setup.weights.values()) ** 0.5)
     knows_all = reading.description is not None or untouched(setup.stages, point)
@@ -121,7 +128,8 @@ def conditions(
 
 
 def privacy_at(cell: AttackCell, setup: Setup, point: Point, reading: Reading) -> Privacy:
-    """Return the ε that the defense guarantees at the observation point, or the reason for its absence."""
+    """Return the ε that the defense guarantees for a reading at the interception point, or the reason for its absence.
+    The value depends on the number of observations in `reading`."""
     spent, absent = at_point(
         defense_of(cell),
         setup.setting,
@@ -135,7 +143,7 @@ def privacy_at(cell: AttackCell, setup: Setup, point: Point, reading: Reading) -
 
 
 def privacy(figures: tuple[Epsilon, ...], headline: Epsilon | None, absent: str | None) -> Privacy:
-    """Return ε in the form of a record: all values, the main value `headline`, and the reason `absent` if there is
-    none."""
+    """Put values of ε into the form of a record: all values `figures`, the main value `headline`, and the reason
+    `absent` if there is none."""
     epsilon, absent = (headline.epsilon, headline.absent) if headline else (None, absent)
     return Privacy(epsilon=epsilon, absent=absent, figures=figures)

@@ -35,9 +35,9 @@ class _Member:
 
 
 def attack_together(cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
-    """Attack `cell` in a batch with as many later cells from `company` as fit on the device. The results wait in
-    `memory`. Cells with another objective are skipped. If the batch fails, no result is kept, and each cell is attacked
-    at its turn."""
+    """Attack `cell` in a single batch with later cells, to fill the device: as many cells from `company` as fit and
+    have the same objective. The results wait in the cache `memory` until each cell's turn. If the batch fails, no
+    result is kept, and each cell is attacked at its turn. `context` is the run."""
     if not company or not isinstance(cell, AttackCell) or cell.id in memory.attacked or not many_rows(context):
         return
     coming = {other.id for other in company}
@@ -75,8 +75,8 @@ def attack_together(cell: AnyCell, company: Sequence[AnyCell], context: RunConte
 
 
 def part_of(whole: Reconstruction, rows: Sequence[int]) -> Reconstruction:
-    """Return the part of a batch's reconstruction `whole` for the readings numbered `rows`. The loss history keeps
-    these readings' losses, up to their last evaluation."""
+    """Cut a cell's part out of a batch's reconstruction `whole`: the readings numbered `rows`, with their loss history
+    up to their last evaluation."""
     part = whole.of(rows)
     last = int(part.evaluations.max())
     marks = [n for n, (mark, _) in enumerate(part.history) if mark < last]

@@ -33,21 +33,21 @@ class RunContext:
 
 
 def many_rows(context: RunContext) -> bool:
-    """Return whether several cells may share a batch: on a GPU or with `rows`, but not with a limit on a cell's
+    """Return whether several cells may share a batch: on a GPU or with `context.rows`, but not with a limit on a cell's
     time."""
     return context.time_limit is None and (context.rows is not None or context.device != "cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingProgress:
-    """A training cell's state after a round."""
+    """A training's progress after a round, for the display."""
 
     round: int
     """Number of finished rounds."""
     rounds: int
     """Number of planned rounds."""
     accuracy: float
-    """Accuracy at the last test."""
+    """Test accuracy at the last test, in [0, 1]."""
     epsilon: float | None
     """ε spent so far, by the accounting of the defense's paper; None without accounting."""
     seconds_left: float

@@ -19,7 +19,8 @@ _CHUNK = 64  # candidates computed at once
 
 
 def has_likelihood(reading: Reading) -> bool:
-    """Return whether additive noise with a known law is the reading's only randomness."""
+    """Return whether additive noise with a known law is the only randomness of the reading, so that candidates have an
+    exact likelihood."""
     description = reading.description
     if description is None or reading.steps > 1 or reading.linked != "vector" or not description.additive:
         return False
@@ -29,8 +30,8 @@ def has_likelihood(reading: Reading) -> bool:
 
 
 def decoder_places(reading: Reading, truth: Truth, gallery: Gallery) -> tuple[int, ...] | None:
-    """Return the likelihood rank, from 0, of each reading's first true example (in `truth`) among the gallery's
-    candidates.
+    """Rank the gallery's candidates by exact likelihood; return the rank, from 0, of each reading's first true example
+    in `truth`: (reading,).
 
     With granted labels, only candidates with the same label are ranked. Returns None for a single unknown example (the
     attack's ranking is used), for more than `EXAMPLES` unknown examples, and without a likelihood."""

@@ -17,7 +17,8 @@ _LAPLACE = 5.0  # variance of a squared Laplace draw, in squared variances
 
 
 def explained(reading: Reading, truth: Truth) -> bool | None:
-    """Return whether the defense's description of the true examples `truth` equals the reading up to the stated noise.
+    """Return whether the defense's description is right for these readings: applied to the true examples `truth`, it
+    must give the readings up to the stated noise.
 
     A difference below this noise is accepted only if the stated noise is an upper bound. Returns None without a
     description, with randomness other than additive Gaussian or Laplace noise, and for a mean over clients with several

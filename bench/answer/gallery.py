@@ -20,20 +20,20 @@ from bench.trip import READING, SHARED, ByReading, Reconstruction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gallery(ByReading):
-    """Candidate examples in a random order given by a key."""
+    """Candidates granted to an attacker: the true examples among strangers, in a random order given by a key."""
 
     inputs: Tensor = field(metadata=SHARED)
     """(candidate, *shape): inputs."""
     labels: Tensor = field(metadata=SHARED)
     """(candidate,): labels."""
     positions: Tensor = field(metadata=READING)
-    """(reading, example): the candidate number for each true example; the attacker never sees it."""
+    """(reading, example): number of the candidate that is the true example; the attacker never sees it."""
 
 
 def granted_gallery(cell: AttackCell, data: Data, truth: Truth) -> Gallery | None:
-    """Return the cell's gallery, `truth` among strangers: equal for all defenses and attacks; None if no gallery is
-    granted. Raises `NotApplicable` for a gallery too small to hold strangers, or too large for the data set's gallery
-    split."""
+    """Return the cell's gallery, the true examples in `truth` among strangers from the data set; None if no gallery is
+    granted. The gallery is equal for all defenses and attacks. Raises `NotApplicable` for a gallery too small to hold
+    strangers, or too large for the data set's gallery split."""
     if not cell.grants.gallery:
         return None
     strangers = data.gallery
@@ -58,8 +58,9 @@ def granted_gallery(cell: AttackCell, data: Data, truth: Truth) -> Gallery | Non
 
 
 def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, labels: bool) -> Naming | None:
-    """Compare the candidates that the attack picked from the gallery with the true examples `truth`; None if the attack
-    picked none. `labels` is True if labels are granted; a blind guess then knows the class."""
+    """Compare the candidates that the attack picked from the gallery with the true examples `truth`: which examples are
+    named, and a blind guess's chance. None if the attack picked none. `labels` is True if labels are granted; a blind
+    guess then knows the class."""
     if reconstruction.named is None:
         return None
     named = reconstruction.named.cpu()
@@ -81,7 +82,8 @@ def naming_chance(gallery: Gallery, truth: Truth, *, labels: bool) -> float:
 
 
 def of_first(places: Sequence[int], hits: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return `places` (reading,), ranks of first examples, in the shape of `hits` (reading, example), else -1."""
+    """Spread ranks of first examples over all examples: `places` (reading,) at each reading's first example, -1 at the
+    others, in the shape of `hits` (reading, example)."""
     whole = np.full(hits.shape, -1, np.int64)
     whole[:, 0] = places
     return whole

@@ -11,10 +11,10 @@ from bench.cell import AttackCell
 
 
 def observe_cell(cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory) -> Observation:
-    """Run the defended round on the true examples `truth`, and return the readings at the cell's point with their
-    distortion, self-check, conditions and ε (`Diagnosis`). In a cascade, readings without an unleaked example are left
-    out. `memory` is the worker's cache of data sets and simulated readings. Raises `NotApplicable` for a cell that
-    cannot run, or if the attack refuses the readings."""
+    """Run the defended round on the true examples `truth`; return the attacker's readings (observed updates) at the
+    cell's point, with their checks (`Diagnosis`). In a cascade, readings without an unleaked example are left out.
+    `context` is the run, and `memory` the worker's cache of data sets and simulated readings. Raises `NotApplicable`
+    for a cell that cannot run, or if the attack refuses the readings."""
     setup = prepare(cell, context, memory)
     batches = batches_of(cell, setup, truth.victims, truth.point)
     reading = take_reading(cell, setup, truth, batches, memory.simulations)
@@ -25,6 +25,7 @@ def observe_cell(cell: AttackCell, truth: CellTruth, context: RunContext, memory
 
 
 def draw_and_observe(cell: AttackCell, context: RunContext, memory: Memory) -> Observation:
-    """Draw the cell's true examples, then run the defended round and return readings with checks as `observe_cell`
-    does. Raises `NotApplicable` for a cell that cannot run, or if the attack refuses the readings."""
+    """Draw the cell's true examples, and return the attacker's readings with their checks, as `observe_cell` does.
+    `context` is the run, and `memory` the worker's cache. Raises `NotApplicable` for a cell that cannot run, or if the
+    attack refuses the readings."""
     return observe_cell(cell, draw_truth(cell, load_data(cell, context, memory), context.run), context, memory)

@@ -20,16 +20,17 @@ EITHER = "its defense mixes examples before their gradient: one leaks if either 
 
 
 def other_originals(cell: AttackCell, truth: CellTruth) -> tuple[Truth, ...]:
-    """Return the second example of each mixture as further true examples, for type-2 readings; else an empty tuple."""
+    """Return the second example of each mixture as further true examples, for type-2 readings under a defense that
+    mixes examples; otherwise an empty tuple."""
     return tuple(truth_at(truth.victims, truth.point, n).of(truth.rows) for n in range(1, originals(cell)))
 
 
 def against_originals(
     cell: AttackCell, truth: CellTruth, first: Truth, score: Callable[[Truth], Scores]
 ) -> tuple[Truth, Scores]:
-    """Score each reading against the first example of its mixture, and against the second. Return the example that
-    leaked and its scores; if neither leaked, the example with the higher PSNR. A blind guess has two chances, so the
-    identification chance doubles. `first` is the first example, and `score` computes scores against a truth."""
+    """Score each reading of a mixture against its first example, and against its second. Return the example that leaked
+    and its scores; if neither leaked, the example with the higher PSNR. `first` holds the first examples, and `score`
+    computes scores against given true examples. A blind guess has two chances, so the identification chance doubles."""
     scores = score(first)
     used = first
     for other in other_originals(cell, truth):

@@ -39,37 +39,37 @@ class Usage:
 
 
 class Place(Protocol):
-    """A place (this process, or plug-in processes) that runs the code of attacks, defenses, models and data sets, and
-    keeps no true examples. In every method, `context` holds the run's folders, device and limits, and `memory` is the
+    """Runner of the code of attacks, defenses, models and data sets: this process, or plug-in processes. A place keeps
+    no true examples. In every method, `context` holds the run's folders, device and limits, and `memory` is the
     worker's cache between cells."""
 
     def concerns(self, cell: AnyCell) -> bool:
-        """Return whether processes other than this process run the cell."""
+        """Return whether the cell runs in other processes than this process."""
 
     def data(self, cell: AnyCell, context: RunContext, memory: Memory) -> Data:
         """Return the cell's data set; raises `DataError` if its content changed since planning."""
 
     def attack_together(self, cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
-        """Attack `cell` and suitable later cells from `company` in a single batch; their results wait in `memory`."""
+        """Attack `cell` in a single batch with suitable later cells from `company`; their results wait in `memory`."""
 
     def attacked(
         self, cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory
     ) -> tuple[Diagnosis, Attempt]:
-        """Run the cell's defended round on the true examples `truth`, and attack its readings. Return the checks of the
-        readings (such as distortion and ε), and the reconstruction with its cost. A result that `attack_together` left
-        in `memory` is taken from there. Raises `NotApplicable` for a cell that cannot run."""
+        """Run the cell's defended round on the true examples `truth`, and attack its readings (observed updates).
+        Return the checks of the readings, such as ε, and the reconstruction with its cost. A result that
+        `attack_together` left in `memory` is taken from there. Raises `NotApplicable` for a cell that cannot run."""
 
     def train(
         self, cell: TrainingCell, context: RunContext, memory: Memory, on_progress: Callable[[TrainingProgress], None]
     ) -> tuple[TrainingResult, TrainingCost]:
-        """Train the cell's model; return result and cost as `bench.answer.train.train_cell` does."""
+        """Train the cell's model; return result and cost. `on_progress` is called after every round."""
 
     def usage(self) -> Usage:
         """Return the resources that other processes used since the previous call."""
 
 
 class Here:
-    """The place for cells that run in this process."""
+    """Runner of cells in this process."""
 
     def concerns(self, cell: AnyCell) -> bool:
         """Return False, because all cells run in this process."""
@@ -85,7 +85,8 @@ class Here:
     def attacked(
         self, cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory
     ) -> tuple[Diagnosis, Attempt]:
-        """Return the result that `attack_together` left in `memory`, if for the same readings; else attack now."""
+        """Return the result that `attack_together` left in `memory`, if it is for the same readings; otherwise attack
+        now. Returns the checks of the readings, and the reconstruction with its cost."""
         waiting = memory.attacked.pop(cell.id, None)
         if waiting is not None and waiting[0].reading.indices == truth.rows:
             return waiting[0].diagnosis, waiting[1]
@@ -102,7 +103,7 @@ class Here:
         return Usage()
 
     def close(self) -> None:
-        """Do nothing: no process has to end."""
+        """Do nothing, because there is no process to end."""
 
 
 HERE = Here()

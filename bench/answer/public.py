@@ -14,9 +14,13 @@ _COMMON = 0.9  # share of this variance that all channels have in common
 
 
 def known_public(data: Data, known: PublicKnowledge) -> tuple[Tensor, Tensor]:
-    """Return public inputs (example, *shape) and labels (example,), with -1 for unknown labels. `known` is the grant.
-    `distribution` gives the public split, `statistics` Gaussian draws with its mean and covariance. `none` gives images
-    drawn from the 1/f law for natural images (Field 1987, amplitudes inverse to frequency), or uniform table rows."""
+    """Return the public examples that the attacker may use: inputs (example, *shape) and labels (example,), with -1 for
+    unknown labels. `known` is the grant:
+
+    - `distribution`: the data set's public split.
+    - `statistics`: Gaussian draws with the public split's mean and covariance.
+    - `none`: images drawn from the 1/f law for natural images (Field 1987, amplitudes inverse to frequency), or uniform
+      table rows."""
     inputs = torch.from_numpy(data.public.floats())
     if known == "distribution":
         return inputs, torch.from_numpy(data.public.labels)

@@ -27,9 +27,12 @@ _MOST = 2048  # examples whose gradients are computed at once
 def take_reading(
     cell: AttackCell, setup: Setup, truth: CellTruth, batches: Sequence[Batches], simulations: Kept | None = None
 ) -> Reading:
-    """Return the readings at the cell's point with all that the attacker knows. `setup` gives model, weights and
-    defense, `truth` the granted examples, and `batches` the round's data. Simulated readings in `simulations` are
-    reused."""
+    """Return the attacker's readings at the cell's interception point, with all that the attacker knows.
+
+    - `setup`: model, weights and defense.
+    - `truth`: true examples, for granted labels and other grants.
+    - `batches`: the round's data.
+    - `simulations`: cache of simulated readings; None for no cache."""
     point, gallery, mates = truth.point, truth.gallery, truth.mates
     data, grants, federated = setup.data, cell.grants, cell.federated
     shown = [
@@ -90,9 +93,11 @@ def simulator(
     cell: AttackCell, setup: Setup, point: Point, reading: Reading, simulations: Kept | None = None
 ) -> RoundSimulator:
     """Return a black box for attackers: a function that runs the cell's defended round on chosen examples, with random
-    draws independent of the victims' draws. `setup` gives model, weights and defense. `reading` gives the number of
-    observations and the public examples that fill a batch. `simulations` stores results between cells; None: for this
-    cell only."""
+    draws independent of the victims' draws.
+
+    - `setup`, `point`: model, weights and defense, and the interception point.
+    - `reading`: gives the number of observations, and the public examples that fill a batch.
+    - `simulations`: cache between cells; None: for this cell only."""
     granted = cell.grants.model_dump(exclude={"labels"})  # all grants with an effect on the round
     return RoundSimulator(
         name=simulator_name(
@@ -121,9 +126,14 @@ def simulator(
 def observe(
     cell: AttackCell, setup: Setup, point: Point, batches: Sequence[Batches], stages: Stages, *, observation: int = 0
 ) -> dict[str, Tensor]:
-    """Run the round of `setup` under `stages` and return its values at the point, name → (reading, *shape). `batches`
-    are the observed clients' batches. Each `observation` number has new noise. Raises `PluginError` for a defense that
-    writes to the weights or sends NaN or infinity."""
+    """Run the federated round and return the values that an attacker observes at `point`, name → (reading, *shape).
+
+    - `setup`: model and weights.
+    - `batches`: the observed clients' batches.
+    - `stages`: the defense.
+    - `observation`: number of a repeated observation; each has new noise.
+
+    Raises `PluginError` for a defense that writes to the weights or sends NaN or infinity."""
     draw_key = DrawKey(
         seed=cell.seed, draw=cell.draw, round=setup.round, observation=observation, colluders=cell.grants.colluders
     )
@@ -160,7 +170,8 @@ def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def reading_hash(reading: Reading) -> str:
-    """Return the SHA-256 of a reading's fields, grants included, except the point's name."""
+    """Return the SHA-256 of a reading's fields, grants included, except the point's name; readings with equal hashes
+    are attacked once."""
     digest = hashlib.sha256()
     for field in fields(reading):
         value = reading.examples if field.name == "point" else getattr(reading, field.name)

@@ -33,12 +33,12 @@ def attacker_of(cell: AttackCell, reading: Reading) -> Attack:
 
 
 def reading_key(reading: Reading, cell: AttackCell) -> ReadingKey:
-    """Return a key that is equal for equal readings under the same attack."""
+    """Return a key for the cache of reconstructions; it is equal for equal readings under the same attack."""
     return (reading_hash(reading), cell.attack.model_dump_json(), cell.evaluations, cell.chunk, cell.seed)
 
 
 def recalled(key: ReadingKey, memory: Memory) -> Attempt | None:
-    """Return the reconstruction that the cache `memory` keeps for this key, with its cost; None if there is none."""
+    """Return the reconstruction in the cache `memory` for this key, with its cost; None if there is none."""
     if key not in memory.reconstructions:
         return None
     reconstruction, other = memory.reconstructions[key] = memory.reconstructions.pop(key)
@@ -46,15 +46,16 @@ def recalled(key: ReadingKey, memory: Memory) -> Attempt | None:
 
 
 def remember(key: ReadingKey, cell: AttackCell, attempt: Attempt, memory: Memory) -> None:
-    """Keep a reconstruction in the cache `memory`; above `REUSED`, the least recently used is dropped."""
+    """Put a cell's reconstruction into the cache `memory`, for later cells with equal readings; above `REUSED` entries,
+    the least recently used is dropped."""
     if len(memory.reconstructions) >= REUSED:
         del memory.reconstructions[next(iter(memory.reconstructions))]
     memory.reconstructions[key] = (attempt.reconstruction, cell.id)
 
 
 def reconstruct(reading: Reading, cell: AttackCell, context: RunContext, memory: Memory) -> Attempt:
-    """Attack the readings, or return the reconstruction of equal readings from the worker's cache `memory`. Raises
-    `PluginError` for an attack that writes to its reading or returns a wrong shape."""
+    """Attack the readings, or return the reconstruction of equal readings from the worker's cache `memory`. `context`
+    is the run. Raises `PluginError` for an attack that writes to its reading or returns a wrong shape."""
     key = reading_key(reading, cell)
     if (known := recalled(key, memory)) is not None:
         return known
@@ -70,9 +71,9 @@ def reconstruct(reading: Reading, cell: AttackCell, context: RunContext, memory:
 def attack_reading(
     attacker: Attack, reading: Reading, cell: AttackCell, context: RunContext, key: ReadingKey
 ) -> Attempt:
-    """Attack the reading, whose `reading_key` is `key`, and return the reconstruction with its cost.  Raises
-    `PluginError` for an attack that writes to its reading or returns a wrong shape.
-    """
+    """Attack the reading, and return the reconstruction with its cost. `key` is the reading's cache key
+    (`reading_key`), with which a change by the attack is detected. Raises `PluginError` for an attack that writes to
+    its reading or returns a wrong shape."""
     began = time.perf_counter()
     budget = Budget(evaluations=cell.evaluations, chunk=cell.chunk)
     reconstruction = attack_readings(attacker, reading, cell, context, budget)
@@ -93,8 +94,8 @@ def attack_reading(
 def attack_readings(
     attacker: Attack, reading: Reading, cell: AttackCell, context: RunContext, budget: Budget
 ) -> Reconstruction:
-    """Run the attack on the context's device, with at least `budget.chunk` readings at once. Raises `PluginError` for a
-    reconstruction with a wrong shape."""
+    """Run the attack on the device of `context`, with at least `budget.chunk` readings at once; return the
+    reconstruction. Raises `PluginError` for a reconstruction with a wrong shape."""
     chunk = max(budget.chunk, min(len(reading), rows_at_once(context, reading)))
     with repeatable(context.device):
         key, device = Key.of_attacker(cell.seed), torch.device(context.device)

@@ -29,10 +29,16 @@ def run(
     place: Place = HERE,
     company: Sequence[AnyCell] = (),
 ) -> Record:
-    """Run a cell and return its record. `place` is this process (`HERE`) or the processes of a plug-in. `on_progress`
-    is called after every training round. `company` holds the next cells, which may share the attack's batch; their
-    reconstructions wait in `memory`, the worker's cache. Raises `StorageError` if the run folder cannot be written, and
-    `DataError` for missing data if the context counts them as the machine's fault; else the record is `crashed`."""
+    """Run a cell and return its record. A failure becomes the status of the record (`n/a` or `crashed`).
+
+    - `context`: the run's folders, device and limits.
+    - `memory`: the worker's cache between cells.
+    - `on_progress`: called after every training round.
+    - `place`: this process (`HERE`) or the processes of a plug-in.
+    - `company`: the next cells, which may share the attack's batch; their reconstructions then wait in `memory`.
+
+    Raises `StorageError` if the run folder cannot be written, and `DataError` for missing data if the context counts
+    them as the machine's fault."""
     place.attack_together(cell, company, context, memory)
     began, cpu = time.perf_counter(), time.process_time()
     status: Status = "crashed"
@@ -66,7 +72,7 @@ def run(
 def record_without_result(
     cell: AttackCell | TrainingCell, context: RunContext, status: Status, reason: str | None
 ) -> Record:
-    """Return the cell's record with a status and its reason, but without a result."""
+    """Return the record of a cell without a result, with its `status` (such as `crashed`) and the `reason`."""
     return Record(
         id=cell.id,
         status=status,

@@ -21,7 +21,7 @@ GALLERY = 1000  # strangers for identification
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """The examples used as truth, with the scores against them."""
+    """Scores of a reconstruction, with the examples used as truth."""
 
     truth: Truth
     """True examples against which the scores were computed."""
@@ -30,8 +30,9 @@ class Scored:
 
 
 def score_truth(cell: AttackCell, truth: CellTruth, claim: Reconstruction, diagnosis: Diagnosis) -> Scored:
-    """Return scores of the reconstruction `claim` against the true examples `truth`. Raises `PluginError` for a
-    reconstruction with a wrong shape, and `ValueError` for a truth outside its range."""
+    """Score the reconstruction `claim` against the true examples `truth` of the cell. `diagnosis` holds the checks of
+    the readings. Raises `PluginError` for a reconstruction with a wrong shape, and `ValueError` for a truth outside its
+    range."""
     examples = scored_once(truth.examples.of(truth.rows), claim.inputs.shape[1])
     named = _naming(cell, truth, examples, claim, diagnosis)
     against = partial(_score, cell, truth.source.data, claim, named)

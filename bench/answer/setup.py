@@ -70,7 +70,7 @@ class Setup:
 
     @property
     def source(self) -> Source:
-        """The data from which true examples are drawn."""
+        """The data set, clients and round from which true examples are drawn."""
         return Source(data=self.data, clients=self.clients, round=self.round)
 
     @property
@@ -86,14 +86,14 @@ class Setup:
 
 def source_of(cell: AttackCell, data: Data, run: Path) -> Source:
     """Return the data set, the clients' examples and the round from which a cell's victims are drawn. The round is that
-    of the cell's weights; raises `WeightsError` if `run` lacks these weights."""
+    of the cell's weights in the run folder `run`; raises `WeightsError` if these weights are missing."""
     return Source(data=data, clients=clients_of(cell, data), round=locate(run, cell.weights).round)
 
 
 def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory) -> Setup:
-    """Return the data, model, weights and defense for the cell's round. An attack on a checkpoint gets the defense's
-    state at the checkpoint's round. `memory` is the worker's cache of data sets. Raises `NotApplicable` for a cell that
-    cannot run, `DataError` and `WeightsError` for missing or altered files."""
+    """Load and build all that the cell's round needs: data, model, weights and defense. An attack on a checkpoint gets
+    the defense's state at the checkpoint's round. `context` is the run, and `memory` the worker's cache of data sets.
+    Raises `NotApplicable` for a cell that cannot run, `DataError` and `WeightsError` for missing or altered files."""
     data = load_data(cell, context, memory)
     architecture: Model = registry.of("models", cell.model)
     model = architecture.build(data.shape, data.classes).eval()
@@ -112,7 +112,7 @@ def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory
 
 
 def data_is_kept(cell: AttackCell | TrainingCell, memory: Memory) -> bool:
-    """Return whether the worker's cache `memory` holds the cell's data set."""
+    """Return whether the worker's cache `memory` holds the cell's data set, so that it need not be loaded."""
     return cell.dataset.model_dump_json() in memory.data
 
 

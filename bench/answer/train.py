@@ -28,7 +28,8 @@ OnProgress = Callable[[TrainingProgress], None]
 def train_cell(
     cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
 ) -> tuple[TrainingResult, TrainingCost]:
-    """Train a model; return result and cost. `on_progress` is called after every round, `memory` caches data sets."""
+    """Train the model of a training cell; return result and cost. An interrupted training resumes from its saved state.
+    `on_progress` is called after every round, and `memory` caches data sets."""
     with repeatable(context.device):
         return _trained(cell, context, memory, on_progress)
 

@@ -35,14 +35,15 @@ class CellTruth:
 
 
 def draw_truth(cell: AttackCell, data: Data, run: Path) -> CellTruth:
-    """Draw the truth for a cell in the run folder `run`.  Raises `BenchError` if an earlier cell in the cascade has
-    no record, `WeightsError` for missing weights, and `NotApplicable` for an impossible gallery size.
-    """
+    """Draw the victims of a cell, with their true examples and the gallery. `run` is the run folder, with the records
+    of earlier cells and the weights. Raises `BenchError` if an earlier cell in the cascade has no record,
+    `WeightsError` for missing weights, and `NotApplicable` for an impossible gallery size."""
     return truth_from(cell, source_of(cell, data, run), left(cell, run))
 
 
 def truth_from(cell: AttackCell, source: Source, rows: tuple[int, ...] | None = None) -> CellTruth:
-    """Draw the true examples from `source`; `rows` are the numbers of the readings to attack, None for all."""
+    """Draw the victims of a cell from `source`, with their true examples and the gallery. `rows` are the numbers of the
+    readings to attack; None takes all."""
     point = point_of(cell.point)
     victims = draw_victims(cell, source, point)
     examples, mates = truth_at(victims, point), None

@@ -9,32 +9,35 @@ from bench.trip import READING, ByReading, Reading, Reconstruction
 
 
 def finite(value: float) -> float | None:
-    """Return the value, or None for infinity and NaN."""
+    """Return the value, or None for infinity and NaN, which records cannot hold."""
     return value if np.isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis(ByReading):
-    """Checks of a cell's readings before the attack: distortion, the attack's objective, conditions, ε."""
+    """Checks of a cell's readings (observed updates) before the attack: change made by the defense, the attack's
+    objective, conditions, ε."""
 
     snr_db: tuple[float | None, ...] = field(metadata=READING)
     """(reading,): signal-to-noise ratio in dB; the undefended reading is the signal."""
     cosine: tuple[float | None, ...] = field(metadata=READING)
     """(reading,): cosine between the defended and the undefended reading."""
     self_check: SelfCheck
-    """The attack's objective at the true examples, over all readings."""
+    """The attack's objective at the true examples and at public examples, over all readings."""
     conditions: AttackConditions
     """Conditions of the attack, over all readings."""
     privacy: Privacy
     """ε at the observation point."""
     places: tuple[int, ...] | None = field(default=None, metadata=READING)
-    """(reading,): likelihood rank from `bench.answer.decoder.decoder_places`; None without a rank."""
+    """(reading,): rank of the true example among the gallery's candidates by likelihood, from 0
+    (`bench.answer.decoder.decoder_places`); None without a rank."""
     reference_db: float | None = None
     """Median PSNR in dB of the linear-Gaussian reference (`bench.answer.checks.reference`); None if not computed."""
 
     @property
     def distortion(self) -> Distortion:
-        """Medians of SNR and cosine over the readings, and the least SNR; a figure is None if a reading lacks it."""
+        """Change that the defense made to the readings: medians of SNR and cosine, and the least SNR; a figure is None
+        if a reading lacks it."""
         snr, cosine = (np.array(each, np.float64) for each in (self.snr_db, self.cosine))
         return Distortion(
             snr_db_median=finite(float(np.median(snr))),

@@ -22,9 +22,11 @@ HALVES = ("tuning", "scoring")
 
 
 def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
-    """Draw the victims of an attack cell, equal for all points, defenses and attacks. A key draws the order of clients,
-    each with its batch for the round. A reading takes the next client; at point `aggregate`, the next K clients (a
-    round's number). `source` holds the data set and the clients."""
+    """Draw the victims of an attack cell: the clients behind each reading, with their examples. They are equal for all
+    points, defenses and attacks.
+
+    A key draws the order of the clients in `source`, each with its batch for the round. A reading takes the next
+    client; at point `aggregate`, the next K clients (a round's number)."""
     senders = cell.federated.per_round if point.scope is Scope.AGGREGATE else 1
     generator = rng.generator(cell.seed, "victims", data_key(cell, source.data))
     order = generator.permutation(cell.federated.clients)
@@ -80,7 +82,7 @@ def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth(ByReading):
-    """The true examples behind readings at a point."""
+    """True examples behind the readings at an interception point."""
 
     inputs: Tensor = field(metadata=READING)
     """(reading, example, *shape): inputs in [0, 1]."""
@@ -92,7 +94,7 @@ class Truth(ByReading):
     """(reading, example, class): class probabilities if a defense at stage `input` changed the labels; else None."""
 
     def probabilities(self, classes: int, dtype: torch.dtype) -> Tensor:
-        """Return the class probabilities used as the loss's targets, (reading, example, class), in `dtype`. `classes`
+        """Return the class probabilities that the client's loss used, (reading, example, class), in `dtype`. `classes`
         is the number of classes."""
         return one_hot(self.labels, classes, dtype) if self.targets is None else self.targets.to(dtype)
 
@@ -110,8 +112,8 @@ class Truth(ByReading):
         )
 
     def or_else(self, other: "Truth", rows: Tensor) -> "Truth":
-        """Return these true examples, with `other`'s inputs and labels at the readings where the mask `rows` (reading,)
-        is True; positions and class probabilities do not change."""
+        """Return these true examples, but with the inputs and labels of `other` at the readings in the mask `rows`
+        (reading,). Positions and class probabilities do not change."""
         at = rows.reshape(-1, *[1] * (self.inputs.dim() - 1))
         return replace(
             self, inputs=other.inputs.where(at, self.inputs), labels=other.labels.where(rows[:, None], self.labels)
@@ -119,7 +121,8 @@ class Truth(ByReading):
 
 
 def truth_at(victims: Victims, point: Point, example: int = 0) -> Truth:
-    """Return the victims' examples at a point; type-2 has only the batch's example number `example`."""
+    """Return the victims' examples behind readings at `point`; at type-2 only example number `example` of each
+    batch."""
     if point.scope is Scope.STEP:
         return Truth(inputs=victims.inputs[:, 0, 0], labels=victims.labels[:, 0, 0], indices=victims.indices[:, 0, 0])
     shown = slice(example, example + 1) if point.scope is Scope.EXAMPLE else slice(None)
@@ -131,8 +134,8 @@ def truth_at(victims: Victims, point: Point, example: int = 0) -> Truth:
 
 
 def trained_at(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> Truth:
-    """Return the examples and targets after stage `input` of the defense in `setup`, from which gradients are
-    computed."""
+    """Return the training data behind the readings as the gradient saw them: examples and targets after stage `input`
+    of the defense in `setup`."""
     truth, stages = truth_at(victims, point), setup.stages
     if not stages.has("input"):
         return truth
@@ -153,9 +156,9 @@ def trained_at(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -
 
 
 def scored_once(truth: Truth, claimed: int) -> Truth:
-    """Return the true examples `truth` for scoring a reconstruction with `claimed` examples per reading. A client may
-    use an example several times. If `claimed` is at most the number of distinct examples, each distinct example is
-    returned once, at its first position. Otherwise all positions are returned."""
+    """Remove repeats from the true examples `truth`, to score a reconstruction with `claimed` examples per reading. A
+    client may use an example several times. If `claimed` is at most the number of distinct examples, each distinct
+    example is returned once, at its first position. Otherwise all positions are returned."""
     firsts = [np.sort(np.unique(row.numpy(), return_index=True)[1]) for row in truth.indices]
     if claimed > min(len(first) for first in firsts) or len({len(first) for first in firsts}) > 1:
         return truth

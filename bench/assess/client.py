@@ -23,12 +23,13 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """A client with its secrets; only the report uses the true examples."""
+    """A client under assessment, with its secrets; only the report uses the true examples, no attack sees them."""
 
     update: Reading | None
-    """The message that leaves the client, with granted labels; None: no attack simulates the training."""
+    """The update that leaves the client, as attackers read it, with granted labels; None: no attack can simulate the
+    training."""
     line: str
-    """Check of the declaration, or of the recording."""
+    """Result of checking the declared or recorded training against the update, as text."""
     model: nn.Module
     """Model in eval mode at the weights before the training, on the CPU."""
     inputs: Tensor
@@ -38,7 +39,7 @@ class Client:
     classes: int
     """Number of classes."""
     value_range: Range
-    """Range of the inputs."""
+    """Smallest and largest possible input value."""
     kind: Kind
     """Kind of data."""
     public: Tensor | None
@@ -58,9 +59,9 @@ class Client:
 
 
 def of_recording(sent: Recording, public: Values | None, public_labels: Values | None) -> Client:
-    """Return the recorded client. Without `public`, the recording's passes without gradients give public examples
-    (example, *shape), and `public_labels` (example,). Raises `BenchError` for a recording without examples, and for
-    BatchNorm in training mode without an update to attack."""
+    """Return the client of a recorded training. `public` (example, *shape) and `public_labels` (example,) are public
+    examples; without `public`, the recording's passes without gradients give them. Raises `BenchError` for a recording
+    without examples, and for BatchNorm in training mode without an update to attack."""
     inputs, labels = sent.truth
     held, held_labels = sent.held_out
     known = held if public is None else coerce.tensor(public, "public").float()
@@ -88,9 +89,12 @@ def of_recording(sent: Recording, public: Values | None, public_labels: Values |
 
 
 def of_reading(reading: Reading, truth: Values | None, labels: Values | None) -> Client:
-    """Return the client behind a declared reading. `truth` (reading, example, *shape) and `labels` (reading, example)
-    are the distinct true examples. The reading's public examples count as public unless they are the uniform grey.
-    Raises `BenchError` without a truth, or for a truth of another shape."""
+    """Return the client behind a declared reading (an observed update).
+
+    - `truth` (reading, example, *shape), `labels` (reading, example): the distinct true examples.
+
+    The reading's public examples count as public unless they are the uniform grey. Raises `BenchError` without a truth,
+    or for a truth of another shape."""
     if truth is None or labels is None:
         raise BenchError("the report compares with the truth: give truth and labels of a client of your own")
     distinct = distinct_examples(reading)

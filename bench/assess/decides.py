@@ -17,8 +17,8 @@ _RANK = 1e-5  # singular values below this share of the largest are rounding
 
 
 def decides(client: Client) -> Iterator[str]:
-    """Yield sentences on the facts that decide how much leaks: counts, rank, labels and noise of the client's update;
-    without an update, the number of examples. `client` is the assessed client."""
+    """Yield sentences on the facts that decide how much the assessed client leaks: counts, rank, labels and noise of
+    its update; without an update, only the number of examples."""
     if client.update is None:
         yield f"The client's {client.labels.shape[1]} examples were attacked inside the client only."
         return

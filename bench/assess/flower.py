@@ -41,12 +41,13 @@ _EQUAL = 1e-6  # largest relative difference of two updates that count as equal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowerClient:
-    """A client of a Flower app after a round."""
+    """A client of a Flower app after a round, with the recorded training."""
 
     recording: Recording
     """The recorded training, with the reply's weights as the message that left the client."""
     notes: tuple[str, ...]
-    """Sentences about the app's mods: recognised mods, stated and true sensitivity."""
+    """Sentences about the app's mods (Flower's processing of messages): recognised mods, stated and true
+    sensitivity."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,9 +100,13 @@ class _NoGrid(Grid):  # type: ignore[misc]
 def run_client(
     folder: Path, *, partition: int = 0, clients: int = 10, config: Mapping[str, Any] | None = None
 ) -> FlowerClient:
-    """Run a round of the app in `folder` for the client with the number `partition` among `clients`. `config` replaces
-    values of the app's run configuration. Raises `BenchError` for a folder without an app, for an app of the old
-    interface (`client_fn`), and for an app that fails, with the app's message."""
+    """Run a round of the Flower app in `folder` for a single client, in this process.
+
+    - `partition`, `clients`: the client's number, and the number of all clients.
+    - `config`: values that replace those of the app's run configuration; None replaces none.
+
+    Raises `BenchError` for a folder without an app, for an app of the old interface (`client_fn`), and for an app that
+    fails, with the app's message."""
     components, values, remedy = _pyproject(folder)
     unknown = [name for name in config or {} if name not in values]
     if unknown:
@@ -136,8 +141,8 @@ def run_client(
 
 
 def sensitivity(mod: Any) -> str:
-    """Return a sentence about a `LocalDpMod`: its noise, and whether the stated sensitivity bounds the change of a
-    clipped update."""
+    """Return a sentence about Flower's `LocalDpMod`: its noise, and whether the stated sensitivity really bounds the
+    change of a clipped update."""
     clip, stated, epsilon, delta = (
         float(getattr(mod, name)) for name in ("clipping_norm", "sensitivity", "epsilon", "delta")
     )

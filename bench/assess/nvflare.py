@@ -31,12 +31,13 @@ _EXAMPLES = 16  # of the client, from the digits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filtered(Transform):
-    """The filter on a client's weight difference, -rate times the gradient, as `nvflare` clients send differences."""
+    """A defense's transform that runs an NVFLARE filter. The filter gets a client's weight difference, -rate times the
+    gradient, as `nvflare` clients send it."""
 
     random = True
 
     filter: Any
-    """The filter."""
+    """The NVFLARE filter object."""
     rate: float
     """Learning rate: weight difference per gradient."""
 
@@ -57,13 +58,13 @@ class Filtered(Transform):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterDefense(Defense):
-    """An NVFLARE filter between a client's training and the server."""
+    """Defense that runs an NVFLARE filter between a client's training and the server."""
 
     reference = "the user's filter"
     stages = ("client",)
 
     filter: Any
-    """The filter."""
+    """The NVFLARE filter object."""
     rate: float
     """Learning rate of the client's step."""
 
@@ -73,8 +74,9 @@ class FilterDefense(Defense):
 
 
 def parse(typed: str, folder: Path) -> Any:
-    """Return the filter typed as `package.module:Filter(name=value, …)`; `folder` is searched first, then the
-    installed packages. Raises `BenchError` for other text, a missing class, and arguments that the filter refuses."""
+    """Make the NVFLARE filter that the user typed as `package.module:Filter(name=value, …)`. `folder` is searched
+    first, then the installed packages. Raises `BenchError` for other text, a missing class, and arguments that the
+    filter refuses."""
     module, _, call = typed.partition(":")
     try:
         parsed = ast.parse(call or "?", mode="eval").body
@@ -97,7 +99,8 @@ def parse(typed: str, folder: Path) -> Any:
 
 
 def digits_client(*, seed: int = 0) -> Client:
-    """Return a client with 16 examples of the registered digits, at an untrained `mlp` of this seed."""
+    """Return a client for trials of a filter: with 16 examples of the registered data set digits, at an untrained `mlp`
+    with weights drawn by `seed`."""
     data = load(registry.instance("datasets", "digits", {}), "digits")
     architecture: Model = registry.instance("models", "mlp", {})
     model = architecture.build(data.shape, data.classes).eval()
@@ -120,9 +123,14 @@ def digits_client(*, seed: int = 0) -> Client:
 
 
 def assess_filter(chosen: Any, *, rate: float, trials: int, seed: int = 0) -> tuple[Remedy, ...]:
-    """Return what an attacker recognises who knows the defense: without defense, behind the filter `chosen`, and behind
-    five families of the board. `rate` is the client's learning rate. Each figure has `trials` trials. Raises
-    `BenchError` for a filter that fails on a weight difference or changes its tensors' names or shapes."""
+    """Measure how many examples an attacker with knowledge of the defense recognises: without defense, behind the
+    NVFLARE filter `chosen`, and behind five shipped families of defenses.
+
+    - `rate`: the client's learning rate.
+    - `trials`: number of trials for each figure.
+    - `seed`: seed of the trials.
+
+    Raises `BenchError` for a filter that fails on a weight difference or changes its tensors' names or shapes."""
     client = digits_client(seed=seed)
     plain = {name: -rate * value.numpy() for name, value in client.weights.items()}
     _filtered(chosen, plain, 0)

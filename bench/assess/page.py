@@ -13,7 +13,8 @@ FILE, JSON = "report.html", "report.json"
 
 
 def write(folder: Path, result: Assessment) -> Path:
-    """Write the page and the report as JSON into `folder`; return the page's path. Pictures are there already."""
+    """Write the report of an assessment into `folder`, as a page and as JSON; return the page's path. The pictures are
+    already in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(files("bench.assess").joinpath("page.html").read_text("utf-8"))

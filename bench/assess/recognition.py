@@ -36,15 +36,20 @@ _NUMBERS = 5e7  # in a step's example gradients, at most
 
 
 def examples_behind(client: Client) -> int:
-    """Return how many of the client's examples stand behind the measured gradient, as far as memory allows."""
+    """Return the number of the client's examples over which the gradient for recognition is a mean; memory limits the
+    number."""
     size = sum(value.numel() for value in client.weights.values())
     return int(min(client.labels.shape[1], 128, max(2, _NUMBERS // size)))
 
 
 def recognised(client: Client, defense: Defense, *, trials: int = TRIALS, seed: int = 0) -> Figure:
-    """Return the share of `trials` in which an example is recognised in the defended gradient over `examples_behind`
-    examples. Up to 16 examples of the first reading take turns, each trial with new draws of the defense. Raises
-    `BenchError` without public examples with labels, and for a defense that cannot act on this model."""
+    """Measure the share of trials in which an attacker recognises an example in the defended gradient. The gradient is
+    a mean over `examples_behind` examples; the attacker knows the defense, the labels and all other examples.
+
+    - `trials`: number of trials, each with new draws of the defense. Up to 16 examples of the first reading take turns.
+    - `seed`: seed of the trials.
+
+    Raises `BenchError` without public examples with labels, and for a defense that cannot act on this model."""
     if client.public is None or client.public_labels is None:
         raise BenchError("recognition needs strangers: give public examples with labels")
     count = examples_behind(client)

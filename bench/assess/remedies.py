@@ -22,19 +22,21 @@ _LEAST = 4  # trials for each defense
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """A family of the board at its calibrated strength."""
+    """A shipped family of defenses (a defense at all its strengths), at the strength calibrated for the server."""
 
     defense: str
     """The defense with its parameters, as typed after `--defense`."""
     level: str
-    """Level of the strength; empty for a family without a strength."""
+    """Level (upper bound on named examples, `L1` or `L2`) for which the strength is calibrated; empty for a family
+    without a strength."""
     kept: float
-    """Share of the undefended accuracy that remains on the board."""
+    """Share of the undefended accuracy that remains in the shipped trade-off, in [0, 1]."""
     note: str
-    """The board's caveat; empty without caveat."""
+    """Caveat from the shipped trade-off; empty without caveat."""
 
     def measured(self, client: Client, trials: int, seed: int) -> Remedy:
-        """Return the `client` behind this family in `trials` trials, with the board's accuracy."""
+        """Measure how many examples of the `client` are recognised behind this family, in `trials` trials drawn by
+        `seed`. The result has the shipped accuracy."""
         (parsed,) = entries([self.defense], "--defense")
         params = {} if isinstance(parsed, str) else {key: value for key, value in parsed.items() if key != "name"}
         defense = registry.instance("defenses", parsed if isinstance(parsed, str) else parsed["name"], params)
@@ -44,8 +46,8 @@ class Family:
 
 
 def families() -> tuple[Family, ...]:
-    """Return five families of the shipped board for the listener `server`: the ranked families first, at the strength
-    for L1, then families whose strength leaks later or hides nothing."""
+    """Return five shipped families of defenses for an attacker at the server: the ranked families first, at the
+    strength for L1, then families that leak later in training or hide no examples."""
     shipped = values.read(FOLDER / values.FILE)
     ((_, ranked),) = list(board.standings(shipped, SERVER.name).items())[:1]
     found = [_family(shipped, each.row, each.at.get("L1")) for each in ranked]
@@ -62,7 +64,8 @@ def _family(shipped: Tradeoff, row: Row, useful: AtLevel | None) -> Family | Non
 
 
 def remedies(client: Client, seconds: float, *, seed: int = 0) -> Iterator[Remedy]:
-    """Yield the client as it is, then behind each family, in about `seconds`."""
+    """Measure the client without a defense, then behind each shipped family; yield each result. `seconds` is the time
+    for all; `seed` draws the trials."""
     none: Defense = registry.instance("defenses", "none", {})
     began = time.monotonic()
     measured(client, none, "none", 1, seed)
@@ -74,7 +77,8 @@ def remedies(client: Client, seconds: float, *, seed: int = 0) -> Iterator[Remed
 
 
 def measured(client: Client, defense: Defense, name: str, trials: int, seed: int) -> Remedy:
-    """Return the `client` behind a `defense` with the `name`, measured in `trials` trials; the board has no figures."""
+    """Measure how many examples of the `client` are recognised behind a `defense` that the shipped trade-off does not
+    have. `name` is the defense's name in the result; `trials` trials are drawn by `seed`."""
     try:
         figure, note = recognised(client, defense, trials=trials, seed=seed), ""
     except (BenchError, NotApplicable) as error:
@@ -83,7 +87,7 @@ def measured(client: Client, defense: Defense, name: str, trials: int, seed: int
 
 
 def of_what(client: Client) -> str:
-    """Return the reading behind `remedies`, in words."""
+    """Describe in words the gradient on which the client's `remedies` are measured."""
     return (
         f"the gradient over {examples_behind(client)} of the client's examples, for an attacker who knows the defense, "
         "the label and all other examples; strength and accuracy are the board's (MNIST, mlp, 120 examples a client)"

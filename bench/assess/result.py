@@ -13,12 +13,13 @@ TITLES = {"update": "The message that leaves the client", "inside": "Inside the 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A share of the client's examples, measured at a listener."""
+    """A measured share of the client's examples, such as the reconstructed examples, for a listener (an attacker at a
+    point of the round)."""
 
     share: Share
     """The share, with its 95 % interval."""
     of: int
-    """Number of examples."""
+    """Number of examples over which the share is."""
     chance: float | None = None
     """Share that a guess without the update reaches; None: not applicable."""
     ceiling: float | None = None
@@ -27,27 +28,28 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """An attack on a listener's reading."""
+    """An attack on the reading of a listener (an attacker at a point of the round)."""
 
     attack: str
     """Name of the attack."""
     line: str
     """The result, or the reason why the attack did not run."""
     seconds: float
-    """Duration of the attack."""
+    """Duration of the attack, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """What a listener got from the client."""
+    """An attacker at a point of the round, with what comes back from its reading."""
 
     name: str
     """`update`: the message that leaves the client; `inside`: single examples' gradients inside the client."""
     reads: str
     """The listener's reading, in words."""
     figures: Mapping[str, Figure]
-    """Name of a figure → the figure. `reconstructed`: examples that an attack brings back; `identified`:
-    reconstructions nearer to their example than to strangers; `recognised`: examples that the gallery attack names."""
+    """Name of a figure → the figure. `reconstructed`: examples that an attack reconstructs; `identified`:
+    reconstructions nearer to their example than to strangers; `recognised`: examples that the gallery attack picks
+    among candidates."""
     attempts: tuple[Attempt, ...]
     """The attacks, in order."""
     picture: str | None
@@ -56,60 +58,61 @@ class Listener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """The client behind a defense at the strength calibrated on the board."""
+    """The assessed client behind a defense, at a calibrated strength."""
 
     defense: str
     """The defense with its parameters, as typed after `--defense`; `none` for the client as it is."""
     level: str
     """Level for which the strength is calibrated; empty for a family without a strength."""
     recognised: Figure | None
-    """Examples that an attacker recognises who knows the label and all other examples; None: not measured."""
+    """Examples that an attacker recognises; the attacker knows the defense, the label and all other examples. None: not
+    measured."""
     kept: float | None
-    """Share of the undefended accuracy that the board has; None: the board has no accuracy."""
+    """Share of the undefended accuracy that remains in the shipped trade-off; None: it has no figure."""
     note: str = ""
-    """Reason for a missing figure, or a caveat from the board."""
+    """Reason for a missing figure, or a caveat from the shipped trade-off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """The report about a client."""
+    """Report about a client: what comes back from its update, what decides, and what would help."""
 
     declaration: str
     """Whether the declared or recorded training explains the update, as a line of text."""
     explained: bool
     """Whether the training explains the update; otherwise the update was not attacked."""
     listeners: tuple[Listener, ...]
-    """Listeners, first the listener of the update."""
+    """Attackers at points of the round; first the attacker with the update that leaves the client."""
     decides: tuple[str, ...]
-    """Sentences about the protocol's share in the result: batch, steps, rank, labels, noise."""
+    """Sentences about the facts that decide how much leaks: batch, steps, rank, labels, noise."""
     remedies: tuple[Remedy, ...]
-    """The client as it is, and behind five families."""
+    """The client without a defense, and behind five shipped families of defenses."""
     remedies_of: str
-    """The reading behind `remedies`, in words; the reason if `remedies` is empty."""
+    """The gradient on which `remedies` are measured, in words; the reason if `remedies` is empty."""
     notes: tuple[str, ...]
     """Remarks, such as the recognised parts of an app."""
     seconds: float
-    """Duration of the assessment."""
+    """Duration of the assessment, in seconds."""
     page: str
     """Path of the page."""
 
     @property
     def verdict(self) -> str:
-        """What came back at each listener, as a sentence each."""
+        """What came back from the client, in a sentence for each listener."""
         return " ".join(f"{TITLES[each.name]}: {_counts(each)}." for each in self.listeners)
 
     def __str__(self) -> str:
         return f"{self.verdict} Report: {self.page}"
 
     def figure(self, name: str) -> Figure | None:
-        """Return the figure `name` (in `FIGURES`) of the listener of the update; None if it was not measured. Raises
-        `BenchError` for another name."""
+        """Return the figure `name` (in `FIGURES`) for the update that leaves the client; None if it was not measured.
+        Raises `BenchError` for another name."""
         if name not in FIGURES:
             raise BenchError(f"{name!r} is no figure; there are {', '.join(FIGURES)}")
         return next((each.figures.get(name) for each in self.listeners if each.name == "update"), None)
 
     def json(self) -> dict[str, Any]:
-        """Return the report as JSON values; pictures are only named."""
+        """Return the report as JSON types, with the file names of the pictures."""
         return asdict(self)
 
 

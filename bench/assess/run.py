@@ -42,16 +42,16 @@ _EXAMPLES = 256  # behind an update, at most, for the search: more never came ba
 
 
 class Watch(Protocol):
-    """The progress of an assessment."""
+    """Receiver of an assessment's progress, such as a progress bar."""
 
     def planned(self, parts: Sequence[tuple[str, float]]) -> None:
-        """Show the planned parts with their seconds, before the first part."""
+        """Show the planned `parts`, each (name, expected seconds), before the first begins."""
 
     def began(self, part: str) -> None:
-        """Show that a part began."""
+        """Show that the part with this name began."""
 
     def ended(self, part: str) -> None:
-        """Show that a part ended."""
+        """Show that the part with this name ended."""
 
 
 class _Unwatched:
@@ -95,14 +95,17 @@ def assess(
     notes: Sequence[str] = (),
     watch: Watch | None = None,
 ) -> Assessment:
-    """Attack a client's update as the board's strongest attackers do, and write the report into the folder `out`.
+    """Assess how much leaks from a client: attack its update with the bench's strongest attacks, and write a report
+    into the folder `out`.
 
     - `client`: a `Recording`, or a reading with `truth` (reading, example, *shape) and `labels` (reading, example).
     - `public` (example, *shape), `public_labels` (example,): for a recording; None takes its passes without gradients.
-    - `defense`: the reading's declared defense, for ε and ceilings (None: no defense is declared);
-      a recording has its own.
+    - `defense`: the reading's declared defense, for ε and upper bounds (None: no defense is declared); a recording has
+      its own.
     - `minutes`: time for the attacks on two cores; searches get as many evaluations as fit.
-    - `seed`: seed of the attacks; `notes`: remarks for the report; `watch`: progress, None shows no progress.
+    - `seed`: seed of the attacks.
+    - `notes`: remarks for the report.
+    - `watch`: receives the progress; None shows none.
 
     Raises `BenchError` for a client without true examples, or a time below half a minute."""
     began = time.monotonic()

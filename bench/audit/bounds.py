@@ -18,14 +18,15 @@ _THRESHOLDS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """A lower bound of a privacy parameter, with the event that proves the bound."""
+    """A lower bound of a privacy parameter (ε or μ), with the event that proves it: a score of the released values
+    above or below a threshold, which is likelier in one of two worlds (neighbouring data sets)."""
 
     value: float
     """The lower bound, at least 0."""
     score: int
     """Index of the score behind the event."""
     threshold: float
-    """Limit of the score."""
+    """Threshold of the score."""
     above: bool
     """True: the event is a score above the threshold; False: a score at or below the threshold."""
     likelier: int
@@ -37,51 +38,54 @@ class Bound:
 
 
 def pure(least: Values, most: Values, delta: float) -> Values:
-    """Return ln((p - δ)/q), for an event with probability at least p = `least` in a world and at most q = `most` in the
-    other world. Every (ε, δ) guarantee with δ = `delta` has at least this ε."""
+    """Return ln((p - δ)/q): the ε that every (ε, δ) guarantee must have, if an event has at least the probability p =
+    `least` in a world (data set), and at most q = `most` in the neighbouring world. `delta` is δ."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(least > delta, np.log((least - delta) / most), -math.inf)
 
 
 def gaussian(least: Values, most: Values) -> Values:
-    """Return Φ⁻¹(p) - Φ⁻¹(q), with p = `least` and q = `most` as in `pure`. Every Gaussian mechanism with these
-    probabilities has at least this μ, the sensitivity over the noise's deviation."""
+    """Return Φ⁻¹(p) - Φ⁻¹(q): the μ (sensitivity over noise deviation) that a Gaussian mechanism must have, if an event
+    has at least the probability p = `least` in a world (data set), and at most q = `most` in the neighbouring world. Φ
+    is the normal distribution function."""
     apart: Values = ndtri(least) - ndtri(most)
     return np.nan_to_num(apart, nan=-math.inf, posinf=math.inf, neginf=-math.inf)
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """Return the exact ε of the Gaussian mechanism at δ = `delta`; `mu` is its sensitivity over the noise's deviation,
-    at least 0."""
+    """Return the exact ε of a Gaussian mechanism at δ = `delta`. `mu` is its sensitivity divided by the noise
+    deviation, at least 0."""
     return composition.gaussian(1 / mu, delta) if mu > 0 else 0.0
 
 
 def epsilon_bound(select: Sequence[Scores], test: Sequence[Scores], *, delta: float, confidence: float) -> Bound:
-    """Return a lower bound of ε at δ = `delta` that holds with probability `confidence`, without an assumption on the
-    noise. `select` holds the scores of the runs that choose the event, by score; `test` the scores of the other runs,
-    in the same order."""
+    """Return a lower bound of ε at δ = `delta`, measured in runs, that holds with probability `confidence`, without an
+    assumption on the noise.
+
+    - `select`: for each score, its values in the runs that choose the event, in both worlds.
+    - `test`: values in the runs that bound the event's probabilities, in the same order."""
     return _bound(select, test, confidence, lambda least, most: pure(least, most, delta))
 
 
 def mu_bound(select: Sequence[Scores], test: Sequence[Scores], *, confidence: float) -> Bound:
-    """Return a lower bound of the μ of a Gaussian mechanism that holds with probability `confidence`. `select` and
-    `test` are as in `epsilon_bound`. Without the assumption, the bound refutes every claim of a Gaussian mechanism with
-    a smaller μ."""
+    """Return a lower bound of μ (sensitivity over noise deviation) for a Gaussian mechanism, measured in runs, that
+    holds with probability `confidence`. It refutes every claim of a Gaussian mechanism with a smaller μ. `select` and
+    `test` are as in `epsilon_bound`."""
     return _bound(select, test, confidence, gaussian)
 
 
 def largest(runs: int, *, delta: float, confidence: float) -> float:
-    """Return the largest ε at δ = `delta` that `runs` test runs in each world can prove with probability `confidence`:
-    an event that always occurs in a world, and never in the other."""
+    """Return the largest ε at δ = `delta` that an audit can prove with `runs` test runs in each world, at this
+    `confidence`: for an event that always occurs in a world, and never in the other."""
     low, high = limits(runs, confidence)
     return float(pure(low[-1:], high[:1], delta)[0])
 
 
 @lru_cache(maxsize=16)
 def limits(runs: int, confidence: float) -> tuple[Values, Values]:
-    """Return Clopper-Pearson bounds of a probability for every count 0 … `runs` of an event in `runs` runs: lower
-    bounds (count,) and upper bounds (count,). Two bounds, of two counts, hold together with probability `confidence`.
-    """
+    """Return confidence bounds of an event's probability, for every count 0 … `runs` of the event in `runs` runs: lower
+    bounds (count,) and upper bounds (count,), by Clopper and Pearson. Two bounds, of two counts, hold together with
+    probability `confidence`."""
     counts, tail = np.arange(runs + 1.0), (1 - confidence) / 2
     low, high = np.zeros(runs + 1), np.ones(runs + 1)
     low[1:] = betaincinv(counts[1:], runs - counts[1:] + 1, tail)

@@ -21,19 +21,19 @@ Tick = Callable[[], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Lower bounds at a point."""
+    """Lower bounds of ε and μ for the values released at a point."""
 
     epsilon: Bound
-    """Bound of ε without an assumption."""
+    """Lower bound of ε, without an assumption on the noise."""
     mu: Bound
-    """Bound of μ for a Gaussian mechanism."""
+    """Lower bound of μ (sensitivity over noise deviation), for a Gaussian mechanism."""
     scores: tuple[str, ...]
     """Names of the scores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Numbers and levels of an audit."""
+    """Size of an audit: number of runs, δ and confidence."""
 
     runs: int = 2000
     """Runs in each world."""
@@ -57,12 +57,12 @@ class Plan:
 
     @property
     def tested(self) -> int:
-        """Runs in each world that test the event; the other runs choose the event."""
+        """Number of runs in each world (data set) that test the event; the other runs choose the event."""
         return self.runs - self.runs // 2
 
     def learning(self, values: int) -> int:
-        """Return the runs in each world that learn scores of `values` released values: few for few values. The rest of
-        the first half chooses the event."""
+        """Return the number of runs in each world (data set) that learn scores, for outputs with `values` released
+        values: few for few values. The rest of the first half chooses the event."""
         half = self.runs // 2
         return half // 4 if values <= _FEW else 2 * half // 3
 
@@ -81,12 +81,14 @@ class Plan:
 def measured(
     pipeline: Pipeline, plan: Plan, *, score: Score | None = None, tick: Tick | None = None
 ) -> dict[str, Measured]:
-    """Run the pipeline `plan.runs` times in each world, and return the lower bounds at each point.
+    """Run the pipeline `plan.runs` times in each world (of two neighbouring data sets), and return the lower bounds at
+    each interception point. The first half of the runs chooses an event of a score; the second half bounds the event's
+    probabilities.
 
-    The first half of the runs chooses an event of a score, the second half bounds the event's probabilities. `score` is
-    an exact likelihood ratio of the released values, if known; None: some of the first half learn scores. `tick` is
-    called after every run in both worlds; None: no call. Raises `BenchError` if all runs of both worlds release the
-    same values."""
+    - `score`: an exact likelihood ratio of the released values, if known; None: some of the first half learn scores.
+    - `tick`: called after every run in both worlds; None: no call.
+
+    Raises `BenchError` if all runs of both worlds release the same values."""
     first = int(rng.generator(plan.seed, "audit").integers(2**31))
     longest = max(len(values) for values in pipeline(0, first).values())
     learning = plan.learning(longest) if score is None else 0
@@ -114,8 +116,9 @@ def measured(
 
 
 def measured_from(worlds: tuple[Values, Values], plan: Plan, *, score: Score | None = None) -> Measured:
-    """Return the lower bounds from the released values of all runs in the two `worlds`, (run, value) each. `plan.runs`
-    is the number of runs in each world; `score` is as in `measured`. Raises `BenchError` if all values are equal."""
+    """Return the lower bounds of ε and μ from the released values of finished runs in two `worlds` (neighbouring data
+    sets), each (run, value). `plan.runs` is the number of runs in each world; `score` is an exact likelihood ratio, or
+    None to learn scores. Raises `BenchError` if all values are equal."""
     learning = plan.learning(worlds[0].shape[1]) if score is None else 0
     scorer = None
     if score is None:
@@ -162,8 +165,8 @@ def _bounds(worlds: tuple[Values, Values], learning: int, plan: Plan, scorer: Le
 
 
 def seconds_of(pipeline: Pipeline, plan: Plan, *, probes: int = 3) -> float:
-    """Return the estimated CPU seconds of an audit of `pipeline`, from `probes` runs in each world. The first run may
-    load libraries, and does not count."""
+    """Estimate the CPU seconds of an audit of `pipeline`, from `probes` runs in each world (data set). The first run
+    may load libraries, and does not count."""
     pipeline(0, 0)
     start = time.process_time()
     for probe in range(probes):

@@ -31,12 +31,13 @@ _SMALL = 1e-18  # of squared values: the variance of values without noise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
-    """Two neighbouring data sets for a defense's trial, and the points to audit."""
+    """Two neighbouring data sets (worlds) for the audit of a defense, with a worst-case row planted in one of them, and
+    the points to audit."""
 
     points: tuple[Point, ...]
-    """Points with a claim or a mechanism."""
+    """Interception points at which ε is claimed, or a mechanism is stated."""
     worlds: tuple[dict[str, Tensor], dict[str, Tensor]]
-    """Tensors of world 0 and of world 1 at the stage `start`."""
+    """Tensors that reach the stage `start` in world 0 and in world 1, name → tensor."""
     words: str
     """The difference between the worlds, in words."""
     start: Stage
@@ -47,7 +48,7 @@ class Planted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A defense in the trial's federated setting."""
+    """A defense under audit, in the federated setting of the trial."""
 
     name: str
     """Name with the parameters that differ from their defaults, as `--defense` takes it."""
@@ -60,7 +61,7 @@ class Subject:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """Points at which the mechanism speaks of the protected unit."""
+        """Interception points at which the mechanism protects its unit (example or client)."""
         return tuple(
             point
             for point in POINTS.values()
@@ -70,9 +71,9 @@ class Subject:
 
 
 def subject(name: str, defense: Defense) -> Subject:
-    """Return the defense `name` in the first setting that it accepts; if its parameters fit no setting, the first
-    change of a single option that does. Raises `BenchError` for a defense without a mechanism, or that refuses every
-    setting."""
+    """Prepare the audit of the defense with the `name`: put it in the first federated setting that it accepts. If its
+    parameters fit no setting, the first change of a single option that fits is taken. Raises `BenchError` for a defense
+    without a mechanism (stated noise and sensitivity), or that refuses every setting."""
     reasons: list[str] = []
     for variant in variants(defense):
         try:
@@ -88,7 +89,8 @@ def subject(name: str, defense: Defense) -> Subject:
 
 
 def has_mechanism(defense: Defense) -> bool:
-    """Return whether the defense, or a change of a single option, has a mechanism in a setting of the audit."""
+    """Return whether a defense can be audited: it has a mechanism (stated noise and sensitivity) in a setting of the
+    audit, if necessary after a change of a single option."""
     try:
         subject("", defense)
     except BenchError:
@@ -97,8 +99,8 @@ def has_mechanism(defense: Defense) -> bool:
 
 
 def pipeline_of(subject: Subject) -> tuple[Pipeline, dict[str, tuple[Point, str]]]:
-    """Return the subject's round as a pipeline of (world, seed), and for each name of its output the point with the
-    difference between the worlds, in words."""
+    """Return the subject's federated round as a function of world (0 or 1, two neighbouring data sets) and seed. The
+    second result maps each name in its output to (interception point, difference between the worlds in words)."""
     planted = [*_planted(subject)]
     readers: dict[str, tuple[Planted, _Reader]] = {}
     for each in planted:
@@ -126,8 +128,9 @@ def pipeline_of(subject: Subject) -> tuple[Pipeline, dict[str, tuple[Point, str]
 def audit_defense(
     subject: Subject, pipeline: Pipeline, places: Mapping[str, tuple[Point, str]], plan: Plan, tick: Tick | None = None
 ) -> tuple[Audit, ...]:
-    """Return an audit of the subject for each point. `pipeline` and `places` come from `pipeline_of`; `tick` is called
-    after every run in both worlds (None: no call). Raises `BenchError` for a round that releases NaN."""
+    """Audit a defense at each interception point: compare measured lower bounds with its claimed ε. `pipeline` and
+    `places` come from `pipeline_of`; `plan` has the number of runs; `tick` is called after every run in both worlds
+    (None: no call). Raises `BenchError` for a round that releases NaN."""
     start = time.process_time()
     found = measured(pipeline, plan, tick=tick)
     seconds = time.process_time() - start
@@ -135,7 +138,7 @@ def audit_defense(
 
 
 def not_audited(subject: Subject) -> dict[str, str]:
-    """Return the reason for each point without an audit."""
+    """Return the interception points without an audit: point → reason."""
     reasons = {}
     for name, point in POINTS.items():
         if point not in subject.points:

@@ -10,22 +10,23 @@ VIOLATED = "epsilon-violated"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The ε that a pipeline claims or that is proved for a pipeline."""
+    """The ε under audit: claimed for a pipeline, or proved for a defense."""
 
     epsilon: float
     """ε at the audit's δ, at least 0."""
     mu: float | None = None
-    """Sensitivity over noise, if the claim is a Gaussian mechanism; None: only (ε, δ) is claimed."""
+    """μ, sensitivity over noise deviation, if the claim is a Gaussian mechanism; None: only (ε, δ) is claimed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """A lower bound of ε for what a pipeline releases at a point, measured in runs of two neighbouring worlds."""
+    """Result of an audit at a point: a lower bound of ε, measured in runs of two neighbouring data sets (worlds), and
+    the claimed ε."""
 
     name: str
     """Name of the pipeline or defense, with its parameters."""
     point: str
-    """Place of the attacker: an interception point, or `released`."""
+    """Interception point of the attacker, or `released` for a user's pipeline."""
     worlds: str
     """The difference between the two data sets, in words."""
     stated: float | None
@@ -43,7 +44,7 @@ class Audit:
     epsilon: Bound
     """Lower bound of ε, without an assumption on the noise."""
     mu: Bound
-    """Lower bound of μ, if the pipeline is a Gaussian mechanism."""
+    """Lower bound of μ (sensitivity over noise deviation), if the pipeline is a Gaussian mechanism."""
     scores: tuple[str, ...]
     """Names of the scores to which the bounds' indices refer."""
     seconds: float
@@ -51,13 +52,13 @@ class Audit:
 
     @property
     def gaussian(self) -> float:
-        """Lower bound of ε under the assumption of Gaussian noise."""
+        """Lower bound of ε if the noise is Gaussian, derived from `mu`."""
         return epsilon_of(self.mu.value, self.delta)
 
     @property
     def violated(self) -> bool:
-        """Whether the runs refute the claim. The claim of a Gaussian mechanism bounds both error rates of every test
-        by its μ, so a larger measured μ refutes the claim without an assumption."""
+        """True if the runs refute the claim. The claim of a Gaussian mechanism bounds both error rates of every test by
+        its μ, so a larger measured μ refutes it without an assumption."""
         if self.claim is None:
             return False
         if self.claim.mu is not None:
@@ -66,7 +67,7 @@ class Audit:
 
     @property
     def evidence(self) -> str:
-        """The event that proves the bound, in words: the bound that decides on the claim."""
+        """The event that proves the decisive bound, in words."""
         by_mu = self.claim is None or self.claim.mu is not None
         bound = self.mu if by_mu else self.epsilon
         side = "above" if bound.above else "at most"

@@ -16,7 +16,8 @@ _EXACT = 1e-9  # relative deviation below which a value counts as free of noise
 
 
 class Moments:
-    """Running mean and (co)variance of a world's released values; memory does not grow with the runs."""
+    """Running mean and (co)variance of the values that a pipeline releases in a world (data set); memory does not grow
+    with the runs."""
 
     def __init__(self, origin: Values) -> None:
         self._origin = origin.copy()  # near the mean: squares of large values would lose digits
@@ -37,14 +38,14 @@ class Moments:
 
     @property
     def covariance(self) -> Values:
-        """Covariances (value, value), or for many values the variances (value,)."""
+        """Covariances of the released values (value, value), or for many values only the variances (value,)."""
         mean = self._sum / self.count
         return self._squares / self.count - (np.outer(mean, mean) if self._squares.ndim == 2 else mean * mean)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """Scores of released values."""
+    """Scores learned to tell two worlds (neighbouring data sets) apart by the released values."""
 
     directions: tuple[Values, ...]
     """Directions of the projections, each (value,)."""
@@ -61,7 +62,7 @@ class Learned:
 
     @property
     def nothing_differs(self) -> bool:
-        """Whether all runs of both worlds had the same values."""
+        """True if all runs of both worlds had the same values, so that no score exists."""
         return not (self.precision.any() or any(direction.any() for direction in self.directions))
 
     @property
@@ -71,7 +72,7 @@ class Learned:
 
 
 def learned(worlds: Sequence[Moments]) -> Learned:
-    """Return the scores learned from the moments of the two `worlds`.
+    """Learn scores that tell two worlds (neighbouring data sets) apart, from the moments of their released values.
 
     - Difference of means, in units of the variance: the likelihood ratio for independent Gaussian noise.
     - The same with the inverse covariance: the likelihood ratio for dependent Gaussian noise, such as noise that is

@@ -10,10 +10,10 @@ from bench.record.tradeoff import Row
 
 
 def seconds_of(listener: Listener, listeners: Iterable[Listener], records: Iterable[Record]) -> float:
-    """Return the core seconds of the calibration for one listener: its attacks, and its share of the family's
-    trainings.
+    """Return the core seconds that a calibration spent on `listener` (a defense family at an interception point): its
+    attacks, and its share of the family's trainings.
 
-    - `listeners`: all listeners of the calibration; those of one family share the trainings equally.
+    - `listeners`: all listeners of the calibration; those of the same family share the trainings equally.
     - `records`: records of the calibration."""
     family = listener.defense.name
     sharing = sum(each.defense.name == family and each.absent is None for each in listeners)
@@ -27,12 +27,12 @@ def seconds_of(listener: Listener, listeners: Iterable[Listener], records: Itera
 def expected(
     points: Sequence[str], rows: Iterable[Row], federation: Federation, workers: int, *, has_strength: bool
 ) -> str:
-    """Return the time to expect for a family with listeners at these interception `points`, in words: the range over
-    measured families of its kind. A family that leaks at every strength has no trainings, and is quick.
+    """Return the time to expect for the calibration of a defense family at these interception `points`, in words: the
+    range over measured families of its kind. A family that leaks at every strength has no trainings, and is quick.
 
     - `rows`: measured families; rows of another federation and rows without a time are left out.
     - `workers`: number of processes.
-    - `has_strength`: whether the family declares a strength."""
+    - `has_strength`: True if the family declares a strength parameter."""
     here = [
         row
         for row in rows

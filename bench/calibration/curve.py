@@ -32,7 +32,8 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """The readings named at one strength."""
+    """Numbers of named examples at a strength of a defense, by weight seed. An example is named if the attacker picks
+    it among candidates."""
 
     position: float
     """Position of the strength, 0 (weak) to 1 (strong)."""
@@ -49,10 +50,11 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A falling curve from 1 to chance."""
+    """Share of named examples as a falling curve of the strength's position t (0 weak, 1 strong): p(t) = Φ(Φ⁻¹(chance)
+    + exp(-slope · (t - middle))), with the normal distribution function Φ."""
 
     middle: float
-    """Position at which the bound's shift is 1."""
+    """Position t at which the exponential is 1."""
     slope: float
     """Steepness, above 0."""
     chance: float
@@ -63,7 +65,8 @@ class Curve:
         return np.asarray(ndtr(ndtri(self.chance) + _shift(np.asarray(position), self.middle, self.slope)))
 
     def position(self, share: float) -> float:
-        """Return the position with this share; -inf for a share of 1 and above, inf for chance and below."""
+        """Return the position of the strength at which the curve has this `share`; -inf for a share of 1 and above, inf
+        for chance and below."""
         if share <= self.chance or share >= 1:
             return math.inf if share <= self.chance else -math.inf
         return self.middle - math.log(float(ndtri(share) - ndtri(self.chance))) / self.slope
@@ -71,13 +74,13 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelStrength:
-    """The weakest strength that meets a level."""
+    """The weakest strength of a defense that meets a level, an upper bound on the share of named examples."""
 
     level: float
     """Largest permitted share of named examples."""
     position: float | None
-    """Position where the curve's one-sided 95 % upper band meets the level; None: no position in the range does, or no
-    strength was measured at which the share meets the level."""
+    """Position of the strength (0 weak, 1 strong) at which the curve's one-sided 95 % upper band meets the level. None:
+    no position in the range does, or no strength was measured at which the share meets the level."""
     fitted: float
     """Position where the fitted curve meets the level, possibly outside [0, 1]."""
     interval: tuple[float, float]
@@ -85,13 +88,15 @@ class LevelStrength:
 
 
 def usual_slope(strength: Strength) -> float:
-    """Return the slope of additive noise: the bound's shift is inverse to the noise's deviation, and a strength is a
-    deviation or a variance (half the slope); between the two."""
+    """Return the slope of the curve that additive noise usually has, for the range of `strength`; it is the centre of
+    the slope's prior in a fit. The bound's shift is inverse to the noise's deviation. A strength is a deviation, or a
+    variance (half the slope); the result lies between the two."""
     return abs(math.log(strength.scaled(strength.strong) / strength.scaled(strength.weak))) / math.sqrt(2)
 
 
 def fitted(counts: Sequence[Counts], chance: float, usual: float) -> Curve:
-    """Return the likeliest curve for binomial counts at each strength.  `chance` is κ, `usual` the prior's slope."""
+    """Fit a curve to counts of named examples at several strengths (binomial likelihood). `chance` is the share that a
+    blind guess names; `usual` is the slope's prior centre, from `usual_slope`."""
     hits, readings = _counts(counts)
     return _fit(_positions(counts), hits.sum(0)[None], readings.sum(0)[None], chance, usual)[0]
 
@@ -99,11 +104,16 @@ def fitted(counts: Sequence[Counts], chance: float, usual: float) -> Curve:
 def calibrated(
     counts: Sequence[Counts], chance: float, levels: Sequence[float], usual: float, seed: int = 0
 ) -> tuple[LevelStrength, ...]:
-    """Return for each of `levels` the weakest position in [0, 1] whose upper band is at most the level.
+    """Return for each of `levels` (largest permitted shares of named examples) the weakest position of the strength, in
+    [0, 1], whose upper band meets it.
 
-    The band is the 95 % quantile, position by position, of curves fitted to resampled weight seeds (the clusters).  Its
-    random numbers depend on `seed` only.  `chance` is κ, `usual` the prior's slope.  Raises `ValueError` if strengths
-    have different weight seeds, or if a level is not above chance."""
+    - `counts`: named examples at the measured strengths.
+    - `chance`: share that a blind guess names.
+    - `usual`: the slope's prior centre, from `usual_slope`.
+    - `seed`: seed of the resampling.
+
+    The band is the 95 % quantile, position by position, of curves fitted to resampled weight seeds (the clusters).
+    Raises `ValueError` if strengths have different weight seeds, or if a level is not above chance."""
     for level in levels:
         if not chance < level < 1:
             raise ValueError(f"a level must lie between chance ({chance:.3g}) and 1, got {level:.3g}")

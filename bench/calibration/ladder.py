@@ -15,7 +15,8 @@ _SAME = 1e-3  # positions closer together are one
 
 
 def position_step(strength: Strength) -> float:
-    """Return the distance in position between two strengths with the ratio `FACTOR`."""
+    """Return the difference in position (0 weak, 1 strong) between two values of the strength with the ratio
+    `FACTOR`."""
     decades = abs(math.log(strength.scaled(strength.strong) / strength.scaled(strength.weak)))
     return math.log(FACTOR) / decades
 
@@ -23,12 +24,16 @@ def position_step(strength: Strength) -> float:
 def next_positions(
     counts: Sequence[Counts], chance: float, levels: Sequence[float], strength: Strength
 ) -> tuple[float, ...]:
-    """Return the positions of `strength` to measure next for these levels; empty if no position is needed, or `MOST`
-    were measured.
+    """Return the positions of the strength (0 weak, 1 strong) to measure next; empty if none is needed, or `MOST` were
+    measured.
+
+    - `counts`: named examples at the strengths measured so far.
+    - `chance`: share that a blind guess names.
+    - `levels`: largest permitted shares of named examples.
+    - `strength`: the defense's strength parameter with its range.
 
     A level needs a strength above and a strength at or below (the ends of the range come first), then strengths where
-    the band meets the level, until the interval is narrower than `FACTOR`.  `chance` is κ, the share that a blind guess
-    names."""
+    the band meets the level, until the interval is narrower than `FACTOR`."""
     step = position_step(strength)
     shares = {each.position: each.share for each in counts}
     wanted: list[float] = []
@@ -69,12 +74,17 @@ def next_trained(
     strength: Strength,
     diverged: Collection[float] = (),
 ) -> tuple[float, ...]:
-    """Return the positions of `strength` to measure next at trained weights; empty if none is needed, or `MOST_TRAINED`
-    were measured.
+    """Return the positions of the strength (0 weak, 1 strong) to measure next at trained weights; empty if none is
+    needed, or `MOST_TRAINED` were measured.
 
-    `trained` are the counts so far, `first` maps a level to its calibrated position in the first round, `chance` is κ.
-    `diverged` are positions without counts, since their trainings diverged.  The calibrated positions come first, then
-    positions where the upper band meets the level, until a measured position is within a factor `FACTOR`."""
+    - `trained`: named examples at trained weights so far, by strength.
+    - `first`: level → position calibrated in the first round.
+    - `chance`: share that a blind guess names.
+    - `strength`: the defense's strength parameter with its range.
+    - `diverged`: positions without counts, since their trainings diverged.
+
+    The calibrated positions come first, then positions where the upper band meets the level, until a measured position
+    is within a factor `FACTOR`."""
     step = position_step(strength)
     positions = {*diverged, *(each.position for each in trained)}
     new = [each for each in first.values() if each not in positions]
@@ -90,9 +100,13 @@ def next_trained(
 
 
 def raised(trained: Sequence[Counts], level: float, start: float, chance: float, strength: Strength) -> LevelStrength:
-    """Return the weakest position from `start` on whose upper band at trained weights is at most `level`.  `trained`
-    are the counts of named examples at trained weights, `chance` is κ.  The position is None if no measured strength
-    meets the level."""
+    """Return the weakest strength, from position `start` on, that also meets `level` at trained weights. Its position
+    is None if no measured strength meets the level.
+
+    - `trained`: named examples at trained weights, by strength.
+    - `level`: largest permitted share of named examples.
+    - `chance`: share that a blind guess names.
+    - `strength`: the defense's strength parameter with its range."""
     (result,) = calibrated(trained, chance, [level], usual_slope(strength))
     low, high = result.interval
     position = None if min(each.share for each in trained) > level else _upper(result, start)

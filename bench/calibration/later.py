@@ -24,10 +24,13 @@ def hold_later(
     run: Runner,
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Raise the calibrated strengths of `listeners` to the weakest that meet the same levels at trained weights, too; a
-    level without such a strength has the position None afterwards.  `facts` returns a data set's properties; `run`
-    runs cells; `say` gets a line per turn.
-    """
+    """Raise the calibrated strengths of `listeners` (families at an interception point) until the same levels are met
+    at trained weights, too. A level without such a strength has the position None afterwards.
+
+    - `matrix`, `federation`: the attacks and trainings.
+    - `facts`: function that returns a data set's properties.
+    - `run`: function that runs cells and returns records.
+    - `say`: function that gets a line per turn."""
     open_ = tuple(each for each in listeners if each.strength is not None and _first(each))
     while wanted := [(listener, position) for listener in open_ for position in _wanted(listener)]:
         say(f"trained weights: {len(wanted)} strengths")

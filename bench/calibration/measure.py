@@ -25,7 +25,7 @@ _MORE, _MOST_TRAINED = 4, 96  # readings at trained weights: few trainings have 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Federation:
-    """One federation: the setting in which a defense's leakage and accuracy are measured."""
+    """A federated setting with data set and model, in which a defense's leakage and accuracy are measured."""
 
     dataset: str
     """Name of the data set."""
@@ -46,7 +46,8 @@ class Federation:
 
 
 def federations(matrix: Matrix) -> tuple[Federation, ...]:
-    """Return a matrix's federations: attacks and trainings with equal data, model and setting, up to the rate."""
+    """Return the federations of a matrix: attacks and trainings with equal data, model and setting, apart from the
+    learning rate."""
     attacks: dict[str, dict[str, list[Combination]]] = {}
     trainings: dict[str, list[Combination]] = {}
     for row in matrix.attacks:
@@ -74,7 +75,7 @@ def _key(row: Combination) -> str:
 
 
 def at(defense: Entry, position: float | None) -> Entry:
-    """Return the defense at a position of its strength; unchanged if the position is None."""
+    """Return the defense with its strength parameter set to `position` (0 weak, 1 strong); unchanged for None."""
     if position is None:
         return defense
     return Entry(name=defense.name, params=values(at_strength(registry.of("defenses", defense), position)))
@@ -83,10 +84,11 @@ def at(defense: Entry, position: float | None) -> Entry:
 def reading_cells(
     matrix: Matrix, rows: Sequence[Combination], defense: Entry, half: str, facts: FactsOf
 ) -> tuple[PlannedCell, ...]:
-    """Return the attack cells of one interception point for a defense on the victims of a half; scoring cells have
-    other weight seeds than tuning cells.  `rows` are the matrix's attacks at this point; `facts` returns a data set's
-    properties.
-    """
+    """Return the attack cells that measure a defense at an interception point in the first round.
+
+    - `rows`: the matrix's attacks at this point.
+    - `half`: "tuning" or "scoring", two halves of the victims with different weight seeds.
+    - `facts`: function that returns a data set's properties."""
     shift = len(rows) if half == SCORING else 0
     attacks = tuple({**row, "defense": defense, "victims": half, "seed": row["seed"] + shift} for row in rows)
     return expand(replace(matrix, attacks=attacks, trainings=()), facts)
@@ -95,10 +97,13 @@ def reading_cells(
 def trained_cells(
     matrix: Matrix, rows: Sequence[Combination], defense: Entry, trainings: Sequence[Record], half: str, facts: FactsOf
 ) -> tuple[PlannedCell, ...]:
-    """Return attack cells for a defense on the victims of a half, at the weights of its own `trainings`, at their first
-    checkpoint; none if a training has no checkpoint.  `rows` are the matrix's attacks at the interception point;
-    `facts` returns a data set's properties.
-    """
+    """Return the attack cells that measure a defense at an interception point halfway through its trainings, at the
+    weights of their first checkpoint; empty if a training has no checkpoint.
+
+    - `rows`: the matrix's attacks at this point.
+    - `trainings`: records of trainings with this defense.
+    - `half`: "tuning" or "scoring", two halves of the victims.
+    - `facts`: function that returns a data set's properties."""
     planned = []
     for record in trainings:
         if record.training is None or not record.training.checkpoints:
@@ -114,17 +119,15 @@ def trained_cells(
 def training_cells(
     matrix: Matrix, rows: Iterable[Combination], defense: Entry, facts: FactsOf, **changed: Any
 ) -> tuple[PlannedCell, ...]:
-    """Return the training cells for a defense.  `rows` are the matrix's trainings; `changed` are fields of
-    `TrainingCell` that replace the matrix's; `facts` returns a data set's properties.
-    """
+    """Return the training cells for a defense. `rows` are the matrix's trainings; `changed` are fields of
+    `TrainingCell` that replace the matrix's; `facts` returns a data set's properties."""
     trainings = tuple({**row, "defense": defense, **changed} for row in rows)
     return expand(replace(matrix, attacks=(), trainings=trainings), facts)
 
 
 def counts_of(position: float, records: Iterable[Record]) -> Counts | None:
-    """Return the counts of named examples per weight seed at the strength with this `position`; None if a cell has no
-    figure.
-    """
+    """Return the numbers of named examples per weight seed, from the attack `records` at a strength. `position` is the
+    position of this strength (0 weak, 1 strong). None if a cell has no figure."""
     hits: dict[int, int] = {}
     readings: dict[int, int] = {}
     for record in records:
@@ -144,7 +147,7 @@ def counts_of(position: float, records: Iterable[Record]) -> Counts | None:
 
 
 def chance_of(records: Iterable[Record]) -> float:
-    """Return κ: the mean share of examples which a blind guess names."""
+    """Return the mean share of examples that a blind guess names, over the attack `records`."""
     chances = [
         record.attack.summary.naming_chance
         for record in records

@@ -23,11 +23,12 @@ def row(
     bound: Bound,
     seconds: float | None = None,
 ) -> Row:
-    """Return a family's row for one listener.
+    """Return the row of the trade-off for a defense family and a `listener` (the attacker's interception point).
 
+    - `federation`: data set, model and setting.
     - `scores`: figures at the strengths of all listeners.
     - `defense`: the family's class, which declares the strength and the default parameters.
-    - `bound`: returns ceilings by ε.
+    - `bound`: function that returns the upper bounds by ε.
     - `seconds`: core seconds that the calibration took for this listener; None: unknown."""
     strength = defense.strength
     own = [each for each in scores if each.listener is listener]

@@ -27,35 +27,37 @@ _BISECTIONS = 20
 
 
 def levels(chance: float) -> dict[str, float]:
-    """Return the largest permitted shares of named examples by level, for a blind guess's share `chance`.  At the level
-    `half`, a point of the picture, half of the examples are named."""
+    """Return the levels of a calibration: name → largest permitted share of named examples. `chance` is the share that
+    a blind guess names. The level `half` (half of the examples are named) is only a point in the picture."""
     return {level: permitted(level, chance) for level in (*LEVELS, "half")}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Listener:
-    """A listener's measurements of one family."""
+    """Measurements of a defense family for an attacker at an interception point."""
 
     point: str
     """Interception point."""
     also: tuple[str, ...]
-    """Later points that show the same reading."""
+    """Later interception points at which the reading is the same."""
     defense: Entry
     """The family, with all parameters but the strength's."""
     strength: Strength | None
     """The family's strength; None: a family without a strength."""
     strengths: dict[float | None, tuple[Record, ...]] = field(default_factory=dict)
-    """Position of a strength → tuning records; the key None: a family without a strength."""
+    """Map from position of a strength (0 weak, 1 strong) to the records of the attacks on tuning victims; the key None:
+    a family without a strength."""
     calibrated: dict[str, LevelStrength] = field(default_factory=dict)
-    """Level → result."""
+    """Map from level to the weakest strength that meets it."""
     trained: dict[float, tuple[Record, ...]] = field(default_factory=dict)
-    """Position of a strength → tuning records at trained weights; empty records for a diverged training."""
+    """Map from position of a strength to the records of the attacks on tuning victims at trained weights; empty records
+    for a diverged training."""
     absent: str | None = None
     """Reason why the first cell without a figure has none; None: all cells have figures."""
 
     @property
     def chance(self) -> float:
-        """κ over all tuning records."""
+        """Share of examples that a blind guess names, over all tuning records."""
         return chance_of(record for records in self.strengths.values() for record in records)
 
     @property
@@ -75,9 +77,8 @@ def _counts(records: Mapping[Any, tuple[Record, ...]]) -> tuple[Counts, ...]:
 
 
 def listening_points(federation: Federation, stages: Collection[Stage]) -> dict[str, tuple[str, ...]]:
-    """Return the interception points at which a defense with these acting stages changes the reading, each with the
-    later points that show the same reading: type-1 with type-0, for a defense without a server.
-    """
+    """Return the interception points at which a defense with transforms at these `stages` changes the reading: point →
+    later points with the same reading. For example, type-1 stands for type-0 if the server does nothing."""
     first: dict[tuple[str, tuple[Stage, ...]], str] = {}
     found: dict[str, tuple[str, ...]] = {}
     for name in federation.readings:
@@ -103,10 +104,15 @@ def calibrate(
     bound: Bound,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[Listener, ...]:
-    """Return each family's measurements at each of its points (`listening_points`); the cells of all families run
-    together, turn by turn.  `facts` returns a data set's properties, `bound` the ceiling by ε; `say` gets a line per
-    turn.
-    """
+    """Calibrate defense families: search the weakest strength that meets each level, at each of a family's interception
+    points. Return the measurements of each family and point. The cells of all families run together, turn by turn.
+
+    - `matrix`, `federation`: the attacks and trainings.
+    - `families`: (entry, defense, its points from `listening_points`).
+    - `facts`: function that returns a data set's properties.
+    - `run`: function that runs cells and returns records.
+    - `bound`: function that returns the upper bound by ε.
+    - `say`: function that gets a line per turn."""
     open_: list[Listener] = []
     for entry, defense, points in families:
         declared = type(defense).strength

@@ -16,7 +16,7 @@ SCORED = (101, 102, 103, 104)  # seeds of the trainings whose accuracy counts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """A defense's figures at one strength."""
+    """Records that give a defense's figures at a calibrated strength: attacks on scoring victims, and trainings."""
 
     listener: Listener
     """The listener that the strength was calibrated for."""
@@ -27,20 +27,21 @@ class Score:
     readings: tuple[Record, ...]
     """Attacks on the scoring victims."""
     trainings: tuple[Record, ...]
-    """Trainings of the scored seeds with the best learning rate."""
+    """Trainings with this defense and its best learning rate, one per scored seed."""
     trained: tuple[Record, ...]
     """Attacks on the scoring victims halfway through these trainings; empty if a training diverged."""
 
 
 def undefended(matrix: Matrix, federation: Federation, facts: FactsOf, run: Runner) -> tuple[Record, ...]:
-    """Return the undefended trainings of the scored seeds, with the learning rate chosen as in `trainings`.  `facts`
-    returns a data set's properties; `run` runs cells.
-    """
+    """Run the undefended trainings, for comparison, and return their records. The learning rate is chosen as in
+    `trainings`. `matrix` and `federation` give the trainings, `facts` returns a data set's properties, and `run` runs
+    cells."""
     return trainings(matrix, federation, [Entry(name="none")], SCORED, facts, run)[0]
 
 
 def calibrated_strengths(listeners: Iterable[Listener]) -> tuple[tuple[Listener, str, Entry], ...]:
-    """Return each listener with its reached levels and the defense there; a family without a strength has one."""
+    """Return what must be scored: (listener, level, defense at the calibrated strength) for each listener and each
+    level that it reaches. A family without a strength has a single item per listener."""
     found: list[tuple[Listener, str, Entry]] = []
     for listener in listeners:
         if listener.absent is None and None in listener.strengths:
@@ -58,10 +59,13 @@ def scored(
     facts: FactsOf,
     run: Runner,
 ) -> tuple[Score, ...]:
-    """Return the figures at calibrated `strengths`, given as (listener, level, defense).
+    """Measure the figures at calibrated strengths on new victims and seeds: run attacks and trainings, and return their
+    records.
 
-    `matrix` and `federation` give the attacks and trainings, `facts` a data set's properties; `run` runs cells.
-    """
+    - `matrix`, `federation`: the attacks and trainings.
+    - `strengths`: (listener, level, defense) from `calibrated_strengths`.
+    - `facts`: function that returns a data set's properties.
+    - `run`: function that runs cells and returns records."""
     readings = [
         reading_cells(matrix, federation.readings[listener.point], defense, SCORING, facts)
         for listener, _, defense in strengths

@@ -19,8 +19,8 @@ _MOST = 5  # lines of a matrix, or places of the records
 
 
 def of_baselines(then: Baseline, now: Baseline | None) -> Iterator[str]:
-    """Yield a line for each difference between the base revision's baseline `then` and the checkout's baseline `now`;
-    None: the checkout has no baseline."""
+    """Yield a line for each difference between the baseline of the base revision, `then`, and the baseline in the
+    checkout, `now`; None: the checkout has no baseline."""
     if now is None:
         yield "the baseline file is deleted"
         return
@@ -35,8 +35,8 @@ def of_baselines(then: Baseline, now: Baseline | None) -> Iterator[str]:
 
 
 def of_matrices(name: str, then: bytes | None, now: bytes | None) -> Iterator[str]:
-    """Yield a line for each difference between the contents `then` and `now` of the matrix file `name`, in the base
-    revision and in the checkout; None: there is no such file."""
+    """Yield a line for each difference in the matrix file `name` between the base revision, with content `then`, and
+    the checkout, with content `now`; None: there is no such file."""
     if then is None or now is None:
         if then != now:
             yield f"matrix {name} {'added' if then is None else 'deleted'}"

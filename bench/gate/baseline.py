@@ -31,16 +31,17 @@ _AGAIN = "write it again: bench gate RUN --write-baseline FILE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """A baseline file's content."""
+    """Content of a gate's baseline file: results of an earlier run, and the margins for a comparison."""
 
     margins: Mapping[str, float]
-    """Map from metric name to margin, for all `GATE_METRICS`."""
+    """Map from metric name to margin, the smallest worsening that counts, for all `GATE_METRICS`."""
     request: Request | None
     """The matrix and options that started the run; None if unknown."""
     records: tuple[Record, ...]
     """Shortened records of the run."""
     oldest: tuple[Record, ...] = ()
-    """Records of the first baseline, if later baselines replaced this first baseline."""
+    """Records of the first baseline, if a later baseline replaced it; empty otherwise. Small worsenings add up, so a
+    run is also compared with these."""
 
 
 class _File(Frozen):
@@ -55,8 +56,8 @@ class _File(Frozen):
 
 
 def of_run(records: Iterable[Record], request: Request | None, margins: Mapping[str, float]) -> Baseline:
-    """Make a baseline from a run's records; `margins` replace the default margins. `request` holds the matrix and
-    options of the run, None if unknown. Raises `BenchError` if no cell has finished."""
+    """Make a baseline from a run's records. `margins` (metric → smallest worsening that counts) replace the defaults.
+    `request` holds the matrix and options of the run, None if unknown. Raises `BenchError` if no cell has finished."""
     kept = tuple(map(for_baseline, records))
     if not any(record.status == "done" for record in kept):
         raise BenchError("the run has no finished cell: nothing to compare with later")
@@ -76,14 +77,15 @@ def write(path: Path, baseline: Baseline) -> None:
 
 
 def replacing(made: Baseline, earlier: Baseline) -> Baseline:
-    """Return the new baseline `made`, with the oldest records of `earlier` if both have the same protocol version."""
+    """Return the new baseline `made` with the oldest records kept from `earlier`, if both have the same protocol
+    version."""
     oldest = earlier.oldest or earlier.records
     protocols = {record.protocol for record in (*made.records, *oldest)}
     return replace(made, oldest=oldest if len(protocols) == 1 and oldest != made.records else ())
 
 
 def read(path: Path) -> Baseline:
-    """Read a baseline file; raises `BenchError` that names the fault and the remedy."""
+    """Read the baseline file at `path`; raises `BenchError` that names the fault and the remedy."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise BenchError(f"{path}: larger than {_MOST_BYTES >> 20} MiB, which no baseline is; {_AGAIN}")
@@ -95,8 +97,8 @@ def read(path: Path) -> Baseline:
 
 
 def parse(content: bytes, path: str) -> Baseline:
-    """Return the baseline in a file's `content`; `path` names the file in errors. Raises `BenchError` that names the
-    fault and the remedy."""
+    """Parse the `content` of a baseline file; `path` names the file in errors. Raises `BenchError` that names the fault
+    and the remedy."""
     try:
         text = content.decode()
         intern = Interner()

@@ -27,12 +27,12 @@ _LEAST, _MOST = -1.0, 3.0  # axis, in margins
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A comparison's figures at a commit."""
+    """Result of a single comparison (metric, defense, point, condition) at a commit."""
 
     after: float
     """The metric's mean in the run."""
     worse: float
-    """Worsening against the baseline."""
+    """Worsening against the baseline, in units of the metric; below 0, the defense improved."""
     bound: float | None
     """Bound of the worsening that decided: the lower bound for *weaker*, else the upper bound; None: unbounded."""
     margin: float
@@ -43,14 +43,14 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """The gate's verdict at a commit."""
+    """The gate's verdict at a commit: a line of the history file."""
 
     commit: str
     """Hash of the commit."""
     time: str
     """Time of the commit (ISO 8601, UTC)."""
     outcome: str
-    """The verdict's outcome."""
+    """Outcome of the verdict, such as `pass` or `weaker`."""
     comparisons: int
     """Number of comparisons."""
     figures: Mapping[str, Figure]
@@ -61,7 +61,7 @@ _LINE = TypeAdapter(Line)
 
 
 def line(verdict: Verdict, commit: str, time: str) -> Line:
-    """Return the history's line for a `verdict` on the `commit` made at `time` (ISO 8601, UTC)."""
+    """Make the history's line for a `verdict` on the `commit` made at `time` (ISO 8601, UTC)."""
     figures = {" · ".join((row.metric, row.defense, row.point, row.title)): _figure(row) for row in verdict.comparisons}
     return Line(
         commit=commit, time=time, outcome=verdict.outcome, comparisons=len(verdict.comparisons), figures=figures
@@ -81,7 +81,8 @@ def _figure(row: Comparison) -> Figure:
 
 
 def read(path: Path) -> list[Line]:
-    """Read a history, sorted by time, with the last line for each commit. Raises `BenchError` that names the line."""
+    """Read the gate's history at `path`, sorted by time, with the last line for each commit. Raises `BenchError` that
+    names a faulty line."""
     try:
         texts = path.read_text("utf-8").splitlines()
     except FileNotFoundError:
@@ -109,13 +110,14 @@ def add(path: Path, new: Line) -> None:
 
 
 def badge_json(last: Line) -> str:
-    """Return a badge for the last line as JSON, in the format of a badge service's endpoint."""
+    """Return the outcome of the last line as a badge in JSON, in the format that badge services read from an
+    address."""
     content = {"schemaVersion": 1, "label": "leakage gate", "message": _message(last), "color": _colour(last)}
     return json.dumps(content, sort_keys=True) + "\n"
 
 
 def badge_svg(last: Line) -> str:
-    """Return a badge for the last line as SVG."""
+    """Return the outcome of the last line as a badge in SVG."""
     label, message = "leakage gate", _message(last)
     left, right = (12 + 6.4 * len(text) for text in (label, message))
     return (
@@ -137,8 +139,8 @@ def _colour(one: Line | Figure) -> str:
 
 
 def page(lines: Sequence[Line], title: str, strip: bytes | None = None) -> str:
-    """Return an HTML page without outside parts: for each comparison a chart over the commits `lines`, in which the
-    margin is a band. `title` is the page's heading. `strip` is a PNG of the worst victims, None: no picture. Raises
+    """Return the history as a single HTML page: for each comparison a chart over the commits in `lines`, in which the
+    margin is a band. `title` is the heading; `strip` is a PNG of the worst victims, None for no picture. Raises
     `BenchError` without lines."""
     if not lines:
         raise BenchError(

@@ -17,15 +17,15 @@ LEVEL = 0.95  # confidence level for a one-sided bound
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Increase:
-    """Mean of after - before over paired figures, with its uncertainty. With fewer than two clusters, the variation is
-    unknown, and the bounds are infinite."""
+    """Mean increase of a figure between paired items (after - before), with its uncertainty. With fewer than two
+    clusters, the variation is unknown, and the bounds are infinite."""
 
     estimate: float
     """Mean of after - before."""
     pairs: int
-    """Number of pairs."""
+    """Number of pairs: items, such as examples, in both runs."""
     clusters: int
-    """Number of clusters."""
+    """Number of clusters of dependent pairs, such as pairs with the same weight seed."""
     error: float
     """Standard error of `estimate`, from the variation between clusters."""
     freedom: int
@@ -36,11 +36,11 @@ class Increase:
     """Standard error in the interval from the 2 × 2 table of paired successes; None for other figures."""
 
     def lower(self, level: float = LEVEL) -> float:
-        """Return the increase's one-sided lower bound at this confidence level."""
+        """Return the one-sided lower bound of the increase at the confidence `level`."""
         return -_upper(-self.estimate, None if self.centre is None else -self.centre, self, level)
 
     def upper(self, level: float = LEVEL) -> float:
-        """Return the increase's one-sided upper bound at this confidence level."""
+        """Return the one-sided upper bound of the increase at the confidence `level`."""
         return _upper(self.estimate, self.centre, self, level)
 
     @property
@@ -58,9 +58,11 @@ class Increase:
 
 
 def of_numbers(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Increase:
-    """Return a figure's mean increase from `before` to `after`; `clusters` names each pair's cluster. All arguments
-    have shape (pair,). The variance is linearised for a ratio of cluster sums, times G/(G - 1) for G clusters (Cochran
-    1977, §9A.2), with G - 1 degrees of freedom. Raises `ValueError` without pairs, or for non-finite figures."""
+    """Estimate the mean increase of a figure from `before` to `after`, both (pair,). `clusters` (pair,) names the
+    cluster of each pair.
+
+    The variance is linearised for a ratio of cluster sums, times G/(G - 1) for G clusters (Cochran 1977, §9A.2), with G
+    - 1 degrees of freedom. Raises `ValueError` without pairs, or for non-finite figures."""
     increases = np.asarray(after, np.float64) - np.asarray(before, np.float64)
     if increases.ndim != 1 or not len(increases) or not np.isfinite(increases).all():
         raise ValueError(f"expected finite figures of the same pairs, got {increases.shape}")
@@ -81,10 +83,12 @@ def of_numbers(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Incr
 
 
 def of_shares(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Increase:
-    """Return the increase in a share of successes from `before` to `after`, booleans (pair,), with cluster names
-    `clusters` (pair,). Each bound is the wider of two: the bound from the clusters, and a bound from the 2 × 2 table of
-    paired successes. The table is needed because a few pairs with equal outcomes show no variation between clusters.
-    Half a pair is added to each field of the table (Agresti & Min 2005, "Wald+2")."""
+    """Estimate the increase in the share of successes from `before` to `after`, booleans (pair,). `clusters` (pair,)
+    names the cluster of each pair.
+
+    Each bound is the wider of two: the bound from the clusters, and a bound from the 2 × 2 table of paired successes.
+    The table is needed because a few pairs with equal outcomes show no variation between clusters. Half a pair is added
+    to each field of the table (Agresti & Min 2005, "Wald+2")."""
     now, then = np.asarray(after), np.asarray(before)
     if now.dtype != np.bool_ or then.dtype != np.bool_:
         raise ValueError(f"expected successes as booleans, got {now.dtype} and {then.dtype}")
@@ -93,11 +97,13 @@ def of_shares(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Incre
 
 
 def holm(p_values: Sequence[float], level: float = LEVEL) -> list[tuple[float, float]]:
-    """Return each test's adjusted p-value, and the confidence level for its bound, by Holm's step-down method (1979).
-    The k-th smallest of the m `p_values` is multiplied by m - k + 1; adjusted p-values never decrease. The hypothesis
-    of no increase is rejected if the adjusted p-value is at most 1 - `level`: exactly then, the lower bound is above
-    zero. After the first test without rejection, all tests use its confidence level (smaller factors would be
-    Hochberg's step-up, 1988, invalid under strong dependence)."""
+    """Correct several tests by Holm's step-down method (1979): return for each p-value the adjusted p-value, and the
+    confidence level for its bound. A hypothesis of no increase is rejected if the adjusted p-value is at most 1 -
+    `level`: exactly then, the lower bound at the returned level is above zero.
+
+    The k-th smallest of the m `p_values` is multiplied by m - k + 1; adjusted p-values never decrease. After the first
+    test without rejection, all tests use its confidence level (smaller factors would be Hochberg's step-up, 1988,
+    invalid under strong dependence)."""
     order = np.argsort(p_values, kind="stable")
     adjusted: list[tuple[float, float]] = [(1.0, level)] * len(p_values)
     largest, stopped = 0.0, 0  # stopped: remaining tests at the first accepted test

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A line in a file of the repository."""
+    """A line in a source file of the repository, for annotations."""
 
     path: str
     """Path relative to the repository's root, with `/` between folders."""
@@ -16,16 +16,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occasion:
-    """Circumstances of a comparison."""
+    """Circumstances of a gate's comparison: changes of the baseline, their acceptance, and remarks."""
 
     baseline: str = "gate.json"
     """Path of the baseline file, relative to the repository's root; the path as typed outside a repository."""
     base: str = ""
     """The base revision; empty without a base revision."""
     altered: tuple[str, ...] = ()
-    """What differs between the base revision's baseline and this checkout's baseline, in words."""
+    """Differences between the baseline of the base revision and of this checkout, in words."""
     accepted: str | None = None
-    """The reason with which somebody accepted the changed baseline; None: nobody accepted a change."""
+    """The user's reason for accepting the changed baseline; None: no change was accepted."""
     notes: tuple[str, ...] = ()
     """Remarks, such as a dirty working tree."""
     command: str = ""
@@ -34,6 +34,6 @@ class Occasion:
     """Map from a defense's name to the line of its class, for classes inside the repository."""
 
     def place(self, defense: str) -> Place:
-        """Return the place of a `defense`, given with its parameters or without; the baseline file for a class outside
-        the repository."""
+        """Return the source line for annotations about a `defense`, given with its parameters or without; for a class
+        outside the repository, the baseline file."""
         return self.places.get(defense.partition("(")[0], Place(path=self.baseline))

@@ -79,20 +79,20 @@ def _wider(verdict: Verdict) -> Iterator[str]:
 
 
 def worst(verdict: Verdict) -> Comparison | None:
-    """Return the weaker comparison that comes first by `weight`; None without a weaker comparison."""
+    """Return the comparison with outcome *weaker* that is most important by `weight`; None if there is none."""
     weaker = [row for row in (*verdict.comparisons, *verdict.since_oldest) if row.outcome == "weaker"]
     return min(weaker, key=weight, default=None)
 
 
 def weight(row: Comparison) -> tuple[int, float]:
-    """Return the sort key of a comparison: leaked examples come before what hints at them, then the largest excess over
-    the margin."""
+    """Return the sort key of a comparison by importance: metrics of leaked examples first, then by the excess of the
+    worsening over its margin, largest first."""
     return list(GATE_METRICS).index(row.metric), -row.worse / row.margin
 
 
 def sentence(row: Comparison, name: Callable[[str], str] = str) -> str:
-    """Describe a comparison in a line: `asr .10 → .45, worse by .35 [≥ .20], margin .10`. `name` writes strangers'
-    texts, such as an attack's name."""
+    """Describe a comparison in a line, such as `asr .10 → .45, worse by .35 [≥ .20], margin .10`. `name` formats
+    untrusted texts, such as an attack's name."""
     text = (
         f"{GATE_METRICS[row.metric].words}: {figure(row.metric, row.before)} → {figure(row.metric, row.after)}, "
         f"worse by {worse(row)}, margin {change(row.metric, row.margin)}"
@@ -133,7 +133,8 @@ def _table(outcome: str, rows: Iterable[Comparison], short: dict[str, str]) -> T
 
 
 def worse(row: Comparison) -> str:
-    """Format the worsening with the bound that decided: the lower bound for *weaker*, otherwise the upper bound."""
+    """Format the worsening of a comparison with the bound that decided: the lower bound for *weaker*, otherwise the
+    upper bound."""
     mark, bound = ("≥", row.lower) if row.outcome == "weaker" else ("≤", row.upper)
     return f"{change(row.metric, row.worse)} [{mark} {change(row.metric, bound)}]"
 

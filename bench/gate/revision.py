@@ -32,13 +32,13 @@ class Revision:
         return _checked("cat-file", "blob", name)
 
     def is_ahead(self) -> bool:
-        """Return whether the checkout lacks commits of this revision."""
+        """Return whether this revision has commits that the checkout does not have."""
         return _git("merge-base", "--is-ancestor", self.commit, "HEAD").returncode != 0
 
 
 def at(ref: str) -> Revision:
-    """Return the commit `ref` of the repository around the working folder. Raises `BenchError` with the remedy without
-    git, outside a repository, and for a commit that is not there."""
+    """Return the commit `ref` (as typed, such as `origin/main`) of the repository around the working folder. Raises
+    `BenchError` with the remedy without git, outside a repository, and for an unknown commit."""
     root = Path(os.fsdecode(_checked("rev-parse", "--show-toplevel")).strip())
     asked = _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
     if asked.returncode:
@@ -64,8 +64,8 @@ def within(top: Path, path: str | Path) -> str | None:
 
 
 def is_dirty() -> bool:
-    """Return whether a file that git follows differs from the last commit. Raises `BenchError` without git or outside a
-    repository."""
+    """Return whether a file under version control differs from the last commit. Raises `BenchError` without git or
+    outside a repository."""
     return bool(_checked("status", "--porcelain", "--untracked-files=no").strip())
 
 

@@ -15,9 +15,11 @@ _TRIALS, _POWER = 200, 0.8  # random places of the leaks; share of these trials 
 
 
 def sees(verdict: Verdict) -> dict[str, float]:
-    """Map each compared metric to the smallest worsening which this comparison calls weaker in every place, with 80 %
-    power for shares. A figure which moves equally in all readings, such as the SNR, is seen at its margin. A share is
-    seen where leaks at random examples give a lower bound above 0, corrected for all comparisons. Places where every
+    """Return what the gate can detect: a map from metric to the smallest worsening that this comparison calls weaker
+    for every defense and point, with 80 % power for shares.
+
+    A figure that moves equally in all readings, such as the SNR, is detected at its margin. A share is detected if
+    leaks at random examples give a lower bound above 0, corrected for all comparisons. Comparisons in which every
     example leaks already are left out: no share can rise there."""
     level = 1 - (1 - LEVEL) / max(1, len(verdict.comparisons))
     least: dict[str, float] = {}
@@ -31,7 +33,7 @@ def sees(verdict: Verdict) -> dict[str, float]:
 
 
 def sentence(seen: Mapping[str, float]) -> str:
-    """Describe the map `seen` from `sees` in a line, such as `≥ 3.0 dB reading_snr, ≥ 12 points asr`."""
+    """Describe the result `seen` of `sees` in a line, such as `≥ 3.0 dB reading_snr, ≥ 12 points asr`."""
     return ", ".join(f"≥ {change(name, value)} {name}" for name, value in sorted(seen.items()))
 
 

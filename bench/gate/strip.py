@@ -34,7 +34,7 @@ _Subject = tuple[str, str, str]  # condition's title, defense, point
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """An example's nearest reconstruction by any attack that reads the gradient."""
+    """Nearest reconstruction of an example by any attack that reads the gradient."""
 
     record: Record
     """The record with the reconstruction."""
@@ -43,18 +43,18 @@ class Nearest:
 
     @property
     def rmse(self) -> float:
-        """The RMSE; 1, the maximum, without an RMSE."""
+        """Root mean square error of the reconstruction, in [0, 1]; 1 if it has none."""
         return 1.0 if self.score.rmse is None else self.score.rmse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victim:
-    """An example whose reconstruction came nearer to the truth."""
+    """An example that a change exposes: its nearest reconstruction came nearer to the truth."""
 
     subject: _Subject
     """Condition's title, defense, interception point."""
     example: ExampleKey
-    """Seed, draw, reading, example."""
+    """Key of the example: weight seed, noise draw, reading, example."""
     then: Nearest
     """The nearest reconstruction in the baseline."""
     now: Nearest
@@ -62,15 +62,16 @@ class Victim:
 
     @property
     def fall(self) -> float:
-        """Fall of the nearest RMSE."""
+        """How much nearer the reconstruction came: the fall of its root mean square error."""
         return self.then.rmse - self.now.rmse
 
 
 def worst(pairs: Iterable[tuple[Record, Record]], verdict: Verdict) -> tuple[Victim, ...]:
-    """Return at most three victims, each a different example: examples of weaker comparisons first, then examples that
-    leak only now, then by the fall of the nearest RMSE. Private examples and examples that came no nearer are left out.
+    """Select at most three victims that a change exposes most, each a different example: examples of weaker comparisons
+    first, then examples that leak only now, then by the fall of the nearest RMSE. Private examples and examples that
+    came no nearer are left out.
 
-    - `pairs`: records of the baseline and of the run, by the gate's pairing.
+    - `pairs`: pairs (record of the baseline, record of the run).
     - `verdict`: their comparison."""
     weaker = {(row.title, row.defense, row.point) for row in verdict.comparisons if row.outcome == "weaker"}
     shown = [(then, now) for then, now in pairs if _is_shown(then) and now.attack is not None and not now.private]

@@ -49,7 +49,7 @@ class GateMetric:
     words: str
     """The metric in words."""
     of: str = "examples"
-    """The items that are paired: examples, readings, trainings or points."""
+    """Kind of the paired items: examples, readings, trainings or points."""
     unit: str = ""
     """Unit, for tables; ` %` shows a share in percent."""
 
@@ -104,7 +104,7 @@ class Comparison:
     clusters: int
     """Number of clusters: seeds of the weights."""
     needed: int | None = None
-    """Estimated number of pairs required for a decision; None if decided or unknown."""
+    """Estimated number of pairs needed for a decision; None if decided or unknown."""
     reason: str | None = None
     """Reason for an inconclusive comparison."""
     attacks: tuple[str, ...] = ()
@@ -133,19 +133,20 @@ class Verdict:
     since_oldest: tuple[Comparison, ...] = ()
     """Comparisons that are weaker than in the oldest baseline."""
     parameters: tuple[str, ...] = ()
-    """Parameters that differ between paired cells, such as `my-round: step 0.3 → 0.0001`: nobody wrote them."""
+    """Parameters with different values in paired cells, such as `my-round: step 0.3 → 0.0001`. No matrix file sets
+    them, so a default changed."""
     occasion: Occasion = Occasion()
     """Circumstances of the comparison."""
 
     @property
     def wider(self) -> dict[str, float]:
-        """Map from metric name to margin, for margins that the user set above the default."""
+        """Margins that the user set above the default: a map from metric name to margin."""
         margins = {row.metric: row.margin for row in self.comparisons}
         return {name: margin for name, margin in margins.items() if margin > GATE_METRICS[name].margin}
 
     @property
     def exit_code(self) -> int:
-        """0 for pass, 1 for weaker and changed, 3 for inconclusive."""
+        """Exit code of `bench gate`: 0 for pass, 1 for weaker and changed, 3 for inconclusive."""
         return _EXIT_CODES[self.outcome]
 
     def json(self) -> dict[str, Any]:
@@ -162,13 +163,15 @@ class Verdict:
 
 
 def on_occasion(result: Verdict, occasion: Occasion) -> Verdict:
-    """Return `result` with its circumstances: a change of the baseline that nobody accepted is never a pass."""
+    """Add the circumstances `occasion` to a verdict. If they have a change of the baseline that nobody accepted, the
+    outcome is never a pass."""
     refused = occasion.altered and occasion.accepted is None and result.outcome != "weaker"
     return replace(result, occasion=occasion, outcome="changed" if refused else result.outcome)
 
 
 def with_oldest(result: Verdict, oldest: Verdict) -> Verdict:
-    """Return `result` with the weaker comparisons of `oldest`, the verdict against the oldest baseline."""
+    """Add to a verdict the weaker comparisons of `oldest`, the verdict against the oldest baseline, which shows small
+    worsenings that added up."""
     weaker = tuple(row for row in oldest.comparisons if row.outcome == "weaker")
     return replace(result, since_oldest=weaker, outcome="weaker" if weaker else result.outcome)
 
@@ -180,10 +183,14 @@ def verdict(
     changes: Sequence[str] = (),
     asked: Asked = NO_WORDS,
 ) -> Verdict:
-    """Compare every record in `before` with its partner in `after`. `margins` (metric → margin) replace default
-    margins. `changes` (code changes in words) are stored in the verdict. `asked` holds the parameters that the matrix
-    writes for each entry; empty: cells pair by id only. Raises `BenchError` for an unknown
-    metric, a margin not above zero, and differing protocol versions."""
+    """Compare two runs with the same configurations; return the gate's verdict.
+
+    - `before`, `after`: records of the earlier and of the later run; each record is compared with its partner.
+    - `margins`: metric → smallest worsening that counts; these replace defaults. None keeps all defaults.
+    - `changes`: code changes in words, stored in the verdict.
+    - `asked`: parameters that the matrix writes for each entry; empty: cells pair by id only.
+
+    Raises `BenchError` for an unknown metric, a margin not above zero, and differing protocol versions."""
     allowed = {name: metric.margin for name, metric in GATE_METRICS.items()} | dict(margins or {})
     for name, margin in allowed.items():
         if name not in GATE_METRICS:

@@ -20,8 +20,8 @@ def preset_names(folder: Path = PRESETS) -> tuple[str, ...]:
 
 
 def located(source: str | Path, errors: Errors, folder: Path = PRESETS) -> Path:
-    """Return the path of a matrix; `source` is a `Path`, a text that ends in `.toml`, or the name of a preset in
-    `folder`. Raises `MatrixError` for a missing file or an unknown preset."""
+    """Return the path of a matrix file. `source` is a `Path`, a text that ends in `.toml`, or the name of a preset in
+    `folder`. Raises `MatrixError` for a missing file or an unknown preset; `errors` collects its lines."""
     if isinstance(source, Path) or source.endswith(".toml"):
         try:
             if Path(source).is_file():
@@ -39,8 +39,8 @@ def located(source: str | Path, errors: Errors, folder: Path = PRESETS) -> Path:
 
 
 def document(path: Path, errors: Errors, text: bytes | None = None) -> dict[str, Any]:
-    """Read a TOML file's content, or `text` in place of it (None: the file); raises `MatrixError` for invalid TOML, and
-    for too large files or values."""
+    """Read the content of a TOML file; `text` is content in place of the file's, None reads `path`. Raises
+    `MatrixError` for invalid TOML, and for too large files or values; `errors` collects its lines."""
     table: dict[str, Any] = {}
     try:
         with path.open("rb") if text is None else BytesIO(text) as file:

@@ -19,8 +19,9 @@ class Registry(Protocol):
 
 
 def registered(axis: str, raw: Any, registry: Registry) -> Entry:
-    """Validate the value `raw` on an axis, such as `"prune"` or `{ name = "prune", share = 0.7 }`; return its entry.
-    Omitted parameters get their defaults. Raises `Wrong` with a line for each mistake."""
+    """Turn a value of a matrix file into an entry (attack, defense, data set or model with parameters). `raw` is the
+    value on the axis `axis`, such as `"prune"` or `{ name = "prune", share = 0.7 }`. Omitted parameters get their
+    defaults, from `registry`. Raises `Wrong` with a line for each mistake."""
     table = {"name": raw} if isinstance(raw, str) else raw
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
         raise Wrong(expected("a name, or a table with a name", raw, '{ name = "…" }'))

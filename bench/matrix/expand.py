@@ -23,7 +23,7 @@ _ANY_ATTACK = {name: AttackCell.model_fields[name].default for name in marked(At
 
 @dataclass(frozen=True, slots=True)
 class PlannedCell:
-    """A cell in a run's plan; an impossible cell is recorded as n/a."""
+    """A cell in a run's plan, with the reason if it cannot run; such a cell is recorded as n/a."""
 
     cell: AttackCell | TrainingCell
     """The cell's configuration."""
@@ -73,10 +73,13 @@ class _Plan:
 
 
 def expand(matrix: Matrix, facts_of: FactsOf, *, registry: Registry = _registry) -> tuple[PlannedCell, ...]:
-    """Return a matrix's cells without duplicates: trainings, then attacks, in the order of blocks and axes.
+    """Expand a matrix to its cells without duplicates: trainings, then attacks, in the order of blocks and axes. An
+    impossible combination becomes a cell with a reason.
 
-    `facts_of` maps a data set's name and parameters to its facts.  An impossible combination becomes a cell with a
-    reason. Raises `MatrixError` if no cell is possible."""
+    - `facts_of`: function from a data set's name and parameters to its properties.
+    - `registry`: lookup of registered entries.
+
+    Raises `MatrixError` if no cell is possible."""
     plan, errors = _Plan(facts_of=facts_of, registry=registry), Errors(matrix.file)
     attacks = [plan.attack(row) for row in matrix.attacks]
     for row in matrix.trainings:

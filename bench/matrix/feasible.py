@@ -41,7 +41,8 @@ class DatasetFacts:
 
 
 def impossible(cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry: Registry = _registry) -> str | None:
-    """Return the reason why a cell cannot run, or None if it can. An attack may still refuse a reading in the run."""
+    """Return the reason why a cell cannot run, known before the run, or None if it can. `facts` are the data set's
+    properties, and `registry` the lookup of registered entries. An attack may still refuse a reading in the run."""
     reason = _model(cell, facts, registry) or _clients(cell.federated, facts)
     if reason is not None or isinstance(cell, TrainingCell):
         return reason
@@ -51,7 +52,8 @@ def impossible(cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry
 
 
 def examples(point: str, federated: Federated) -> int:
-    """Return the number of distinct examples behind a reading at this interception point."""
+    """Return the number of distinct examples behind a reading (an observed update) at the interception point
+    `point`."""
     return POINTS[point].examples(batch=federated.batch, steps=federated.steps, senders=federated.per_round)
 
 

@@ -6,6 +6,7 @@ _STRONGEST_FIRST: tuple[Knowledge, ...] = ("adaptive", "black-box", "plain")
 
 
 def strongest(attack: type) -> Knowledge:
-    """Return `adaptive` if the attack class accepts it, else `black-box`, else `plain`."""
+    """Return the strongest knowledge of the defense that the attack class accepts: `adaptive`, otherwise `black-box`,
+    otherwise `plain`."""
     accepted = tuple(getattr(attack, "knowledge", ("plain",)))
     return next((each for each in _STRONGEST_FIRST if each in accepted), "plain")

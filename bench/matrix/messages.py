@@ -60,7 +60,8 @@ class Errors:
         self._lines[printable(f"{line}; {remedy}" if remedy else line, LINE_LENGTH)] = None
 
     def add_validation(self, error: ValidationError, content: Any, model: type[BaseModel]) -> None:
-        """Add a line for each error that pydantic found in `content`, checked against `model`."""
+        """Add a line for each error that pydantic found in the matrix file's `content`, checked against the pydantic
+        class `model`."""
         for item in error.errors(include_url=False):
             for message in _messages(item, content, model):
                 self.add(*message)
@@ -93,14 +94,15 @@ def quoted(value: Any) -> str:
 
 
 def nearest(name: str, known: Iterable[str], what: str = "there are") -> str:
-    """Return the remedy for an unknown name: the most similar name in `known`, or `what` and all `known` names."""
+    """Return the remedy for an unknown `name` as text: the most similar name in `known`, or if none is similar `what`
+    (such as "there are") and all known names."""
     names = sorted(known)
     near = difflib.get_close_matches(name[:NAME_LENGTH], names, n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else f"{what} {', '.join(names) or 'none'}"
 
 
 def expected(what: str, value: Any, example: str) -> str:
-    """Return the message for a value with a wrong type: expected `what`, got `value`, write e.g. `example`."""
+    """Return the message for a `value` with a wrong type: expected `what`, got `value`, write for example `example`."""
     return f"expected {what}, got {quoted(value)}; write e.g. {example}"
 
 

@@ -38,7 +38,8 @@ def published(rows: Iterable[PublishedRow]) -> tuple[PublishedFigures, ...]:
 
 
 def beside(rows: Iterable[PublishedFigures], cell: AnyCell) -> PublishedFigures | None:
-    """Return the first of the published figures whose pattern matches the cell; None if none matches."""
+    """Return the published figures to show next to the figures of `cell`: the first of `rows` whose pattern matches the
+    cell; None if none matches."""
     values = {axis: _plain(getattr(cell, axis)) for axis in PATTERN_AXES if hasattr(cell, axis)}
     return next((row for row in rows if _agrees(row.where, values)), None)
 

@@ -66,14 +66,16 @@ def read(
     registry: Registry = _registry,
     folder: Path = PRESETS,
 ) -> Matrix:
-    """Read a matrix: `source` is a `Path`, a text ending in `.toml`, or the name of a preset in `folder`.
+    """Read and check a matrix file.
 
+    - `source`: a `Path`, a text that ends in `.toml`, or the name of a preset in `folder`.
     - `more_defenses`: names or `NAME:PARAMETER=VALUE`, added to the axis `defense` (without this axis: to `none`) of
       every attack block, and of every `[[train]]` block with several defenses.
-    - `attacks`: replace the axis `attack` everywhere, in the same spelling.
+    - `attacks`: replace the axis `attack` everywhere, in the same spelling; empty keeps the file's.
     - `scale`: a name in the file's `scales`; None takes the first.
     - `full`: True switches the cascade off.
     - `text`: content in place of the file's, such as the content at another revision; None reads the file.
+    - `registry`: lookup of registered entries.
 
     Raises `MatrixError` with a line for each error: `FILE: key: mistake; remedy`."""
     errors = Errors(str(source))
@@ -93,7 +95,8 @@ def read(
 
 
 def of_document(content: Mapping[str, Any], name: str, *, registry: Registry = _registry) -> Matrix:
-    """Check the `content` of a matrix, given as parsed TOML; `name` begins each error line. Raises `MatrixError`."""
+    """Check the `content` of a matrix, given as parsed TOML, and return the matrix. `name` begins each error line;
+    `registry` is the lookup of registered entries. Raises `MatrixError`."""
     return _checked(Errors(name), content, Path(name), Path(), None, False, registry)
 
 

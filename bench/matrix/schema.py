@@ -40,7 +40,7 @@ class Table(BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
     def written(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return name → value for those `names` which the file gives explicitly."""
+        """Return name → value for those of `names` that the file gives explicitly, without defaults."""
         return {name: getattr(self, name) for name in names if name in self.model_fields_set}
 
 
@@ -177,7 +177,8 @@ class Weights(Table):
 
     @property
     def value(self) -> "InitialWeights | FileWeights | SeededFile | Weights":
-        """The cell's weights. Weights that depend on the seed are a `SeededFile`, or this table (with a training)."""
+        """The weights of a cell: untrained, or a file; if they depend on the seed, a `SeededFile`, or this table (with
+        a training)."""
         return self if self.train is not None else self.file or InitialWeights()
 
 
@@ -328,7 +329,7 @@ PATTERN_AXES = tuple(name for name in PublishedRow.model_fields if name in AXES)
 
 
 class Document(Budgets):
-    """The content of a matrix file."""
+    """Content of a matrix file, with checked values."""
 
     title: Line = ""
     """Title above the result tables."""
@@ -339,7 +340,7 @@ class Document(Budgets):
     suite: Annotated[str | None, _one_of("suite", SUITES)] = None
     """Name of the suite; None: the matrix is not a suite."""
     scales: list[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]] = []
-    """Names of the sizes of the matrix, the default size first."""
+    """Names of the sizes in which the matrix can run, such as `quick`; the default size comes first."""
     axes: Annotated[Axes | None, Field(examples=["[axes]"])] = None
     """Axes shared by all attack blocks."""
     attack: Annotated[list[AttackBlock], Field(max_length=MOST_BLOCKS, examples=["[[attack]]"])] = []

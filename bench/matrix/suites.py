@@ -25,7 +25,7 @@ def title(name: str) -> str:
 
 
 def suite_of(source: str | Path, folder: Path = PRESETS) -> str | None:
-    """Return the suite named in the matrix `source`, a file or a preset in `folder`. The result is None without a
+    """Return the name of the suite that the matrix `source` (a file, or a preset in `folder`) declares; None without a
     suite, or if the file cannot be read."""
     errors = Errors(str(source))
     try:
@@ -36,8 +36,9 @@ def suite_of(source: str | Path, folder: Path = PRESETS) -> str | None:
 
 
 def draw_key(matrix: Path, seed: int) -> str:
-    """Return the key of a second sample of victims, `AttackCell.victims`: the seed, and a hash over matrix file and
-    seed. The seed is chosen after the attack is written: the attack cannot be tuned to the drawn victims."""
+    """Return the key of a second sample of victims (`AttackCell.victims`): `seed`, and a hash over the file `matrix`
+    and the seed. The user chooses the seed after the attack is written, so the attack cannot be tuned to these victims.
+    """
     digest = hashlib.sha256(f"{seed}\n".encode() + matrix.read_bytes()).hexdigest()
     return f"{seed}-{digest[:16]}"
 

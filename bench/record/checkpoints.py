@@ -77,9 +77,9 @@ class WeightsSource:
 
 
 def locate(run: Path, weights: Weights) -> WeightsSource:
-    """Find a cell's weights; a checkpoint is in the run folder `run`, and its hash in its training's record. Raises
-    `WeightsError` for an unfinished training or an unsaved round, and `NotApplicable` if the training diverged or
-    stopped before the round."""
+    """Return where a cell's weights are: file, hash and round. A checkpoint is in the run folder `run`, and its hash in
+    its training's record. Raises `WeightsError` for an unfinished training or an unsaved round, and `NotApplicable` if
+    the training diverged or stopped before the round."""
     match weights:
         case CheckpointWeights(training=training, round=round_):
             sha256 = _checkpoint_sha256(run, training, round_)
@@ -90,7 +90,8 @@ def locate(run: Path, weights: Weights) -> WeightsSource:
 
 
 def training_id(cell: AnyCell) -> str | None:
-    """Return the id of the training behind an attacked checkpoint; None for training cells and other weights."""
+    """Return the id of the training that saved the weights of an attack cell; None for training cells and for weights
+    from elsewhere."""
     if isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights):
         return cell.weights.training
     return None
@@ -119,9 +120,11 @@ def _checkpoint_sha256(run: Path, training: str, round_: int) -> str:
 
 
 def write_weights(path: Path, tensors: Tensors, about: Mapping[str, Any] | None = None) -> str:
-    """Write tensors as a safetensors file, atomically, and return the file's SHA-256. `about` describes the weights in
-    JSON types (see `read_about`). The description has a single key: safetensors writes several keys in varying order,
-    and equal checkpoints must have equal bytes."""
+    """Write tensors as a safetensors file, atomically, and return the file's SHA-256. `about` is a description of the
+    weights in JSON types, which `read_about` returns; None for no description.
+
+    The description has a single key: safetensors writes several keys in varying order, and equal checkpoints must have
+    equal bytes."""
     metadata = None if about is None else {_ABOUT: json.dumps(about, sort_keys=True)}
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     content = save_safetensors(plain, metadata)
@@ -142,8 +145,8 @@ def read_about(path: Path) -> dict[str, Any]:
 
 
 def refuse_diverged(tensors: Tensors, *, where: str) -> None:
-    """Raise `WeightsError`, which begins with `where`, for a value of `tensors` (name → tensor) whose square leaves
-    single precision: NaN, infinity, or beyond 1.8e19."""
+    """Raise `WeightsError` for weights of a diverged training: a value of `tensors` (name → tensor) whose square leaves
+    single precision (NaN, infinity, or beyond 1.8e19). The message begins with `where`."""
     for name, value in tensors.items():
         wrong = value.detach().float()
         wrong = wrong[~wrong.square().isfinite()]
@@ -152,8 +155,9 @@ def refuse_diverged(tensors: Tensors, *, where: str) -> None:
 
 
 def fit(module: nn.Module, tensors: Tensors, *, where: str) -> dict[str, Tensor]:
-    """Return the tensors for a module's parameters, in the module's order; buffers are copied into the module. Raises
-    `WeightsError`, which begins with `where`, for a missing name, another shape, or values as `refuse_diverged`."""
+    """Match weights to a model: return the tensors for the parameters of `module`, in its order; buffers are copied
+    into the module. Raises `WeightsError` for a missing name, another shape, or a diverged value (`refuse_diverged`);
+    the message begins with `where`."""
     refuse_diverged(tensors, where=where)
     parameters = dict(module.named_parameters())
     missing = [name for name in parameters if name not in tensors]

@@ -25,7 +25,7 @@ _example_values, _reading_values = attrgetter(*_EXAMPLE), attrgetter(*_READING)
 
 
 def for_board(record: Record) -> Record:
-    """Return the record with only the fields that a board compares."""
+    """Return the record with only the fields that a board needs, to save memory."""
     result = record.result
     if not isinstance(result, schema.AttackResult):
         return record
@@ -45,7 +45,8 @@ def _example(example: ExampleScore) -> ExampleScore:
 
 
 class Interner:
-    """Reduces records for a board, and keeps equal parts (entries, code hashes, machines) only once in memory."""
+    """Function object that reduces records for a board, and keeps equal parts (entries, code hashes, machines) only
+    once in memory."""
 
     def __init__(self) -> None:
         self._seen: dict[Any, Any] = {}
@@ -74,7 +75,7 @@ _NO_SET: set[str] = set()
 
 
 def for_baseline(record: Record) -> Record:
-    """Return the record with only the fields that the gate compares."""
+    """Return the record with only the fields that the gate compares, for a short baseline file."""
     result = record.result
     if isinstance(result, schema.AttackResult):
         result = schema.AttackResult(
@@ -114,7 +115,7 @@ def _baseline_reading(reading: schema.ReadingScore) -> schema.ReadingScore:
 
 
 def short_json(record: Record) -> dict[str, Any]:
-    """Return the record as JSON types without default values, but with the complete cell."""
+    """Return the record as JSON types without default values, but with the complete cell, for a short baseline file."""
     content: dict[str, Any] = schema.adapter().dump_python(record, mode="json", exclude_defaults=True)
     content["cell"] = record.cell.model_dump(mode="json")
     if record.result is not None:

@@ -9,10 +9,10 @@ from bench.record.schema import Record
 
 
 def differences(old: Record, new: Record, tolerance: float = 0.0) -> list[str]:
-    """Return the differing fields of two records, each as a line `field: old → new`.
+    """Return the differences between two records of the same cell, each as a line `field: old → new`.
 
-    Cell, status, reason and result are compared; provenance, cost and environment are not.  `tolerance` is relative and
-    absolute."""
+    Cell, status, reason and result are compared; provenance, cost and environment are not. Numbers are equal if they
+    differ by at most `tolerance`, relative or absolute."""
     fields_of = [
         ("cell", old.cell.canonical(), new.cell.canonical()),
         ("status", old.status, new.status),
@@ -27,8 +27,8 @@ def differences(old: Record, new: Record, tolerance: float = 0.0) -> list[str]:
 
 
 def unequal(where: str, old: Any, new: Any, tolerance: float = 0.0) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (field, old, new) for each difference between two nested values; `where` names the whole value. `tolerance`
-    is relative and absolute."""
+    """Yield (field, old, new) for each difference between two nested values `old` and `new`; `where` is the name of the
+    whole value. Numbers are equal if they differ by at most `tolerance`, relative or absolute."""
     if is_dataclass(old) and type(old) is type(new):
         old, new = (
             {field.name: getattr(value, field.name) for field in fields(value) if field.compare} for value in (old, new)

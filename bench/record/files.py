@@ -14,8 +14,8 @@ PART = ".part"  # how the names of files end that are being written
 
 
 def require_plain(path: Path) -> os.stat_result:
-    """Return the status of a plain file; raises `OSError` for a missing file, a folder, a pipe or a device. A pipe is
-    not opened, because opening would wait for a writer."""
+    """Check that `path` is a plain file, and return its status; raises `OSError` for a missing file, a folder, a pipe
+    or a device. A pipe is not opened, because opening would wait for a writer."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "no plain file", str(path))
@@ -33,9 +33,13 @@ def read_plain(path: Path, *, limit: int | None = None) -> bytes:
 
 @contextmanager
 def new_file(path: Path, *, replace: bool = True, flush: bool = True) -> Iterator[Path]:
-    """Give a temporary path in the folder of `path`; rename to `path` at the end, or remove after an exception.
-    `replace` False keeps an existing file and raises. `flush` False is faster, but a machine failure may lose the
-    content. Raises `StorageError` for a full disk, a read-only folder or an existing file."""
+    """Give a temporary path for writing the file `path` inside a `with` statement. At its end the file is renamed to
+    `path`, or removed after an exception.
+
+    - `replace`: False keeps an existing file and raises.
+    - `flush`: False is faster, but a machine failure may lose the content.
+
+    Raises `StorageError` for a full disk, a read-only folder or an existing file."""
     part = path.with_name(f".{secrets.token_hex(8)}{PART}")
     try:
         if not replace and path.exists():
@@ -61,8 +65,8 @@ def new_file(path: Path, *, replace: bool = True, flush: bool = True) -> Iterato
 
 
 def write_atomically(path: Path, content: bytes, *, flush: bool = True) -> None:
-    """Write the complete content or no file; raises `StorageError` for a full disk or a read-only folder. `flush` False
-    is faster, but a machine failure may lose the content."""
+    """Write `content` to the file `path`, completely or not at all. `flush` False is faster, but a machine failure may
+    lose the content. Raises `StorageError` for a full disk or a read-only folder."""
     with new_file(path, flush=flush) as part:
         part.write_bytes(content)
 

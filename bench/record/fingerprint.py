@@ -67,7 +67,7 @@ def of_cell(cell: AttackCell | TrainingCell) -> Provenance:
 
 
 def changed(old: Provenance, new: Provenance) -> list[str]:
-    """Return a line for each difference between two provenances (code hashes and weights)."""
+    """Return a line for each difference between two provenances (code hashes and weights), `old` and `new`."""
     parts = ((field.name, getattr(old, field.name), getattr(new, field.name)) for field in fields(Provenance))
     return [f"{name}: {_difference(then, now)}" for name, then, now in parts if then != now]
 
@@ -101,9 +101,10 @@ def _core() -> Mapping[str, Path]:
 
 @cache
 def reached(module: str, file: Path) -> Mapping[str, Path]:
-    """Return the start module and all local modules reached from it by imports, as name → file.
+    """Return the module and all local modules that it reaches by imports, as name → file: the code that a fingerprint
+    covers. `file` is the file of `module`.
 
-    Imports inside functions are included.  Python's library and installed packages are not local."""
+    Imports inside functions are included. Python's library and installed packages are not local."""
     files, waiting = {module: file}, [module]
     while waiting:
         name = waiting.pop()

@@ -21,7 +21,7 @@ _FOLDERS = ("records", "arrays", "weights", "pictures", "hung", "kept", "submiss
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockHolder:
-    """The process that locks a run."""
+    """The process that uses a run folder."""
 
     __pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False)
     pid: int
@@ -37,8 +37,9 @@ _LOCK_HOLDER = TypeAdapter(LockHolder)
 
 @contextmanager
 def locked(run: Path) -> Iterator[Path]:
-    """Create the run folder and lock it for a single run; the system releases the lock when the process ends. Raises
-    `StorageError` for an unwritable folder, and `BenchError` for a folder in use or with links to other places."""
+    """Create the run folder, and lock it for a single run inside a `with` statement; the system releases the lock when
+    the process ends. Raises `StorageError` for an unwritable folder, and `BenchError` for a folder in use or with links
+    to folders outside."""
     try:
         (run / "records").mkdir(parents=True, exist_ok=True)
         descriptor = os.open(run / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -67,7 +68,7 @@ def locked(run: Path) -> Iterator[Path]:
 
 
 def is_locked(run: Path) -> bool:
-    """Return whether a run is active in the folder."""
+    """Return whether a process uses the run folder `run` now."""
     try:
         with (run / _LOCK).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

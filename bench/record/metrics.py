@@ -34,7 +34,7 @@ class Metric:
     kinds: tuple[Kind, ...] = (IMAGE, TABLE)
     """Kinds of data with this metric."""
     compared: bool = False
-    """Whether a board keeps the metric of each example, to find the worst case."""
+    """True if a board compares attacks by this metric for each example, and takes the worst."""
     least: float = -1e3
     """Least value accepted from a paper (`[[published]]`)."""
     most: float = 1e3
@@ -42,7 +42,7 @@ class Metric:
 
     @property
     def failed(self) -> float:
-        """Value of a failed example in a median: worse than any number."""
+        """Value of a failed example in a median: worse than any number (plus or minus infinity)."""
         return -inf if self.better == "higher" else inf
 
 

@@ -24,15 +24,15 @@ def attack_name(cell: AttackCell) -> str:
 
 
 def dataset_name(cell: AttackCell | TrainingCell) -> str:
-    """Return the data set's name with its parameters and subset."""
+    """Return the data set's name with its parameters and subset, for tables."""
     name = entry_text(cell.dataset)
     return sanitize(f"{name} ({cell.dataset.subset})", LONGEST) if cell.dataset.subset else name
 
 
 def cell_name(cell: AttackCell | TrainingCell) -> str:
-    """Return a cell's name: `cpl/plain × prune(share=0.7) @ type-1, digits dlg-lenet`.
-
-    Distinguishing parts come first, because tables cut a name after about twenty letters."""
+    """Return a cell's name for tables, such as `cpl/plain × prune(share=0.7) @ type-1, digits dlg-lenet`: attack,
+    defense, point, data and model. Distinguishing parts come first, because tables cut a name after about twenty
+    letters."""
     data = f"{cell.dataset.name} {cell.model.name}"
     name = f"training × {entry_text(cell.defense)}, {data}"
     if isinstance(cell, AttackCell):
@@ -55,7 +55,7 @@ def value_text(value: Any) -> str:
 
 
 def distinct(names: Iterable[str]) -> dict[str, str]:
-    """Return full name → short name, with parameters only where two names are otherwise equal."""
+    """Shorten the entry `names`: full name → short name, which has parameters only if two names are otherwise equal."""
     parts = {full: _parts(full) for full in names}
     short = {}
     for full, (name, params, knowledge) in parts.items():

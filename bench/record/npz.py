@@ -40,9 +40,14 @@ Arrays = dict[str, NDArray[Any]]
 def read_npz(
     path: Path, *, limit: int = LIMIT, names: re.Pattern[str] = _PLAIN, content: bytes | None = None
 ) -> Arrays:
-    """Return the arrays in an `.npz` file by name; `content` gives the bytes, None reads `path`. Raises `DataError` for
-    a missing file, a damaged archive, a name that does not match `names`, a repeated name, object arrays, and wrong
-    declared sizes or more than `limit` bytes in total."""
+    """Read an untrusted `.npz` file as name → array, without pickle.
+
+    - `limit`: largest total size in bytes.
+    - `names`: pattern of the allowed array names.
+    - `content`: the file's bytes; None reads `path`.
+
+    Raises `DataError` for a missing file, a damaged archive, a name that does not match, a repeated name, object
+    arrays, and wrong declared sizes or more than `limit` bytes."""
     try:
         if content is None:
             require_plain(path)

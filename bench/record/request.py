@@ -13,7 +13,7 @@ FILE = "request.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The arguments of a run's command line."""
+    """The arguments of a run's command line, saved so that `bench gate` can repeat the run."""
 
     matrix: str
     """Matrix file, preset or suite."""
@@ -24,9 +24,9 @@ class Request:
     plugins: tuple[str, ...] = ()
     """Plug-in files and modules."""
     full: bool = False
-    """Whether the cascade is switched off."""
+    """True if the cascade is switched off: every attack gets all readings."""
     shipped: bool = False
-    """Whether the undefended results come from the reference results instead of the run."""
+    """True if the undefended results come from the shipped reference results instead of the run."""
     attacks: tuple[str, ...] = ()
     """Attacks in place of the matrix's attacks, as the user typed them; empty: the matrix's attacks."""
     draw_seed: int | None = None

@@ -21,7 +21,8 @@ def runs_by_age(below: Path = BELOW) -> list[Path]:
 
 
 def checked_run(run: Path | None) -> Path:
-    """Return `run`, or for None the newest run folder; raises `BenchError` for a folder without records."""
+    """Return the run folder `run` after a check that it has records; None gives the newest run folder. Raises
+    `BenchError` for a folder without records."""
     if run is None:
         return newest_run()
     if not (run / "records").is_dir():

@@ -37,7 +37,7 @@ class _Strict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share(_Strict):
-    """A share with its 95 % Wilson interval; examples in the same reading count as correlated."""
+    """A share with its 95 % Wilson interval, in which examples of the same reading count as correlated."""
 
     value: float
     """Measured share, in [0, 1]."""
@@ -52,13 +52,15 @@ class ExampleScore(_Strict):
     """Scores for a true example and its matched reconstruction; metrics are from `bench.record.metrics`."""
 
     status: str
-    """The reading's `ok`, `diverged` or `nan`; `nan` also for a non-finite example; `missing`: no reconstruction."""
+    """Status of the reading: `ok`, `diverged` or `nan` (also for a non-finite example); `missing`: no
+    reconstruction."""
     success: bool
     """Whether the example leaked, by the rule in `Summary.asr`."""
     strict: bool | None = None
     """Whether an image leaked at PSNR ≥ 30 dB; None for tables."""
     identified: bool | None = None
-    """Whether the true example is nearer than every example in the gallery split; None: no gallery."""
+    """Whether the reconstruction is nearer to the true example than to every example in the gallery split; None: no
+    gallery."""
     named: bool | None = None
     """Whether the attack picked the true example from its granted gallery; None: no gallery granted."""
     place: int | None = None
@@ -89,14 +91,14 @@ class ExampleScore(_Strict):
     """Name of the prior-only baseline → its PSNR, dB."""
 
     def value(self, metric: Metric) -> float:
-        """Return the metric's value; NaN for None."""
+        """Return the score in the given `metric`; NaN if unknown."""
         value = getattr(self, metric.name)
         return float("nan") if value is None else float(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingScore(_Strict):
-    """A reading's scores: how the attack ended, and the score of each true example."""
+    """Scores of a reading (an observed update): how the attack ended, and the score of each true example."""
 
     status: str
     """`ok`, `diverged` or `nan`."""
@@ -107,7 +109,7 @@ class ReadingScore(_Strict):
     labels: tuple[int, ...] = ()
     """Labels inferred by the attack; -1: not inferred."""
     label_accuracy: float | None = None
-    """Share of correctly inferred labels, as multisets; None: no label inferred."""
+    """Share of labels that the attack inferred correctly, in any order; None: no label inferred."""
     loss: float | None = None
     """Final loss, in the attack's units."""
     evaluations: int | None = None
@@ -132,7 +134,7 @@ class ReadingScore(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorScore(_Strict):
-    """A prior-only baseline, which guesses without the gradient."""
+    """Figures of a prior-only baseline, which guesses without the gradient."""
 
     asr: float
     """Success rate without comparison to priors: images at PSNR ≥ 20 dB, tables by the rule in `Summary.asr`."""
@@ -146,7 +148,7 @@ class PriorScore(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary(_Strict):
-    """A cell's figures over its examples.  Failed examples count in every denominator."""
+    """A cell's figures over its examples. Failed examples count in every denominator."""
 
     readings: int
     """Number of readings."""
@@ -193,14 +195,14 @@ class Summary(_Strict):
     """Share of examples that random picks would name."""
 
     def median(self, metric: Metric) -> float | None:
-        """Return the metric's median over the examples, with failed examples as the worst values; None: not a
+        """Return the median of `metric` over the examples, with failed examples as the worst values; None: not a
         number."""
         return self.medians.get(metric.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distortion(_Strict):
-    """Difference between the defended and the undefended readings; only the harness knows both."""
+    """Change that the defense made to the readings, against undefended readings; only the harness knows both."""
 
     snr_db_median: float | None = None
     """Median signal-to-noise ratio over the readings, dB, at most 120 (unchanged)."""
@@ -212,9 +214,8 @@ class Distortion(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfCheck(_Strict):
-    """The attack's objective at the true examples and at random public examples, as a check of the attack. The
-    objective is a distance between gradients. Distances are means over the readings, in the attack's units; None for
-    attacks without an objective."""
+    """Check of the attack by its objective, a distance between gradients: at the true examples, and at random public
+    examples. Distances are means over the readings, in the attack's units; None for attacks without an objective."""
 
     distance_at_truth: float | None = None
     """Mean matching distance at the true examples."""
@@ -223,7 +224,8 @@ class SelfCheck(_Strict):
     recognises_truth: bool | None = None
     """Whether the distance is smaller at the true examples."""
     explained: Annotated[bool | None, _UNLESS_NONE] = None
-    """Whether the description of the true examples equals the reading up to the stated noise; None: not testable."""
+    """Whether the defense's description, applied to the true examples, gives the reading up to the stated noise; None:
+    not testable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +250,7 @@ class AttackConditions(_Strict):
     gradient_norm_median: float | None = None
     """Median over the readings of the undefended reading's L2 norm."""
     mode: str | None = None
-    """Mode of the model for gradients: `eval` or `train`."""
+    """Mode of the model while gradients are computed: `eval` or `train`."""
     client_examples: int | None = None
     """Number of examples per client."""
     examples_per_reading: int | None = None
@@ -259,7 +261,7 @@ class AttackConditions(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Privacy(_Strict):
-    """A cell's values of ε by several accounting conventions."""
+    """A cell's guarantees of differential privacy: values of ε by several accounting conventions."""
 
     epsilon: float | None = None
     """Main ε: for a training the first with convention `valid`, for an attack the ε at the interception point."""
@@ -269,7 +271,7 @@ class Privacy(_Strict):
     """All values of ε; for an attack at most one."""
 
     def by(self, convention: str) -> Epsilon | None:
-        """Return the first ε with this convention, or None if there is none."""
+        """Return the first ε with this accounting `convention`, or None if there is none."""
         return next((figure for figure in self.figures if figure.convention == convention), None)
 
     def released(self) -> Epsilon | None:
@@ -280,7 +282,7 @@ class Privacy(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory(_Strict):
-    """An attack's progress: the least loss so far, as a median over the readings."""
+    """An attack's progress: the least loss so far at some evaluation counts, as a median over the readings."""
 
     losses: tuple[float | None, ...]
     """Median of the least loss after each number in `evaluations`, in the attack's units."""
@@ -290,7 +292,7 @@ class Trajectory(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackResult(_Strict):
-    """An attack cell's result."""
+    """Result of an attack cell."""
 
     kind: Literal["attack"] = "attack"
     """Distinguishes the kinds of results."""
@@ -326,7 +328,8 @@ class AttackResult(_Strict):
 
     @property
     def data_kind(self) -> Kind:
-        """The kind of data; raises `RecordError` for an unknown kind, and for an old record without summary."""
+        """The kind of data, such as image; raises `RecordError` for an unknown kind, and for an old record without
+        summary."""
         if self.data is None:  # older records: images alone have a strict rate
             return TABLE if self.figures().asr_strict is None else IMAGE
         try:
@@ -335,12 +338,13 @@ class AttackResult(_Strict):
             raise RecordError(f"its data: {error}") from None
 
     def numbered(self) -> Iterator[tuple[int, ReadingScore]]:
-        """Yield the attacked readings, each with its number in the cell."""
+        """Yield (number in the cell, score) of each attacked reading; in a cascade, some numbers are missing."""
         for position, reading in enumerate(self.readings):
             yield position if reading.number is None else reading.number, reading
 
     def figures(self) -> Summary:
-        """Return the summary; raises `RecordError` for a baseline's record and for a cell without readings."""
+        """Return the summary over the examples; raises `RecordError` for a baseline's record and for a cell without
+        readings, which have none."""
         if self.summary is None and not self.readings:
             raise RecordError("cells before it in its cascade left nothing to attack: it has no figures")
         if self.summary is None:
@@ -362,8 +366,8 @@ class BayesianRound(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BayesianResult(_Strict):
-    """Bayesian accounting at each level, here the protected unit: `instance` (an example), `client` (by the noise on
-    updates), or `joint` (a client, by the noise on updates and in local steps)."""
+    """Bayesian accounting of a training at each level, a protected unit: `instance` (an example), `client` (by the
+    noise on updates), or `joint` (a client, by the noise on updates and in local steps)."""
 
     by_round: dict[str, tuple[BayesianRound, ...]]
     """Level → ε after each tested round."""
@@ -389,7 +393,7 @@ class Spot(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResult(_Strict):
-    """A training cell's result."""
+    """Result of a training cell."""
 
     kind: Literal["training"] = "training"
     """Distinguishes the kinds of results."""
@@ -452,12 +456,12 @@ class Cost(_Strict):
     training: TrainingCost | None = None
     """Training times; None for attacks."""
     company: tuple[str, ...] = ()
-    """Ids of cells attacked in the same batch."""
+    """Ids of the other cells attacked in the same batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment(_Strict):
-    """Machine and versions."""
+    """Machine and software versions on which a cell ran."""
 
     bench: str
     """Package version."""
@@ -522,7 +526,7 @@ Result = Annotated[AttackResult | TrainingResult, Field(discriminator="kind")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record(_Strict):
-    """A cell's outcome after its run."""
+    """Everything known about a cell after its run: configuration, result, provenance and cost."""
 
     id: str
     """The cell's id: SHA-256 of its canonical JSON.  The id names the file."""
@@ -547,17 +551,17 @@ class Record(_Strict):
 
     @property
     def attack(self) -> AttackResult | None:
-        """The result of a finished attack cell, else None."""
+        """The result of a finished attack cell; None for other cells and without a result."""
         return self.result if isinstance(self.result, AttackResult) else None
 
     @property
     def training(self) -> TrainingResult | None:
-        """The result of a finished training cell, else None."""
+        """The result of a finished training cell; None for other cells and without a result."""
         return self.result if isinstance(self.result, TrainingResult) else None
 
     @property
     def arrays(self) -> str | None:
-        """The content hash in the name of the arrays file, or None."""
+        """The content hash in the name of the arrays file (true and reconstructed examples); None without arrays."""
         return self.result.arrays if isinstance(self.result, AttackResult) else None
 
     @property

@@ -35,8 +35,8 @@ _AGAIN = "delete it and run again"
 
 
 def to_json(record: Record) -> str:
-    """Return the record's file content: indented JSON without NaN. Raises TypeError or ValueError for values that JSON
-    cannot hold, such as NaN or a plug-in's type."""
+    """Return the content of the record's file: indented JSON without NaN. Raises `TypeError` or `ValueError` for values
+    that JSON cannot hold, such as NaN or a plug-in's type."""
     try:
         content = adapter().dump_python(record, mode="json", warnings="error")
     except ValueError as error:  # the first line of pydantic's says nothing
@@ -106,7 +106,8 @@ def write(run: Path, record: Record) -> Path:
 
 
 def set_aside(run: Path, path: Path) -> None:
-    """Move the record at `path` to the folder `kept/` of `run`; raises `StorageError` for an unwritable folder."""
+    """Move the record at `path` to the folder `kept/` of the run folder `run`, so that its cell runs again. Raises
+    `StorageError` for an unwritable folder."""
     kept = run / "kept"
     try:
         kept.mkdir(exist_ok=True)
@@ -188,13 +189,14 @@ def cell_from(text: str) -> AnyCell:
 
 
 def records(run: Path) -> Iterator[Record]:
-    """Yield a run's records in the order of their ids."""
+    """Yield the records of the run folder `run` in the order of their ids."""
     for path in sorted((run / "records").glob("*.json")):
         yield read(path)
 
 
 def readable(run: Path) -> tuple[list[Record], list[str]]:
-    """Return a run's readable records in the order of their ids, and the error for each unreadable record."""
+    """Return the readable records of the run folder `run` in the order of their ids, and an error text for each
+    unreadable record."""
     found: list[Record] = []
     faults: list[str] = []
     for path in sorted((run / "records").glob("*.json")):

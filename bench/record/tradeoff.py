@@ -22,7 +22,7 @@ _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """The share of named examples at a strength."""
+    """Share of examples that an attacker names (picks among candidates) at a strength of the defense."""
 
     __pydantic_config__ = _STRICT
     value: float | None
@@ -37,12 +37,12 @@ class Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtLevel:
-    """A defense's figures at the strength calibrated for a level."""
+    """A defense's figures at the strength calibrated for a level, an upper bound on the share of named examples."""
 
     __pydantic_config__ = _STRICT
     level: str
-    """Name of the level; `proved`, `proved-all`: ε proves L1 for one reading, for all readings of a client; `half`:
-    half of the examples are named; `point`: no strength."""
+    """Name of the level: `L1` or `L2`; `proved`, `proved-all`: ε proves L1 for a single reading, for all readings of a
+    client; `half`: half of the examples are named; `point`: no strength."""
     most: float | None
     """Largest share of named examples that the level permits; None for a family without a strength."""
     value: float | None
@@ -79,18 +79,19 @@ class AtLevel:
 
     @property
     def leaks_later(self) -> bool:
-        """Whether more examples than the level permits are named at trained weights, beyond the interval."""
+        """True if at trained weights significantly more examples are named than the level permits."""
         return self.trained is not None and self.most is not None and self.trained[1] > self.most
 
     @property
     def proved(self) -> bool:
-        """Whether ε proves the level for any attacker."""
+        """True if ε proves the level for any attacker."""
         return self.ceiling is not None and self.most is not None and self.ceiling <= self.most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A family for one listener."""
+    """A defense family's figures for an attacker at an interception point (listener). A family is a defense at all its
+    strengths."""
 
     __pydantic_config__ = _STRICT
     dataset: str
@@ -100,7 +101,7 @@ class Row:
     point: str
     """Interception point."""
     also: tuple[str, ...]
-    """Later points that show the same reading."""
+    """Later interception points at which the reading is the same."""
     family: str
     """Name of the defense with the parameters that stay fixed."""
     parameter: str | None
@@ -112,9 +113,10 @@ class Row:
     uploads: int
     """Readings of a client in a whole training: its expected number of rounds, rounded up."""
     curve: tuple[Named, ...]
-    """Shares of named examples among the tuning victims, from weak to strong."""
+    """Shares of named examples by strength, from weak to strong, among the tuning victims, on which strengths are
+    chosen."""
     at_levels: tuple[AtLevel, ...]
-    """Figures at each level that the family reaches, with accuracy."""
+    """Figures at each level that the family reaches, among the scoring victims."""
     missed: tuple[str, ...]
     """Levels that no strength in the declared range reaches."""
     trained_curve: tuple[Named, ...] = ()
@@ -126,8 +128,8 @@ class Row:
     None: unknown."""
 
     def at(self, level: str) -> AtLevel | None:
-        """Return the figures at `level`, or None. A family without a strength meets each board level above its share,
-        and is never `proved`."""
+        """Return the figures at `level`, or None if the family does not reach it. A family without a strength meets
+        each board level above its share, and is never `proved`."""
         found = next((each for each in self.at_levels if each.level == level), None)
         if found is not None or self.chance is None or level not in LEVELS:
             return found
@@ -137,15 +139,16 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tradeoff:
-    """A calibration's result."""
+    """Result of a calibration: for each defense family, accuracy against the share of named examples."""
 
     __pydantic_config__ = _STRICT
     machine: str | None
     """Processor of the machine; None: unknown."""
     undefended: dict[str, tuple[float, ...]]
-    """Data set and model → undefended test accuracies, per seed."""
+    """Map from federation (data set and model as text) to undefended test accuracies, per seed."""
     commonest: dict[str, float]
-    """Data set and model → share of the most frequent class among the test examples: accuracy of a constant guess."""
+    """Map from federation to the share of the most frequent class among the test examples: the accuracy of a constant
+    guess."""
     rows: tuple[Row, ...]
     """Families, each for every listener whose reading it changes."""
 
@@ -154,12 +157,12 @@ class Tradeoff:
         return statistics.fmean(self.undefended[federation(dataset, model)])
 
     def kept(self, row: Row, at: AtLevel) -> float:
-        """Return the share of the undefended accuracy that remains, for figures `at` of a family's `row`."""
+        """Return the share of the undefended accuracy that remains, for the figures `at` of the family in `row`."""
         return at.accuracy / self.undefended_mean(row.dataset, row.model)
 
     def useful(self, row: Row, at: AtLevel) -> bool:
-        """Return whether figures `at` of a family's `row` keep at least half of the undefended gain in accuracy over a
-        constant guess."""
+        """Return whether the figures `at` of the family in `row` have a useful accuracy: at least half of the
+        undefended gain over a constant guess remains."""
         constant = self.commonest[federation(row.dataset, row.model)]
         return at.accuracy - constant >= USEFUL * (self.undefended_mean(row.dataset, row.model) - constant)
 
@@ -168,7 +171,7 @@ _TRADEOFF = TypeAdapter(Tradeoff)
 
 
 def federation(dataset: str, model: str) -> str:
-    """Return the key of a federation in `Tradeoff.undefended`, from the names of `dataset` and `model`."""
+    """Return the key of a federation in `Tradeoff.undefended`: the names of `dataset` and `model` as a single text."""
     return f"{dataset} · {model}"
 
 
@@ -178,13 +181,14 @@ def codes(tradeoff: Tradeoff) -> str:
 
 
 def permitted(level: str, chance: float) -> float:
-    """Return the largest share of named examples at `level`, for a blind guess's share `chance`."""
+    """Return the largest share of named examples that `level` permits; `chance` is the share that a blind guess
+    names."""
     strictest = chance + 0.05
     return {"L1": strictest, PROVED: strictest, PROVED_ALL: strictest, "L2": 0.20, "half": 0.5}[level]
 
 
 def write(run: Path, result: Tradeoff) -> Path:
-    """Write the `result` into the folder `run`, and return the file."""
+    """Write a trade-off into the run folder `run`, and return the file."""
     path = run / FILE
     write_atomically(path, _TRADEOFF.dump_json(result, indent=1) + b"\n")
     return path
@@ -207,7 +211,7 @@ def read(path: Path) -> Tradeoff:
 
 
 def joined(results: Iterable[Tradeoff]) -> Tradeoff:
-    """Return one trade-off with the rows of all `results`, a later row in place of an earlier row of the same family,
+    """Merge trade-offs: return the rows of all `results`, a later row in place of an earlier row of the same family,
     federation and point."""
     first, *others = results
     rows = {(row.dataset, row.model, row.point, row.family): row for each in (first, *others) for row in each.rows}

@@ -78,14 +78,15 @@ class ArchiveFault(RecordError):
 
 
 class Archive:
-    """An open submission: `names` lists the files inside, and `read` returns a file's content."""
+    """An open submission file: `names` lists the files inside, and `read` returns a file's content."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
         self.names = tuple(sorted(archive.namelist()))
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file in the submission; raises `ArchiveFault` for damaged content or length."""
+        """Return the content of the file `name` in the submission; raises `ArchiveFault` for damaged content or
+        length."""
         content = bytearray()
         try:
             with self._archive.open(name) as file:
@@ -112,9 +113,9 @@ class _Capped(io.BufferedReader):
 
 @contextmanager
 def opened(path: Path, limits: Limits = LIMITS) -> Iterator[Archive]:
-    """Open a submission, after a check of the zip's form and of its declared sizes.
-
-    Raises `RecordError` for a missing or unreadable file, and `ArchiveFault` for an invalid submission."""
+    """Open the submission file at `path` inside a `with` statement, after a check of the zip's form and of its declared
+    sizes against `limits`. Raises `RecordError` for a missing or unreadable file, and `ArchiveFault` for an invalid
+    submission."""
     if not path.is_file():
         raise RecordError(f"{path}: no such file; give a file of `bench leaderboard export`")
     try:
@@ -150,8 +151,8 @@ def _check_count(file: _Capped, size: int, limits: Limits) -> None:
 
 
 def write(path: Path, members: Mapping[str, Callable[[], bytes]]) -> None:
-    """Write a new zip with `members`, file name → function that returns the content; equal contents give equal bytes.
-    Raises `BenchError` if a plain zip cannot hold the files."""
+    """Write a new submission file: a zip with `members`, file name → function that returns the content. Equal contents
+    give equal bytes. Raises `BenchError` if a plain zip cannot hold the files."""
     try:
         with zipfile.ZipFile(path, "w", allowZip64=False) as archive:
             for name, content in sorted(members.items()):

@@ -22,7 +22,8 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def read(content: bytes) -> Arrays:
-    """Read untrusted `.npz` bytes; raises `DataError` for damaged, non-numeric or too large arrays."""
+    """Read the untrusted `content` of an `.npz` file as name → array; raises `DataError` for damaged, non-numeric or
+    too large arrays."""
     try:
         return read_npz(Path("its arrays"), limit=UNPACKED, content=content)
     except DataError as error:
@@ -30,7 +31,8 @@ def read(content: bytes) -> Arrays:
 
 
 def findings(result: AttackResult, arrays: Arrays) -> Iterator[str]:
-    """Yield contradictions between a result's figures and its arrays; all readings have equally many examples."""
+    """Yield a line for each contradiction between a result's figures and its `arrays` (true and reconstructed
+    examples), such as a PSNR that does not follow from them. All readings have equally many examples."""
     if not set(arrays) >= _NEEDED or not set(arrays) <= _KNOWN:
         yield f"its arrays are {', '.join(sorted(arrays))[:80]}, not truth and reconstruction"
         return

@@ -78,10 +78,11 @@ class _Gathered:
 
 
 def check(file: Path, limits: Limits = LIMITS) -> Report:
-    """Check a submission's form, hashes and records, and the figures in each record against each other.
+    """Check a submission file without running a cell: form, hashes and records, and the figures in each record against
+    each other. Return a report with a finding for each fault. `limits` are the largest accepted sizes. No file is
+    written.
 
-    No cell runs, and no file is written.  Raises `RecordError` for a missing or unreadable file; every other fault
-    becomes a finding in the report."""
+    Raises `RecordError` for a missing or unreadable file."""
     try:
         with opened(file, limits) as archive:
             return _report(file, archive)
@@ -231,7 +232,8 @@ def _left_out(manifest: Manifest, gathered: _Gathered, hashes: set[str]) -> Iter
 
 
 def cascades(records: Iterable[Record]) -> Iterator[str]:
-    """Yield a finding for each attack in a cascade whose readings are not the readings left by the earlier attacks."""
+    """Yield a finding for each attack in a cascade whose readings are not those that the earlier attacks left
+    unreconstructed."""
     yield from (f"records/{record.id}.json: {what}" for record, what in torn(records))
 
 

@@ -18,14 +18,16 @@ SEEDS = 4  # least fresh seeds for each drawn group: fewer do not show how much 
 
 @dataclass(slots=True)
 class RecordGroup:
-    """Submitted records with the same condition, defense, interception point and attack; none is of a crashed cell."""
+    """Submitted records with the same condition, defense, interception point and attack, for several seeds; none is of
+    a crashed cell."""
 
     setting: str
     """The condition in words."""
     records: list[Record] = field(default_factory=list)
     """Records of the group, for several seeds."""
     weight: Literal["reference", "top", ""] = ""
-    """"reference" for a group without defense, "top" for a defense at rank 1 of a board, otherwise ""."""
+    """"reference" for a group without defense, "top" for a defense at rank 1 of a board, otherwise "". The first two
+    kinds are drawn first."""
 
     @property
     def done(self) -> list[Record]:
@@ -34,7 +36,7 @@ class RecordGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """A group drawn for a new run."""
+    """A group drawn for verification, with the seeds of its new runs."""
 
     group: RecordGroup
     """The drawn group."""
@@ -45,9 +47,9 @@ class Draw:
 
 
 def groups(records: Sequence[Record]) -> list[RecordGroup]:
-    """Return the groups from which a verification draws; the order depends only on the records' content. Records of
-    crashed cells and records without readings are left out. Cells recorded as n/a are included: n/a is a claim that a
-    new run can test."""
+    """Divide submitted records into the groups from which a verification draws; the order depends only on the records'
+    content. Records of crashed cells and records without readings are left out. Cells recorded as not applicable (n/a)
+    are included, because a new run can test this claim."""
     listed = of_one_series(records)
     titles = {condition.key: condition.title for condition in by_condition(listed)}
     first = {(row.key, row.defense) for row in board(listed) if row.rank == 1}
@@ -64,11 +66,13 @@ def groups(records: Sequence[Record]) -> list[RecordGroup]:
 
 
 def draw(among: Sequence[RecordGroup], cells: int, seed: int) -> list[Draw]:
-    """Draw groups of submitted records to run again, until `cells` attack cells are planned. Each drawn group runs
-    under at least `SEEDS` fresh seeds (the last group under fewer, if `cells` is reached), which no submitted record
-    has. All groups share the seeds: an attack on equal readings then runs once. The first two groups are a group
-    without defense and a group with a defense at rank 1, because readers compare every other group with these. `seed`
-    makes the draw repeatable."""
+    """Draw groups of submitted records to run again, until `cells` attack cells are planned. `among` are all groups;
+    `seed` makes the draw repeatable.
+
+    Each drawn group runs under at least `SEEDS` fresh seeds (the last group under fewer, if `cells` is reached), which
+    no submitted record has. All groups share the seeds: an attack on equal readings then runs once. The first two
+    groups are a group without defense and a group with a defense at rank 1, because readers compare every other group
+    with these."""
     if not among:
         return []
     draws = rng.generator(seed, "verify")

@@ -34,13 +34,13 @@ def export(
     url: str = "",
     when: str = "",
 ) -> Report:
-    """Write the run's records to a new submission file, atomically, and return the file's check report.
+    """Write the records of the run folder `run` to a new submission file, atomically; return the report of its check.
 
     - `include_pictures`: True also exports arrays with examples from private data.
     - `arrays`: False omits all arrays.
     - `defenses`: names of defenses to export, together with the undefended records and the trainings of their weights;
       None exports all records.
-    - `name`, `url`, `when`: texts for the manifest.
+    - `name`, `url`, `when`: submitter's name, address of a paper or page, and date, as texts for the manifest.
 
     Equal folders give equal bytes. Raises `BenchError` for a folder without records, an unknown defense, records with
     several protocols, or records that would not pass the check elsewhere."""

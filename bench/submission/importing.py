@@ -28,18 +28,20 @@ class Import:
     same: list[str] = field(default_factory=list)
     """Ids of records that the folder already had."""
     aside: list[str] = field(default_factory=list)
-    """Ids of records that differ from the folder's record, which stays in use."""
+    """Ids of records that differ from the folder's record of the same cell; the folder's record stays in use."""
     suites: list[str] = field(default_factory=list)
-    """A line of text for each suite."""
+    """For each suite in the submission, a line of text about its rank."""
 
     def json(self) -> dict[str, Any]:
         return {**asdict(self), "run": str(self.run)}
 
 
 def import_(file: Path, run: Path) -> Import:
-    """Check a submission, and copy its records and arrays into the run folder, which is created if necessary. Arrays
-    are written before records, each file atomically, so an interrupted import can be repeated. A record that differs
-    from the folder's record goes to RUN/kept/; the manifest goes to RUN/submissions/<sha256>.json. Raises
+    """Check a submission file, and copy its records and arrays into the run folder `run`, which is created if
+    necessary. Return the ids of new, equal and differing records.
+
+    Arrays are written before records, each file atomically, so an interrupted import can be repeated. A record that
+    differs from the folder's record goes to RUN/kept/; the manifest goes to RUN/submissions/<sha256>.json. Raises
     `FailedCheck`, or `BenchError` for an unwritable folder or a submission file changed since the check."""
     report = passed(file)
     manifest = report.manifest

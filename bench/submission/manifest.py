@@ -42,7 +42,8 @@ def digest(content: bytes) -> FileDigest:
 
 
 class Suite(Frozen):
-    """A submission's claim that a run of a suite is ranked; a check cannot test the claim."""
+    """A submission's claim that its run of a suite is ranked: complete and unmodified. A check cannot test the
+    claim."""
 
     suite: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
     """Name of the suite, a part of a file name."""
@@ -53,7 +54,7 @@ class Suite(Frozen):
     ranked: bool
     """Whether the run is ranked."""
     why_not: tuple[Text, ...]
-    """Reasons against a rank."""
+    """Reasons why the run is not ranked."""
 
 
 class Manifest(Frozen):
@@ -80,7 +81,7 @@ class Manifest(Frozen):
     pictures: bool = False
     """Whether the submitter chose to include examples from private data."""
     left_out: dict[Sha256, Literal["private", "not asked for", "not in the run folder"]] = {}
-    """Record id → reason for omitting the record's arrays."""
+    """Map from record id to the reason why the record's arrays are omitted."""
     files: dict[str, FileDigest]
     """File name → digest, for every file except the manifest."""
 
@@ -89,7 +90,7 @@ class Manifest(Frozen):
 
 
 def parsed(content: bytes) -> Manifest:
-    """Parse a manifest; raises `ArchiveFault` with a single line of text for invalid content."""
+    """Parse the `content` of manifest.json; raises `ArchiveFault` with a single line of text for invalid content."""
     try:
         manifest = Manifest.model_validate_json(content)
     except ValidationError as error:

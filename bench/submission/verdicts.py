@@ -32,7 +32,7 @@ _EPSILON = 1e-6  # relative: the same formula on another machine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """A success rate."""
+    """A success rate over several seeds, with its interval."""
 
     leaked: int
     """Number of leaked examples."""
@@ -103,7 +103,8 @@ class Verification:
 
     @property
     def outcome(self) -> Outcome:
-        """ "differs" for any finding or differing group, "agrees" if all groups agree, else "inconclusive"."""
+        """Outcome of the verification: "differs" for any finding or differing group, "agrees" if all groups agree,
+        otherwise "inconclusive"."""
         outcomes = {verdict.outcome for verdict in self.verdicts} | ({"differs"} if self.findings else set())
         return "differs" if "differs" in outcomes else "agrees" if outcomes == {"agrees"} else "inconclusive"
 
@@ -158,8 +159,8 @@ def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) 
 
 
 def rate(records: Sequence[Record], level: float) -> Rate | None:
-    """Return the success rate over all examples in the records, with its interval at confidence `level`. The result is
-    None without examples."""
+    """Return the success rate over all examples in the records, with its interval at confidence `level`; None without
+    examples."""
     hits: dict[ExampleKey, bool] = {}
     for record in records:
         hits |= {key: example.success for key, example in example_scores(record)}
@@ -174,7 +175,9 @@ def rate(records: Sequence[Record], level: float) -> Rate | None:
 
 
 def difference(submitted: Rate, here: Rate, level: float) -> Interval:
-    """Return the interval at confidence `level` for the rate `submitted` minus the rate `here`, within [-1, 1].
+    """Return the interval (low, high) at confidence `level` for the rate `submitted` minus the rate `here`, within [-1,
+    1].
+
     Newcombe's method 10 (1998) combines the intervals of the two rates, which need not be Wilson's (Zou and Donner
     2008). The result is at least as wide as Student's interval from the seeds' rates."""
     (low, high), (its_low, its_high) = submitted.interval, here.interval

@@ -9,7 +9,8 @@ from bench.isolation.isolation import Isolation
 
 
 def broken(cell: AnyCell, place: Here | Isolation) -> tuple[str, ...]:
-    """Return the contracts that the cell's plug-in defense breaks, with reasons; empty for the bench's defenses."""
+    """Return the contracts (tested promises) that the cell's plug-in defense breaks, with reasons; empty for the
+    bench's own defenses. `place` runs the defense's code."""
     if isinstance(place, Here) or not foreign("defenses", cell.defense.name):
         return ()
     try:

@@ -59,7 +59,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exclusion:
-    """Result of a worker whose machine, not its cell, is at fault: the worker gets no more cells."""
+    """Result of a worker whose machine is at fault, not its cell: the worker gets no more cells."""
 
     reason: str
     """The fault."""
@@ -74,9 +74,13 @@ class _DaskWorker:
 
 
 class ClusterPool:
-    """A pool of a Dask cluster's workers (`bench.sweep.pool.WorkerPool`), each with a single cell at a time. `executor`
-    is the cluster's address. `patience` is the time, in seconds, for which the pool waits for workers. `notify`
-    receives lines for the user. Raises `BenchError` if Dask is not installed or no scheduler answers."""
+    """Pool of the workers of a Dask cluster, each with a single cell at a time (`bench.sweep.pool.WorkerPool`).
+
+    - `executor`: the cluster's address.
+    - `patience`: seconds for which the pool waits for workers.
+    - `notify`: function that receives lines for the user.
+
+    Raises `BenchError` if Dask is not installed or no scheduler answers."""
 
     def __init__(
         self,

@@ -22,7 +22,11 @@ def dispatch(
     observers: Sequence[Observer],
     learn: Callable[[AnyCell, Cost], None],
 ) -> None:
-    """Run all the scheduler's cells on the pool; `observers` receive every event, `learn` every cell's cost.
+    """Run all cells of the scheduler on a worker pool, until each has a record.
+
+    - `context`: the run's folders, device and limits.
+    - `observers`: receive every event.
+    - `learn`: function that receives every cell's cost, for later estimates.
 
     Raises as `pool.events` does; the records of finished cells are then on disk."""
     running: dict[str, AnyCell] = {}

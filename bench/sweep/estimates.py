@@ -18,9 +18,10 @@ _UNSURE = 60.0  # seconds of measured cells after which this machine's speed cou
 
 
 def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
-    """Return a rough run time of a cell in seconds on a core, for examples of `shape`. The formula comes from
-    measurements of the DLG paper's networks (0.5 ms per gradient evaluation of a 28×28 image, more for more pixels and
-    images) and of Fed-αCDP's network (4 ms per client and local step). The model's `work` multiplies the time."""
+    """Return a rough run time of a cell in seconds on a core, before any measurement, for examples of `shape`. The
+    formula comes from measurements of the DLG paper's networks (0.5 ms per gradient evaluation of a 28×28 image, more
+    for more pixels and images) and of Fed-αCDP's network (4 ms per client and local step). The model's `work`
+    multiplies the time."""
     federated = cell.federated
     work = float(getattr(registry.load("models", cell.model.name), "work", 1.0))
     if isinstance(cell, TrainingCell):
@@ -35,10 +36,12 @@ def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
 
 
 class Estimates:
-    """Run-time estimates: the formula's time, corrected by measured times of similar cells. The correction is the
-    median ratio of measured time to the formula's time. `shape` returns the shape of a cell's examples. `known` returns
-    a cell's published time in seconds, or None; a published time, scaled to this machine's speed, replaces the formula.
-    """
+    """Run-time estimates of cells: a formula's time, corrected by the median ratio of measured to estimated time of
+    similar cells.
+
+    - `shape`: function that returns the shape of a cell's examples.
+    - `known`: function that returns a cell's published time in seconds, or None. A published time, scaled to this
+      machine's speed, replaces the formula."""
 
     def __init__(
         self, shape: Callable[[AnyCell], tuple[int, ...]], known: Callable[[AnyCell], float | None] = lambda cell: None
@@ -53,7 +56,8 @@ class Estimates:
         self.seen = 0
 
     def learn(self, cell: AnyCell, cost: Cost) -> None:
-        """Learn from a cell's measured time, except n/a; a reused reconstruction only corrects the machine's speed."""
+        """Correct later estimates by the measured `cost` of a cell; cells that are not applicable are ignored. A reused
+        reconstruction only corrects the machine's speed."""
         if (elsewhere := self._took_elsewhere(cell)) is not None and 0 < cost.wall_seconds < 1e9:
             with self._lock:
                 self._speeds.append((cost.wall_seconds, elsewhere))

@@ -43,7 +43,8 @@ class MergeResult:
 
 
 def merge(into: Path, sources: Sequence[Path]) -> MergeResult:
-    """Merge the records in `sources` into the run folder `into`, which the caller has locked; return counts.
+    """Merge the records of the run folders `sources` into the run folder `into`, which the caller has locked; return
+    counts.
 
     Sources stay unchanged, and may belong to active runs. Raises `RecordError` for a source without a run, `BenchError`
     if `into` is a source, and `StorageError` for a failed write."""

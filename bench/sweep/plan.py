@@ -23,7 +23,7 @@ from bench.sweep.scheduler import CellGroup
 
 
 class Resolver:
-    """Loads each data set once, and keeps its facts (shape, classes, hash, …) without its arrays."""
+    """Loads each data set once, and keeps its facts (shape, classes, hash, …) without its arrays, for planning."""
 
     def __init__(self, data_dir: Path | None) -> None:
         self._data_dir = data_dir
@@ -78,9 +78,12 @@ def schedule(
     resolver: Resolver,
     known: Callable[[AnyCell], float | None] = lambda cell: None,
 ) -> RunSchedule:
-    """Sort the cells of a matrix, `planned`, by the records in the run folder `run`: done, impossible, or to run. Cells
-    to run are grouped by common work: a training, or attacks on equal readings. `resolver` gives data set shapes for
-    time estimates. `known` returns a cell's published run time in seconds, or None."""
+    """Sort the cells of a matrix by the records in the run folder `run`: done, impossible, or to run. Cells to run are
+    grouped by common work: a training, or attacks on equal readings.
+
+    - `planned`: the cells of the matrix.
+    - `resolver`: gives data set shapes for time estimates.
+    - `known`: function that returns a cell's published run time in seconds, or None."""
     done: list[AnyCell] = []
     again: dict[str, str] = {}
     impossible: list[tuple[AnyCell, str]] = []
@@ -116,9 +119,12 @@ def schedule(
 
 
 def shard_of(planned: Sequence[PlannedCell], number: int, count: int, resolver: Resolver) -> tuple[PlannedCell, ...]:
-    """Return the planned cells in shard `number` of `count`, from 1; shards have about equal run times. Attacks on a
-    training's weights stay together, as do attacks on equal readings. A larger part than half a shard is split by
-    defense. Shards depend only on the matrix, so all machines agree."""
+    """Return the cells in shard `number` of `count` (from 1), for runs of a matrix on several machines. Shards have
+    about equal run times, and depend only on the matrix, so all machines agree. `resolver` gives data set shapes for
+    time estimates.
+
+    Attacks on a training's weights stay together, as do attacks on equal readings. A larger part than half a shard is
+    split by defense."""
     fresh = Estimates(resolver.shape)
 
     keys = _reading_keys(planned)

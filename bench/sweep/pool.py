@@ -36,7 +36,7 @@ class CellReturned:
 
 @dataclass(frozen=True, slots=True)
 class WorkerGone:
-    """Event: a worker without a cell left."""
+    """Event: a worker left, without a cell in work."""
 
 
 Event = TrainingProgress | Record | WorkerLost | CellReturned | WorkerGone
@@ -50,11 +50,15 @@ class WorkerPool(Protocol):
         """Return the names of workers which accept cells."""
 
     def submit(self, worker: str, cell: AnyCell, *, demand: int, company: tuple[AnyCell, ...] = ()) -> None:
-        """Give a worker a cell; `demand` is the number of cells that could run now, including this cell. `company`
-        holds the worker's next cells, which may be attacked in the same batch."""
+        """Give a cell to a worker.
+
+        - `demand`: number of cells that could run now, including this cell; if there are few, a pool may give the cell
+          more threads.
+        - `company`: the worker's next cells, which may be attacked in the same batch."""
 
     def events(self) -> list[tuple[str, Event]]:
-        """Wait, and return events with their worker's name, or none; raises `BenchError` if no worker is left."""
+        """Wait for events; return each with its worker's name, or an empty list. Raises `BenchError` if no worker is
+        left."""
 
     def close(self) -> None:
         """Release the workers; running cells are lost."""
@@ -62,10 +66,10 @@ class WorkerPool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """A worker pool to start later."""
+    """How to start a worker pool later, with its description."""
 
     start: Callable[[], WorkerPool]
-    """Starts the pool."""
+    """Function that starts the pool."""
     description: str
     """The pool in words."""
     jobs: int | None

@@ -34,9 +34,8 @@ class _LocalWorker:
 
 
 class ProcessPool:
-    """A pool of `jobs` processes (`bench.sweep.pool.WorkerPool`), each started with its first cell.
-
-    Cores without a cell serve as threads for running trainings."""
+    """Pool of `jobs` worker processes on this machine (`bench.sweep.pool.WorkerPool`), each started with its first
+    cell. Cores without a cell serve as threads for running trainings."""
 
     def __init__(self, context: RunContext, *, jobs: int, plugins: Sequence[str] = ()) -> None:
         self._context, self._jobs, self._plugins = context, jobs, tuple(plugins)
@@ -101,7 +100,8 @@ class ProcessPool:
 
 
 def device_of(device: str, number: int) -> str:
-    """Return the device for worker `number`, from 0; workers take GPUs in turn."""
+    """Return the torch device of worker `number` (from 0), such as "cuda:1": with `device` "cuda", workers take the
+    GPUs in turn."""
     count = torch.cuda.device_count() if device == "cuda" else 0
     return f"cuda:{number % count}" if count > 1 else device
 

@@ -29,7 +29,7 @@ _Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A running cell."""
+    """A cell that a worker runs now."""
 
     cell: str
     """Id of the cell."""
@@ -43,7 +43,8 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress:
-    """A run's progress.  All times are seconds since 1970 on the running machine's clock."""
+    """Progress of a run, as stored in a file for `bench status`. All times are seconds since 1970 on the running
+    machine's clock."""
 
     __pydantic_config__ = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
     title: str
@@ -55,7 +56,7 @@ class RunProgress:
     seen: float
     """Time of the file's last write."""
     cells: _Count
-    """Number of cells in the run."""
+    """Number of cells in the run, with or without a record."""
     settled: _Count
     """Number of cells with a record."""
     statuses: dict[str, _Count]
@@ -63,11 +64,11 @@ class RunProgress:
     left: float | None
     """Estimated remaining seconds; None: unknown."""
     busy: dict[str, Running] = field(default_factory=dict)
-    """Worker → running cell."""
+    """Map from worker to its running cell."""
 
 
 def read(run: Path) -> RunProgress | None:
-    """Read a run's progress; None without a file.  Raises `BenchError` for a damaged file."""
+    """Read the progress file of the run folder `run`; None without a file. Raises `BenchError` for a damaged file."""
     path = run / _FILE
     try:
         return TypeAdapter(RunProgress).validate_json(path.read_bytes())

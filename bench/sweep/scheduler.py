@@ -15,7 +15,7 @@ from bench.cell import AnyCell, AttackCell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellGroup:
-    """Cells for a single worker, in order."""
+    """Cells that a single worker runs in order, because they share data and weights."""
 
     cells: tuple[AnyCell, ...]
     """The cells, in order."""
@@ -28,8 +28,8 @@ class CellGroup:
 
 
 class Scheduler:
-    """A queue of cell groups for workers. `seconds` estimates a cell's run time. `learned` returns the number of
-    measured cells in the estimates; the queue is sorted again when this number has doubled."""
+    """Queue of cell groups for workers, the most useful work first. `seconds` estimates a cell's run time. `learned`
+    returns the number of measured cells in the estimates; the queue is sorted again when this number has doubled."""
 
     def __init__(
         self, groups: Iterable[CellGroup], seconds: Callable[[AnyCell], float], learned: Callable[[], int] = lambda: 0
@@ -73,7 +73,7 @@ class Scheduler:
         return tuple(self._queues.get(worker, ()))
 
     def settle(self, cell: AnyCell) -> None:
-        """Note that a cell has a record; its dependent cells become ready."""
+        """Note that a cell has a record; cells that depend on it become ready."""
         self._unsettled.discard(cell.id)
         for group in self._blocked.pop(cell.id, ()):
             self._insert(group)
@@ -84,7 +84,7 @@ class Scheduler:
             self._sort()
 
     def retry(self, cell: AnyCell) -> None:
-        """Put an unfinished cell at the front of the queue."""
+        """Put a cell whose worker was lost at the front of the queue."""
         self._first.append(CellGroup(cells=(cell,)))
         self._takeable += 1
 

@@ -20,11 +20,13 @@ from bench.sweep.scheduler import Scheduler
 def run_schedule(
     schedule: RunSchedule, context: RunContext, start_pool: Callable[[], WorkerPool], *observers: Observer
 ) -> None:
-    """Run the schedule's remaining cells; every cell gets a record.
+    """Run the remaining cells of a schedule, so that every cell gets a record; impossible cells get a record `n/a`.
 
-    The caller must lock `context.run` (`record.folder.locked`).  `start_pool` is called only if cells can run.  Raises
-    `StorageError` for a failed write, and `BenchError` if no worker is left.
-    """
+    - `context`: the run's folders, device and limits. The caller must lock `context.run` (`record.folder.locked`).
+    - `start_pool`: function that starts the workers; called only if cells can run.
+    - `observers`: receive every event.
+
+    Raises `StorageError` for a failed write, and `BenchError` if no worker is left."""
     _record_impossible(schedule, context, observers)
     if schedule.groups:
         with closing(start_pool()) as pool:
@@ -32,7 +34,8 @@ def run_schedule(
 
 
 def run_on(pool: WorkerPool, schedule: RunSchedule, context: RunContext, *observers: Observer) -> None:
-    """Run the schedule's remaining cells on a pool that stays open; otherwise as `run_schedule`."""
+    """Run the remaining cells of a schedule on a pool that stays open afterwards. `context` and `observers` are as in
+    `run_schedule`, which also has the errors."""
     _record_impossible(schedule, context, observers)
     if schedule.groups:
         _dispatch(schedule, context, pool, observers)

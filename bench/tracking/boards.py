@@ -24,8 +24,8 @@ from bench.tracking.view import Attached, RunView, listener
 
 
 def of_run(run: Path) -> list[RowView]:
-    """Return the suite's board, first the run folder's defenses, then the published defenses by rank; empty if the run
-    folder adds no defense to a suite with reference results."""
+    """Return the rows of the suite's board for MLflow: first the defenses of the run folder, then the published
+    defenses by rank. Empty if the run is of no suite with reference results, or adds no defense."""
     version = suite_of([run])
     if version is None:
         return []

@@ -15,10 +15,14 @@ _EXPERIMENTS = 5000
 
 
 def pages(port: int, experiment: str, boards: str) -> tuple[dict[str, str], str | None]:
-    """Return page name → address, most informative first, and a line about unexpected server answers, or None. The
-    server is on `port`. `experiment` names the MLflow experiment of the cells, `boards` is the common beginning of the
-    names of the boards' experiments. A board has a page of charts, and the first board with two rows a page that
-    compares the best."""
+    """Return the addresses of MLflow's pages for a run, page name → address, most informative first, and a line about
+    unexpected server answers, or None.
+
+    - `port`: port of MLflow's server on this machine.
+    - `experiment`: name of the MLflow experiment with the cells.
+    - `boards`: common beginning of the names of the boards' experiments.
+
+    Each board has a page of charts; the first board with two rows also has a page that compares the best rows."""
     addresses, problem = {}, None
     try:
         found = _call(port, "experiments/search", {"max_results": _EXPERIMENTS})["experiments"]

@@ -25,9 +25,9 @@ _REASON = 1000  # characters
 
 
 def of_record(run: Path, record: Record, *, include_private: bool) -> tuple[dict[str, bytes], str | None]:
-    """Return file name → PNG for a record's grid and trajectory, and the reason for a missing grid (None: present). The
-    grid shows true and reconstructed examples, the trajectory reconstructions during the attack. Arrays are in the run
-    folder `run`. `include_private` True also draws pictures from private data."""
+    """Draw a record's pictures for MLflow. Return file name → PNG, and the reason for a missing grid (None: present).
+    The grid shows true and reconstructed examples; the trajectory shows reconstructions during the attack. Arrays are
+    in the run folder `run`. `include_private` True also draws pictures from private data."""
     if record.private and not include_private:
         return {}, WITHHELD
     if record.arrays is None:
@@ -52,7 +52,8 @@ def png(image: Image.Image) -> bytes:
 
 
 def description(run_id: str, names: Iterable[str]) -> str:
-    """Return Markdown for the description of the MLflow run `run_id`: pictures `names`, and a link to a page file."""
+    """Return Markdown for the description of the MLflow run `run_id`: the pictures `names` (file names), and a link to
+    a page among them."""
     # Relative to MLflow's page, so valid for any server address.
     return "\n\n".join(
         f"{'' if name == PAGE else '!'}[{_CAPTIONS[name]}](get-artifact?path={name}&run_uuid={run_id})"

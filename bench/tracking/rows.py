@@ -29,7 +29,7 @@ _TEXT, _LINE, _PLACE = 5000, 1000, 100  # characters in a tag, a line of the des
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowView:
-    """A board row as an MLflow run."""
+    """A board row (a defense under a condition) as an MLflow run."""
 
     board: str
     """The board in words, for the name of its MLflow experiment."""
@@ -38,19 +38,22 @@ class RowView:
     shown: RunView
     """Content of the MLflow run; its hash covers everything shown."""
     behind: str
-    """Hash of the records behind the row."""
+    """Hash of the records from which the row was computed."""
     text: str
-    """The row in Markdown."""
+    """The row in Markdown, for the description of the MLflow run."""
     private: bool
     """True if the pictures show private data."""
     attached: Callable[[], Attached] = Attached
-    """Returns files and pictures."""
+    """Function that makes the files and pictures to attach."""
 
     @classmethod
     def of(cls, *, board: str, key: Sequence[Any], shown: RunView, text: Iterable[str], **options: Any) -> "RowView":
-        """Return a row of `board` with texts that MLflow accepts, and the hash of its content. `key` identifies the
-        row, and `shown` has the figures and the hash of the records; `text` are the lines of the description. `options`
-        are other fields."""
+        """Make a row of `board`, with texts that MLflow accepts and a hash of its content.
+
+        - `key`: values that identify defense and condition.
+        - `shown`: figures, with the hash of the records behind them.
+        - `text`: lines of the description.
+        - `options`: further fields of the row."""
         behind = shown.sha256
         clean = {key: view.clean(value, _TEXT) for key, value in shown.tags.items() if value}
         lines = "\n".join(view.clean(line, _LINE) for line in text)
@@ -62,7 +65,8 @@ class RowView:
 
 
 def of_run(run: Path) -> list[RowView]:
-    """Return the board's rows from a run folder's readable records, in board order; empty without attacks."""
+    """Return the rows of the run folder's board for MLflow, from readable records, in board order; empty without
+    attacks."""
     by_id = {record.id: record for record in readable(run)}
     rows = board(by_id.values())
     behind = [[by_id[cell_id] for cell_id in row.cells] for row in rows]
@@ -89,7 +93,7 @@ def readable(run: Path) -> Iterator[Record]:
 
 
 def differing(params: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the parameters of several MLflow runs without parameters that are equal in all."""
+    """Return the parameters `params` of several MLflow runs, without those that are equal in all runs."""
     common = set.intersection(*(set(each.items()) for each in params)) if len(params) > 1 else set()
     return [{key: value for key, value in each.items() if (key, value) not in common} for each in params]
 

@@ -39,9 +39,9 @@ def free_port(wanted: int) -> int:
 
 @contextmanager
 def serving(uri: str, port: int, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run MLflow's server for the store `uri` on the loopback address while the context is open. At the end, the server
-    and its children are stopped. The server listens on `port`, writes to the file `log`, refuses requests that name
-    another host, executes no jobs and sends no telemetry. Raises `BenchError` if the server does not start."""
+    """Run MLflow's server for the store `uri` on the loopback address inside a `with` statement; at its end, the server
+    and its children are stopped. The server listens on `port` and writes to the file `log`. It refuses requests that
+    name another host, executes no jobs and sends no telemetry. Raises `BenchError` if the server does not start."""
     command = [
         sys.executable,
         "-P",

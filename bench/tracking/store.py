@@ -29,7 +29,7 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadResult:
-    """Result of an upload."""
+    """Counts of an upload to the MLflow store."""
 
     count: int = 0
     """Number of uploaded records."""
@@ -38,7 +38,7 @@ class UploadResult:
     failed: int = 0
     """Number of records that the store refused."""
     left: int = 0
-    """Number of records that wait."""
+    """Number of records that wait for the next upload."""
     rows: int = 0
     """Number of uploaded board rows."""
     reason: str | None = None
@@ -47,7 +47,7 @@ class UploadResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Note on disk about an uploaded record."""
+    """Note on disk that a record was uploaded, so that it is not uploaded again."""
 
     experiment: str
     """Name of the MLflow experiment."""
@@ -58,7 +58,8 @@ class Note:
 
 
 def default_uri(run: Path) -> str:
-    """Return the address of the sqlite store beside the run folder; raises `BenchError` for ? or # in the path."""
+    """Return the address of the default MLflow store: an sqlite file in the folder that holds the run folder. Raises
+    `BenchError` for ? or # in the path."""
     path = run.resolve().parent / "mlflow.db"
     if any(character in str(path) for character in "?#"):
         raise BenchError(f"{path.parent}: a store's path cannot hold ? or #; rename the folder")
@@ -66,8 +67,8 @@ def default_uri(run: Path) -> str:
 
 
 def checked_uri(run: Path, uri: str | None) -> str:
-    """Return the store's address, with an absolute path for sqlite; None for `uri` gives the default store beside
-    `run`. Raises `BenchError` for an invalid address."""
+    """Check the address `uri` of an MLflow store, and return it with an absolute path for sqlite. None gives the
+    default store in the folder that holds `run`. Raises `BenchError` for an invalid address."""
     if uri is None:
         return default_uri(run)
     try:
@@ -84,7 +85,7 @@ def checked_uri(run: Path, uri: str | None) -> str:
 
 
 def shown(uri: str) -> str:
-    """Return the address without user name and password, for notes and messages."""
+    """Return the store's address `uri` without user name and password, for notes and messages."""
     scheme, mark, rest = uri.partition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
@@ -137,13 +138,14 @@ def unsynced(run: Path, uri: str) -> int:
 
 
 def beat(run: Path) -> None:
-    """Set the time of the folder RUN/synced to now: a process that waits for the upload sees progress."""
+    """Show progress to a process that waits for the upload: set the time of the folder RUN/synced to now."""
     with suppress(OSError):
         os.utime(run / "synced")
 
 
 def heartbeat(run: Path) -> int:
-    """Return the time of the latest change in RUN/synced, in nanoseconds; 0 without this folder."""
+    """Return the time of the upload's latest progress, the latest change in RUN/synced, in nanoseconds; 0 without this
+    folder."""
     try:
         return (run / "synced").stat().st_mtime_ns
     except OSError:
@@ -152,7 +154,8 @@ def heartbeat(run: Path) -> int:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a file lock against other processes while the context is open; a crashed process loses its lock."""
+    """Hold a lock on the file `path` against other processes inside a `with` statement; a crashed process loses its
+    lock."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -25,7 +25,8 @@ Version = tuple[int, int]  # a record file's modification time and size
 
 
 def at_once(seconds: float = 0) -> bool:
-    """The `wait` function for a finished run: always True, so `sync` reads the records only once."""
+    """Function `wait` of `sync` for a finished run: it returns True without waiting, so `sync` reads the records only
+    once."""
     return True
 
 
@@ -42,12 +43,14 @@ def sync(
     stop: Stop = never,
     progress: Callable[[UploadResult], None] = lambda state: None,
 ) -> UploadResult:
-    """Upload the records that the store at `uri` lacks until the run is over, then upload the board's rows.
+    """Upload the records of a run that the MLflow store lacks, until the run is over, then the board's rows. Return the
+    counts.
 
     - `uri`: the store's address; None for the default store.
     - `include_pictures`: True also uploads pictures from private data.
-    - `wait(seconds)`: waits and returns whether the run is over; `stop()`: whether to end early.
-    - `progress`: receives the counts so far.
+    - `wait`: function that waits some seconds and returns whether the run is over.
+    - `stop`: function that returns whether to end early.
+    - `progress`: function that receives the counts so far.
 
     An unavailable store raises no error: the result has the number of waiting records (`left`) and the `reason`. Raises
     `BenchError` for an invalid address."""
@@ -103,7 +106,8 @@ def _versions(run: Path) -> dict[str, Version]:
 
 
 def while_held(run: Path) -> Wait:
-    """Return a `wait` function; the run is over when no process holds the run folder's lock."""
+    """Return a function `wait` for `sync`, for a run in another process: the run is over when no process holds the run
+    folder's lock."""
 
     def wait(seconds: float) -> bool:
         held = is_locked(run)
@@ -114,9 +118,9 @@ def while_held(run: Path) -> Wait:
 
 
 def while_attended() -> tuple[Wait, Stop]:
-    """Return `wait` and `stop` functions for an upload process started by a bench run.
+    """Return the functions `wait` and `stop` for `sync`, in an upload process started by a bench run.
 
-    A line on standard input means that the bench run is over.  The end of standard input means that the bench run's
+    A line on standard input means that the bench run is over. The end of standard input means that the bench run's
     process has ended; the upload process then ends within seconds."""
     over, gone = threading.Event(), threading.Event()
 

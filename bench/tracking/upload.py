@@ -42,12 +42,12 @@ VICTIMS = "victims.json"  # table of truth and reconstruction
 
 
 class StoreError(Exception):
-    """Error for an unavailable store; the record waits for the next `bench sync`."""
+    """Error for an unavailable MLflow store; the records wait for the next `bench sync`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """An open store."""
+    """An open MLflow store, with the experiment for a run."""
 
     client: Any
     """MLflow's client."""
@@ -83,7 +83,8 @@ def open_target(run: Path, uri: str | None = None, *, include_pictures: bool = F
 
 
 def beside(target: Target, name: str) -> Target:
-    """Return the same store with the MLflow experiment `name`, which is created if missing; raises MLflow's errors."""
+    """Return a target in the same store for another MLflow experiment, `name`, which is created if missing. Raises
+    MLflow's errors."""
     return replace(target, experiment=name, experiment_id=_experiment(target.client, target.uri, name))
 
 
@@ -100,9 +101,9 @@ def send(
     progress: Callable[[UploadResult], None] = lambda state: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> UploadResult:
-    """Upload the records in the run folder `run` with the ids `cells` in order, until the store fails or `stop()`
-    returns True. `progress` receives the counts after each record. A record that cannot be uploaded counts as failed,
-    and the upload continues."""
+    """Upload records to MLflow, in the order of `cells` (cell ids), until the store fails or `stop()` returns True.
+    Return the counts. `run` is the run folder with the records; `progress` receives the counts after each record. A
+    record that cannot be uploaded counts as failed, and the upload continues."""
     cells = list(cells)
     state = UploadResult(left=len(cells))
     for cell_id in cells:
@@ -225,11 +226,14 @@ def _create(target: Target, run: Path, record: Record, shown: RunView) -> str:
 
 
 def create(target: Target, shown: RunView, begun: int, attached: Attached, *, text: str = "") -> str:
-    """Create an MLflow run from a view, and return its id; errors from MLflow's client are raised unchanged.
+    """Create an MLflow run with the content `shown`, and return its id. Errors from MLflow's client are raised
+    unchanged.
 
-    `begun` is the start in milliseconds, `attached` has files and pictures, and `text` begins the description.  The
-    status is set last: an open MLflow run is an interrupted upload.
-    """
+    - `begun`: start time in milliseconds since 1970.
+    - `attached`: files and pictures.
+    - `text`: beginning of the description.
+
+    The status is set last: an open MLflow run is an interrupted upload."""
     from mlflow.entities import Dataset, DatasetInput, Metric, Param, RunTag
 
     client = target.client
@@ -288,8 +292,8 @@ def _put_pictures(client: Any, run_id: str, attached: Attached, time: int) -> No
 
 
 def search(target: Target, condition: str, *, deleted: bool = False) -> list[Any]:
-    """Return the MLflow runs that match the filter `condition`, newest first; `deleted` True includes deleted MLflow
-    runs."""
+    """Return the MLflow runs of the target's experiment that match the filter `condition` (MLflow's syntax), newest
+    first; `deleted` True includes deleted MLflow runs."""
     from mlflow.entities import ViewType
 
     kind = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
@@ -384,7 +388,8 @@ def _experiment(client: Any, uri: str, name: str) -> str:
 
 @contextlib.contextmanager
 def mlflow_errors(uri: str) -> Iterator[None]:
-    """Turn MLflow's errors into a `StoreError` with a single line of text, without the password in the address."""
+    """Turn MLflow's errors inside a `with` statement into a `StoreError` with a single line of text, without the
+    password in the address `uri`."""
     try:
         yield
     except Exception as error:

@@ -50,11 +50,11 @@ class RunView:
     params: dict[str, str]
     """Parameters, key → text."""
     metrics: list[tuple[str, float, int]]
-    """(name, value, step); the step is a training round, an evaluation or 0."""
+    """Figures as (name, value, step); the step is a training round, an evaluation or 0."""
     seconds: float | None
     """Duration in seconds; None: unknown."""
     datasets: tuple[tuple[str, str], ...] = ()
-    """(name, SHA-256) of each data set, for MLflow's column Dataset."""
+    """Pairs (name, SHA-256) of the data sets, for MLflow's column Dataset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +64,15 @@ class Attached:
     files: Mapping[str, bytes] = field(default_factory=dict)
     """File name → content, among the artifacts."""
     images: Sequence[tuple[str, int, Image.Image]] = ()
-    """(name, step, picture) for MLflow's image grid, in which a slider walks the steps."""
+    """Pictures as (name, step, picture), for MLflow's image grid with a slider over the steps."""
     table: Mapping[str, Sequence[str | Image.Image]] = field(default_factory=dict)
-    """Column → texts or pictures of the victims, for MLflow's page of artifacts; empty: no table."""
+    """Columns of a table of victims, column name → texts or pictures, for MLflow's page of artifacts; empty: no
+    table."""
 
 
 def load(path: Path) -> tuple[Record, RunView]:
-    """Read a record file and make its MLflow view; raises `RecordError` for an unreadable, damaged or misnamed file."""
+    """Read a record file, and return the record with its view for MLflow. Raises `RecordError` for an unreadable,
+    damaged or misnamed file."""
     try:
         sha256 = digest(path.read_bytes())
     except OSError as error:
@@ -82,7 +84,8 @@ def load(path: Path) -> tuple[Record, RunView]:
 
 
 def view(record: Record, sha256: str) -> RunView:
-    """Make a record's view, with texts, keys and numbers that MLflow accepts; `sha256` is the record file's hash."""
+    """Make the MLflow view of a record: tags, parameters and metrics that MLflow accepts. `sha256` is the record file's
+    hash."""
     tags = [(suitable_key(key), clean(value, _TAG)) for key, value in _tags(record, sha256) if value]
     return RunView(
         sha256=sha256,
@@ -107,12 +110,12 @@ def suitable_key(text: str) -> str:
 
 
 def listener(point: str) -> str:
-    """Return the name of the listener at an interception point, such as `server`."""
+    """Return the name of the attacker at an interception point, such as `server` for `point` "type-0"."""
     return _LISTENERS.get(point, point)
 
 
 def finite(figures: Mapping[str, float | None]) -> Iterator[tuple[str, float, int]]:
-    """Yield (name, value, step 0) as MLflow metrics for the finite figures; other figures are left out."""
+    """Turn `figures` into MLflow metrics: yield (name, value, step 0) for each finite figure; others are left out."""
     for name, value in figures.items():
         if value is not None and isfinite(value):
             yield suitable_key(name), value, 0
@@ -126,9 +129,9 @@ def suitable_params(part: Frozen, path: str = "") -> dict[str, str]:
 
 
 def flat(part: Frozen, path: str = "", *, params: bool = True) -> Iterator[tuple[str, str]]:
-    """Yield (path, value) for each set field of a cell; paths such as `defense`, `defense.share`, `federated.batch`.
-    `path` is the path of `part` in the cell. `params` True also yields the parameters of attack, defense, data set and
-    model. Paths to weights files are left out."""
+    """Yield (path, value as text) for each set field of a cell, for MLflow's parameters and tags, with paths such as
+    `defense`, `defense.share`, `federated.batch`. `part` is the cell, or its part at `path`. `params` True also yields
+    the parameters of attack, defense, data set and model. Paths to weights files are left out."""
     hidden = () if isinstance(part, TrainingCell) else marked(type(part), NOT_IN_ID)
     for name in type(part).model_fields:
         value = getattr(part, name)
