@@ -1,8 +1,11 @@
 """Python API: attack your own gradient and score the reconstructions, without a run folder.
 
-from bench import api reading = api.reading(gradients, model=model, weights=model.state_dict(), shape=(1, 28, 28),
-classes=10) reconstruction = api.attack(reading, "cpl", evaluations=500) scores = api.score(reconstruction, truth,
-labels, public=public_examples) api.save_pictures("leak.png", truth, reconstruction) print(scores.summary.asr.value)
+    from bench import api
+    reading = api.reading(gradients, model=model, weights=model.state_dict(), shape=(1, 28, 28), classes=10)
+    reconstruction = api.attack(reading, "cpl", evaluations=500)
+    scores = api.score(reconstruction, truth, labels, public=public_examples)
+    api.save_pictures("leak.png", truth, reconstruction)
+    print(scores.summary.asr.value)
 
 `check` tests whether a reading agrees with the settings declared for it; `score` includes this test.  docs/OWN.md
 treats updates with several local steps, known defenses, Opacus and Flower."""
@@ -77,11 +80,15 @@ def gradient(
     loss: Callable[..., Tensor] | None = None,
     batch_statistics: bool = False,
 ) -> dict[str, Tensor]:
-    """Return a batch's gradient, name → (*shape), from a copy of the model in eval mode.
+    """Compute the gradient that a client would send for a batch, name → (*shape), from a copy of the model in eval
+    mode, by plain autograd.
 
-    `inputs` are (example, *shape), `labels` (example,); `loss` and `batch_statistics` are as in `reading`.  The
-    gradient is plain autograd's over the whole batch.  Raises `BenchError` for inputs or labels unfit for the model,
-    for weights that are not finite, and for a model whose copy uses the original's parameters."""
+    - `inputs` (example, *shape), `labels` (example,): the batch.
+    - `loss`: the training's loss; None is the mean cross entropy.
+    - `batch_statistics`: True if BatchNorm was in training mode.
+
+    Raises `BenchError` for inputs or labels unfit for the model, for weights that are not finite, and for a model whose
+    copy uses the original's parameters."""
     if not batch_statistics:
         refuse_batch_statistics(model)
     module = plain_copy(model, batch_statistics=batch_statistics)
@@ -107,8 +114,9 @@ def gradient(
 def save_pictures(
     path: str | PathLike[str], truth: Values | None, reconstruction: Reconstruction, *, value_range: Range = ZERO_TO_ONE
 ) -> Path:
-    """Write a PNG with up to eight truths above their reconstructions; if `truth` is None, only reconstructions.
-    `value_range` is the range of the values. Raises `BenchError` if the data are no images."""
+    """Write a PNG with up to eight true examples above their reconstructions, and return its path. `truth` (reading,
+    example, *shape) None draws only reconstructions. `value_range` are the smallest and largest possible values. Raises
+    `BenchError` if the data are no images."""
     guess = scaled_inputs(reconstruction, value_range).numpy()
     kind = reconstruction.reading.kind if isinstance(reconstruction, Claim) else of_shape(guess.shape[2:])
     if truth is None:
@@ -124,10 +132,11 @@ def save_pictures(
 
 
 def frame(run: str | PathLike[str]) -> Frames:
-    """Return a run's `cells` and `victims` as pandas DataFrames, with a row per cell and a row per attacked example.
+    """Return the results of the run folder `run` as two pandas DataFrames: `cells`, with a row per cell (experiment
+    configuration), and `victims`, with a row per attacked example.
 
-    cells, examples = api.frame("runs/quickstart")  # in a cascade, attacks see the remaining readings
-    examples.join(cells[["defense", "point"]]).groupby(["defense", "point"])["success"].mean().unstack().plot.bar()
+        cells, examples = api.frame("runs/quickstart")  # in a cascade, attacks see the remaining readings
+        examples.join(cells[["defense", "point"]]).groupby(["defense", "point"])["success"].mean().unstack().plot.bar()
 
     Raises `RecordError` for a folder without records."""
     return frames(Path(run))

@@ -41,7 +41,7 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     def configuration(self, content: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the values that enter the cell id, as JSON. `content` is the value's whole JSON; None computes it. A
+        """Return the values that enter the cell's id, as JSON. `content` is the value's whole JSON; None computes it. A
         field with its default value is left out, so a field added later changes no existing id. The mark `IN_ID` always
         keeps a field, and `NOT_IN_ID` always drops a field."""
         content = self.model_dump(mode="json") if content is None else content
@@ -69,7 +69,8 @@ def _in_ids(kind: type[Frozen]) -> tuple[tuple[str, Any], ...]:
 
 
 def marked(kind: type[BaseModel], *marks: Mark) -> tuple[str, ...]:
-    """Return the names of the class's fields which carry at least one of these marks."""
+    """Return the names of the fields of the class `kind` that carry at least one of the `marks` (`Mark`) in their
+    annotation."""
     return tuple(name for name, field in kind.model_fields.items() if {*marks} & {*field.metadata})
 
 
@@ -96,7 +97,7 @@ class DataRef(Entry):
 
 
 class Federated(Frozen):
-    """The federated setting (Fed-αCDP §3)."""
+    """The federated setting: clients, local training and the upload (Fed-αCDP §3)."""
 
     algorithm: Annotated[Literal["fedsgd", "fedavg"], IN_ID] = "fedsgd"
     """Upload: a local step's gradient (`fedsgd`), or the weight difference w_0 - w_L over L local steps (`fedavg`)."""
@@ -168,17 +169,17 @@ Weights = Annotated[InitialWeights | FileWeights | CheckpointWeights, Field(disc
 
 
 class Grants(Frozen):
-    """The attacker's knowledge in addition to the reading.
+    """The attacker's permissions in addition to the reading (the observed update), such as the true labels.
 
-    The `description` in a field's annotation is the text for tables, with `{}` in place of the value.
-    """
+    The `description` in a field's annotation is the text for tables, with `{}` in place of the value."""
 
     labels: Annotated[bool, Field(description="the true labels")] = False
     """Whether the attacker knows the true labels."""
     repeated_readings: int = Field(default=1, ge=1, description="{} draws of the defense's noise at frozen weights")
     """Number of readings at frozen weights, with the defense's noise drawn anew for each."""
     colluders: float = Field(default=0.0, ge=0, le=1, description="what {:.0%} of a client's neighbours know")
-    """Share of a client's neighbours in the exchange which collude with the attacker, 0 to 1."""
+    """Share of a client's neighbours (the clients with which it exchanges noise) that collude with the attacker, 0 to
+    1."""
     public: PublicKnowledge = Field(default="distribution", description="public data: {}")
     """The attacker's public data: examples (`distribution`), only their `statistics`, or `none`."""
     gallery: int = Field(default=0, ge=0, description="{} candidates, of which the examples are some")
@@ -234,7 +235,7 @@ class Bayesian(Frozen):
 
 
 class TrainingCell(_Cell):
-    """The configuration of a training."""
+    """The configuration of a training: data, model, federated setting, defense, rounds and seed."""
 
     kind: Annotated[Literal["training"], IN_ID, NOT_AN_AXIS] = "training"
     """Distinguishes the kinds of cells."""
@@ -261,13 +262,13 @@ class TrainingCell(_Cell):
     until_epsilon: Annotated[
         float | None, Field(gt=0, description="stop before the paper's count passes it"), NOT_AN_AXIS
     ] = None
-    """ε (by the paper's count) which the training must not exceed; None: no such limit."""
+    """ε, computed as in the defense's paper, that the training must not exceed; None: no such limit."""
     bayesian: Annotated[Bayesian | None, NOT_AN_AXIS] = None
     """Bayesian accounting; None: not requested."""
 
 
 class AttackCell(_Cell):
-    """The configuration of an attack."""
+    """The configuration of an attack experiment: data, model, setting, defense, interception point, attack and seed."""
 
     kind: Annotated[Literal["attack"], IN_ID, NOT_AN_AXIS, VARIED] = "attack"
     """Distinguishes the kinds of cells."""
@@ -286,7 +287,7 @@ class AttackCell(_Cell):
     grants: Annotated[Grants, IN_ID] = Grants()
     """The attacker's knowledge in addition to the reading."""
     point: Annotated[str, VARIED]
-    """Interception point."""
+    """Interception point, the attacker's position in a round: `type-2`, `type-1`, `type-0` or `aggregate`."""
     defense: Annotated[Entry, VARIED]
     """Defense."""
     draw: Annotated[int, Field(ge=0, description="which draw of the defense's noise"), IN_ID, VARIED] = 0
@@ -296,7 +297,7 @@ class AttackCell(_Cell):
     evaluations: Annotated[int, Field(ge=1, description="budget, restarts included"), IN_ID, ATTACKER] = 500
     """Budget: the largest number of gradient evaluations per reading, restarts included."""
     readings: Annotated[int, Field(ge=1), IN_ID] = 16
-    """Number of readings attacked."""
+    """Number of attacked readings (observed updates)."""
     chunk: Annotated[int, Field(ge=1, description="readings in memory at once"), IN_ID, ATTACKER] = 32
     """Number of readings that the attack holds in memory at the same time."""
     reference: Annotated[bool, Field(description="compute the linear-Gaussian reference beside it"), ATTACKER] = False
@@ -309,8 +310,8 @@ class AttackCell(_Cell):
     ] = ()
     """Ids of the cascade's earlier cells; readings whose examples all leaked to these cells are not attacked again."""
     victims: Annotated[str | None, Field(min_length=1, description="which draw of victims"), NOT_AN_AXIS] = None
-    """Key of a second sample of victims (`bench.matrix.suites.draw_key`), with equal weights; None: the matrix's
-    own."""
+    """Key of a second sample of victims (`bench.matrix.suites.draw_key`), with equal weights; None: the matrix's own
+    sample."""
 
 
 AnyCell = TrainingCell | AttackCell
@@ -318,5 +319,6 @@ Cell = Annotated[AnyCell, Field(discriminator="kind")]
 
 
 def axes(kind: type[AnyCell]) -> tuple[str, ...]:
-    """Return the names of the fields which are matrix axes; in the order of cells, the first axis varies slowest."""
+    """Return the names of the fields of the cell class `kind` that are axes of a matrix, in the order of cells: the
+    first axis varies slowest."""
     return tuple(name for name in kind.model_fields if name not in marked(kind, NOT_AN_AXIS))

@@ -18,7 +18,8 @@ _FEWEST, _MOST = 256, 4096  # rows: fewer do not fill a GPU, more do not make it
 
 @contextmanager
 def repeatable(device: torch.device | str) -> Iterator[None]:
-    """On a GPU, compute with deterministic algorithms and without TF32 in this context; no effect on a CPU."""
+    """Make figures on a GPU repeatable inside a `with` statement: deterministic algorithms, and no TF32. No effect on a
+    CPU."""
     if torch.device(device).type == "cpu":
         yield
         return
@@ -63,7 +64,7 @@ def _cpu_name() -> str:
 
 
 def tf32(device: torch.device | str) -> bool | None:
-    """Return whether the device multiplies in TF32 under `repeatable`; None on a CPU."""
+    """Return whether the GPU multiplies in TF32 (10-bit mantissa) under `repeatable`, for the record; None on a CPU."""
     if torch.device(device).type == "cpu":
         return None
     with repeatable(device):
@@ -76,7 +77,8 @@ def _precise() -> tuple[Any, ...]:
 
 
 def rows_that_fit(device: torch.device | str, row: int) -> int:
-    """Return how many batch elements of `row` bytes fit in half of a GPU's free memory, 256 to 4096; 0 on a CPU."""
+    """Return how many batch elements of `row` bytes fit in half of a GPU's free memory, within 256 to 4096; 0 on a
+    CPU."""
     if torch.device(device).type == "cpu":
         return 0
     free, _ = torch.cuda.mem_get_info(torch.device(device))

@@ -40,18 +40,18 @@ class WeightsError(BenchError):
 
 
 class Terminated(SystemExit):
-    """SIGTERM reached the command; exit code 143, as a shell reports this signal."""
+    """Exit of the command after the signal SIGTERM; exit code 143, as a shell reports this signal."""
 
     def __init__(self) -> None:
         super().__init__(143)
 
 
 class NotApplicable(Exception):
-    """A combination that cannot run; its record says `n/a: reason`."""
+    """Error for a combination of attack, defense, data and model that cannot run; its record says `n/a: reason`."""
 
 
 def with_place(error: BaseException) -> str:
-    """Describe an unforeseen error in a line: its type, its message, and the innermost line of code."""
+    """Describe an unexpected error in a line: its type, its message, and the innermost line of code."""
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
     place = f" ({Path(last.filename).name}:{last.lineno})" if last else ""

@@ -32,14 +32,13 @@ _VMAPPED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.GroupNorm, nn.BatchNo
 
 
 def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
-    """Return `labels` (...,) as class probabilities (..., class) for `classes` classes, in `dtype`."""
+    """Turn `labels` (...,), class numbers, into class probabilities (..., class) for `classes` classes, in `dtype`."""
     return F.one_hot(labels, classes).to(dtype)
 
 
 def example_loss(model: nn.Module) -> Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]:
-    """Return a function for a single example's cross entropy.  It takes weights name → (*parameter shape), an input
-    (*shape), and a label () or class probabilities (class,).
-    """
+    """Return a function that computes the cross entropy of a single example, for `torch.func`. Its arguments are
+    weights, name → (*parameter shape), an input (*shape), and a label () or class probabilities (class,)."""
 
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(model, weights, (x[None],)), y[None])
@@ -50,10 +49,14 @@ def example_loss(model: nn.Module) -> Callable[[dict[str, Tensor], Tensor, Tenso
 def group_gradients(
     model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor, *, differentiable: bool = False
 ) -> dict[str, Tensor]:
-    """Return each group's mean gradient under the same `weights`, name → (group, *parameter shape). `inputs` are
-    (group, example, *shape), `targets` (group, example, class) class probabilities. `differentiable` True keeps
-    autograd's graph to inputs and targets. Raises `NotApplicable` for batch statistics, which mix examples, unless
-    they are declared (`bench.training`): a group is then a batch."""
+    """Return the mean gradient of each group of examples under the same `weights`: name → (group, *parameter shape).
+
+    - `weights`: name → (*parameter shape).
+    - `inputs` (group, example, *shape); `targets` (group, example, class), class probabilities.
+    - `differentiable`: True keeps autograd's graph to inputs and targets.
+
+    Raises `NotApplicable` for batch statistics, which mix examples, unless they are declared (`bench.training`): a
+    group is then a batch."""
     declared = mixes(model)
     if not declared and (layer := mixing_layer(model)):
         raise NotApplicable(
@@ -85,7 +88,8 @@ def batch_gradient(model: nn.Module, logits: Tensor, targets: Tensor) -> dict[st
 
 
 def mixing_layer(model: nn.Module) -> str | None:
-    """Describe a layer whose batch statistics mix a batch's examples; None if the model has no such layer."""
+    """Describe a layer that computes statistics over the batch, and so mixes the batch's examples; None if the model
+    has no such layer."""
     for path, layer in model.named_modules():
         # without running statistics, eval mode uses batch statistics, too
         if isinstance(layer, BATCH_NORM) and (layer.training or layer.running_mean is None):
@@ -191,9 +195,8 @@ def _nearly_equal(fast: Tensors, slow: Tensors) -> bool:
 
 
 def bilinear(layer: nn.Module) -> bool:
-    """Whether the layer's weight gradient is a bilinear map of the layer's input and its output's gradient, in a form
-    that the bench supports. Supported are linear layers, and convolutions without groups and with numeric zero padding.
-    """
+    """Return whether the layer's weight gradient is a bilinear map of the layer's input and its output's gradient, in a
+    form that the bench supports: a linear layer, or a convolution without groups and with numeric zero padding."""
     if "forward" in vars(layer) or "weight" not in dict(layer.named_parameters(recurse=False)):
         return False  # a weight that is computed from other parameters
     return type(layer) is nn.Linear or (
@@ -277,9 +280,13 @@ _FEW = 8  # examples below which the library's grouped convolutions are slower t
 
 
 def conv_weight_gradient(a: Tensor, delta: Tensor, layer: nn.Conv2d, groups: int) -> Tensor:
-    """Return a convolution's weight gradient for each of `groups` groups, (group, out, channel, k, k). `a`
-    (group·example, channel, height, width) is the input of `layer`, and `delta` (group·example, out, h, w) is
-    ∂loss/∂output. Few examples use products with unfolded columns, many examples a grouped library convolution."""
+    """Return the weight gradient of a convolution for each group of examples, (group, out, channel, k, k).
+
+    - `a` (group·example, channel, height, width): input of the layer.
+    - `delta` (group·example, out, h, w): ∂loss/∂output.
+    - `groups`: number of groups of examples.
+
+    Few examples use products with unfolded columns, many examples a grouped library convolution."""
     if len(a) < _FEW:
         assert not isinstance(layer.padding, str)  # `bilinear` excludes those
         columns = F.unfold(a, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
@@ -351,8 +358,8 @@ def convolution_backward(
 
 
 def twice_under_vmap(model: nn.Module, weights: Tensors, inputs: Tensor) -> bool:
-    """Whether second derivatives of the model's loss are correct under `vmap`, as far as the bench can verify it. The
-    model gets `inputs` (example, *shape), and `weights` name → (*parameter shape)."""
+    """Return whether second derivatives of the model's loss are correct under `torch.func.vmap`, as far as the bench
+    can verify it by a trial with `inputs` (example, *shape). `weights` are name → (*parameter shape)."""
     return not mixes(model) and _uses(model, weights, inputs).under_vmap
 
 

@@ -23,16 +23,20 @@ def parameter(
     high: float | None = None,
     above: float | None = None,
 ) -> Any:
-    """Declare an entry's parameter as a dataclass field, with its meaning, unit, source and bounds. `source` is the
-    paper behind the default value, or "ours". `low` and `high` are inclusive, `above` is exclusive; None is no bound.
-    """
+    """Declare a parameter of an entry (attack, defense, data set or model) as a dataclass field.
+
+    - `default`: default value.
+    - `meaning`: text for `bench describe`.
+    - `unit`: unit of the value; empty without a unit.
+    - `source`: paper behind the default value, or "ours".
+    - `low`, `high`: inclusive bounds; `above`: exclusive lower bound. None is no bound."""
     bounds = {"low": low, "high": high, "above": above}
     return dataclasses.field(default=default, metadata={"meaning": meaning, "unit": unit, "source": source, **bounds})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A parameter as shown by `bench describe`."""
+    """A parameter of an entry, as `bench describe` shows it."""
 
     name: str
     """Name of the parameter."""
@@ -78,9 +82,9 @@ def _type_name(hint: Any) -> str:
 
 
 def build(entry: type[T], params: Mapping[str, Any], *, where: str) -> T:
-    """Build an instance of `entry` with the parameters `params`; `where` starts every error message. Raises
-    `BenchError` for an unknown name (with the nearest known name), a wrong type, a value out of bounds, and a
-    `ValueError` from the entry's `__post_init__`."""
+    """Make an instance of the class `entry` with the parameters `params`, after a check of names, types and bounds.
+    `where` begins every error message. Raises `BenchError` for an unknown name (with the nearest known name), a wrong
+    type, a value out of bounds, and a `ValueError` from the entry's `__post_init__`."""
     from pydantic import ValidationError  # the import takes 0.1 s, which `bench list` saves
 
     kind: type = entry

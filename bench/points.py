@@ -23,7 +23,7 @@ UPDATE_STAGES: tuple[Stage, ...] = ("client", "exchange", "server")
 
 
 class Scope(StrEnum):
-    """Part of a round behind a reading: an example, a local step, a client's update, or the mean over K clients."""
+    """Part of a round over which a reading is a mean: an example, a local step, a client's update, or K clients."""
 
     EXAMPLE = "example"
     STEP = "step"
@@ -33,7 +33,8 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """An interception point in the federated pipeline."""
+    """An interception point: the attacker's position in a federated round, which determines the tensors that a reading
+    shows."""
 
     name: str
     """Name of the point."""
@@ -56,7 +57,8 @@ class Point:
         return self.scope in (Scope.UPDATE, Scope.AGGREGATE)
 
     def sees(self, stage: Stage) -> bool:
-        """Return whether a reading shows this stage's result."""
+        """Return whether a reading shows the result of a defense at `stage`, because the stage comes before the
+        point."""
         return STAGES.index(stage) <= STAGES.index(self.after)
 
 

@@ -19,7 +19,8 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 def generator(seed: int, purpose: str, *fields: Field) -> np.random.Generator:
-    """Return the generator whose key is made from `seed`, `purpose` and `fields`."""
+    """Return a random generator with a key made from `seed`, `purpose` and `fields`: equal keys give equal numbers.
+    `purpose` is a word for the kind of draw; `fields` hold all that the draw depends on."""
     text = _ENCODER.encode([seed, purpose, *fields])
     digest = hashlib.sha256(text.encode()).digest()
     return np.random.Generator(np.random.Philox(_PhiloxKey(digest[:16])))  # type: ignore[arg-type]
@@ -38,7 +39,7 @@ class _PhiloxKey(ISeedSequence):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """The attacker's key for random draws; a draw adds fields to the seed, such as a reading's number."""
+    """The attacker's key for random draws. A draw adds fields to the seed, such as a reading's number."""
 
     seed: int
     """Seed that does not reveal the choice of victims or the noise."""

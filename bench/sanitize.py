@@ -24,7 +24,7 @@ def first_line(error: BaseException) -> str:
 
 
 def sanitized_lines(error: BaseException) -> str:
-    """Return an error message's lines, sanitized; at most 100 lines."""
+    """Return the lines of an error's message, sanitized; at most 100 lines."""
     return "\n".join(sanitize(line, LONGEST) for line in str(error).splitlines()[:_MOST_LINES])
 
 

@@ -28,13 +28,14 @@ def loss_of(model: nn.Module) -> BatchLoss:
 
 
 def mixes(model: nn.Module) -> bool:
-    """Return whether the model's training normalises by the batch, as declared."""
+    """Return whether the model's training normalises by the batch (BatchNorm in training mode), as declared with
+    `declare`."""
     return _of(model).batch_statistics
 
 
 def declare(model: nn.Module, *, loss: BatchLoss | None, batch_statistics: bool) -> None:
-    """Keep with `model` its training's `loss` (None: mean cross entropy), and whether the training normalised by the
-    batch (`batch_statistics`)."""
+    """Note with `model` how it is trained, so that all simulated gradients follow: its `loss` (None: mean cross
+    entropy), and whether the training normalises by the batch (`batch_statistics`)."""
     object.__setattr__(model, _NAME, _Training(loss or cross_entropy, batch_statistics))
 
 

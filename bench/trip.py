@@ -2,12 +2,14 @@
 
 Axis names in every docstring:
 
-reading      an observed update: a client's local step or round, or an aggregate observation  a repeated report on the
-same victims, each under its round's weights example      a distinct example behind a reading (type-2: 1, type-1 and
-type-0: B·L, aggregate: K·B·L) client, step      inside the federated pipeline: K clients in a round, L local steps, B
-examples in each candidate    an example in the granted gallery mark         an evaluation count at which losses were
-noted *shape       axes for an example, (channel, height, width) or (feature,), or for a parameter class        a
-label's class probabilities
+    reading        an observed update: a client's local step or round, or an aggregate
+    observation    a repeated report on the same victims, each under its round's weights
+    example        a distinct example behind a reading (type-2: 1, type-1 and type-0: B·L, aggregate: K·B·L)
+    client, step   inside the federated pipeline: K clients in a round, L local steps, B examples in each
+    candidate      an example in the granted gallery
+    mark           an evaluation count at which losses were noted
+    *shape         axes for an example, (channel, height, width) or (feature,), or for a parameter
+    class          a label's class probabilities
 
 Every tensor field in `Reading` and `Reconstruction` names its leading axes in its metadata."""
 
@@ -36,10 +38,11 @@ SHARED = {"axis": "shared"}  # equal for all readings
 
 @dataclass(frozen=True, slots=True)
 class ByReading:
-    """Base class for batches of readings; `of` selects from fields with the metadata `READING` or `MARK`."""
+    """Base class for results with an entry per reading (observed update). `of` selects readings in all fields with the
+    metadata `READING` or `MARK`."""
 
     def of(self, rows: Sequence[int]) -> Self:
-        """Return the batch restricted to the readings at positions `rows`, in this order."""
+        """Return the same object restricted to the readings at positions `rows`, in this order."""
         return replace(self, **{name: _chosen(getattr(self, name), axis, rows) for name, axis in self._row_fields()})
 
     def _row_fields(self) -> Iterator[tuple[str, str]]:
@@ -63,7 +66,7 @@ def _chosen(content: Any, axis: str, rows: Sequence[int]) -> Any:
 
 
 def repeated(tensors: Tensors, count: int) -> dict[str, Tensor]:
-    """Return a single row's `tensors`, name → (1, *shape), as `count` equal rows, (row, *shape), without a copy."""
+    """Repeat a single row's `tensors`, name → (1, *shape), without a copy: name → (`count`, *shape)."""
     return {name: value.expand(count, *value.shape[1:]) for name, value in tensors.items()}
 
 
@@ -78,7 +81,7 @@ def _concatenated(contents: Sequence[Any]) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victims:
-    """The true examples behind a cell's readings, known to the harness only."""
+    """The true examples behind a cell's readings (observed updates), known to the harness only."""
 
     inputs: Tensor
     """(reading, sender, step, example, *shape): inputs in [0, 1]."""
@@ -109,7 +112,7 @@ class Noise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Candidate batches for a local step, before their gradients are computed; a row is a batch."""
+    """Candidate batches of examples for a local step, whose gradients are not computed yet; a row is a batch."""
 
     inputs: Tensor
     """(row, example, *shape): candidate inputs."""
@@ -121,7 +124,8 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamRule:
-    """A step of Adam, from a gradient to a direction, as in `torch.optim`; its moments are zero at the start."""
+    """Options of the optimizer Adam, as in `torch.optim`: a step turns a gradient into a direction, with moments of
+    zero at the start."""
 
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay of the means of gradients and of squared gradients."""
@@ -139,8 +143,9 @@ Given = Callable[[Mapping[str, Tensor], Candidates], dict[str, Tensor]]
 
 
 class Description(Protocol):
-    """Public description of a defense: its effect on a candidate's gradient, in gradient units. An adaptive attacker
-    gets this description, never the defense. Examples are ordered by client, local step, batch position."""
+    """Public description of a defense, by which an adaptive attacker simulates readings of candidates, in gradient
+    units. The attacker gets this description, never the defense. Examples are ordered by client, local step, batch
+    position."""
 
     @property
     def noise(self) -> Noise:
@@ -181,16 +186,19 @@ class Description(Protocol):
         """Description of single clients, if a mean over clients shows each client's message; None otherwise."""
 
     def softened(self, width: float) -> "Description":
-        """Return a description with gradual hard decisions, of relative `width` > 0 (`Transform.smoothed`)."""
+        """Return a description with gradual transitions in place of hard decisions, of relative `width` > 0
+        (`Transform.smoothed`), for a search by derivatives."""
 
     def simulate(
         self, per_example: Tensors, observed: Tensors, candidates: Candidates | None = None
     ) -> dict[str, Tensor]:
-        """Return the expected reading (reading, *shape), without `noise`, for candidates.
+        """Return the reading that the defense would make of candidates, without `noise`: name → (reading, *shape).
 
-        `per_example` (reading, example, *shape) are the candidates' gradients, `observed` (reading, *shape) is the
-        attacked reading itself. A defense inside local steps needs `candidates`; otherwise None is enough. The result
-        equals `local_steps` followed by `sent`."""
+        - `per_example`: the candidates' gradients, name → (reading, example, *shape).
+        - `observed`: the attacked reading itself, name → (reading, *shape), which may show random draws.
+        - `candidates`: the candidates; needed if the defense acts inside local steps, otherwise None.
+
+        The result equals `local_steps` followed by `sent`."""
 
     def with_mates(self, mates: Tensors, observed: Tensors, behind: Candidates) -> Given:
         """Return a function that simulates readings for candidates of the first example, while all other examples (the
@@ -202,40 +210,44 @@ class Description(Protocol):
         - `observed`: the attacked reading, name → (1, *shape)."""
 
     def local_steps(self, observed: Tensors) -> StepDefense:
-        """Return a function that applies the defense to a local step's gradients, client by client for each reading."""
+        """Return a function that applies the defense inside local steps to the gradients of a step, client by client
+        for each reading. `observed` is the attacked reading, name → (reading, *shape)."""
 
     def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
-        """Return the expected reading (reading, *shape) for clients' `updates` (reading, client, *shape). `observed`
-        (reading, *shape) is the attacked reading itself."""
+        """Return the reading that the defense would make of clients' `updates`, name → (reading, client, *shape): name
+        → (reading, *shape), without `noise`. `observed` is the attacked reading itself, name → (reading, *shape)."""
 
     def with_clients(self, others: Tensors, observed: Tensors) -> Callable[[Tensors], dict[str, Tensor]]:
-        """Return a function from the first client's candidate updates, (row, *shape), to simulated readings, (row,
-        *shape).
+        """Return a function that simulates readings for candidate updates of the first client, while the other clients'
+        updates are known: name → (row, *shape) to name → (row, *shape). The result equals `sent`.
 
-        `others` are the known updates of the other clients behind the reading, (1, client - 1, *shape), empty for a
-        single client; `observed` is the reading, (1, *shape).  The result equals `sent`."""
+        - `others`: updates of the other clients behind the reading, name → (1, client - 1, *shape); empty for a single
+          client.
+        - `observed`: the attacked reading, name → (1, *shape)."""
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return log p(observed | simulated) ≤ 0, (reading,), up to a constant. None for Gaussian and Laplace noise,
-        whose likelihood follows from `noise`."""
+        """Return log p(`observed` | `simulated`) ≤ 0 for each reading, (reading,), up to a constant; it guides a
+        search. Both are name → (reading, *shape). None for Gaussian and Laplace noise, whose likelihood follows from
+        `noise`."""
 
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return the exact log p(observed | simulated), (reading,), up to a common constant. None if `noise` gives the
-        density."""
+        """Return the exact log p(`observed` | `simulated`) for each reading, (reading,), up to a common constant; it
+        ranks candidates. Both are name → (reading, *shape). None if `noise` gives the density."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clients:
-    """Quantised messages of single clients behind a mean: a client's message has a step τ for each tensor."""
+    """Description of single clients behind a mean of quantised messages: a client's message has a step τ for each
+    tensor."""
 
     signs: bool
     """True for messages of ±τ; False for -τ, 0, τ."""
     alone: Description
-    """Description of a single client's message. A reading may hold some of the tensors only."""
+    """Description of a single client's message, for readings that may hold only some of the tensors."""
 
 
 class Simulator(Protocol):
-    """The defended round as a black box, for attackers without a description."""
+    """Black box of the defended round, for attackers without a description: candidates in, simulated readings out."""
 
     @property
     def budget(self) -> int:
@@ -258,14 +270,15 @@ class Simulator(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading(ByReading):
-    """All that the attacker knows: a batch of readings taken at a point under the same weights.
+    """All that the attacker knows: a batch of readings (observed updates), taken at an interception point under the
+    same weights.
 
     Fields from `description` to `mates_labels` keep their defaults unless the cell's knowledge or grants fill them.
-    Without a grant, no field holds a victim's example or label.  No field holds a batch order.
-    Batch statistics are in no field except `statistics`."""
+    Without a grant, no field holds a victim's example or label. No field holds a batch order. Batch statistics are in
+    no field except `statistics`."""
 
     point: Point
-    """Observation point in the pipeline."""
+    """Interception point: the attacker's position in the round."""
     linked: Literal["vector", "coordinate"]
     """"vector" if a known client sent all coordinates in an update; "coordinate" if each arrived without a sender."""
     values: Tensors = field(metadata=READING)
@@ -334,10 +347,11 @@ class Reading(ByReading):
 
     @staticmethod
     def joined(readings: Sequence["Reading"]) -> tuple["Reading", tuple[tuple[int, ...], ...]]:
-        """Join several cells' readings in a single batch; return the batch, and each cell's positions in the batch.
+        """Join the readings of several cells in a single batch, for a common attack; return the batch, and each cell's
+        positions in the batch.
 
-        Readings are ordered by `indices`, then by cell, so the first readings of all cells come first.  Fields without
-        a reading axis must be equal in all cells."""
+        Readings are ordered by `indices`, then by cell, so the first readings of all cells come first. Fields without a
+        reading axis must be equal in all cells."""
         whole = replace(
             readings[0],
             **{
@@ -408,9 +422,9 @@ class Reconstruction(ByReading):
     restarts: Tensor = field(metadata=READING)
     """(reading,): number of restarts used."""
     status: tuple[Status, ...] = field(metadata=READING)
-    """(reading,): how the attack ended."""
+    """(reading,): "ok", "diverged" or "nan" for each attacked reading."""
     history: tuple[tuple[int, tuple[float, ...]], ...] = field(default=(), metadata=MARK)
-    """Pairs (evaluation count, least losses so far (reading,))."""
+    """Loss history: pairs (evaluation count, least losses so far (reading,))."""
     trajectory: Tensor | None = field(default=None, metadata=MARK)
     """(mark, reading, example, *shape): examples at each mark in `history`, for the first readings; None if absent."""
     certificate: Tensor | None = field(default=None, metadata=READING)

@@ -9,9 +9,13 @@ Names = Mapping[tuple[str, str], Any]  # (module, name) → object
 
 
 def load(content: bytes, names: Names, classes: Callable[[type], bool] | None = None, encoding: str = "ASCII") -> Any:
-    """Return the pickled value in `content`; texts of Python 2 have the given `encoding`. Allowed are the objects in
-    `names`, and the classes under `bench` for which `classes` returns True (None: no class). Raises
-    `pickle.UnpicklingError` for any other name, and pickle's many exceptions for damaged bytes."""
+    """Read a pickled value from untrusted bytes `content`, with a list of allowed names.
+
+    - `names`: allowed objects.
+    - `classes`: function that returns True for an allowed class under `bench`; None allows no class.
+    - `encoding`: encoding of texts from Python 2.
+
+    Raises `pickle.UnpicklingError` for any other name, and pickle's many exceptions for damaged bytes."""
     return _Unpickler(content, names, classes, encoding).load()
 
 

@@ -24,21 +24,22 @@ _PLAIN = frozenset((bool, int, float, str))
 
 @dataclass(slots=True)
 class Trace:
-    """A forward pass of a model on two examples."""
+    """Record of a model's forward pass on two examples, by which the bench tests how the model uses its parameters."""
 
     inputs: Tensor
     """The examples, (2, *shape)."""
     logits: Tensor = field(default_factory=lambda: torch.zeros(()))
-    """The model's output."""
+    """Outputs of the model for the two examples."""
     calls: list[tuple[Any, Any]] = field(default_factory=list)
     """First argument and output of each call of a layer with parameters."""
     own: bool = False
-    """Whether the parameters act on the logits only through their own layers' calls."""
+    """True if each parameter acts on the logits only through the call of its own layer."""
 
 
 def trace(model: nn.Module, weights: Tensors, inputs: Tensor) -> Trace:
-    """Trace a forward pass on `inputs` (2, *shape) at `weights`. Raises `NotApplicable` if the model uses a parameter
-    that `functional_call` cannot replace."""
+    """Run a forward pass on two examples, `inputs` (2, *shape), at `weights` (name → (*shape)), and record how the
+    model uses its parameters. Raises `NotApplicable` if the model uses a parameter that `functional_call` cannot
+    replace."""
     result = Trace(inputs.detach().clone().requires_grad_())
     leaves = {name: value.detach().clone().requires_grad_() for name, value in weights.items()}
     handles = [handle for layer in model.modules() if has_parameters(layer) for handle in _watched(layer, result.calls)]
@@ -56,7 +57,8 @@ def trace(model: nn.Module, weights: Tensors, inputs: Tensor) -> Trace:
 
 
 def bypass(name: str) -> str:
-    """Return the error line for a parameter that keeps its value when the model gets other weights."""
+    """Return the error text for the parameter `name` of a model that keeps its value although the model gets other
+    weights."""
     return f"the model uses its parameter {name!r} through a closure, so a copy does not replace it; read it from self"
 
 
@@ -65,24 +67,26 @@ def has_parameters(layer: nn.Module) -> bool:
 
 
 def bare(layer: nn.Module) -> bool:
-    """Whether the layer's call is its class's `forward` alone, without hooks."""
+    """Return whether a call of the layer runs only its class's `forward`, without hooks."""
     return "forward" not in vars(layer) and not any(getattr(layer, name) for name in HOOKS)
 
 
 def reached(outputs: Tensor, tensors: Tensors) -> str | None:
-    """Return the name of a tensor in the autograd graph behind `outputs`; None if the graph has none of `tensors`."""
+    """Return the name of one of `tensors` (name → tensor) on which `outputs` depend, by the autograd graph; None if
+    there is none."""
     return nearest(outputs, tensors)
 
 
 def nearest(outputs: Tensor, tensors: Tensors) -> str | None:
-    """Return the name of the tensor in `tensors` with the fewest operations between it and `outputs`, by the autograd
-    graph; None if the graph has none of `tensors`."""
+    """Return the name of the tensor in `tensors` (name → tensor) with the fewest operations between it and `outputs`,
+    by the autograd graph; None if `outputs` depend on none."""
     names = {id(value): name for name, value in tensors.items()}
     return next((names[id(leaf)] for leaf in _leaves(outputs) if id(leaf) in names), None)
 
 
 def separate(traced: Trace) -> bool:
-    """Whether each example stays in its rows of axis 0, in the logits and in every layer's input and output."""
+    """Return whether the examples of a traced forward pass stay separate: each stays in its rows of axis 0, in the
+    logits and in every layer's input and output."""
     calls = [call for call in traced.calls if all(isinstance(value, Tensor) for value in call)]
     batched = all(len(a) % 2 == 0 and len(z) % 2 == 0 and z.requires_grad for a, z in calls)
     if len(calls) < len(traced.calls) or not batched or len(traced.logits) != 2:
@@ -95,7 +99,8 @@ def separate(traced: Trace) -> bool:
 
 
 def state(model: nn.Module) -> list[Hashable]:
-    """Return values that change with the model's layers, modes, hooks, and plain attributes of a user's classes."""
+    """Return values that change if the model's layers, modes, hooks, or plain attributes of a user's classes change;
+    equal values mean that a cached result about the model is still valid."""
     parts: list[Hashable] = []
     for layer in model.modules():
         own = vars(layer)

@@ -13,9 +13,14 @@ _LARGE = 700.0  # exponents up to which double precision holds the exponential
 
 
 def ceiling(figure: Epsilon | None, chance: float) -> float | None:
-    """Return the largest share of examples that any attacker can recognise, in [0, 1]; None if no bound is proved.
-    `figure` is the ε at the attacker's point. `chance` is κ, the success rate of a guess without the reading; for lists
-    of k guesses, k times the rate of a single guess.
+    """Return the largest share of examples that any attacker can recognise in a reading, in [0, 1]; None if no bound is
+    proved.
+
+    - `figure`: ε at the attacker's interception point.
+    - `chance`: κ, the success rate of a guess without the reading; for lists of k guesses, k times the rate of a single
+      guess.
+
+    Formulas:
 
     - Gaussian noise: Φ(Φ⁻¹(κ) + μ√u). Φ is the standard normal distribution function, and u the number of releases that
       use the row (an example's gradient or a client's update). μ is the reading's change if the row becomes zero, in
@@ -38,8 +43,9 @@ def ceiling(figure: Epsilon | None, chance: float) -> float | None:
 
 
 def exceeded(share: float, trials: float, limit: float | None) -> bool:
-    """Return whether a measured `share` among `trials` independent trials refutes the ceiling `limit`. The binomial
-    test rejects if P(at least as many successes | ceiling) < 0.001. A ceiling of None is never refuted."""
+    """Return whether a measured `share` of successes among `trials` independent trials refutes an upper bound `limit`.
+    A binomial test rejects the bound if it makes at least as many successes less likely than 0.001. A bound of None is
+    never refuted."""
     if limit is None or limit >= 1 or not share:
         return False
     hits = share * trials

@@ -8,7 +8,8 @@ State = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A line printed by `bench doctor`; status `warn` means that runs work without the missing part."""
+    """Result of a check by `bench doctor`, printed as a line. The status `warn` means that runs work without the
+    missing part."""
 
     name: str
     """Name of the checked part."""

@@ -36,8 +36,8 @@ _SAME = "install both from one index in one command: both CPU-only, or both for 
 
 
 def probe(timeout: float = 120) -> dict[str, Any]:
-    """Return torch's version, GPUs and threads as seen by a fresh interpreter within `timeout` seconds. If torch cannot
-    be imported, the key `torch error` holds the reason."""
+    """Return torch's version, GPUs and threads, as seen by a fresh Python process within `timeout` seconds. If torch
+    cannot be imported, the key `torch error` holds the reason."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", _PROBE], capture_output=True, text=True, timeout=timeout, check=False
@@ -52,7 +52,7 @@ def probe(timeout: float = 120) -> dict[str, Any]:
 
 
 def pair(versions: dict[str, Any]) -> Finding:
-    """Check that torch and torchvision can be imported together; `versions` comes from `probe`."""
+    """Check that torch and torchvision can be imported together. `versions` is the result of `probe`."""
     name = "torch + torchvision"
     if "torch error" in versions:
         return Finding(name, "fail", _line(versions["torch error"]), "install torch again, from its own index")
@@ -66,7 +66,7 @@ def pair(versions: dict[str, Any]) -> Finding:
 
 
 def gpu(versions: dict[str, Any]) -> Finding:
-    """List the GPUs that torch can use; a machine without a GPU is no error."""
+    """List the GPUs that torch can use; a machine without a GPU is no error. `versions` is the result of `probe`."""
     detail = "none: torch is built for the CPU alone"
     if versions.get("cuda"):
         detail = f"none visible (torch is built for CUDA {versions['cuda']}); runs use the CPU"
@@ -74,7 +74,8 @@ def gpu(versions: dict[str, Any]) -> Finding:
 
 
 def cores(versions: dict[str, Any]) -> Finding:
-    """Compare the CPU cores available to this process with torch's threads: more threads than cores cost time."""
+    """Compare the CPU cores available to this process with torch's threads: more threads than cores cost time.
+    `versions` is the result of `probe`."""
     # only Linux has sched_getaffinity; other systems allow every core
     usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     threads = int(versions.get("threads", usable))

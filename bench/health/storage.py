@@ -13,7 +13,8 @@ _LEAST_FREE = 2 * 1024**3  # bytes; a standard suite's records and arrays need l
 
 
 def data(data_dir: Path | None) -> list[Finding]:
-    """Return a finding for each existing data folder, in search order; a warning if no data folder exists."""
+    """Return a finding for each existing data folder, in search order (`data_dir` first); a warning if no data folder
+    exists."""
     try:
         from bench.datasets.loading import folders  # imports numpy and pandas, which may be broken
     except ImportError as error:
@@ -25,7 +26,7 @@ def data(data_dir: Path | None) -> list[Finding]:
 
 
 def disk(folder: Path) -> Finding:
-    """Check the free space on the disk to which runs are written."""
+    """Check the free space on the disk of `folder`, to which runs are written."""
     free = shutil.disk_usage(folder).free
     detail = f"{free / 1024**3:.1f} GiB free in {folder}"
     if free < _LEAST_FREE:

@@ -31,7 +31,8 @@ def dependencies() -> list[Finding]:
 
 
 def dependency(requirement: Requirement) -> Finding:
-    """Check an installed package: a wrong version fails; a missing package fails, or warns if listed in `_SPARED`."""
+    """Check the installed version of a dependency: a wrong version fails; a missing package fails, or warns if the
+    bench can run without it (`_SPARED`)."""
     name = re.sub(r"[-_.]+", "-", requirement.name).lower()
     remedy = f"pip install '{requirement.name}{requirement.specifier}'"
     try:

@@ -12,11 +12,12 @@ def entries_of(cell: AnyCell) -> dict[str, str]:
 
 def foreign(kind: str, name: str) -> bool:
     """Return whether the entry `name` of the `kind` "attacks", "defenses", "models" or "datasets" comes from outside
-    bench."""
+    bench; its code then runs in a separate process."""
     return not registry.origin(kind, name).built_in
 
 
 def needs_plugins(cell: AttackCell) -> bool:
-    """Return whether the attacker's process runs plug-in code: attack, model, description or simulator."""
+    """Return whether the process that runs the attack must load plug-ins: for the attack, the model, or the defense
+    behind a description or simulator."""
     known = cell.knowledge != "plain"
     return known or foreign("attacks", cell.attack.name) or foreign("models", cell.model.name)

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Isolation:
-    """A worker's plug-in processes, as the place (`bench.answer.place.Place`) at which cells run."""
+    """Runner of cells with plug-in code: a worker's plug-in processes (`bench.answer.place.Place`)."""
 
     def __init__(self, plugins: Sequence[str], device: str, *, fork: bool = False) -> None:
         """Prepare the processes for the plug-in files and modules `plugins`; each starts at its first call. `fork` True
@@ -67,8 +67,8 @@ class Isolation:
         return HERE.data(cell, context, memory)
 
     def attack_together(self, cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
-        """Attack `cell` and suitable later cells of `company` in a single batch; the results wait in memory. Cells with
-        plug-in code are left out. If `cell` itself has plug-in code, do nothing."""
+        """Attack `cell` in a single batch with suitable later cells of `company`; the results wait in `memory`. Cells
+        with plug-in code are left out. If `cell` itself has plug-in code, do nothing."""
         if not self.concerns(cell):
             HERE.attack_together(cell, [other for other in company if not self.concerns(other)], context, memory)
 
@@ -111,8 +111,8 @@ class Isolation:
         return result, cost
 
     def ask(self, function: Callable[..., T], kind: str, entry: Entry) -> T:
-        """Return the value of `function(kind, entry)` from a plug-in process; a repeated call returns the stored value.
-        `kind` is "attacks", "defenses", "models" or "datasets"."""
+        """Return the value of `function(kind, entry)` from a plug-in process, for questions about an entry such as its
+        contracts; a repeated call returns the stored value. `kind` is "attacks", "defenses", "models" or "datasets"."""
         key = (function.__qualname__, kind, entry.model_dump_json())
         if key not in self._answers:
             self._answers[key] = self._pipeline.call(function, kind, entry)

@@ -43,8 +43,9 @@ def _exit_with(parent: int) -> None:
 
 @contextmanager
 def exit_after(seconds: float, trace: Path) -> Iterator[None]:
-    """End the process if this context lasts longer than `seconds`, even while the interpreter is blocked. All threads'
-    stacks are first written to the file `trace`. Raises `StorageError` if the file cannot be written."""
+    """End the process if the code inside a `with` statement takes longer than `seconds`, even while the interpreter is
+    blocked. All threads' stacks are first written to the file `trace`. Raises `StorageError` if the file cannot be
+    written."""
     try:
         trace.parent.mkdir(parents=True, exist_ok=True)
         trace.unlink(missing_ok=True)
@@ -64,18 +65,19 @@ _TRACE = " (where it was: "
 
 
 def timeout_reason(seconds: float, trace: Path | None = None) -> str:
-    """Return the reason for a cell beyond its time limit of `seconds`. `trace` is the file with the threads' stacks, or
-    None."""
+    """Return the text for the record of a cell that exceeded its time limit of `seconds`. `trace` is the file with the
+    threads' stacks, or None."""
     where = "" if trace is None else f"{_TRACE}{trace})"
     return f"took longer than the time limit of {seconds:g} s; give --time-limit more, or mend what hangs{where}"
 
 
 def without_trace(reason: str) -> str:
-    """Return the reason without the path of the file with the threads' stacks, which is temporary."""
+    """Return the text `reason` of a timeout without the path of the file with the threads' stacks, which is
+    temporary."""
     return reason.partition(_TRACE)[0]
 
 
 def trace_path(run: Path, cell_id: str, role: str = "") -> Path:
-    """Return the path, in the run folder `run`, of the file with threads' stacks for the cell with id `cell_id`. `role`
-    names a plug-in process; empty for this process."""
+    """Return the path, in the run folder `run`, of the file to which a cell's process writes its threads' stacks at a
+    timeout. `cell_id` is the cell's id; `role` names a plug-in process, empty for this process."""
     return run / "hung" / f"{cell_id}{'.' if role else ''}{role}.txt"

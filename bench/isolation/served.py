@@ -36,20 +36,20 @@ from bench.trip import Reading
 
 @dataclass(slots=True, kw_only=True)
 class State:
-    """Values that the plug-in process keeps between calls."""
+    """Values that a plug-in process keeps between calls."""
 
     memory: Memory = field(default_factory=Memory)
     """Cache of data sets, reconstructions and simulated readings."""
     origins: tuple[registry.Origin, ...] = ()
     """Sources of the attacks, defenses, models and data sets from plug-ins."""
     held: tuple[Reading, ReadingKey] | None = None
-    """Readings for the next attack, with their key."""
+    """Readings (observed updates) for the next attack, with their key; None before the first."""
     on_progress: Callable[[TrainingProgress], None] = lambda progress: None
     """Function that sends a training's progress to the parent."""
 
 
 def origins(state: State) -> tuple[registry.Origin, ...]:
-    """Return the sources of the attacks, defenses, models and data sets from plug-ins."""
+    """Return the sources (file or distribution) of the plug-in entries that this process has loaded."""
     return state.origins
 
 
@@ -60,10 +60,12 @@ def raw_data(cell: AnyCell, context: RunContext, state: State) -> tuple[Raw, boo
 
 
 def observe(cell: AttackCell, context: RunContext, state: State) -> tuple[bytes, Diagnosis]:
-    """Observe the cell; return its readings as bytes for the attacker's process, and the checks of the readings. The
-    true examples are drawn in this process, which keeps data sets and simulated readings in `state.memory`. Readings of
-    a plain attacker under a built-in model are sent without the model: the receiver then runs no plug-in code. Other
-    readings are pickled. Raises `PluginError` if pickling fails."""
+    """Run the cell's defended round in this process; return the attacker's readings as bytes for the attacker's
+    process, and the checks of the readings. The true examples are drawn in this process, which keeps data sets and
+    simulated readings in `state.memory`.
+
+    Readings of a plain attacker under a built-in model are sent without the model: the receiver then runs no plug-in
+    code. Other readings are pickled. Raises `PluginError` if pickling fails."""
     observation = draw_and_observe(cell, context, state.memory)
     if not needs_plugins(cell):
         return wire.dump(replace(observation.reading, model=cast(nn.Module, None))), observation.diagnosis
@@ -77,7 +79,8 @@ def observe(cell: AttackCell, context: RunContext, state: State) -> tuple[bytes,
 
 
 def hold(reading: bytes, cell: AttackCell, state: State) -> ReadingKey:
-    """Keep the readings of `cell`, unpacked from the bytes `reading`, for the next `attempt`; return their key."""
+    """Unpack the readings of `cell` from the bytes `reading`, and keep them for the next `attempt`; return their
+    key."""
     if needs_plugins(cell):
         received: Reading = pickle.loads(reading)
     else:
@@ -102,7 +105,8 @@ def train(cell: TrainingCell, context: RunContext, state: State) -> tuple[Traini
 
 
 def serve(descriptor: int) -> None:
-    """Serve calls from the pipe at this file descriptor until the pipe closes or the parent ends."""
+    """Answer calls from the pipe with the file descriptor `descriptor`, until the pipe closes or the parent process
+    ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     pipe: Connection[Any, Any] = Connection(descriptor)
     path, parent, role, plugins, device = pickle.loads(pipe.recv_bytes())

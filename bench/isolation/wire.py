@@ -20,14 +20,15 @@ from bench.kinds.known import named
 
 
 def dump(value: Any) -> bytes:
-    """Return `value` as bytes for `load`; tensors become arrays."""
+    """Return `value` as bytes for another process, which reads them by `load`; tensors become arrays."""
     buffer = io.BytesIO()
     _Pickler(buffer, protocol=5).dump(value)
     return buffer.getvalue()
 
 
 def load(content: bytes) -> Any:
-    """Return the value from the bytes; raises `PluginError` for damaged bytes, and for types other than data."""
+    """Read a value from the bytes of an untrusted process. Raises `PluginError` for damaged bytes, and for types other
+    than data."""
     try:
         return unpickle.load(content, _ARRAYS, _is_data)
     except Exception as error:  # damaged bytes raise many types

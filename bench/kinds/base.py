@@ -14,13 +14,13 @@ Array = TypeVar("Array", bound=Any)  # a numpy array or a torch tensor
 
 
 class Values(Protocol):
-    """Arithmetic on example values; `bench.kinds.unit` implements it for numbers in [0, 1]."""
+    """Arithmetic on the example values of a kind of data; `bench.kinds.unit` implements it for numbers in [0, 1]."""
 
     def floats(self, stored: NDArray[Any]) -> NDArray[np.float32]:
-        """Return stored values as float32, the input for models, attacks and scores."""
+        """Convert `stored` values to float32, the input for models, attacks and scores."""
 
     def fault(self, stored: NDArray[Any]) -> str | None:
-        """Return the reason to refuse a data set's stored values, or None."""
+        """Return the reason why a data set's `stored` values are not allowed, or None if they are."""
 
     def checked(self, truth: ArrayLike) -> Floats:
         """Return the values of true examples as float64; raises `ValueError` for values outside the kind's range."""
@@ -46,8 +46,8 @@ class Values(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Success:
-    """Success rule: a leaked example is near to its reconstruction, and nearer than to every prior-only guess by a
-    margin."""
+    """Rule that decides if an example leaked: it is near to its reconstruction, and nearer than to every prior-only
+    guess (made without the gradient) by a margin."""
 
     words: str
     """The rule's text for messages."""
@@ -56,14 +56,15 @@ class Success:
     closeness: str
     """Name of the metric compared with prior-only guesses; higher is nearer."""
     over: str
-    """Name of the metric for the margin: `closeness` minus the highest `closeness` of a prior-only guess."""
+    """Name of the metric for the margin over prior-only guesses: `closeness` minus the highest `closeness` of a
+    guess."""
     margin: float
     """Smallest value of the metric `over` for a leaked example; no margin is required without a prior-only guess."""
     strict: Callable[[Figures], Booleans] | None = None
     """Second, stricter threshold for the reconstruction; None for kinds without a strict rate."""
 
     def leaked(self, figures: Figures) -> Booleans:
-        """Return which examples leaked, given their `figures` by metric."""
+        """Return which examples leaked, given their `figures` (metric → values): a mask in the shape of the values."""
         return self.reached(figures) & ~(np.asarray(figures[self.over], np.float64) < self.margin)
 
     def leaked_strictly(self, figures: Figures) -> Booleans | None:
@@ -88,7 +89,7 @@ class Kind:
     success: Success
     """Success rule of an attack."""
     pixels: Callable[[NDArray[Any]], NDArray[Any]]
-    """Renderer: (n, *shape) → (n, height, width, 3), colours in [0, 1]."""
+    """Function that draws examples: (n, *shape) → (n, height, width, 3), colours in [0, 1]."""
     default_dataset: str
     """Name of a data set that needs no files, for contracts."""
     default_model: str
@@ -107,11 +108,11 @@ class Kind:
 
     @property
     def shape_text(self) -> str:
-        """Axis names for messages, e.g. (channel, height, width)."""
+        """Names of an example's axes for messages, such as (channel, height, width)."""
         return f"({', '.join(self.axes)}{',' if len(self.axes) == 1 else ''})"
 
     def fault(self, stored: NDArray[Any]) -> str | None:
-        """Return the reason to refuse stored examples (example, *shape) as this kind, or None."""
+        """Return the reason why `stored` examples (example, *shape) are not of this kind, or None if they are."""
         if stored.ndim != 1 + len(self.axes):
             return f"{self.article} has the axes {self.shape_text}, these examples have shape {stored.shape[1:]}"
         return self.values.fault(stored)

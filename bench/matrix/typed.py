@@ -10,9 +10,9 @@ Typed = str | dict[str, Any]  # a name, or a table with its name and parameters
 
 
 def entries(texts: Sequence[str], option: str) -> list[Typed]:
-    """Parse attacks or defenses as typed on a command line, such as `cpl,gradinv` or `prune:share=.9,at=example`, to
-    names and parameters. A comma separates names; a part with `=` is a further parameter of the name before. Raises
-    `BenchError` with the name of the command-line `option`."""
+    """Parse attacks or defenses as typed on a command line. `texts` are such as `cpl,gradinv` or
+    `prune:share=.9,at=example`; the result has the names and parameters, in order. A comma separates names; a part with
+    `=` is a further parameter of the name before. Raises `BenchError` with the name of the command-line `option`."""
     values: list[Typed] = []
     for part in (part.strip() for text in texts for part in text.split(",")):
         name, colon, rest = part.partition(":")

@@ -18,29 +18,30 @@ _NORMS = (nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm1d, nn.InstanceNorm2d)
 
 
 class Model(ABC):
-    """An architecture with an initialisation; concrete models are frozen dataclasses. Input normalisation is a layer
-    inside the module: true and reconstructed inputs lie in [0, 1] everywhere else."""
+    """Base class for models: an architecture with an initialisation; concrete models are frozen dataclasses. The
+    normalisation of inputs is a layer inside the module, so inputs lie in [0, 1] everywhere else."""
 
     reference: ClassVar[str]
     """Paper that describes the model."""
     takes: ClassVar[tuple[str, ...]]
     """Names of the kinds of data that the model accepts (`bench.kinds`)."""
     work: ClassVar[float] = 1.0
-    """Time for a gradient relative to `dlg-lenet` on the same pictures, for time estimates."""
+    """Time for a gradient relative to the model `dlg-lenet` on the same images, for time estimates."""
 
     @abstractmethod
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Return the module that maps inputs (example, *`shape`) to logits (example, class), for `classes` classes."""
 
     def bound(self, name: str, fan_in: int) -> float:
-        """Return the half width of parameter `name`'s initial uniform distribution; torch's default is 1/√fan_in."""
+        """Return the half width w of the uniform distribution from which the parameter `name` is drawn initially.
+        `fan_in` is the number of inputs of an output value; torch's default is 1/√fan_in."""
         del name
         return float(fan_in**-0.5)
 
     def initial(self, module: nn.Module, seed: int) -> dict[str, Tensor]:
-        """Return initial weights of the parameters in `module`, by name. Each is drawn uniformly between -w and w, with
-        w from `bound` and a separate key. Normalisation layers start as the identity. Raises `BenchError` for other
-        layers with parameters."""
+        """Draw initial weights for the parameters of `module`: name → (*shape). Each is uniform between -w and w, with
+        w from `bound` and a separate key from `seed`. Normalisation layers start as the identity. Raises `BenchError`
+        for other layers with parameters."""
         return {
             name: torch.from_numpy(
                 rng.generator(seed, "weights", name).uniform(-width, width, tuple(tensor.shape)) + centre
@@ -70,7 +71,7 @@ class Model(ABC):
 
 
 class Normalise(nn.Module):
-    """Normalise each channel, (x - mean) / deviation, as a layer."""
+    """Layer that normalises each channel of its input: (x - mean) / deviation."""
 
     def __init__(self, mean: tuple[float, ...], deviation: tuple[float, ...]) -> None:
         super().__init__()

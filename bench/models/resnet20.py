@@ -67,6 +67,7 @@ class Resnet20(Model):
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
 
     def bound(self, name: str, fan_in: int) -> float:
-        """Return the half width that gives variance 2/fan_in (He et al. 2015); the last layer keeps torch's default."""
+        """Return the half width of the initial uniform distribution for the parameter `name`, which gives variance
+        2/`fan_in` (He et al. 2015); the last layer keeps torch's default."""
         last = not name.startswith(("0.", "1.")) and ".inner." not in name
         return float((1 if last else sqrt(6)) * fan_in**-0.5)

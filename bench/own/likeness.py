@@ -47,8 +47,8 @@ class Likeness:
 
 
 def likeness(sent: Tensors, replay: Tensors) -> Likeness:
-    """Compare the updates `sent` with their replays (computed again on the true examples), both name → (reading,
-    *shape). Two zero updates count as equal."""
+    """Compare the updates `sent` with `replay`, the same updates computed again on the true examples; both are name →
+    (reading, *shape). Two zero updates count as equal."""
     pairs = {name: (sent[name].double().flatten(1), replay[name].double().flatten(1)) for name in sent}
     a, b = (torch.cat([pair[n] for pair in pairs.values()], 1) for n in (0, 1))
     long, energy, product = a.norm(dim=1), b.square().sum(1), (a * b).sum(1)

@@ -24,9 +24,13 @@ Floats = NDArray[np.floating[Any]]
 
 
 def grid(truth: Floats, guess: Floats, kind: Kind) -> Image.Image | None:
-    """Draw up to eight true examples above their reconstructions; None for empty arrays. `truth` and `guess` are
-    (reading, example, *shape), in the same order, in [0, 1] (clipped here). The first example of every reading precedes
-    the second examples. A table row is drawn as a square. Raises `ValueError` for differing shapes."""
+    """Draw up to eight true examples above their reconstructions; None for empty arrays.
+
+    - `truth`, `guess` (reading, example, *shape): true examples and reconstructions in the same order, in [0, 1]
+      (clipped here).
+    - `kind`: kind of data; a table row is drawn as a square.
+
+    The first example of every reading precedes the second examples. Raises `ValueError` for differing shapes."""
     if not alike(truth, guess):
         return None
     page = sheet(np.stack([drawn(chosen(values), kind) for values in (truth, guess)]), GAP)
@@ -34,8 +38,8 @@ def grid(truth: Floats, guess: Floats, kind: Kind) -> Image.Image | None:
 
 
 def alike(truth: Floats, guess: Floats) -> bool:
-    """Return whether `truth` and `guess` hold examples; raises `ValueError` unless their shapes are equal. The shapes
-    must be (reading, example, *shape)."""
+    """Check the arrays of a picture: return True if `truth` and `guess` hold examples, False if they are empty. Raises
+    `ValueError` unless both have the same shape (reading, example, *shape)."""
     if truth.shape != guess.shape or truth.ndim < 3:
         raise ValueError(
             f"truth and reconstruction must be (reading, example, *shape) alike, got {truth.shape} and {guess.shape}"
@@ -44,7 +48,7 @@ def alike(truth: Floats, guess: Floats) -> bool:
 
 
 def sheet(tiles: NDArray[np.uint8], gap: int) -> NDArray[np.uint8]:
-    """Join tiles (row, column, height, width, 3) to an image, with `gap` pixels between tiles."""
+    """Join small pictures `tiles` (row, column, height, width, 3) to an image, with `gap` pixels between them."""
     padded = np.pad(tiles, ((0, 0), (0, 0), (0, gap), (0, gap), (0, 0)), constant_values=PAPER)
     rows, columns, height, width, _ = padded.shape
     page = padded.swapaxes(1, 2).reshape(rows * height, columns * width, 3)
@@ -58,7 +62,8 @@ def of_record(run: Path, record: Record) -> Image.Image | None:
 
 
 def of_arrays(record: Record, arrays: Mapping[str, Floats]) -> Image.Image | None:
-    """Draw the grid from loaded arrays; None if truth or reconstruction is missing."""
+    """Draw the grid of a record from its loaded `arrays` (name → values); None if truth or reconstruction is
+    missing."""
     if record.attack is None or "truth" not in arrays or "reconstruction" not in arrays:
         return None
     return grid(arrays["truth"], arrays["reconstruction"], record.attack.data_kind)
@@ -72,7 +77,8 @@ def save(image: Image.Image, path: Path) -> None:
 
 
 def chosen(values: Floats) -> Floats:
-    """Select the examples to show: (reading, example, *shape) → (at most eight, *shape); first examples come first."""
+    """Select the examples that pictures show: (reading, example, *shape) → (at most eight, *shape). First examples of
+    the readings come first."""
     return np.swapaxes(values, 0, 1).reshape(-1, *values.shape[2:])[:EXAMPLES]
 
 

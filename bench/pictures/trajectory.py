@@ -19,10 +19,14 @@ _SIDE = 56  # pixels: ten columns of full size would be most of what a cell send
 
 
 def over_iterations(truth: Floats, trajectory: Floats, marks: Sequence[int], kind: Kind) -> Image.Image | None:
-    """Draw up to eight reconstructions at increasing evaluation counts, then the truth; None for empty arrays. `truth`
-    is (reading, example, *shape), and `trajectory` (mark, reading, example, *shape). Both are in [0, 1] (clipped here)
-    and have the same order of examples; the trajectory may hold only the first readings. `marks` are the evaluation
-    counts above the columns. Raises `ValueError` for mismatched shapes."""
+    """Draw up to eight reconstructions over the course of an attack, then the truth; None for empty arrays.
+
+    - `truth` (reading, example, *shape), `trajectory` (mark, reading, example, *shape): both in [0, 1] (clipped here),
+      with the same order of examples; the trajectory may hold only the first readings.
+    - `marks`: evaluation counts of the trajectory, shown above the columns.
+    - `kind`: kind of data.
+
+    Raises `ValueError` for mismatched shapes."""
     shape = trajectory.shape
     fits = trajectory.ndim >= 4 and shape[2:] == truth.shape[1:] and shape[1] <= len(truth)
     if not fits or len(trajectory) != len(marks):
@@ -60,7 +64,7 @@ def of_record(run: Path, record: Record) -> Image.Image | None:
 
 
 def of_arrays(record: Record, arrays: Mapping[str, Floats]) -> Image.Image | None:
-    """Draw the trajectory from loaded arrays; None if the attack kept none."""
+    """Draw the trajectory of a record from its loaded `arrays` (name → values); None if the attack kept none."""
     marks = _marks(record)
     if record.attack is None or not marks or "truth" not in arrays or "trajectory" not in arrays:
         return None

@@ -11,7 +11,7 @@ from bench.reference.store import of_defense
 
 @dataclass(slots=True)
 class Again:
-    """Agreement between the records of a defense's cells run again and the shipped records."""
+    """Agreement of a defense's (or attack's) repeated records with the shipped records of the same cells."""
 
     equal: int = 0
     """Number of records with equal status, leaked examples and array hashes."""
@@ -30,8 +30,8 @@ class Again:
 def compared(
     now: Iterable[Record], before: Iterable[Record], by: Callable[[Record], str] = of_defense
 ) -> dict[str, Again]:
-    """Return the agreement between new records (`now`) and earlier records (`before`) with the same id. The keys are
-    texts that `by` gives for a record: its defense, or its attack."""
+    """Compare repeated records (`now`) with shipped records (`before`) of the same ids. Return the agreement for each
+    text that `by` gives for a record: its defense, or its attack."""
     old = {record.id: record for record in before}
     rows: dict[str, Again] = {}
     for record in now:
@@ -52,7 +52,7 @@ def compared(
 
 
 def lines(rows: Mapping[str, Again]) -> Iterator[str]:
-    """Yield lines of text about each defense's agreement."""
+    """Yield lines of text about the agreement in `rows`, defense → agreement."""
     for name, row in rows.items():
         yield f"{name}: {row.equal} of {row.equal + len(row.differ)} records are equal, arrays bit for bit"
         if row.differ:

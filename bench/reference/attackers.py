@@ -26,18 +26,18 @@ _MOST = 4  # conditions named in a line
 
 @dataclass(frozen=True, kw_only=True)
 class Ranked:
-    """A run of the suite `attacks`, in crosses (`Cross`): tables of attacks by conditions, with the attacks ranked."""
+    """A run of the suite `attacks` among the shipped attacks, as tables of attacks by conditions (`Cross`)."""
 
     cross: Cross
     """Shipped attacks and the run's unpublished attacks in a single table, on the matrix's own sample of victims."""
     own: tuple[str, ...]
-    """The run's attacks that are not published."""
+    """The run's attacks that the shipped results do not have."""
     shipped: tuple[Record, ...]
     """The reference records; empty if none are comparable."""
     why: str
-    """Reason why the run is compared with no reference; empty if it is compared."""
+    """Reason why the run is not compared with shipped results; empty if it is compared."""
     draws: Mapping[str, tuple[Cross, Cross]] = field(default_factory=dict)
-    """Map from a second sample of victims (`AttackCell.victims`) to two crosses of the run's attacks: on the matrix's
+    """Map from a second sample of victims (`AttackCell.victims`) to two tables of the run's attacks: on the matrix's
     own sample, and on the second sample."""
 
     def json(self) -> dict[str, Any]:
@@ -46,8 +46,8 @@ class Ranked:
 
 
 def unranked(run: Path) -> str | None:
-    """Return the reason why a run's attacks are not compared with the reference; "" if they are; None for a run of
-    another suite."""
+    """Return the reason why a run's attacks are not compared with the shipped attacks; "" if they are; None for a run
+    of another suite."""
     try:
         about = json.loads((run / f"suite-{ATTACKS}.json").read_text("utf-8"))
         return "" if about["ranked"] is True else "; ".join(map(str, about["why_not"]))
@@ -56,9 +56,9 @@ def unranked(run: Path) -> str | None:
 
 
 def ranked(mine: Iterable[Record] = (), *, without: str = "") -> Ranked | None:
-    """Return a run's records `mine` and the shipped records in a single table, ranked; None if no attack record is
-    found. A run's record counts if a shipped record has the same cell, apart from attack and sample of victims.
-    `without` is a reason to omit the shipped records; "" includes them."""
+    """Put a run's records `mine` and the shipped records into a single table of attacks by conditions, ranked; None if
+    there is no attack record. A run's record counts if a shipped record has the same cell, apart from attack and sample
+    of victims. `without` is a reason to omit the shipped records; "" includes them."""
     shipped = tuple(store.read(VERSION)) if not without and VERSION in store.versions() else ()
     why = without if without or shipped else f"this package has no reference results of {VERSION} yet"
     published = [cell for _, cell in _attacks(shipped)]
@@ -82,8 +82,8 @@ def _attacks(records: Iterable[Record]) -> list[tuple[Record, AttackCell]]:
 
 
 def lines(standing: Ranked, attack: str) -> Iterator[tuple[str, str]]:
-    """Yield (heading, text) about the run's `attack`: rank, cost, failures, second samples of victims. One line counts
-    the examples that only this attack reconstructs."""
+    """Summarise the run's `attack` in four lines, each (heading, text): rank, cost, failures, and examples that only
+    this attack reconstructs; then second samples of victims. `standing` holds the tables."""
     cross = standing.cross
     names, conditions = distinct(each.attack for each in cross.attackers), labels(cross.contests)
     yield "rank", _rank(standing, attack, names)
@@ -94,7 +94,8 @@ def lines(standing: Ranked, attack: str) -> Iterator[tuple[str, str]]:
 
 
 def draws(standing: Ranked, attack: str) -> Iterator[tuple[str, str]]:
-    """Yield (heading, text) for each second sample of victims on which the attack ran."""
+    """Yield (heading, text) about each second sample of victims on which the run's `attack` ran: a test that the attack
+    is not tuned to its victims. `standing` holds the tables."""
     for victims, (first, second) in standing.draws.items():
         if {attack} <= {each.attack for each in first.attackers} & {each.attack for each in second.attackers}:
             yield "victims", _draw(first, second, attack, victims)

@@ -20,7 +20,7 @@ from bench.reference.costs import same
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """Records from a run together with the reference, on one board."""
+    """A run's records together with the shipped reference results, on a single board."""
 
     version: str
     """Suite version of the reference."""
@@ -35,7 +35,8 @@ class Joined:
 
 
 def joined(version: str, mine: Iterable[Record] = ()) -> Joined:
-    """Read the reference results of a suite version; add the records in `mine` whose defense the reference lacks."""
+    """Read the reference results of a suite `version`, and add the records in `mine` whose defense the reference does
+    not have."""
     shipped = store.read(version)
     cells = {same(record.cell) for record in shipped}
     known = {entry_text(record.cell.defense) for record in shipped}
@@ -66,7 +67,7 @@ def suite_of(folders: Iterable[Path]) -> str | None:
 
 
 def version_of(about: Mapping[str, Any]) -> str | None:
-    """Return the suite version from a run's suite file; None if the run is unranked or has no reference results. The
-    suite `attacks` has no standings of defenses: the result is None."""
+    """Return the suite version in the content `about` of a run's suite file; None if the run is unranked or has no
+    reference results. The suite `attacks` has no standings of defenses, so the result is None."""
     there = about.get("ranked") is True and about.get("suite") in store.of_defenses(store.versions())
     return str(about["suite"]) if there else None

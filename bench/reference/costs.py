@@ -11,12 +11,14 @@ _ANY = Entry(name="any")
 
 
 def expected(records: Iterable[Record], *, alone: bool = False) -> Callable[[AnyCell], float | None]:
-    """Return a function from a cell to its expected CPU seconds; None for a cell without shipped records. A published
-    defense with equal parameters has its measured times. Another defense gets each cell's median over published
-    defenses of its type. The medians are scaled so that their sum is the defenses' median total time. The two types are
-    defenses that change single-example gradients, and all others. If no defense of the type is published, all defenses
-    count. Cells with a reused reconstruction count with their measured time. `alone` True: the run has no undefended
-    cells, so no reconstruction can be reused from another defense."""
+    """Return a function from a cell of a suite to its expected CPU seconds, from the shipped `records`; None for a cell
+    without shipped records. `alone` True: the run has no undefended cells, so no reconstruction can be reused from
+    another defense.
+
+    A published defense with equal parameters has its measured times. Another defense gets each cell's median over
+    published defenses of its type, scaled so that the sum is these defenses' median total time. The two types are
+    defenses that change single-example gradients, and all others; if no defense of the type is published, all defenses
+    count. Cells with a reused reconstruction count with their measured time."""
     taken: dict[str, dict[str, float]] = {}
     kinds: dict[bool, dict[str, dict[str, float]]] = {False: {}, True: {}}
     for record, seconds in _taken(records, alone=alone):
@@ -56,8 +58,8 @@ def _changes_examples(defense: Entry) -> bool:
 
 def span(records: Iterable[Record], cells: Iterable[AnyCell], *, alone: bool = False) -> tuple[float, float] | None:
     """Return the least and the greatest total CPU seconds that a published defense took for `cells`, with this defense
-    in place of the cells' own; None if no published defense has `records` of all. `alone` True counts reconstructions
-    that published defenses reused from undefended cells, because the run has no such cells."""
+    in place of the cells' own; None if no published defense has `records` of all. `alone` True: the run has no
+    undefended cells, so reconstructions that published defenses reused from these count in full."""
     wanted: dict[str, dict[str, None]] = {}  # defense → cells, in order
     for cell in cells:
         wanted.setdefault(str(cell.defense), {})[same(cell)] = None
@@ -84,7 +86,8 @@ def _taken(records: Iterable[Record], *, alone: bool) -> Iterator[tuple[Record, 
 
 
 def same(cell: AnyCell) -> str:
-    """Return a cell's text without defense and cascade: cells that differ only in the defense have equal texts."""
+    """Return a cell's text without defense and cascade, as a key: cells that differ only in the defense have equal
+    texts."""
     changes: dict[str, object] = {"defense": _ANY}
     if isinstance(cell, AttackCell):
         changes["after"] = ()
@@ -92,7 +95,8 @@ def same(cell: AnyCell) -> str:
 
 
 def expected_of_attacks(records: Iterable[Record]) -> Callable[[AnyCell], float | None]:
-    """Return a function from a cell of a full cross to its expected CPU seconds; None for an unpublished condition.
+    """Return a function from a cell of the suite `attacks` to its expected CPU seconds, from the shipped `records`;
+    None for an unpublished condition.
 
     A published attack has its measured time. Another attack gets the median over the published attacks that read the
     same gradients. A second sample of victims takes as long as the published sample."""
@@ -113,7 +117,8 @@ def expected_of_attacks(records: Iterable[Record]) -> Callable[[AnyCell], float 
 
 
 def any_attack(cell: AttackCell) -> str:
-    """Return a cell's text without attacker and sample of victims: cells that differ only in these have equal texts."""
+    """Return a cell's text without attacker and sample of victims, as a key: cells that differ only in these have equal
+    texts."""
     return _published(cell).model_copy(update={"attack": _ANY, "knowledge": "plain", "after": ()}).canonical()
 
 

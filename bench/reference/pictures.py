@@ -10,8 +10,9 @@ from bench.reference import store
 
 
 def strips_of(records: Iterable[Record], folders: Mapping[str, Path], version: str | None) -> dict[str, bytes]:
-    """Return defense → strip of images, and `victims` → strip of true images. The strips come from the reference
-    `version` (None: no reference) and from the run `folders`."""
+    """Return a strip of reconstructed images for each defense in `records`: defense → WebP, and `victims` → true
+    images. The strips come from the reference results `version` (None: no reference), and from `folders`, cell id → run
+    folder."""
     records = tuple(records)
     names = (VICTIMS_NAME, *dict.fromkeys(entry_text(record.cell.defense) for record in records))
     return {**(store.strips(version, names) if version else {}), **strips(records, folders)}

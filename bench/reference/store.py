@@ -71,8 +71,11 @@ def write(
     folder: Path = FOLDER,
     by: Callable[[Record], str] = of_defense,
 ) -> tuple[Path, ...]:
-    """Write records and strips of a suite `version` below `folder`, in place of earlier files; return the paths. A file
-    has the records with equal text from `by`: a defense with its parameters, or an attack."""
+    """Write the reference results of a suite `version` below `folder`, in place of earlier files; return the paths.
+
+    - `records`: results to write.
+    - `strips`: name → WebP image; None writes none.
+    - `by`: text of a record, its defense or attack; a file has the records with equal text."""
     settings: dict[str, list[Record]] = {}
     for record in records:
         settings.setdefault(by(record), []).append(record)
@@ -89,7 +92,8 @@ def write(
 
 
 def slug(setting: str) -> str:
-    """Return a file name for a defense: `prune(at=example, share=0.9)` → `prune-at-example-share-0.9`."""
+    """Return a file name for a defense with parameters, such as `prune-at-example-share-0.9` for `setting`
+    `prune(at=example, share=0.9)`."""
     return re.sub(r"[^a-z0-9.]+", "-", setting.lower()).strip("-.")
 
 
@@ -102,7 +106,7 @@ def lines(records: Iterable[Record]) -> list[str]:
 
 
 def parsed(path: Path, lines: Iterable[str]) -> Iterator[Record]:
-    """Parse a file's lines into records; raises `BenchError` for a damaged line."""
+    """Parse `lines` of the file `path` into records; raises `BenchError` for a damaged line."""
     try:
         for line in lines:
             yield store.parse(line, str(path), AGAIN)
@@ -111,7 +115,7 @@ def parsed(path: Path, lines: Iterable[str]) -> Iterator[Record]:
 
 
 def pack(path: Path, lines: Iterable[str]) -> None:
-    """Write compressed lines; equal lines give equal bytes."""
+    """Write `lines` of text, compressed, to the file `path`; equal lines give equal bytes."""
     content = "\n".join(lines).encode() + b"\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))

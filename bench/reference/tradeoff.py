@@ -6,6 +6,7 @@ from bench.reference import store
 
 
 def shipped_tradeoff() -> Tradeoff | None:
-    """Return the shipped trade-off; None: this package has none. Raises `RecordError` for a damaged file."""
+    """Return the shipped trade-off between accuracy and leakage; None if this package has none. Raises `RecordError`
+    for a damaged file."""
     path = store.FOLDER / tradeoff.FILE
     return tradeoff.read(path) if path.is_file() else None

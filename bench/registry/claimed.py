@@ -5,7 +5,8 @@ from bench.registry import entries as registry
 
 
 def stages(defense: str) -> tuple[object, ...]:
-    """Return the stages in a defense's class attribute `stages`; empty for an unknown defense."""
+    """Return the stages in the class attribute `stages` of the defense with this name, read from the source text
+    without import; empty for an unknown defense."""
     try:
         claimed = registry.literals("defenses", defense).get("stages")
     except BenchError:

@@ -80,9 +80,9 @@ def origin(kind: str, name: str) -> Origin:
 
 
 def literals(kind: str, name: str) -> dict[str, object]:
-    """Return an entry's constant class attributes (reference, stages, …) and `__doc__`, without importing its code.
-    Raises `UnknownName` for the name of no entry of this `kind`, and `PluginError` for a name from two sources or an
-    entry point without a class."""
+    """Return the constant class attributes of the entry `name` (reference, stages, …) and `__doc__`, without importing
+    its code. Raises `UnknownName` for the name of no entry of this `kind`, and `PluginError` for a name from two
+    sources or an entry point without a class."""
     source = origin(kind, name)
     module, _, attribute = source.target.partition(":")
     try:
@@ -125,8 +125,8 @@ def instance(kind: str, name: str, params: Mapping[str, Any], *, where: str | No
 
 
 def of(kind: str, entry: Any) -> Any:
-    """Create the instance of a `kind` that `entry`, a `bench.cell.Entry`, describes. Raises `UnknownName` or
-    `PluginError` for an entry that cannot be imported, and `BenchError` for wrong parameters."""
+    """Make the instance that a cell's `entry` (name with parameters) describes; `kind` is its kind of entry. Raises
+    `UnknownName` or `PluginError` for an entry that cannot be imported, and `BenchError` for wrong parameters."""
     return instance(kind, entry.name, entry.params)
 
 

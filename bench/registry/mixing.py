@@ -8,12 +8,14 @@ from bench.registry.claimed import stages
 
 
 def mixes(cell: AttackCell) -> bool:
-    """Return whether a defense may mix an example with the next in its batch; False for an unknown defense."""
+    """Return whether the cell's defense may mix an example with the next in its batch (as mixup does); False for an
+    unknown defense."""
     return cell.federated.batch > 1 and "input" in stages(cell.defense.name)
 
 
 def mixes_alone(cell: AttackCell) -> bool:
-    """Return whether the defense may mix examples, and has no stage other than `input`."""
+    """Return whether the cell's defense may mix examples, and has no other stage: the mixing is then its only
+    effect."""
     return mixes(cell) and set(stages(cell.defense.name)) == {"input"}
 
 

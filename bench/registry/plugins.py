@@ -20,8 +20,7 @@ from bench.errors import PluginError
 
 
 def module(spec: str, role: str = "--plugin") -> ModuleType:
-    """Import the module `spec`, a path ending in `.py` or an importable module's name. `role` begins error messages.
-
+    """Import the module `spec`, a path that ends in `.py` or an importable module's name. `role` begins error messages.
     Raises `PluginError` with file and line for any exception inside the module."""
     if not spec.endswith(".py"):
         return _named(spec, role)
@@ -45,9 +44,9 @@ def module(spec: str, role: str = "--plugin") -> ModuleType:
 
 
 def entries(loaded: ModuleType, bases: Mapping[str, type]) -> Iterator[tuple[str, str, type]]:
-    """Yield (kind, name, class) for each concrete class in the module `loaded` with a base in `bases`, a map such as
-    "attacks" → `Attack`. The name is the class attribute `name`, or else the class name in kebab case. A class with a
-    leading underscore is left out."""
+    """Yield (kind, name, class) for each attack, defense, data set and model in the module `loaded`: each concrete
+    class with a base in `bases`, a map such as "attacks" → `Attack`. The name is the class attribute `name`, or
+    otherwise the class name in kebab case. A class with a leading underscore is left out."""
     for attribute, entry in vars(loaded).items():
         if not isinstance(entry, type) or inspect.isabstract(entry) or attribute.startswith("_"):
             continue

@@ -32,10 +32,11 @@ def package_of(module: str) -> Path | None:
 
 
 def read(module: str, name: str, file: Path | None = None) -> dict[str, object]:
-    """Return the constant class attributes of class `name` in `module`, with inherited attributes and `__doc__`. An
-    attribute counts if a constant is assigned, without annotation or with `ClassVar`; dataclass fields do not count.
-    Base classes are read in the same file or through `from … import`. `file` is the file of a `--plugin FILE`; None
-    finds the module. Raises `PluginError` for a missing class or an unreadable file."""
+    """Return the constant class attributes of the class `name` in `module`, with inherited attributes and `__doc__`,
+    read from the source text without import. An attribute counts if a constant is assigned, without annotation or with
+    `ClassVar`; dataclass fields do not count. Base classes are read in the same file or through `from … import`. `file`
+    is the file of a `--plugin FILE`; None finds the module. Raises `PluginError` for a missing class or an unreadable
+    file."""
     path = file or file_of(module)
     if path is None:
         raise PluginError(f"there is no module {module!r}")

@@ -12,10 +12,10 @@ _UNUSABLE = 2.0
 
 
 def assign(truth: ArrayLike, guess: ArrayLike, values: Values) -> NDArray[np.int64]:
-    """Return the number of the reconstructed example for each true example, (reading, example); -1 for none. `truth`
-    and `guess` are (reading, example, *shape). The matching has the smallest sum of distances (Kuhn's assignment
-    problem), and all metrics use it. Raises `PluginError` if `guess` has more examples than `truth`: the matching would
-    select the best."""
+    """Match each true example with a reconstructed example: return the number of the reconstructed example, (reading,
+    example), -1 for none. `truth` and `guess` are (reading, example, *shape), and `values` gives the distance. The
+    matching has the smallest sum of distances (Kuhn's assignment problem), and all metrics use it. Raises `PluginError`
+    if `guess` has more examples than `truth`: the matching would select the best."""
     true, claimed = values.checked(truth), np.asarray(guess)
     same = len(true) == len(claimed) and true.shape[2:] == claimed.shape[2:]
     if not same or claimed.shape[1] > true.shape[1]:
@@ -31,8 +31,8 @@ def assign(truth: ArrayLike, guess: ArrayLike, values: Values) -> NDArray[np.int
 
 
 def in_order(guess: ArrayLike, order: NDArray[np.int64]) -> Floats:
-    """Return the reconstructed examples `guess` in the order of the true examples, (reading, example, *shape). `order`
-    is the result of `assign`. A missing example is NaN."""
+    """Put the reconstructed examples `guess` (reading, example, *shape) into the order of the true examples. `order`
+    (reading, example) is the result of `assign`. A missing example is NaN."""
     taken: Floats = np.asarray(guess, np.float64)[np.arange(len(order))[:, None], np.maximum(order, 0)]
     taken[order < 0] = np.nan
     return taken

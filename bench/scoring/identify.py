@@ -14,7 +14,8 @@ _TIE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identification:
-    """The examples in a cell that were identified among strangers."""
+    """Which examples of a cell were identified: the reconstruction is nearer to its true example than to every
+    stranger."""
 
     hits: NDArray[np.bool_]
     """(reading, example): whether the example was identified."""
@@ -26,7 +27,7 @@ class Identification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
-    """The true examples that an attack picked from its granted gallery."""
+    """Which true examples an attack picked from its granted gallery of candidates."""
 
     hits: NDArray[np.bool_]
     """(reading, example): whether the attack picked the true example."""
@@ -44,15 +45,14 @@ def identify(
     values: Values,
     labels: tuple[ArrayLike, ArrayLike] | None = None,
 ) -> Identification:
-    """Return the true examples that are nearer to their reconstruction than every stranger's example.
+    """Decide which true examples are identified: nearer to their reconstruction than the example of every stranger. An
+    equal distance, or a guess with NaN, is not identified.
 
     - `truth`, `guess` (reading, example, *shape): true examples and reconstruction, which is clipped here.
     - `gallery` (example, *shape): strangers; only the first 1000 are used.
     - `values`: arithmetic of the kind of data.
-    - `labels`: labels of the truth (reading, example) and of the gallery (example,), if labels were granted, else None.
-      A blind guess is then from the right class.
-
-    An equal distance, or a guess with NaN, is not identified."""
+    - `labels`: labels of the truth (reading, example) and of the gallery (example,), if labels were granted, otherwise
+      None. A blind guess is then from the right class."""
     true = values.checked(truth)
     strangers = values.checked(np.asarray(gallery)[:GALLERY_LIMIT])
     if not len(strangers):
@@ -67,10 +67,10 @@ def identify(
 
 
 def chance_of(examples: int, strangers: int, labels: tuple[ArrayLike, ArrayLike] | None) -> float:
-    """Return the largest share of examples that blind guesses identify among `strangers` strangers. A reading with n =
-    `examples` examples allows n guesses, and a guess may identify any of the n examples. `labels` are the labels of the
-    truth (reading, example) and of the strangers (example,), if granted: a guess may then identify any example of its
-    class."""
+    """Return the largest share of examples that blind guesses identify among `strangers` strangers: the chance level. A
+    reading with n = `examples` examples allows n guesses, and a guess may identify any of the n examples. `labels` are
+    the labels of the truth (reading, example) and of the strangers (example,), if granted: a guess may then identify
+    any example of its class. None: not granted."""
     if labels is None:
         return min(1.0, examples / (strangers + 1))
     of_truth, of_gallery = np.asarray(labels[0], np.int64), np.asarray(labels[1], np.int64)[:strangers]

@@ -19,7 +19,8 @@ _ROOM = 1 << 22  # clusters drawn at once
 
 
 def simultaneous(m: int, level: float = LEVEL) -> float:
-    """Return the level of each of `m` intervals, so that all hold together with probability `level` (Bonferroni)."""
+    """Return the confidence level that each of `m` intervals needs, so that all hold together with probability `level`
+    (Bonferroni)."""
     if m < 1:
         raise ValueError(f"expected at least one interval, got {m}")
     return 1 - (1 - level) / m
@@ -48,10 +49,15 @@ def _wilson(share: float, trials: float, z: float) -> Interval:
 def cluster_bootstrap(
     values: ArrayLike, clusters: ArrayLike, level: float = LEVEL, *, draws: int = 4000, seed: int = 0
 ) -> Interval:
-    """Return a bootstrap interval for the mean of `values` (n,) at confidence `level`, with whole clusters drawn again.
-    `clusters` (n,) are the cluster numbers. G clusters are drawn with replacement, `draws` times (Davison, Hinkley
-    1997, §3.8). Equal clusters give zero width, so shares use `clustered_share`. Raises `ValueError` for a single
-    cluster.
+    """Return a confidence interval (low, high) for a mean of dependent values, by a bootstrap that draws whole
+    clusters.
+
+    - `values` (n,), `clusters` (n,): values, and number of the cluster of each.
+    - `level`: confidence level.
+    - `draws`: number of bootstrap samples; `seed`: their seed.
+
+    G clusters are drawn with replacement (Davison, Hinkley 1997, §3.8). Equal clusters give zero width, so shares use
+    `clustered_share`. Raises `ValueError` for a single cluster.
 
     Plain percentiles are too narrow for few clusters. The percentiles used are Φ(-√(G/(G - 1)) t), with the normal
     distribution function Φ and Student's quantile t for G - 1 degrees of freedom (Hesterberg 2015, "expanded percentile
@@ -74,10 +80,12 @@ def cluster_bootstrap(
 
 
 def effective_trials(successes: ArrayLike, clusters: ArrayLike) -> float:
-    """Return the number of independent trials with the information of n correlated outcomes. `successes` (n,) in [0, 1]
-    are outcomes, and `clusters` (n,) are the numbers of correlated groups. The result is n divided by the design effect
-    (Kish 1965, §5.4), which is the variance of the mean over its variance for independent trials. The result lies
-    between the number of clusters and n. If all outcomes are equal, it is the number of clusters."""
+    """Return the number of independent trials with the same information as n correlated outcomes. `successes` (n,) in
+    [0, 1] are the outcomes, and `clusters` (n,) the numbers of their correlated groups.
+
+    The result is n divided by the design effect (Kish 1965, §5.4): the variance of the mean over its variance for
+    independent trials. It lies between the number of clusters and n. If all outcomes are equal, it is the number of
+    clusters."""
     array = np.asarray(successes, np.float64)
     count, share = len(np.unique(np.asarray(clusters))), float(array.mean())
     spread = share * (1 - share)
@@ -90,9 +98,14 @@ def effective_trials(successes: ArrayLike, clusters: ArrayLike) -> float:
 def clustered_share(
     successes: ArrayLike, groups: ArrayLike, clusters: ArrayLike | None = None, level: float = LEVEL
 ) -> Interval:
-    """Return a confidence interval for the mean of `successes` (n,) in [0, 1], if outcomes are correlated. `groups`
-    (n,) are the readings of the outcomes, `clusters` (n,) the seeds; outcomes are correlated within both. The result is
-    the smallest interval that contains two intervals of Wilson's form:
+    """Return a confidence interval (low, high) for the mean of correlated outcomes.
+
+    - `successes` (n,) in [0, 1]: outcomes.
+    - `groups` (n,): reading of each outcome; `clusters` (n,): its weight seed, None without seeds. Outcomes are
+      correlated within both.
+    - `level`: confidence level.
+
+    The result is the smallest interval that contains two intervals of Wilson's form:
 
     - The number of trials is `effective_trials` of the groups.
     - The number of trials follows from the variance between clusters, and Student's quantile replaces the normal
@@ -126,11 +139,16 @@ def _variance_of_mean(values: NDArray[np.float64], clusters: ArrayLike) -> float
 def paired_difference(
     a: ArrayLike, b: ArrayLike, level: float = LEVEL, *, clusters: ArrayLike | None = None
 ) -> tuple[float, float, float]:
-    """Return share(a) - share(b) over the same victims, and its interval: (difference, low, high). `a` and `b` (n,) say
-    which of the same examples leaked. n₁₀ examples leaked only in a, n₀₁ only in b. The interval at confidence `level`
-    is (n₁₀ - n₀₁)/N ± z √(n₁₀ + n₀₁ - (n₁₀ - n₀₁)²/N)/N: each cell in the 2×2 table gets half an example more, N = n +
-    2 (Agresti, Min 2005, "Wald+2"). With `clusters` (n,), None for independent examples, the interval is enlarged to
-    contain the cluster bootstrap's interval for a - b. Two configurations differ if 0 is outside."""
+    """Compare two shares of leaked examples over the same victims: return share(a) - share(b) with its interval,
+    (difference, low, high). Two configurations differ if 0 is outside.
+
+    - `a`, `b` (n,): which of the same examples leaked in each.
+    - `level`: confidence level.
+    - `clusters` (n,): cluster of each example; None for independent examples.
+
+    n₁₀ examples leaked only in a, n₀₁ only in b. The interval is (n₁₀ - n₀₁)/N ± z √(n₁₀ + n₀₁ - (n₁₀ - n₀₁)²/N)/N:
+    each cell in the 2×2 table gets half an example more, N = n + 2 (Agresti, Min 2005, "Wald+2"). With `clusters`, it
+    is enlarged to contain the cluster bootstrap's interval for a - b."""
     first, second = _pairs(a, b)
     difference = float(first.mean() - second.mean())
     centre, spread = wald_plus_2(first, second)
@@ -191,9 +209,9 @@ def stratified_share(strata: Sequence[Stratum], level: float = LEVEL) -> tuple[f
 def stratified_change(
     before: Sequence[Stratum], after: Sequence[Stratum], level: float = LEVEL
 ) -> tuple[float, float, float]:
-    """Return `stratified_share` of `after` minus that of `before`, and its interval: (change, low, high). Both have the
-    same clusters, but other victims; `before[i]` and `after[i]` are the same stratum. `level` is the confidence
-    level."""
+    """Compare two samples of victims: return `stratified_share` of `after` minus that of `before`, with its interval,
+    (change, low, high). Both have the same weight seeds (clusters), but other victims; `before[i]` and `after[i]` are
+    the same stratum, such as a condition. `level` is the confidence level."""
     change, low, high = _united(((1, after), (-1, before)), level)
     return change, low, high
 
@@ -236,8 +254,9 @@ def wald_plus_2(a: NDArray[np.bool_], b: NDArray[np.bool_], added: float = 0.5) 
 
 
 def mcnemar(a: ArrayLike, b: ArrayLike) -> float:
-    """Return the two-sided p-value for equal leakage in `a` and `b` on the same examples (McNemar 1947, exact). Among
-    the examples that leaked in only one of the two, the number for a is binomial with probability 1/2."""
+    """Return the two-sided p-value of McNemar's exact test (1947) for equal leakage in two configurations. `a` and `b`
+    (n,) say which of the same examples leaked in each. Among the examples that leaked in only one of the two, the
+    number for a is binomial with probability 1/2."""
     first, second = _pairs(a, b)
     only_a, only_b = int((first & ~second).sum()), int((second & ~first).sum())
     return min(1.0, 2 * float(bdtr(min(only_a, only_b), only_a + only_b, 0.5)))

@@ -30,9 +30,10 @@ def trunk_path() -> Path:
 
 
 def load(path: Path | None = None, *, prefix: str = TRUNK_PREFIX) -> tuple[Lpips | None, str | None]:
-    """Return LPIPS (version 0.1, AlexNet) and None; or None and the reason for its absence. AlexNet's weights are read
-    from `path` (None: `trunk_path()`) if the file's SHA-256 starts with `prefix`: other weights would be another metric
-    under the same name. The reason names no folder on this machine, because it goes into published records."""
+    """Load the metric LPIPS (version 0.1, AlexNet). Return it and None; or None and the reason for its absence.
+    AlexNet's weights are read from `path` (None: `trunk_path()`) if the file's SHA-256 starts with `prefix`: other
+    weights would be another metric under the same name. The reason names no folder on this machine, because it goes
+    into published records."""
     path = path or trunk_path()
     if not path.is_file():
         return (None, f"no AlexNet weights; put {TRUNK} into torch's hub/checkpoints, or name it in BENCH_LPIPS_TRUNK")
@@ -50,7 +51,7 @@ def load(path: Path | None = None, *, prefix: str = TRUNK_PREFIX) -> tuple[Lpips
 
 
 def lpips_for(kind: Kind) -> tuple[Lpips | None, str | None]:
-    """Return `load()` for images, and the reason for its absence for other kinds of data."""
+    """Return the metric LPIPS and None for images; for other kinds of data None and the reason for its absence."""
     return load() if kind in LPIPS.kinds else (None, "images alone have it")
 
 

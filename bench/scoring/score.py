@@ -27,7 +27,7 @@ Columns = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """A cell's figures."""
+    """Figures of a reconstruction: for each reading and example, and as a summary."""
 
     readings: tuple[ReadingScore, ...]
     """Scores of each reading and its examples."""
@@ -56,15 +56,18 @@ def score(
     named: Naming | None = None,
     gallery_labels: ArrayLike | None = None,
 ) -> Scores:
-    """Pair a cell's reconstructed examples with the true examples, measure every pair, and judge success.
+    """Score a reconstruction: pair reconstructed with true examples, measure every pair, and decide which examples
+    leaked.
 
     - `truth_inputs` (reading, example, *shape), `truth_labels` (reading, example): the true examples.
-    - `reconstruction`: the attack's result; `kind`: the kind of data, with metrics and success rule.
+    - `reconstruction`: the attack's result.
+    - `kind`: the kind of data, with metrics and success rule.
     - `groups`: a table's groups of columns; empty for other kinds.
-    - `priors`: prior-only baselines, name → (reading, example, *shape).
-    - `gallery` (example, *shape): other examples of the data set. A true example is identified if no gallery example is
-      nearer to the reconstruction; None: no identification.
-    - `gallery_labels` (example,): the gallery's labels if labels were granted, to state the chance within a class.
+    - `priors`: prior-only baselines (guesses without the gradient), name → (reading, example, *shape).
+    - `gallery` (example, *shape): strangers. A true example is identified if no stranger is nearer to the
+      reconstruction; None: no identification.
+    - `gallery_labels` (example,): the gallery's labels if labels were granted, to state the chance within a class;
+      otherwise None.
     - `lpips`: the LPIPS metric, None if absent.
     - `named`: the attack's own picks from a granted gallery; None without the grant.
 
@@ -200,6 +203,6 @@ def _label_accuracy(labels: NDArray[np.int64], claimed: NDArray[Any]) -> Floats:
 
 
 def plain(value: Any) -> Any:
-    """Return a numpy scalar as a JSON value; None for NaN and infinity."""
+    """Convert a NumPy scalar to a JSON value; None for NaN and infinity."""
     value = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -20,8 +20,9 @@ def summarise(
     naming_chance: float | None = None,
     independent: bool = False,
 ) -> Summary:
-    """Return a cell's summary: shares of examples with intervals, medians, failures.
+    """Summarise the scores of a cell's readings: shares of examples with intervals, medians, failures.
 
+    - `readings`: scores of the readings (observed updates) and their examples.
     - `identification_chance`, `naming_chance`: shares of examples that blind guesses would identify or name; None if
       there is no gallery to guess from.
     - `gallery`: number of strangers' examples for identification.
