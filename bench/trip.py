@@ -111,6 +111,17 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """The few values that a random defense may send for each coordinate, such as 0 or the value itself. Coordinates are
+    independent."""
+
+    values: Tensors
+    """Possible values, name → (outcome, row, *shape)."""
+    chances: Tensors
+    """Probability of each value, with the same axes; the sum over outcomes is 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
     """Candidate batches of examples for a local step, whose gradients are not computed yet; a row is a batch."""
 
@@ -224,6 +235,10 @@ class Description(Protocol):
         - `others`: updates of the other clients behind the reading, name → (1, client - 1, *shape); empty for a single
           client.
         - `observed`: the attacked reading, name → (1, *shape)."""
+
+    def outcomes(self, updates: Tensors) -> Outcomes | None:
+        """Return the values that clients may send for their `updates` (client, *shape), in gradient units. None: a
+        message may take more than a few values, or the reading is more than the messages' mean."""
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
         """Return log p(`observed` | `simulated`) ≤ 0 for each reading, (reading,), up to a constant; it guides a

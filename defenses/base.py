@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from bench.defenses.accounting.mechanism import Mechanism, Reports
 from bench.defenses.strength import Strength
 from bench.points import Stage
+from bench.trip import Outcomes
 
 Tensors = Mapping[str, Tensor]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -262,6 +263,14 @@ class Transform:
         ranks candidates by it. `tensors` come from `expected`. None: `noise` gives the exact density, unless its
         variance is only a bound."""
         return self.log_likelihood(tensors, observed, context)
+
+    def outcomes(self, tensors: Tensors, context: Context) -> Outcomes | None:
+        """Return the values that `apply` may give each coordinate, with their probabilities, for a transform with a few
+        values (random rounding, a random mask). None: more values, or coordinates that depend on each other.
+
+        An attacker with all but one of the clients behind a mean decides by it which sums are possible."""
+        del tensors, context
+        return None
 
     def by_norms(self, norms: Tensors, context: Context) -> Scaling | None:
         """Return the effect of `apply` on rows with these `norms`, name → (*lead), so that a training needs no example

@@ -1,6 +1,7 @@
 """Promise: who knows all other examples behind a reading names the first by the exact likelihood."""
 
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,14 +15,16 @@ from bench.answer.setup import load_data, prepare
 from bench.answer.truth import draw_truth, truth_from
 from bench.answer.victims import HALVES, batches_of
 from bench.attacks.candidates.single import likelihoods
+from bench.attacks.candidates.sums import by_sums
 from bench.attacks.objective.mismatch import observations
 from bench.cell import AttackCell, Federated, Grants
 from bench.errors import NotApplicable
 from bench.gradients import example_gradients, one_hot
 from bench.registry import entries as registry
-from bench.trip import Candidates, Reading
+from bench.trip import Candidates, Description, Outcomes, Reading
 
 CANDIDATES = 40
+FEW_VALUES = ("qsgd", "random-prune", "terngrad")  # defenses whose clients send one of a few values per coordinate
 KNOWN = Grants(labels=True, gallery=CANDIDATES, mates=True)
 
 
@@ -68,6 +71,10 @@ def test_known_examples_are_simulated_as_the_whole_batch_is(tmp_path: Path, name
     targets = one_hot(labels, reading.classes, inputs.dtype)
     flat = example_gradients(reading.model, weights, inputs.flatten(0, 1), targets.flatten(0, 1))
     each = {key: value.unflatten(0, labels.shape) for key, value in flat.items()}
+    updates = {key: value[0].unflatten(0, (reading.senders, -1)).mean(1) for key, value in each.items()}
+    assert (not description.inside_steps and description.outcomes(updates) is not None) == (name in FEW_VALUES)
+    if name in FEW_VALUES:
+        check_values(reading, updates, {key: value[:1] for key, value in observations(reading)[0].items()})
     for row in range(len(reading)):
         observed = {key: value[row : row + 1] for key, value in observations(reading)[0].items()}
         behind = Candidates(inputs=inputs[row : row + 1], targets=targets[row : row + 1], weights=weights)
@@ -137,3 +144,55 @@ def test_tuning_and_scoring_share_no_victim(tmp_path: Path) -> None:
 def test_too_few_clients_for_a_half_is_said(tmp_path: Path) -> None:
     with pytest.raises(NotApplicable, match="victims of the half tuning"):
         run_attack(cell(victims="tuning", readings=19), RunContext(run=tmp_path), Memory())
+
+
+def check_values(reading: Reading, updates: dict[str, torch.Tensor], observed: dict[str, torch.Tensor]) -> None:
+    """`outcomes` of clients' `updates` against the expected mean, and against an actual single message."""
+    assert reading.description is not None
+    stated = reading.description.outcomes(updates)
+    assert stated is not None
+    mean = reading.description.sent({key: value[None] for key, value in updates.items()}, observed)
+    for key, message in observed.items():
+        chances, values, scale = stated.chances[key], stated.values[key], float(message.abs().max())
+        assert torch.allclose(chances.sum(0), torch.ones(1))
+        if reading.senders > 1:
+            assert float(((chances * values).sum(0).mean(0) - mean[key][0]).abs().max()) <= 1e-5 * scale
+        else:
+            apart = (values - message).abs().where(chances > 0, torch.inf).amin(0)
+            assert float(apart.max()) <= 1e-5 * scale
+
+
+def test_the_likelihood_of_a_sum_is_the_share_of_draws_that_make_it() -> None:
+    """Against counting: three clients, two values each, two coordinates."""
+    chances = torch.tensor([0.25, 0.5, 0.75])  # of each client's own value, else 0
+    own = torch.tensor([[1.0, 10.0], [2.0, 20.0], [2.0, 40.0]])
+
+    class Masks:
+        def outcomes(self, updates: dict[str, torch.Tensor]) -> Outcomes:
+            value = updates["w"]
+            chance = chances[-len(value) :] if len(value) == 2 else chances[:1].expand(len(value))
+            each = chance[:, None].expand_as(value)
+            return Outcomes(
+                values={"w": torch.stack([torch.zeros_like(value), value])},
+                chances={"w": torch.stack([1 - each, each])},
+            )
+
+    # Coordinate 0: 2 is client 2's or client 3's value (the first sent nothing). Coordinate 1: 50 = 10 + 40.
+    observed = {"w": torch.tensor([[2.0, 50.0]]) / 3}
+    scores = by_sums(cast(Description, Masks()), {"w": own[1:]}, observed)
+    assert scores is not None
+    found = scores({"w": torch.stack([own[0], torch.tensor([1.5, 33.0]), torch.tensor([0.0, 10.0])])})
+    first = 0.75 * (0.5 * 0.25 + 0.5 * 0.75)
+    expected = [first * 0.25 * 0.5 * 0.75, first * 1e-6, (first / 0.75) * 0.25 * 0.5 * 0.75]
+    assert torch.allclose(found, torch.tensor(expected).double().log(), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", FEW_VALUES)
+def test_a_mean_of_clients_shows_which_values_were_added(tmp_path: Path, name: str) -> None:
+    """Who knows the other clients' updates names the example behind a mean, as behind a single client's message."""
+    strong = {"qsgd": {"levels": 2}, "random-prune": {"share": 0.9, "threshold": 0.0}, "terngrad": {}}[name]
+    setting = Federated(clients=20, per_round=6, batch=16)
+    which = cell(defense=entry("defenses", name, **strong), point="aggregate", federated=setting)
+    result, _ = run_attack(which, RunContext(run=tmp_path), Memory())
+    naming = result.figures().naming
+    assert naming is not None and naming.value == 1

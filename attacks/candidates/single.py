@@ -1,17 +1,20 @@
 """Scores of candidates for a reading's only unknown example."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from bench.attacks.candidates.listed import alone, candidates
+from bench.attacks.candidates.sums import by_sums
 from bench.attacks.objective.distance import Distance
 from bench.attacks.objective.mismatch import Mismatch, by_likelihood, observations
 from bench.gradients import group_gradients, one_hot
 from bench.trip import Candidates, Given, Reading, repeated
 
 Tensors = Mapping[str, Tensor]
+# (gradients of candidates, name → (row, *shape), candidates) → log likelihoods (row,), up to a constant
+Scorer = Callable[[Mapping[str, Tensor], Candidates], Tensor]
 
 
 def likelihoods(reading: Reading) -> Tensor:
@@ -32,15 +35,14 @@ def _of_observation(reading: Reading, observed: Tensors, number: int) -> Tensor:
     weights = {name: value[number] for name, value in reading.weights.items()}
     mismatch = by_description(reading)
     targets = [{name: value[row : row + 1] for name, value in observed.items()} for row in range(len(reading))]
-    given = [_given(mismatch, target, weights, row) for row, target in enumerate(targets)]
+    scorers = [_scorer(mismatch, target, weights, row) for row, target in enumerate(targets)]
     scores = torch.full((len(reading), len(reading.gallery_labels)), -torch.inf)
     for rows, members in _groups(reading):
         for chosen, behind in _parts(reading, members, weights):
             gradients = group_gradients(reading.model, weights, behind.inputs, behind.targets)
             for row in rows:
-                seen = repeated(targets[row], len(chosen))
                 with torch.no_grad():
-                    scores[row, chosen] = -mismatch.of_shown(given[row](gradients, behind), seen).float().cpu()
+                    scores[row, chosen] = scorers[row](gradients, behind).float().cpu()
     return scores
 
 
@@ -71,13 +73,23 @@ def _parts(reading: Reading, members: Tensor, weights: Tensors) -> Iterator[tupl
         start += len(x)
 
 
-def _given(mismatch: Mismatch, observed: Tensors, weights: Tensors, row: int) -> Given:
-    """Return a function that simulates the reading in position `row` for candidates at the model's `weights`.
-    `observed` is this reading."""
+def _scorer(mismatch: Mismatch, observed: Tensors, weights: Tensors, row: int) -> Scorer:
+    """Return a function from candidates and their gradients to log likelihoods of the reading in position `row`, at the
+    model's `weights`. `observed` is this reading."""
     reading, description = mismatch.reading, mismatch.reading.description
+
+    def by_distance(given: Given) -> Scorer:
+        return lambda gradients, behind: (
+            -mismatch.of_shown(given(gradients, behind), repeated(observed, len(behind.inputs)))
+        )
+
     if reading.examples == 1 or reading.mates_inputs is None or reading.mates_labels is None:
-        return lambda gradients, behind: mismatch.shown(
-            repeated(observed, len(behind.inputs)), {name: value[:, None] for name, value in gradients.items()}, behind
+        return by_distance(
+            lambda gradients, behind: mismatch.shown(
+                repeated(observed, len(behind.inputs)),
+                {name: value[:, None] for name, value in gradients.items()},
+                behind,
+            )
         )
     like = next(iter(observed.values()))
     x = reading.mates_inputs[row].to(like)
@@ -85,13 +97,29 @@ def _given(mismatch: Mismatch, observed: Tensors, weights: Tensors, row: int) ->
     if description is not None and description.inside_steps:
         each = group_gradients(reading.model, weights, x[:, None], y[:, None])
         behind = Candidates(inputs=x[None], targets=y[None], weights=weights)
-        return description.with_mates({name: value[None] for name, value in each.items()}, observed, behind)
-    return _given_means(mismatch, observed, weights, x, y)
+        return by_distance(
+            description.with_mates({name: value[None] for name, value in each.items()}, observed, behind)
+        )
+    updated, others = _means(mismatch, weights, x, y)
+    if description is None:
+        total = {name: value.sum(0) for name, value in others.items()}
+        return by_distance(
+            lambda gradients, _: {
+                name: (value + total.get(name, 0)) / reading.senders for name, value in updated(gradients).items()
+            }
+        )
+    if others and (of_sums := by_sums(description, others, observed)) is not None:
+        return lambda gradients, _: of_sums(updated(gradients))
+    sent = description.with_clients({name: value[None] for name, value in others.items()}, observed)
+    return by_distance(lambda gradients, _: sent(updated(gradients)))
 
 
-def _given_means(mismatch: Mismatch, observed: Tensors, weights: Tensors, x: Tensor, y: Tensor) -> Given:
-    """Return a function as `_given` does, for a defense that acts on clients' mean gradients only (or not at all)."""
-    reading, description = mismatch.reading, mismatch.reading.description
+def _means(
+    mismatch: Mismatch, weights: Tensors, x: Tensor, y: Tensor
+) -> tuple[Callable[[Tensors], dict[str, Tensor]], Tensors]:
+    """Return a function from candidates' gradients to updates of the first client, and the updates of the other
+    clients, name → (client, *shape). `x` and `y` are the known examples and their label probabilities."""
+    reading = mismatch.reading
     batch = (len(x) + 1) // reading.senders
     own = group_gradients(reading.model, weights, x[None, : batch - 1], y[None, : batch - 1]) if batch > 1 else {}
     others = {}
@@ -104,10 +132,4 @@ def _given_means(mismatch: Mismatch, observed: Tensors, weights: Tensors, x: Ten
             return dict(gradients)
         return {name: (value + (batch - 1) * own[name]) / batch for name, value in gradients.items()}
 
-    if description is None:
-        total = {name: value.sum(0) for name, value in others.items()}
-        return lambda gradients, _: {
-            name: (value + total.get(name, 0)) / reading.senders for name, value in updated(gradients).items()
-        }
-    sent = description.with_clients({name: value[None] for name, value in others.items()}, observed)
-    return lambda gradients, _: sent(updated(gradients))
+    return updated, others

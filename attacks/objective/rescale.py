@@ -7,7 +7,18 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bench.trip import Candidates, Clients, Description, Given, Noise, Reading, Simulator, StepDefense, Tensors
+from bench.trip import (
+    Candidates,
+    Clients,
+    Description,
+    Given,
+    Noise,
+    Outcomes,
+    Reading,
+    Simulator,
+    StepDefense,
+    Tensors,
+)
 
 _USUAL = (1e-6, 1e6)  # norms left unchanged: products of two squares stay finite
 
@@ -79,6 +90,10 @@ class _RescaledDescription:
     def with_clients(self, others: Tensors, observed: Tensors) -> Callable[[Tensors], dict[str, Tensor]]:
         sent = self.inner.with_clients(others, self._as_read(observed))
         return lambda first: _times(self.factor, sent(first))
+
+    def outcomes(self, updates: Tensors) -> Outcomes | None:
+        found = self.inner.outcomes(updates)
+        return found and replace(found, values=_times(self.factor, found.values))
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
         return self.inner.log_likelihood(self._as_read(simulated), self._as_read(observed))

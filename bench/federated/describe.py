@@ -18,7 +18,7 @@ from bench.federated.stages import Stages
 from bench.federated.straight_through import StraightThrough, straight_through
 from bench.points import GRADIENT_STAGES, STAGES, UPDATE_STAGES, Point, Scope, Stage
 from bench.points import point as point_of
-from bench.trip import Candidates, Clients, Given, Noise, StepDefense, repeated
+from bench.trip import Candidates, Clients, Given, Noise, Outcomes, StepDefense, repeated
 
 _IN_STEPS: tuple[Stage, ...] = ("example", "step")
 _OF_A_CLIENT = (*_IN_STEPS, *UPDATE_STAGES)
@@ -198,6 +198,22 @@ class Composition:
                 readings = len(next(iter(current.values())))
                 current, _ = part(current, seen, part.of_rows(readings), self.contexts["aggregate"], self.width)
         return {name: value / unit for name, value in current.items()} if unit != 1 else current
+
+    def outcomes(self, updates: Tensors) -> Outcomes | None:
+        if not self.parts or any(
+            part.stage not in UPDATE_STAGES or part.transform.mixes_clients or part.rule is not None
+            for part in self.parts
+        ):
+            return None
+        *before, last = self.parts
+        if any(part.transform.random for part in before):
+            return None
+        unit, count = self._unit, len(next(iter(updates.values())))
+        current = {name: unit * value for name, value in updates.items()}
+        for part in before:
+            current = part(current, None, part.of_rows(count), self.contexts[part.stage], self.width)[0]
+        found = last.transform.outcomes(current, self.contexts[last.stage])
+        return found and replace(found, values={name: value / unit for name, value in found.values.items()})
 
     @property
     def _unit(self) -> float:

@@ -13,6 +13,7 @@ from bench.defenses.ranges import at_least, positive
 from bench.defenses.transforms.rows import broadcast, rows
 from bench.gradients import example_gradients, one_hot
 from bench.points import UPDATE_STAGES
+from bench.trip import Outcomes
 
 _EXAMPLES = 16  # public examples whose gradients show the usual step size
 _MARGIN = 2.0  # factor on the largest of their step sizes
@@ -50,13 +51,10 @@ class StochasticLevels(Transform):
         return "ternary" if self.levels == 1 else None
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
-        sent = {}
-        for name, tensor in self._limited(tensors, context.lead).items():
-            tau = broadcast(self._step(tensor, context.lead), tensor)
-            level = tensor / _nonzero(tau)
-            below = level.floor()
-            sent[name] = tau * (below + (context.draws.uniform(name, tensor) < level - below).to(tensor))
-        return sent
+        return {
+            name: tau * (below + (context.draws.uniform(name, tau) < chance).to(chance))
+            for name, (tau, below, chance) in self._levels(tensors, context).items()
+        }
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
         """Return the candidate gradients averaged over the random rounding: the candidates after the limit `clip`,
@@ -94,13 +92,16 @@ class StochasticLevels(Transform):
     def variance_at(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         """Return the exact variance of the rounding error of each coordinate g: τ²·p(1 - p), name → (*lead, *shape). τ
         is the step, and p the fractional part of g/τ."""
-        variances = {}
-        for name, tensor in self._limited(tensors, context.lead).items():
-            tau = broadcast(self._step(tensor, context.lead), tensor)
-            level = tensor / _nonzero(tau)
-            chance = level - level.floor()
-            variances[name] = tau.square() * chance * (1 - chance)
-        return variances
+        levels = self._levels(tensors, context)
+        return {name: tau.square() * chance * (1 - chance) for name, (tau, _, chance) in levels.items()}
+
+    def outcomes(self, tensors: Tensors, context: Context) -> Outcomes:
+        """Return the two multiples of the step around each coordinate."""
+        levels = self._levels(tensors, context)
+        return Outcomes(
+            values={name: torch.stack([tau * below, tau * (below + 1)]) for name, (tau, below, _) in levels.items()},
+            chances={name: torch.stack([1 - chance, chance]) for name, (_, _, chance) in levels.items()},
+        )
 
     def noise(self, context: Context, state: State) -> AddedNoise:
         """Return the noise that an attacker without a reading assumes: the upper bound τ²/4 on the rounding variance.
@@ -112,6 +113,17 @@ class StochasticLevels(Transform):
         if steps is None:
             return AddedNoise(variance=0.25, bound=True)
         return AddedNoise(variance={name: tau.square() / 4 for name, tau in steps.items()}, bound=True)
+
+    def _levels(self, tensors: Tensors, context: Context) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
+        """Return (step τ, lower level ⌊g/τ⌋, probability of the upper level) of each coordinate, in the shape of
+        `tensors`."""
+        levels = {}
+        for name, tensor in self._limited(tensors, context.lead).items():
+            tau = broadcast(self._step(tensor, context.lead), tensor)
+            level = tensor / _nonzero(tau)
+            below = level.floor()
+            levels[name] = tau.expand_as(tensor), below, level - below
+        return levels
 
     def _limited(self, tensors: Tensors, lead: int) -> dict[str, Tensor]:
         if self.clip is None:

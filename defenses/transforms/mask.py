@@ -9,6 +9,7 @@ from torch import Tensor
 from bench.defenses.base import Context, Shown, State, Tensors, Transform
 from bench.defenses.ranges import at_least, share
 from bench.defenses.transforms.rows import broadcast, flattened, rows, unflattened
+from bench.trip import Outcomes
 
 _SHARE = "share of coordinates set to zero"
 
@@ -126,11 +127,26 @@ class KeepRandom(Transform):
         above = {name: gradual(tensor, tensor.new_tensor(self.threshold), width) for name, tensor in tensors.items()}
         return self._in_mean(tensors, above, context.lead), state
 
+    def outcomes(self, tensors: Tensors, context: Context) -> Outcomes:
+        """Return zero and the coordinate itself. The number of kept coordinates is fixed, so coordinates depend on each
+        other a little; this is neglected."""
+        above = {name: (tensor.abs() > self.threshold).to(tensor) for name, tensor in tensors.items()}
+        chances = self._chances(above, context.lead)
+        return Outcomes(
+            values={name: torch.stack([torch.zeros_like(tensor), tensor]) for name, tensor in tensors.items()},
+            chances={name: torch.stack([1 - chance, chance]) for name, chance in chances.items()},
+        )
+
     def _in_mean(self, tensors: Tensors, above: Tensors, lead: int) -> dict[str, Tensor]:
+        chances = self._chances(above, lead)
+        return {name: tensor * chances[name] for name, tensor in tensors.items()}
+
+    def _chances(self, above: Tensors, lead: int) -> dict[str, Tensor]:
+        """Return each coordinate's probability to be kept; `above` says which may be kept (0, 1, or between)."""
         drawn = flattened(above, lead)
         kept = drawn.shape[-1] - round(self.share * drawn.shape[-1])
         chance = (kept / drawn.sum(-1).clamp_min(1)).clamp_max(1)
-        return {name: tensor * above[name] * broadcast(chance, tensor) for name, tensor in tensors.items()}
+        return {name: value * broadcast(chance, value) for name, value in above.items()}
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """Return the candidate under the mask that the reading shows: the candidate at the reading's nonzero

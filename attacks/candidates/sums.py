@@ -1,0 +1,60 @@
+"""Scores of candidates behind a mean of clients, where each client sends one of a few values per coordinate and all
+other clients' updates are known: the mean shows which values were added."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from bench.trip import Description
+
+Tensors = Mapping[str, Tensor]
+_COORDINATES = 256  # compared; a single coordinate with the candidate's own value nearly decides
+_SUMS = 1 << 12  # largest number of the other clients' sums per coordinate
+_PRECISION = 1e-5  # of a sum in single precision, relative to the sum of magnitudes
+_LEAST = 1e-6  # probability assumed for a mean that the candidate cannot cause
+
+
+def by_sums(description: Description, others: Tensors, observed: Tensors) -> Callable[[Tensors], Tensor] | None:
+    """Return a function from candidate updates of the first client, name → (row, *shape), to log likelihoods (row,) of
+    the mean `observed`, name → (1, *shape). `others` are the known updates of the other clients, name → (client,
+    *shape). None: the clients' messages have no few values, or too many sums.
+
+    The likelihood is of the 256 coordinates at which the other clients send most, nonzero coordinates of the mean
+    first."""
+    known = description.outcomes(others)
+    if known is None:
+        return None
+    chances, values = _flat(known.chances), _flat(known.values)
+    kinds, clients, _ = values.shape
+    if kinds**clients > _SUMS:
+        return None
+    mean = torch.cat([value.flatten() for value in observed.values()]).double()
+    typical = (chances * values.abs()).sum((0, 1))
+    at = (typical + (mean != 0) * typical.sum()).topk(min(_COORDINATES, len(mean))).indices
+    chances, values = chances[..., at], values[..., at]
+    sums, weights = values.new_zeros(1, len(at)), values.new_ones(1, len(at))
+    for client in range(clients):
+        sums = (sums[:, None] + values[:, client]).flatten(0, 1)
+        weights = (weights[:, None] * chances[:, client]).flatten(0, 1)
+    total = (clients + 1) * mean[at]
+    precision = _PRECISION * (values.abs().amax(0).sum(0) + total.abs()).clamp_min(torch.finfo(torch.float32).tiny)
+
+    def scores(updates: Tensors) -> Tensor:
+        own = description.outcomes(updates)
+        assert own is not None
+        own_values, own_chances = (_flat(each)[..., at] for each in (own.values, own.chances))
+        rows = []
+        for row in range(own_values.shape[1]):
+            left = total - own_values[:, row]
+            near = torch.exp(-0.5 * ((left[:, None] - sums) / precision).square())
+            likelihood = (own_chances[:, row] * (weights * near).sum(1)).sum(0)
+            rows.append(likelihood.clamp_min(_LEAST).log().sum())
+        return torch.stack(rows)
+
+    return scores
+
+
+def _flat(tensors: Tensors) -> Tensor:
+    """Return all tensors as vectors, (outcome, row, coordinate) in float64."""
+    return torch.cat([value.flatten(2) for value in tensors.values()], -1).double()
