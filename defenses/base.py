@@ -265,10 +265,10 @@ class Transform:
         return self.log_likelihood(tensors, observed, context)
 
     def outcomes(self, tensors: Tensors, context: Context) -> Outcomes | None:
-        """Return the values that `apply` may give each coordinate, with their probabilities, for a transform with a few
-        values (random rounding, a random mask). None: more values, or coordinates that depend on each other.
+        """Return the few values that `apply` may give each coordinate of `tensors`, with their probabilities, as for
+        random rounding or a random mask. None: more values, or coordinates that depend on each other.
 
-        An attacker with all but one of the clients behind a mean decides by it which sums are possible."""
+        An attacker with the updates of all other clients derives from these values which means are possible."""
         del tensors, context
         return None
 

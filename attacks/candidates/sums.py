@@ -1,5 +1,5 @@
-"""Scores of candidates behind a mean of clients, where each client sends one of a few values per coordinate and all
-other clients' updates are known: the mean shows which values were added."""
+"""Scores of candidates behind a mean of clients. Each client sends a random choice of a few values per coordinate; with
+all other clients' updates known, the mean shows the choices."""
 
 from collections.abc import Callable, Mapping
 
@@ -17,11 +17,11 @@ _LEAST = 1e-6  # probability assumed for a mean that the candidate cannot cause
 
 def by_sums(description: Description, others: Tensors, observed: Tensors) -> Callable[[Tensors], Tensor] | None:
     """Return a function from candidate updates of the first client, name → (row, *shape), to log likelihoods (row,) of
-    the mean `observed`, name → (1, *shape). `others` are the known updates of the other clients, name → (client,
-    *shape). None: the clients' messages have no few values, or too many sums.
+    an observed mean. The likelihood covers 256 coordinates: nonzero coordinates of the mean first, then coordinates
+    with the largest messages. Return None if a message may take more than a few values, or for more than 4096 sums.
 
-    The likelihood is of the 256 coordinates at which the other clients send most, nonzero coordinates of the mean
-    first."""
+    - `others`: known updates of the other clients, name → (client, *shape).
+    - `observed`: the mean, name → (1, *shape)."""
     known = description.outcomes(others)
     if known is None:
         return None
