@@ -115,8 +115,8 @@ def save_pictures(
     path: str | PathLike[str], truth: Values | None, reconstruction: Reconstruction, *, value_range: Range = ZERO_TO_ONE
 ) -> Path:
     """Write a PNG with up to eight true examples above their reconstructions, and return its path. `truth` (reading,
-    example, *shape) None draws only reconstructions. `value_range` are the smallest and largest possible values. Raises
-    `BenchError` if the data are no images."""
+    example, *shape) None draws only the `reconstruction`. `value_range` are the smallest and largest possible values.
+    Raises `BenchError` if the data are no images."""
     guess = scaled_inputs(reconstruction, value_range).numpy()
     kind = reconstruction.reading.kind if isinstance(reconstruction, Claim) else of_shape(guess.shape[2:])
     if truth is None:

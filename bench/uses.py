@@ -85,7 +85,7 @@ def nearest(outputs: Tensor, tensors: Tensors) -> str | None:
 
 
 def separate(traced: Trace) -> bool:
-    """Return whether the examples of a traced forward pass stay separate: each stays in its rows of axis 0, in the
+    """Return whether the examples of the forward pass `traced` stay separate: each stays in its rows of axis 0, in the
     logits and in every layer's input and output."""
     calls = [call for call in traced.calls if all(isinstance(value, Tensor) for value in call)]
     batched = all(len(a) % 2 == 0 and len(z) % 2 == 0 and z.requires_grad for a, z in calls)

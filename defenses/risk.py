@@ -83,9 +83,9 @@ def block_size(tensors: Tensors) -> int:
 
 
 def root_set(public: Public, *, examples: int, bias: float) -> Public:
-    """Select the small public set on which layer risks are measured: `examples` examples, of which a share `bias` has
-    the class of the first example, and the rest other classes. Bias 0 selects the first examples. The set is smaller if
-    a class has too few examples."""
+    """Select from `public` the small set of examples on which layer risks are measured: `examples` examples, of which a
+    share `bias` has the class of the first example, and the rest other classes. Bias 0 selects the first examples. The
+    set is smaller if a class has too few examples."""
     if bias == 0:
         rows = torch.arange(min(examples, len(public.inputs)))
     else:

@@ -111,15 +111,15 @@ def of_one_series(records: Iterable[Record]) -> list[Record]:
 
 
 def without_evidence(condition: Condition) -> tuple[str, ...]:
-    """Return the interception points at which no attack reconstructs an undefended example. A defense's low rate at
-    such a point proves no protection."""
+    """Return the interception points of `condition` at which no attack reconstructs an undefended example. A defense's
+    low rate at such a point proves no protection."""
     each = [(point, worst) for row in condition.rows.values() for point, worst in row.items()]
     return ordered(point for point, worst in each if worst.unchanged and worst.asr == 0)
 
 
 def without_baseline(condition: Condition) -> tuple[str, ...]:
-    """Return the interception points at which attacks ran on defended readings only, so that no undefended rate is
-    known."""
+    """Return the interception points of `condition` at which attacks ran on defended readings only, so that no
+    undefended rate is known."""
     each = [(point, worst) for row in condition.rows.values() for point, worst in row.items()]
     return ordered({point for point, _ in each} - {p for p, worst in each if worst.attacked and worst.unchanged})
 

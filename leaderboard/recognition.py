@@ -80,8 +80,8 @@ def _here(worst: WorstCase, places: Mapping[ExampleKey, int], attackers: int) ->
 
 
 def violations(identified: Rate | None, named: Rate | None, spent: Epsilon | None) -> Iterator[Flag]:
-    """Yield a fault flag for each rate that significantly exceeds its upper bound from ε, which refutes the stated ε.
-    `spent` is this ε. A rate or ε of None yields no flag."""
+    """Yield a fault flag for each rate, `identified` and `named`, that significantly exceeds its upper bound from ε,
+    which refutes the stated ε. `spent` is this ε. A rate or ε of None yields no flag."""
     for what, rate in (("identified", identified), ("named", named)):
         if rate and rate.violated and rate.ceiling is not None and spent:
             yield Flag(

@@ -89,7 +89,8 @@ def trainings(records: Iterable[Record], published: Sequence[PublishedFigures] =
 
 
 def missing(rows: Sequence[TrainingRow], published: Sequence[PublishedFigures]) -> list[PublishedFigures]:
-    """Return the published training figures that match no row in `rows`."""
+    """Return those figures of `published` (from papers) that match no training in `rows`, so that no table shows
+    them."""
     shown = {id(row.published) for row in rows}
     return [
         figures

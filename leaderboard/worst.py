@@ -160,24 +160,27 @@ class WorstCase:
 
     @property
     def asr(self) -> float | None:
-        """Share of examples that any attack reconstructed; None if no attack that reads the gradient ran."""
+        """Attack success rate: share of examples that any attack reconstructed; None if no attack that reads the
+        gradient ran."""
         return sum(self.leaked.values()) / len(self.leaked) if self.leaked and self.attacked else None
 
     @property
     def cut_short(self) -> bool:
-        """Whether an attack crashed, diverged or gave NaN (`failed`) on an example that no attack reconstructed."""
+        """True if an attack crashed, diverged or gave NaN (`failed`) on an example that no other attack
+        reconstructed."""
         return any(not self.leaked[key] for key in self.failed)
 
     @property
     def plain_only(self) -> bool:
-        """Whether only plain attacks ran on readings changed by the defense, and at least one example did not leak."""
+        """True if only attacks without knowledge of the defense ran on readings changed by the defense, and at least
+        one example did not leak."""
         known = self.unchanged or self.informed
         return self.attacked and not known and not all(self.leaked.values())
 
     @property
     def lower_bound(self) -> bool:
-        """Whether `asr` is only a lower bound: an attack failed on an unleaked example (`cut_short`), or no attack knew
-        or simulated the defense (`plain_only`)."""
+        """True if the attack success rate `asr` is only a lower bound: an attack failed on an unleaked example
+        (`cut_short`), or no attack knew or simulated the defense (`plain_only`)."""
         return self.cut_short or self.plain_only
 
     @property
@@ -187,7 +190,8 @@ class WorstCase:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 % interval for `asr`, clustered by reading and by the weights' seed; None if `asr` is None."""
+        """95 % interval for the attack success rate `asr`, clustered by reading and by the weights' seed; None if `asr`
+        is None."""
         return share_interval(self.leaked) if self.attacked else None
 
     @property
@@ -297,9 +301,9 @@ def example_scores(record: Record) -> Iterator[tuple[ExampleKey, ExampleScore]]:
 
 
 def clusters(keys: Sequence[ExampleKey]) -> list[int] | None:
-    """Return a cluster number for each example, for intervals in which dependent examples count together. Examples are
-    clustered by weight seed if there are several seeds, otherwise by reading. None if every cluster has a single
-    example, or if only a single cluster exists."""
+    """Return a cluster number for each example of `keys`, for intervals in which dependent examples count together.
+    Examples are clustered by weight seed if there are several seeds, otherwise by reading. None if every cluster has a
+    single example, or if only a single cluster exists."""
     numbers = _numbers([(key[0],) for key in keys]) if len({key[0] for key in keys}) > 1 else readings(keys)
     return None if len(set(numbers)) in (1, len(keys)) else numbers
 

@@ -64,15 +64,15 @@ def label_notes(reading: Reading, described: Tensors | None) -> tuple[str, ...]:
 
 
 def described_classes(reading: Reading, gradients: Tensors) -> dict[str, Tensor] | None:
-    """Simulate the readings of public batches, each with a single label: name → (class · batch, *shape). By comparison,
-    the simulations show labels where the label rule fails: under a defense with publicly known changes, such as sign
-    flips in the last layer, or with operations behind the last layer. `gradients` are the actual readings, name →
-    (reading, *shape).
+    """Simulate the readings of public batches, each with a single label, by the defense's description: name → (class ·
+    batch, *shape). By comparison, the simulations show labels where no rule reads them from the last layer's gradient:
+    under publicly known changes of this gradient, such as sign flips, or with operations behind the last layer.
+    `gradients` are the actual readings, name → (reading, *shape).
 
     The result is empty if simulations do not show the labels of other public batches. The result is None if
 
     - labels are granted,
-    - the label rule is right on the simulations, or is exact for the model,
+    - the rule for the last layer's gradient gives the right labels of the simulations, or is exact for the model,
     - simulation is impossible: a description with several steps or senders, or random draws that depend on the reading.
     """
     last = head(reading)

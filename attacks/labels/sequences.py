@@ -18,8 +18,9 @@ Score = Callable[[Tensor], Tensor]  # sequences (sequence, example) → (sequenc
 
 
 def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
-    """Return an upper bound on the number of label sequences: labels in the order of local steps. `labels` (example,)
-    are the known labels, of which a sequence is an order; None allows any labels."""
+    """Return an upper bound on the number of label sequences: labels of all examples, in the order of local steps.
+    `layer` gives the numbers of examples per step. `labels` (example,) are the labels if known, in any order; None
+    allows any labels."""
     count: int
     if layer.distinct < layer.examples:
         lengths = [min(layer.distinct, layer.examples - at) for at in range(0, layer.examples, layer.distinct)]
@@ -35,8 +36,9 @@ def count_sequences(layer: LastLayer, labels: Tensor | None) -> int:
 
 
 def all_sequences(layer: LastLayer, labels: Tensor | None) -> Tensor:
-    """Return every label sequence (sequence, example): labels in the order of local steps. `labels` (example,) are the
-    known labels, of which a sequence is an order; None allows any labels."""
+    """Return every possible label sequence (sequence, example): labels of all examples, in the order of local steps.
+    `layer` gives the numbers of examples per step. `labels` (example,) are the labels if known, in any order; None
+    allows any labels."""
     sequences: Tensor
     if layer.distinct < layer.examples:
         return _all_passes(layer, labels)
@@ -114,8 +116,9 @@ def neighbours(layer: LastLayer, now: Tensor, labels_known: bool) -> Tensor:
 
 
 def any_sequence(layer: LastLayer, labels: Tensor | None, draw: np.random.Generator) -> Tensor:
-    """Draw a random label sequence (example,), as a start for a search. The sequence is a random order of the known
-    `labels` (example,); None draws the labels too. `draw` is the random generator."""
+    """Draw a random label sequence (example,), labels in the order of local steps, as a start for a search. `labels`
+    (example,) are the labels if known, in any order; None draws the labels too. `layer` gives the numbers of examples
+    per step, and `draw` is the random generator."""
     distinct, examples = layer.distinct, layer.examples
     if labels is None:
         first = torch.from_numpy(draw.integers(0, layer.classes, distinct))

@@ -195,8 +195,8 @@ class MatchingProblem:
         return torch.stack(orders)
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Split variables (row, variable) into inputs (row, example, *shape) and label logits (row, example, class);
-        logits are None if labels are known."""
+        """Split the variables `x` (row, variable) into inputs (row, example, *shape) and label logits (row, example,
+        class); logits are None if labels are known."""
         inputs, _, logits, _ = self._split(x)
         return inputs, logits
 

@@ -49,7 +49,8 @@ class Diagonal:
 
 @dataclass(frozen=True, slots=True)
 class Spectrum:
-    """Gaussian search space for stationary images: a variance per cosine frequency, and a covariance of channels."""
+    """Search space for images whose statistics are the same at all positions: a Gaussian prior with a variance per
+    cosine frequency, and a covariance of colour channels."""
 
     mean: Tensor
     """Mean of public images (channel, height, width)."""
@@ -73,8 +74,8 @@ class Spectrum:
         return self.inputs(u), 0.5 * (u * u).sum(-1)
 
     def transposed(self, gradient: Tensor) -> Tensor:
-        """Turn a gradient by inputs x (..., value) into the gradient by variables u. The map is Aᵀ, for inputs x = mean
-        + A·u."""
+        """Turn a `gradient` by the inputs x (..., value) into the gradient by the search variables u, with x = mean +
+        A·u: the map is Aᵀ."""
         across, down = cosines(self.mean.shape[-1]).to(gradient), cosines(self.mean.shape[-2]).to(gradient)
         colours = self._colours(gradient.unflatten(-1, self.mean.shape), self.channels)
         return (down @ colours @ across.T * self.deviation.to(gradient)).flatten(-3)
@@ -113,7 +114,8 @@ Gaussian = Spectrum | Dense
 
 @cache
 def cosines(size: int) -> Tensor:
-    """Return the orthonormal discrete cosine transform (type II) as a matrix (frequency, position), in float64."""
+    """Return the orthonormal discrete cosine transform (type II) of `size` positions, as a matrix (frequency, position)
+    in float64."""
     places = torch.arange(size, dtype=torch.float64)
     matrix = torch.cos(math.pi / size * (places + 0.5) * places[:, None]) * math.sqrt(2 / size)
     matrix[0] /= math.sqrt(2)
@@ -140,7 +142,7 @@ def public_space(reading: Reading) -> Gaussian:
 
 
 def spectrum(public: Tensor) -> Spectrum:
-    """Fit a `Spectrum` to public images (example, channel, height, width) and their mirror images. Variances are
+    """Fit a `Spectrum` to the images `public` (example, channel, height, width) and their mirror images. Variances are
     smoothed over neighbouring frequencies."""
     mean = public.mean(0)
     centred = public - mean
@@ -156,8 +158,8 @@ def spectrum(public: Tensor) -> Spectrum:
 
 
 def dense(public: Tensor, share: float, images: bool) -> Dense:
-    """Fit a `Dense` space to public examples, with the covariance (1 - share) · C + share · T. C is the examples'
-    covariance. T is the covariance of their `Spectrum` for `images`, and C's diagonal for tables."""
+    """Fit a `Dense` space to the examples `public`, with the covariance (1 - `share`) · C + `share` · T. C is the
+    examples' covariance. T is the covariance of their `Spectrum` for `images`, and C's diagonal for tables."""
     return _shrunk(_moments(public, images), share)
 
 

@@ -27,7 +27,7 @@ class Tiles:
     """Height and width of a tile, in pixels; divides height and width of the image."""
 
     def spectra(self, x: Tensor) -> Tensor:
-        """Turn images (image, value) into cosine spectra over tiles (frequency, image, phase)."""
+        """Turn images `x` (image, value) into cosine spectra over tiles (frequency, image, phase)."""
         channels, height, width = self.shape
         side, count = self.side, len(x)
         tiles = x.reshape(count, channels, height // side, side, width // side, side).permute(2, 4, 0, 1, 3, 5)
@@ -35,7 +35,8 @@ class Tiles:
         return (self._frequencies(x) @ flat).reshape(len(flat), count, channels * side**2)
 
     def images(self, spectra: Tensor) -> Tensor:
-        """Turn cosine spectra over tiles (frequency, image, phase) into images (image, value)."""
+        """Turn cosine `spectra` over tiles (frequency, image, phase) into images (image, value), the inverse of
+        `spectra`."""
         channels, height, width = self.shape
         side, count = self.side, spectra.shape[1]
         flat = self._frequencies(spectra).T @ spectra.reshape(len(spectra), -1)

@@ -5,8 +5,9 @@ from torch import Tensor
 
 
 class Trajectory:
-    """History of minimisations: the least losses so far at marks, with their points. A mark is a count of evaluations.
-    `losses` (mark, row) cover all rows; `points` cover the first `traced` rows."""
+    """History of minimisations: the least losses so far at marks, with their points. A mark is a count of evaluations;
+    `evaluations` is the last. `losses` (mark, row) cover all rows; `points` cover the first `traced` rows of `x` (row,
+    variable), the starts."""
 
     def __init__(self, evaluations: int, x: Tensor, traced: int) -> None:
         powers = [1 << n for n in range(evaluations.bit_length()) if 1 << n < evaluations]

@@ -73,7 +73,7 @@ def reference(reading: Reading, truth: Truth) -> float | None:
 
 
 def self_check(attacker: Attack, reading: Reading, truth: Truth, setup: Setup, seed: int) -> SelfCheck:
-    """Check that the attack can recognise the truth: compare its objective at the true examples `truth` with its value
+    """Check that `attacker` can recognise the truth: compare its objective at the true examples `truth` with its value
     at random public examples, drawn by `seed`. The figures are None if the attack has no objective."""
     described = explained(reading, truth)
     objective = attacker.objective(reading)

@@ -30,8 +30,8 @@ def has_likelihood(reading: Reading) -> bool:
 
 
 def decoder_places(reading: Reading, truth: Truth, gallery: Gallery) -> tuple[int, ...] | None:
-    """Rank the gallery's candidates by exact likelihood; return the rank, from 0, of each reading's first true example
-    in `truth`: (reading,).
+    """Rank the candidates of `gallery` by exact likelihood; return the rank, from 0, of each reading's first true
+    example in `truth`: (reading,).
 
     With granted labels, only candidates with the same label are ranked. Returns None for a single unknown example (the
     attack's ranking is used), for more than `EXAMPLES` unknown examples, and without a likelihood."""

@@ -58,9 +58,9 @@ def granted_gallery(cell: AttackCell, data: Data, truth: Truth) -> Gallery | Non
 
 
 def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, labels: bool) -> Naming | None:
-    """Compare the candidates that the attack picked from the gallery with the true examples `truth`: which examples are
-    named, and a blind guess's chance. None if the attack picked none. `labels` is True if labels are granted; a blind
-    guess then knows the class."""
+    """Compare the candidates that the attack picked from `gallery`, in its `reconstruction`, with the true examples
+    `truth`: which examples are named, and a blind guess's chance. None if the attack picked none. `labels` is True if
+    labels are granted; a blind guess then knows the class."""
     if reconstruction.named is None:
         return None
     named = reconstruction.named.cpu()
@@ -72,8 +72,8 @@ def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, la
 
 
 def naming_chance(gallery: Gallery, truth: Truth, *, labels: bool) -> float:
-    """Return the chance that a blind guess from the gallery is a true example. `labels` is True if labels are granted;
-    the guess is then among candidates of the example's class."""
+    """Return the chance that a blind guess among the candidates of `gallery` is a true example. `labels` is True if
+    labels are granted; the guess is then among candidates of the example's class."""
     if not labels:
         return truth.labels.shape[1] / len(gallery.labels)
     of_label = torch.bincount(gallery.labels)

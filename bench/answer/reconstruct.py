@@ -46,8 +46,8 @@ def recalled(key: ReadingKey, memory: Memory) -> Attempt | None:
 
 
 def remember(key: ReadingKey, cell: AttackCell, attempt: Attempt, memory: Memory) -> None:
-    """Put a cell's reconstruction into the cache `memory`, for later cells with equal readings; above `REUSED` entries,
-    the least recently used is dropped."""
+    """Put a cell's reconstruction with its cost, `attempt`, into the cache `memory`, for later cells with equal
+    readings; above `REUSED` entries, the least recently used is dropped."""
     if len(memory.reconstructions) >= REUSED:
         del memory.reconstructions[next(iter(memory.reconstructions))]
     memory.reconstructions[key] = (attempt.reconstruction, cell.id)

@@ -121,7 +121,7 @@ class Truth(ByReading):
 
 
 def truth_at(victims: Victims, point: Point, example: int = 0) -> Truth:
-    """Return the victims' examples behind readings at `point`; at type-2 only example number `example` of each
+    """Return the true examples of `victims` behind readings at `point`; at type-2 only example number `example` of each
     batch."""
     if point.scope is Scope.STEP:
         return Truth(inputs=victims.inputs[:, 0, 0], labels=victims.labels[:, 0, 0], indices=victims.indices[:, 0, 0])
@@ -134,8 +134,8 @@ def truth_at(victims: Victims, point: Point, example: int = 0) -> Truth:
 
 
 def trained_at(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> Truth:
-    """Return the training data behind the readings as the gradient saw them: examples and targets after stage `input`
-    of the defense in `setup`."""
+    """Return the training data of `victims` behind the readings at `point`, as the gradient saw them: examples and
+    targets after stage `input` of the defense in `setup`."""
     truth, stages = truth_at(victims, point), setup.stages
     if not stages.has("input"):
         return truth

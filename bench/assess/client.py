@@ -59,9 +59,9 @@ class Client:
 
 
 def of_recording(sent: Recording, public: Values | None, public_labels: Values | None) -> Client:
-    """Return the client of a recorded training. `public` (example, *shape) and `public_labels` (example,) are public
-    examples; without `public`, the recording's passes without gradients give them. Raises `BenchError` for a recording
-    without examples, and for BatchNorm in training mode without an update to attack."""
+    """Return the client of the recorded training `sent`. `public` (example, *shape) and `public_labels` (example,) are
+    public examples; without `public`, the recording's passes without gradients give them. Raises `BenchError` for a
+    recording without examples, and for BatchNorm in training mode without an update to attack."""
     inputs, labels = sent.truth
     held, held_labels = sent.held_out
     known = held if public is None else coerce.tensor(public, "public").float()

@@ -141,8 +141,8 @@ def run_client(
 
 
 def sensitivity(mod: Any) -> str:
-    """Return a sentence about Flower's `LocalDpMod`: its noise, and whether the stated sensitivity really bounds the
-    change of a clipped update."""
+    """Return a sentence about `mod`, Flower's `LocalDpMod`: its noise, and whether the stated sensitivity really bounds
+    the change of a clipped update."""
     clip, stated, epsilon, delta = (
         float(getattr(mod, name)) for name in ("clipping_norm", "sensitivity", "epsilon", "delta")
     )

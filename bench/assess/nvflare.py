@@ -74,9 +74,9 @@ class FilterDefense(Defense):
 
 
 def parse(typed: str, folder: Path) -> Any:
-    """Make the NVFLARE filter that the user typed as `package.module:Filter(name=value, …)`. `folder` is searched
-    first, then the installed packages. Raises `BenchError` for other text, a missing class, and arguments that the
-    filter refuses."""
+    """Make the NVFLARE filter that the user typed: `typed` is `package.module:Filter(name=value, …)`. `folder` is
+    searched first, then the installed packages. Raises `BenchError` for other text, a missing class, and arguments that
+    the filter refuses."""
     module, _, call = typed.partition(":")
     try:
         parsed = ast.parse(call or "?", mode="eval").body

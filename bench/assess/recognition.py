@@ -36,8 +36,8 @@ _NUMBERS = 5e7  # in a step's example gradients, at most
 
 
 def examples_behind(client: Client) -> int:
-    """Return the number of the client's examples over which the gradient for recognition is a mean; memory limits the
-    number."""
+    """Return how many of the client's examples are in the gradient on which recognition is measured, a mean over these
+    examples. Memory limits the number."""
     size = sum(value.numel() for value in client.weights.values())
     return int(min(client.labels.shape[1], 128, max(2, _NUMBERS // size)))
 

@@ -48,10 +48,10 @@ class Watch(Protocol):
         """Show the planned `parts`, each (name, expected seconds), before the first begins."""
 
     def began(self, part: str) -> None:
-        """Show that the part with this name began."""
+        """Show that the part named `part` began."""
 
     def ended(self, part: str) -> None:
-        """Show that the part with this name ended."""
+        """Show that the part named `part` ended."""
 
 
 class _Unwatched:

@@ -67,7 +67,7 @@ class Audit:
 
     @property
     def evidence(self) -> str:
-        """The event that proves the decisive bound, in words."""
+        """The event that decides on the claim, in words: a score above or below a threshold, with its probabilities."""
         by_mu = self.claim is None or self.claim.mu is not None
         bound = self.mu if by_mu else self.epsilon
         side = "above" if bound.above else "at most"

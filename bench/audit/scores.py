@@ -17,7 +17,7 @@ _EXACT = 1e-9  # relative deviation below which a value counts as free of noise
 
 class Moments:
     """Running mean and (co)variance of the values that a pipeline releases in a world (data set); memory does not grow
-    with the runs."""
+    with the runs. `origin` (value,) is a point near the values, subtracted against rounding."""
 
     def __init__(self, origin: Values) -> None:
         self._origin = origin.copy()  # near the mean: squares of large values would lose digits
@@ -72,7 +72,8 @@ class Learned:
 
 
 def learned(worlds: Sequence[Moments]) -> Learned:
-    """Learn scores that tell two worlds (neighbouring data sets) apart, from the moments of their released values.
+    """Learn scores that tell the two `worlds` (neighbouring data sets) apart, from the moments of their released
+    values.
 
     - Difference of means, in units of the variance: the likelihood ratio for independent Gaussian noise.
     - The same with the inverse covariance: the likelihood ratio for dependent Gaussian noise, such as noise that is

@@ -61,7 +61,7 @@ class Curve:
     """κ, the share of examples that a blind guess names, in (0, 1)."""
 
     def share(self, position: float | Array) -> Array:
-        """Return the share of named examples at positions of any shape."""
+        """Return the share of named examples at `position` (0 weak, 1 strong), an array of any shape."""
         return np.asarray(ndtr(ndtri(self.chance) + _shift(np.asarray(position), self.middle, self.slope)))
 
     def position(self, share: float) -> float:
@@ -95,8 +95,8 @@ def usual_slope(strength: Strength) -> float:
 
 
 def fitted(counts: Sequence[Counts], chance: float, usual: float) -> Curve:
-    """Fit a curve to counts of named examples at several strengths (binomial likelihood). `chance` is the share that a
-    blind guess names; `usual` is the slope's prior centre, from `usual_slope`."""
+    """Fit a curve to `counts`, the named examples at several strengths (binomial likelihood). `chance` is the share
+    that a blind guess names; `usual` is the slope's prior centre, from `usual_slope`."""
     hits, readings = _counts(counts)
     return _fit(_positions(counts), hits.sum(0)[None], readings.sum(0)[None], chance, usual)[0]
 

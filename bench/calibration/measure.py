@@ -84,9 +84,11 @@ def at(defense: Entry, position: float | None) -> Entry:
 def reading_cells(
     matrix: Matrix, rows: Sequence[Combination], defense: Entry, half: str, facts: FactsOf
 ) -> tuple[PlannedCell, ...]:
-    """Return the attack cells that measure a defense at an interception point in the first round.
+    """Return the attack cells that measure a defense at an interception point, in the first round of a training.
 
-    - `rows`: the matrix's attacks at this point.
+    - `matrix`: the matrix of the calibration.
+    - `rows`: its attacks at this point.
+    - `defense`: the defense at a strength.
     - `half`: "tuning" or "scoring", two halves of the victims with different weight seeds.
     - `facts`: function that returns a data set's properties."""
     shift = len(rows) if half == SCORING else 0
@@ -126,8 +128,9 @@ def training_cells(
 
 
 def counts_of(position: float, records: Iterable[Record]) -> Counts | None:
-    """Return the numbers of named examples per weight seed, from the attack `records` at a strength. `position` is the
-    position of this strength (0 weak, 1 strong). None if a cell has no figure."""
+    """Return the numbers of named examples per weight seed, from the attack `records` at a strength; an example is
+    named if the attacker picks it among candidates. `position` is the position of this strength (0 weak, 1 strong).
+    None if a cell has no figure."""
     hits: dict[int, int] = {}
     readings: dict[int, int] = {}
     for record in records:
@@ -147,7 +150,8 @@ def counts_of(position: float, records: Iterable[Record]) -> Counts | None:
 
 
 def chance_of(records: Iterable[Record]) -> float:
-    """Return the mean share of examples that a blind guess names, over the attack `records`."""
+    """Return the chance level over the attack `records`: the mean share of examples that a blind guess picks among the
+    candidates."""
     chances = [
         record.attack.summary.naming_chance
         for record in records

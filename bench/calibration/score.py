@@ -40,8 +40,8 @@ def undefended(matrix: Matrix, federation: Federation, facts: FactsOf, run: Runn
 
 
 def calibrated_strengths(listeners: Iterable[Listener]) -> tuple[tuple[Listener, str, Entry], ...]:
-    """Return what must be scored: (listener, level, defense at the calibrated strength) for each listener and each
-    level that it reaches. A family without a strength has a single item per listener."""
+    """Return what must be scored: (listener, level, defense at the calibrated strength) for each of `listeners` and
+    each level that it reaches. A family without a strength has a single item per listener."""
     found: list[tuple[Listener, str, Entry]] = []
     for listener in listeners:
         if listener.absent is None and None in listener.strengths:

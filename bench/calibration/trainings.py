@@ -21,8 +21,8 @@ def trainings(
     facts: FactsOf,
     run: Runner,
 ) -> list[tuple[Record, ...]]:
-    """Choose the best learning rate for each defense, and train with it under each of `seeds`; return the records of
-    these trainings, per defense. Each training has a checkpoint halfway.
+    """Choose the best learning rate for each of `defenses`, and train with it under each of `seeds`; return the records
+    of these trainings, per defense. Each training has a checkpoint halfway.
 
     Every defense gets the same learning rates: all for a third of the rounds, the best `_FINALISTS` to the end, the
     best of these for the seeds. The rate is chosen by test accuracy under the seed `SELECTED`. `matrix` and

@@ -104,8 +104,7 @@ def command(
 
 
 def examples(path: Path, *names: str) -> Arrays:
-    """Read the arrays of an `.npz` file at `path`, as name → array; raises `RecordError` if the file has none for one
-    of `names`."""
+    """Read an `.npz` file at `path` as name → array. Raises `RecordError` if one of the arrays `names` is missing."""
     arrays = files.load_arrays(path)
     for name in names:
         if name not in arrays:

@@ -10,7 +10,7 @@ _ALWAYS = ("dataset", "model", "defense", "point", "attack", "knowledge", "train
 
 
 def cell_lines(cells: Sequence[AnyCell]) -> list[str]:
-    """Describe each cell in a line of text, in the given order; settings equal in all cells are left out."""
+    """Describe each of `cells` in a line of text, in the given order; settings equal in all cells are left out."""
     fields = [_fields(cell) for cell in cells]
     short = {name: distinct(each[name] for each in fields if name in each) for name in _ENTRIES}
     values: dict[tuple[str, str], set[str]] = {}

@@ -46,7 +46,7 @@ def sparkline(shares: Sequence[float]) -> str:
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """Format the number `value` with three digits and its unit; None becomes a dash."""
+    """Format the number `value` with three digits and its `unit`; None becomes a dash."""
     return NONE if value is None else f"{value:.3g}{unit}"
 
 

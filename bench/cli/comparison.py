@@ -108,8 +108,8 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Differen
 
 
 def unpaired(a: Record, b: Record) -> str | None:
-    """Return the reason, in words, why two cells cannot be compared example by example; None if victims and weights are
-    the same."""
+    """Return the reason, in words, why the cells of the records `a` and `b` cannot be compared example by example; None
+    if victims and weights are the same."""
     for name, record in (("A", a), ("B", b)):
         if record.cell.kind != "attack":
             return f"{name} is a training, which has no victims"

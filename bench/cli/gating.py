@@ -118,10 +118,10 @@ def compare(
     device: str,
     jobs: int | None,
 ) -> Compared:
-    """Compare a run with the decisive baseline.
+    """Compare a run with the baseline in `decisive`, and return verdict and compared records.
 
     - `run`: run folder; None first runs the baseline's matrix, into `out` (None: `runs/gate`).
-    - `margins`: margins by metric that replace the baseline's.
+    - `margins`: metric → smallest worsening that counts; these replace the baseline's.
     - `data_dir`, `device`, `jobs`: as for `bench run`.
 
     Raises `BenchError` for a mistake in the matrix, an incomplete run, and an unknown metric."""
@@ -171,8 +171,9 @@ def _run(
 
 
 def matrix_of(asked: Request, text: bytes | None) -> Matrix:
-    """Load the plug-ins that a request names, and read the request's matrix. `text` is the content of the matrix file
-    in the base revision; None reads the file in the checkout. Raises `BenchError` for a mistake in either."""
+    """Load the plug-ins that the request `asked` names, and read the request's matrix. `text` is the content of the
+    matrix file in the base revision; None reads the file in the checkout. Raises `BenchError` for a mistake in either.
+    """
     for plugin in asked.plugins:
         registry.add_plugin(plugin)
     return read(

@@ -82,7 +82,7 @@ def _print(kind: str, entries: list[dict[str, Any]]) -> None:
 
 
 def words(value: object) -> str:
-    """Format a parameter's or attribute's value as text for a list; sequences have no brackets."""
+    """Format a parameter's or attribute's `value` as text for a list; sequences have no brackets."""
     return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 

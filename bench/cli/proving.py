@@ -110,7 +110,7 @@ def prove(
 
 
 def lines(proof: Proof) -> list[str]:
-    """Return the result of a gate's test as lines of text."""
+    """Describe the result of `bench gate --prove`, a test of the gate with planted weakenings, as lines of text."""
     said = []
     for one in proof.plants:
         answer = f"seen by {', '.join(one.metrics)}" if one.metrics else "MISSED" if one.acts else "changes no reading"
@@ -119,7 +119,8 @@ def lines(proof: Proof) -> list[str]:
 
 
 def show(proof: Proof, whole: Verdict, *, as_json: bool) -> None:
-    """Print the result of a gate's test, as JSON if `as_json`; `whole` is the verdict without a weakening."""
+    """Print the result of `bench gate --prove`, a test of the gate with planted weakenings, as JSON if `as_json`;
+    `whole` is the verdict without a weakening."""
     if as_json:
         common.print_json({"without": whole.outcome, **proof.json()})
         return

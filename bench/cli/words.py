@@ -28,7 +28,7 @@ def estimate(seconds: float, span: tuple[float, float] | None, jobs: int) -> str
 
 
 def seconds(text: str) -> float:
-    """Parse a duration such as `90`, `90s`, `30m` or `2h` to seconds; raises `ValueError` for other text."""
+    """Parse the duration `text`, such as `90`, `90s`, `30m` or `2h`, to seconds; raises `ValueError` for other text."""
     number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
     time = float(number) * _UNITS[unit]
     if not 0 < time < float("inf"):

@@ -196,8 +196,8 @@ def originals(defense: Defense) -> None:
 
 
 def bias(defense: Defense) -> None:
-    """Check the declared bias: the mean change over draws must be 0 exactly if the defense declares `unbiased`. Raises
-    `ContractBroken` otherwise."""
+    """Check the defense's attribute `unbiased`: it must be True if the mean output over random draws equals the input,
+    and False otherwise. Raises `ContractBroken` otherwise."""
     says = vars(type(defense)).get("unbiased")
     if says is None:
         raise ContractSkipped("it does not say whether it is unbiased")

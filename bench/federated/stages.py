@@ -170,7 +170,7 @@ class Stages:
         return output, replace(self, states={**self.states, place: after})
 
     def of(self, clients: tuple[int, ...]) -> "Stages":
-        """Return the stages with only these clients' states, so that local steps copy no other states."""
+        """Return the stages with only the states of `clients`, so that local steps copy no other states."""
         at = self.positions(clients)
         states = {
             place: {key: value[at] for key, value in state.items()} if self._is_clients(place) else state

@@ -219,8 +219,8 @@ def _threads(count: int) -> Iterator[Callable[..., Iterator[tuple[dict[str, Tens
 
 
 def accuracy(model: nn.Module, weights: Tensors, test: Split, examples: int) -> float:
-    """Return the share of the first `examples` test examples that the model classifies correctly with `weights`, in [0,
-    1]."""
+    """Return the share of the first `examples` examples of the split `test` that the model classifies correctly with
+    `weights` (name → (*shape)), in [0, 1]."""
     count = min(examples, len(test))
     inputs = torch.from_numpy(test.floats(slice(0, count))).to(next(iter(weights.values())).device)
     correct = 0

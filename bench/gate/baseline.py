@@ -66,7 +66,7 @@ def of_run(records: Iterable[Record], request: Request | None, margins: Mapping[
 
 
 def write(path: Path, baseline: Baseline) -> None:
-    """Write a baseline file atomically; raises `StorageError` on failure."""
+    """Write `baseline` to the file `path`, atomically; raises `StorageError` on failure."""
     request = baseline.request and asdict(baseline.request)
     head = {"baseline": FORMAT, "margins": dict(baseline.margins), "request": request}
     text = json.dumps(head, indent=1)[:-2]

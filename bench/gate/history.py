@@ -101,8 +101,8 @@ def read(path: Path) -> list[Line]:
 
 
 def add(path: Path, new: Line) -> None:
-    """Add a line to the history at `path`, in place of an earlier line for the same commit. Raises `BenchError` for a
-    damaged history, and `StorageError` for an unwritable file."""
+    """Add the line `new` to the history at `path`, in place of an earlier line for the same commit. Raises `BenchError`
+    for a damaged history, and `StorageError` for an unwritable file."""
     kept = [one for one in (read(path) if path.exists() else []) if one.commit != new.commit]
     lines = sorted([*kept, new], key=lambda one: (one.time, one.commit))
     texts = (json.dumps(asdict(one), sort_keys=True, allow_nan=False, ensure_ascii=False) for one in lines)
@@ -110,14 +110,14 @@ def add(path: Path, new: Line) -> None:
 
 
 def badge_json(last: Line) -> str:
-    """Return the outcome of the last line as a badge in JSON, in the format that badge services read from an
-    address."""
+    """Return the outcome of the history's line `last` as a badge in JSON, in the format that badge services read from
+    an address."""
     content = {"schemaVersion": 1, "label": "leakage gate", "message": _message(last), "color": _colour(last)}
     return json.dumps(content, sort_keys=True) + "\n"
 
 
 def badge_svg(last: Line) -> str:
-    """Return the outcome of the last line as a badge in SVG."""
+    """Return the outcome of the history's line `last` as a badge in SVG."""
     label, message = "leakage gate", _message(last)
     left, right = (12 + 6.4 * len(text) for text in (label, message))
     return (

@@ -35,7 +35,7 @@ def disk(folder: Path) -> Finding:
 
 
 def store(folder: Path) -> Finding:
-    """Check that SQLite, which holds MLflow's store, can write and lock files in the run's folder."""
+    """Check that SQLite, which holds MLflow's store, can write and lock files in `folder`, the folder of the runs."""
     try:
         with (
             tempfile.TemporaryDirectory(dir=folder, prefix=".bench-doctor-") as place,

@@ -31,7 +31,7 @@ def single_threaded() -> None:
 
 
 def end_with(parent: int) -> None:
-    """End this process when its parent, given by process number, ends."""
+    """End this process when its parent process, with the number `parent`, ends."""
     threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
 
 

@@ -26,7 +26,7 @@ class Values(Protocol):
         """Return the values of true examples as float64; raises `ValueError` for values outside the kind's range."""
 
     def cleaned(self, guess: ArrayLike) -> Floats:
-        """Return the values of a reconstruction as float64, moved to the nearest allowed value."""
+        """Return the values of the reconstruction `guess` as float64, moved to the nearest allowed value."""
 
     def apart(self, truth: ArrayLike, guess: ArrayLike) -> Floats:
         """Return the distance of each guess to its true example, such as the mean squared difference: (reading,
@@ -41,7 +41,7 @@ class Values(Protocol):
         (*shape)."""
 
     def draw(self, random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Draw values of this shape with the generator `random`, without knowledge of the data."""
+        """Draw values of `shape` with the generator `random`, without knowledge of the data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

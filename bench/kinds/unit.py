@@ -20,7 +20,7 @@ def within_range(truth: ArrayLike) -> Floats:
 
 
 def clipped(guess: ArrayLike) -> Floats:
-    """Return the values of a reconstruction as float64, clipped to [0, 1]."""
+    """Return the values of the reconstruction `guess` as float64, clipped to [0, 1]."""
     return np.clip(np.asarray(guess, np.float64), 0, 1)
 
 

@@ -88,7 +88,7 @@ def _cut(text: str, length: int) -> str:
 
 
 def quoted(value: Any) -> str:
-    """Return a value as quoted text for a message, at most `NAME_LENGTH` characters."""
+    """Return `value` as quoted text for a message, at most `NAME_LENGTH` characters."""
     text = repr(value[: NAME_LENGTH + 1] if isinstance(value, str) else value)
     return text if len(text) <= NAME_LENGTH else f"{text[: NAME_LENGTH - 1]}…"
 

@@ -58,7 +58,8 @@ def save(run: Path, rows: Iterable[PublishedFigures]) -> None:
 
 
 def saved(run: Path) -> tuple[PublishedFigures, ...]:
-    """Read a run folder's published figures; empty without a file.  Raises `RecordError` for a damaged file."""
+    """Read the figures from papers that are saved in the run folder `run`; empty without a file. Raises `RecordError`
+    for a damaged file."""
     path = run / FILE
     try:
         return tuple(restored(row) for row in json.loads(path.read_text("utf-8")))

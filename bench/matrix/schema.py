@@ -132,7 +132,7 @@ Amount = Annotated[float, Field(ge=0, le=1e9)]
 
 
 class Training(Table):
-    """The key `train` in `weights`: the training that makes the attacked weights."""
+    """Value of the key `train` in the axis `weights` of a matrix file: the training that makes the attacked weights."""
 
     rounds: Count
     """Number of rounds."""
@@ -147,7 +147,8 @@ class Training(Table):
 
 
 class Weights(Table):
-    """The axis `weights`: `"init"` (an empty table here), a `file`, or a training (`train`) with a `round`."""
+    """Value of the axis `weights` of a matrix file: `"init"` (an empty table here), a `file`, or a training (`train`)
+    with a `round`."""
 
     file: Annotated[
         FileWeights | SeededFile | None, PlainValidator(lambda raw, info: weights_file(info.context["folder"], raw))
@@ -230,11 +231,13 @@ def _axes(cell: type[AnyCell], required: Container[str] = (), but: Container[str
 
 @_adding(_axes(AttackCell, but=Budgets.model_fields))
 class Axes(Budgets):
-    """`[axes]`: a list of values for each attack axis; a cell is a combination with a value from each list."""
+    """Block `[axes]` of a matrix file: a list of values for each attack axis; an attack cell is a combination with a
+    value from each list."""
 
 
 class AttackBlock(Axes):
-    """`[[attack]]`: all combinations of its lists and the lists in `[axes]`; its list replaces the list in `[axes]`."""
+    """Block `[[attack]]` of a matrix file: attacks on all combinations of the values in its lists and in `[axes]`; a
+    list in the block replaces the list in `[axes]`."""
 
     scale: str | None = None
     """Size of the matrix to which the block belongs; None: every size."""
@@ -242,11 +245,13 @@ class AttackBlock(Axes):
 
 @_adding(_axes(TrainingCell, REQUIRED))
 class TrainAxes(Table):
-    """A list of values for each training axis; a training is a combination with a value from each list."""
+    """Training axes of a matrix file: a list of values for each; a training is a combination with a value from each
+    list."""
 
 
 class TrainBlock(TrainAxes):
-    """`[[train]]`: all combinations of this block's axes; the other fields apply to every training in the block."""
+    """Block `[[train]]` of a matrix file: a training for each combination of the values in its lists; the fields below
+    apply to every training in the block."""
 
     scale: str | None = None
     """Size of the matrix to which the block belongs; None: every size."""
@@ -275,7 +280,8 @@ class TrainBlock(TrainAxes):
 
 @_adding({metric.name: (Annotated[float, Field(ge=metric.least, le=metric.most)] | None, None) for metric in METRICS})
 class Figures(Table):
-    """Figures in `[[published]]`: each metric of attacks, and figures of trainings; None: the paper gives no figure."""
+    """Figures from a paper in a `[[published]]` block of a matrix file: metrics of attacks, and figures of trainings;
+    None: the paper gives no figure."""
 
     asr: Share | None = None
     """Attack success rate."""
@@ -294,7 +300,8 @@ class Figures(Table):
 
 
 class PublishedRow(Figures):
-    """A published figure in `[[published]]`: a pattern over axes, the figures for matching cells, and their source."""
+    """Block `[[published]]` of a matrix file: a pattern for cells, the figures that a paper gives for them, and the
+    source."""
 
     source: Annotated[Line, Field(min_length=1)]
     """The paper and its table."""

@@ -34,7 +34,8 @@ def entries(texts: Sequence[str], option: str) -> list[Typed]:
 
 
 def number_or_text(text: str) -> Any:
-    """Convert a JSON literal or number (`2`, `.9`, `true`) to its value; return any other text unchanged."""
+    """Convert `text` to its value if it is a JSON literal or number (`2`, `.9`, `true`); return any other text
+    unchanged."""
     try:
         return json.loads(text)
     except ValueError:

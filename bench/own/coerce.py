@@ -21,8 +21,8 @@ _ROUNDING = 1e-6  # share of the range by which float32 values may exceed the ra
 
 
 def tensor(value: Values, what: str) -> Tensor:
-    """Convert a user's array to a detached tensor on the CPU. Raises `BenchError` for a value without numbers; `what`
-    is the value's name in the message."""
+    """Convert a user's array `value` to a detached tensor on the CPU. Raises `BenchError` for a value without numbers;
+    `what` is the value's name in the message."""
     try:
         return torch.as_tensor(value).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:

@@ -128,7 +128,7 @@ def load(path: Path) -> ReadingFile:
 
 
 def save_arrays(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
-    """Write arrays as an `.npz` file, atomically."""
+    """Write `arrays`, name → values, as an `.npz` file, atomically."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, array in arrays.items():

@@ -26,10 +26,10 @@ class Frames(NamedTuple):
 
 
 def frames(run: Path) -> Frames:
-    """Return a run folder's cells and attacked examples as DataFrames.
+    """Return the cells and the attacked examples of the run folder `run` as DataFrames.
 
     A cell's row has the configuration (`defense`, `federated.batch`, …), `status`, `reason`, figures (`asr`, `asr.low`,
-    medians such as `psnr_db`, `epsilon`, `accuracy`, …) and cost.  An example's row has the example's metrics. Raises
+    medians such as `psnr_db`, `epsilon`, `accuracy`, …) and cost. An example's row has the example's metrics. Raises
     `RecordError` for a folder without records, or an unreadable record."""
     import pandas
 

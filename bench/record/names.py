@@ -8,7 +8,7 @@ from bench.sanitize import LONGEST, sanitize
 
 
 def entry_text(value: Entry) -> str:
-    """Return an entry's short name with its parameters, such as `prune(share=0.7)`."""
+    """Return the name of the entry `value` with its parameters for tables, such as `prune(share=0.7)`."""
     return with_params(value.name, value.params)
 
 
@@ -41,7 +41,8 @@ def cell_name(cell: AttackCell | TrainingCell) -> str:
 
 
 def setting_text(setting: Federated) -> str:
-    """Return a federated setting in the papers' symbols, such as `fedavg N=100 K=10 L=20 B=5 η=0.05 iid`."""
+    """Return a federated setting in the papers' symbols, such as `fedavg N=100 K=10 L=20 B=5 η=0.05 iid`: clients,
+    clients per round, local steps, batch size, learning rate, partition."""
     size = f" |D|={setting.client_examples}" if setting.client_examples else ""
     return (
         f"{setting.algorithm} N={setting.clients} K={setting.per_round} L={setting.steps} "

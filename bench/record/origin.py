@@ -15,7 +15,7 @@ FILE = "origin.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The origin of a run folder's records."""
+    """How a run folder was made: the command, and the commit of the project around the working folder."""
 
     command: str
     """The command in words, without paths and addresses, such as `bench run --matrix quickstart`."""
@@ -27,7 +27,7 @@ _ORIGIN = TypeAdapter(Origin)
 
 
 def read(run: Path) -> Origin | None:
-    """Read the origin from a run folder; None if missing or damaged."""
+    """Read from the run folder `run` how it was made; None if the file is missing or damaged."""
     try:
         return _ORIGIN.validate_json((run / FILE).read_bytes(), strict=True)
     except (OSError, ValueError):
@@ -35,8 +35,8 @@ def read(run: Path) -> Origin | None:
 
 
 def save(run: Path, command: str) -> None:
-    """Write `command`, and the commit around the working folder, to the run folder; raises `StorageError` for an
-    unwritable folder."""
+    """Write to the run folder `run` how it was made: `command`, and the commit around the working folder. Raises
+    `StorageError` for an unwritable folder."""
     origin = Origin(command=command, commit=_commit())
     write_atomically(run / FILE, f"{json.dumps(asdict(origin), indent=1)}\n".encode())
 

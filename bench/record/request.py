@@ -37,7 +37,7 @@ _REQUEST = TypeAdapter(Request)
 
 
 def read(run: Path) -> Request | None:
-    """Read the saved command line from a run folder; None if missing or damaged."""
+    """Read the saved command line of the run folder `run`; None if missing or damaged."""
     try:
         return _REQUEST.validate_json((run / FILE).read_bytes(), strict=True)
     except (OSError, ValueError):
@@ -45,5 +45,5 @@ def read(run: Path) -> Request | None:
 
 
 def save(run: Path, request: Request) -> None:
-    """Write the command line to the run folder; raises `StorageError` for an unwritable folder."""
+    """Write the command line `request` to the run folder `run`; raises `StorageError` for an unwritable folder."""
     write_atomically(run / FILE, f"{json.dumps(asdict(request), indent=1)}\n".encode())

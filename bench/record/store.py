@@ -47,7 +47,8 @@ def to_json(record: Record) -> str:
 
 
 def write_arrays(run: Path, arrays: Arrays) -> str:
-    """Store arrays (floats as float32) in the run folder `run`, in a file named by their hash; return the hash."""
+    """Store `arrays`, name → values (floats as float32), in the run folder `run`, in a file named by their hash; return
+    the hash."""
     stored = {
         name: np.ascontiguousarray(a, np.float32 if np.asarray(a).dtype.kind == "f" else None)
         for name, a in sorted(arrays.items())
@@ -69,7 +70,7 @@ def _intact(path: Path, sha256: str) -> bool:
 
 
 def arrays_hash(arrays: Arrays) -> str:
-    """Return the hash over names, types, shapes and contents, sorted by name."""
+    """Return the hash of `arrays`: over names, types, shapes and contents, sorted by name."""
     digest = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         digest.update(f"{name}{array.dtype.str}{array.shape}".encode())

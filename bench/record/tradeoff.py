@@ -188,7 +188,7 @@ def permitted(level: str, chance: float) -> float:
 
 
 def write(run: Path, result: Tradeoff) -> Path:
-    """Write a trade-off into the run folder `run`, and return the file."""
+    """Write the trade-off `result` into the run folder `run`, and return the file's path."""
     path = run / FILE
     write_atomically(path, _TRADEOFF.dump_json(result, indent=1) + b"\n")
     return path

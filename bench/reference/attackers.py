@@ -46,8 +46,8 @@ class Ranked:
 
 
 def unranked(run: Path) -> str | None:
-    """Return the reason why a run's attacks are not compared with the shipped attacks; "" if they are; None for a run
-    of another suite."""
+    """Return the reason why the attacks in the run folder `run` are not compared with the shipped attacks; "" if they
+    are; None for a run of another suite."""
     try:
         about = json.loads((run / f"suite-{ATTACKS}.json").read_text("utf-8"))
         return "" if about["ranked"] is True else "; ".join(map(str, about["why_not"]))

@@ -28,17 +28,18 @@ _EXACT = ("cell", "privacy", "provenance")  # numbers in these fields are not ro
 
 
 def versions(folder: Path = FOLDER) -> tuple[str, ...]:
-    """Return the suite versions with reference results."""
+    """Return the suite versions with reference results in `folder`."""
     return tuple(sorted(path.name for path in folder.iterdir() if any(path.glob("*.json.xz"))))
 
 
 def of_defenses(versions: Iterable[str]) -> tuple[str, ...]:
-    """Return the suite versions in which rows of the board are defenses."""
+    """Return those suite `versions` in which rows of the board are defenses, not attacks."""
     return tuple(version for version in versions if version != VERSIONS[ATTACKS])
 
 
 def read(version: str, folder: Path = FOLDER) -> list[Record]:
-    """Read a suite version's records from `folder`; raises `BenchError` for a missing or damaged file."""
+    """Read the reference results of the suite `version` from `folder`; raises `BenchError` for a missing or damaged
+    file."""
     paths = sorted((folder / version).glob("*.json.xz"))
     if not paths:
         raise BenchError(f"no reference results of {version}; there are {', '.join(versions(folder)) or 'none'}")

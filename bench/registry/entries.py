@@ -160,8 +160,8 @@ def add_plugin(spec: str) -> tuple[Origin, ...]:
 
 
 def declare(origins: Iterable[Origin]) -> None:
-    """Register names of plug-in entries without their code, for processes that may not run it (`bench.isolation`).
-    `load` then refuses to import these entries."""
+    """Register the names of plug-in entries, given by their sources `origins`, without their code, for processes that
+    may not run it (`bench.isolation`). `load` then refuses to import these entries."""
     _added.update({(origin.kind, origin.name): (origin, None) for origin in origins})
 
 

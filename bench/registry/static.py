@@ -18,13 +18,14 @@ _COMPUTED = object()  # a value that only the class's code gives; it hides a bas
 
 
 def file_of(module: str) -> Path | None:
-    """Return a module's source file; None for a missing or built-in module, or a folder without `__init__.py`."""
+    """Return the source file of `module`, a dotted name; None for a missing or built-in module, or a folder without
+    `__init__.py`."""
     return dict(_steps(module)).get(module)
 
 
 def package_of(module: str) -> Path | None:
-    """Return the folder of a module's topmost package, or the path of a single-file module; None if missing. If a
-    module lies in a folder without `__init__.py`, this folder is its package."""
+    """Return the folder of the topmost package of `module`, a dotted name, or the path of a single-file module; None if
+    missing. If a module lies in a folder without `__init__.py`, this folder is its package."""
     for prefix, file in _steps(module):
         if file is not None:
             return file.parent if file.name == "__init__.py" or "." in prefix else file

@@ -246,8 +246,9 @@ def _united(samples: Sequence[tuple[int, Sequence[Stratum]]], level: float) -> t
 
 
 def wald_plus_2(a: NDArray[np.bool_], b: NDArray[np.bool_], added: float = 0.5) -> tuple[float, float]:
-    """Return centre and standard deviation of share(a) - share(b) by "Wald+2" (`paired_difference`). `a` and `b` (n,)
-    say which of the same examples leaked; `added` examples are added to each cell in the 2×2 table."""
+    """Return centre and standard deviation of the difference share(a) - share(b) of leaked examples, by "Wald+2"
+    (`paired_difference`). `a` and `b` (n,) say which of the same examples leaked; `added` examples are added to each
+    cell in the 2×2 table."""
     only_a, only_b, total = (a & ~b).sum() + added, (b & ~a).sum() + added, len(a) + 4 * added
     spread = np.sqrt(only_a + only_b - (only_a - only_b) ** 2 / total) / total
     return float((only_a - only_b) / total), float(spread)

@@ -51,9 +51,9 @@ def ssim(truth: ArrayLike, guess: ArrayLike) -> Floats:
 
 
 def numeric_rmse(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) -> Floats:
-    """Return the RMSE of each table row over numeric columns, in units of the column's standard deviation. `truth` and
-    `guess` are (reading, example, feature), and the guess is clipped. A constant column's unit is the range, 1. NaN
-    without numeric columns."""
+    """Return the root mean squared error of each table row over numeric columns, in units of the column's standard
+    deviation: (reading, example). `truth` and `guess` are (reading, example, feature), and the guess is clipped.
+    `groups` describe the columns. A constant column's unit is the range, 1. NaN without numeric columns."""
     true, cut = within_range(truth), clipped(guess)
     scales = {n: group.deviation or 1.0 for group in groups if not group.categorical for n in group.columns}
     if not scales:
@@ -63,10 +63,11 @@ def numeric_rmse(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) ->
 
 
 def groups_right(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) -> Floats:
-    """Return the share of categorical features that `guess` has right, for each table row; NaN without such features. A
-    feature is a group of columns. The largest column names the category; a tie is wrong. A group with a single column
-    (yes or no) is right on the true side of .5. A missing value in `truth` (all zeros) is right if no column reaches
-    .5."""
+    """Return the share of categorical features that `guess` has right, for each table row: (reading, example). NaN
+    without such features. `groups` describe the columns of each feature.
+
+    The largest column names the category; a tie is wrong. A group with a single column (yes or no) is right on the true
+    side of .5. A missing value in `truth` (all zeros) is right if no column reaches .5."""
     true, named = within_range(truth), np.asarray(guess, np.float64)
     right = []
     for columns in (list(group.columns) for group in groups if group.categorical):
@@ -92,6 +93,7 @@ MEASURES: Mapping[str, Callable[[Floats, Floats, Sequence[Group]], Floats]] = {
 
 
 def measured(truth: Floats, guess: Floats, kind: Kind, groups: Sequence[Group]) -> dict[str, Floats]:
-    """Return every metric of this kind of data between `truth` and `guess`: name → (reading, example)."""
+    """Return every metric of this kind of data between `truth` and `guess` (reading, example, *shape): name → (reading,
+    example). `groups` describe a table's columns."""
     names = [metric.name for metric in of_kind(kind) if metric.name in MEASURES]
     return {name: MEASURES[name](truth, guess, groups) for name in names}

@@ -9,14 +9,15 @@ from bench.kinds.base import Floats, Values
 def prior_only_baselines(
     public_inputs: ArrayLike, public_labels: ArrayLike, labels: ArrayLike, values: Values
 ) -> dict[str, Floats]:
-    """Return three reconstructions made from the public split, name → (reading, example, *shape).
+    """Return three prior-only baselines: reconstructions from public examples and labels, without the gradient, name →
+    (reading, example, *shape).
 
     - `mean`: the mean public example.
     - `nearest`: the public example nearest to this mean. (RMSE favours a blurred mean, SSIM a real image.)
     - `class-mean`: the mean of the class in `labels` (reading, example), the true labels; `mean` for a class without
       examples.
 
-    `public_inputs` is (example, *shape), `public_labels` (example,)."""
+    `public_inputs` is (example, *shape), `public_labels` (example,); `values` is the arithmetic of the kind of data."""
     inputs, classes = values.checked(public_inputs), np.asarray(public_labels)
     wanted: NDArray[np.int64] = np.asarray(labels, np.int64)
     if not len(inputs):

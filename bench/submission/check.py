@@ -78,9 +78,9 @@ class _Gathered:
 
 
 def check(file: Path, limits: Limits = LIMITS) -> Report:
-    """Check a submission file without running a cell: form, hashes and records, and the figures in each record against
-    each other. Return a report with a finding for each fault. `limits` are the largest accepted sizes. No file is
-    written.
+    """Check the submission `file` without running a cell: form, hashes and records, and the figures in each record
+    against each other. Return a report with a finding for each fault. `limits` are the largest accepted sizes. No file
+    is written.
 
     Raises `RecordError` for a missing or unreadable file."""
     try:
@@ -91,7 +91,7 @@ def check(file: Path, limits: Limits = LIMITS) -> Report:
 
 
 def passed(file: Path) -> Report:
-    """Check a submission without running a cell, and return the report; raises `FailedCheck` if the report has
+    """Check the submission `file` without running a cell, and return the report; raises `FailedCheck` if the report has
     findings."""
     report = check(file)
     if not report.ok:

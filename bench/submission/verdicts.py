@@ -131,8 +131,9 @@ class Verification:
 
 
 def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) -> GroupVerdict:
-    """Compare the submitted records of a drawn group with `records`, the results on this machine, at confidence
-    `level`. `obstacle` is a reason why no comparison is possible, or ""; it makes the verdict inconclusive."""
+    """Compare the submitted records of the drawn group `draw` with `records`, the results on this machine, at
+    confidence `level`. `obstacle` is a reason why no comparison is possible, or ""; it makes the verdict inconclusive.
+    """
     submitted = rate(draw.group.done, level)
     here = rate([record for record in records if record.status == "done"], level)
     interval = difference(submitted, here, level) if submitted and here else None

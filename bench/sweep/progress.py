@@ -80,8 +80,12 @@ def read(run: Path) -> RunProgress | None:
 
 
 class Reporter(Observer):
-    """Observer that keeps the progress file current while its context is open. A thread writes the file every two
-    seconds; write errors never disturb the run."""
+    """Observer that keeps the progress file of the run folder `run` current inside a `with` statement, for `bench
+    status`. A thread writes the file every two seconds; write errors never disturb the run.
+
+    - `title`: title of the run.
+    - `cells`, `settled`: number of cells, and of those with a record.
+    - `left`: function that estimates the remaining seconds."""
 
     def __init__(self, run: Path, title: str, *, cells: int, settled: int, left: Callable[[], float | None]) -> None:
         self._path, self._title, self._cells, self._left = run / _FILE, title, cells, left

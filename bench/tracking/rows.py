@@ -48,12 +48,14 @@ class RowView:
 
     @classmethod
     def of(cls, *, board: str, key: Sequence[Any], shown: RunView, text: Iterable[str], **options: Any) -> "RowView":
-        """Make a row of `board`, with texts that MLflow accepts and a hash of its content.
+        """Make the MLflow content of a board row (a defense under a condition), with texts that MLflow accepts and a
+        hash.
 
+        - `board`: name of the board.
         - `key`: values that identify defense and condition.
         - `shown`: figures, with the hash of the records behind them.
         - `text`: lines of the description.
-        - `options`: further fields of the row."""
+        - `options`: further fields of `RowView`."""
         behind = shown.sha256
         clean = {key: view.clean(value, _TEXT) for key, value in shown.tags.items() if value}
         lines = "\n".join(view.clean(line, _LINE) for line in text)

@@ -92,7 +92,8 @@ def shown(uri: str) -> str:
 
 
 def experiment_name(run: Path) -> str:
-    """Return the name of the MLflow experiment: the run folder's name, so a run's shards share an experiment."""
+    """Return the name of the MLflow experiment for the run folder `run`: the folder's name, so a run's shards share an
+    experiment."""
     return run.resolve().name
 
 
@@ -132,7 +133,8 @@ def write_note(run: Path, cell_id: str, uri: str, note: Note) -> None:
 
 
 def unsynced(run: Path, uri: str) -> int:
-    """Return the number of records in the run folder that the store at `uri` lacks, according to the notes on disk."""
+    """Return the number of records in the run folder `run` that the store at `uri` lacks, according to the notes on
+    disk."""
     notes = ((path, read_note(run, path.stem, uri)) for path in (run / "records").glob("*.json"))
     return sum(note is None or note.sha256 != digest(path.read_bytes()) for path, note in notes)
 

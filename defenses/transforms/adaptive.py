@@ -39,7 +39,8 @@ class AdaptiveClip(Transform):
 
     def initial(self, shapes: Shapes) -> State:
         """Return the state before round 0: mean a = 0 and spread s = √(h1·h2) for each coordinate, with the limits h1 =
-        `low` and h2 = `high`. The state stores s², or s if `as_cited`."""
+        `low` and h2 = `high`. The state stores s², or s if `as_cited`. `shapes` gives the shape of each tensor without
+        leading axes."""
         start = (self.low * self.high) ** (0.5 if self.as_cited else 1.0)
         return {_MEAN + name: torch.zeros(shape) for name, shape in shapes.items()} | {
             _SPREAD + name: torch.full(shape, start) for name, shape in shapes.items()

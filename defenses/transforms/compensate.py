@@ -45,9 +45,9 @@ class Compensate(Transform):
         return unflattened(kept, tensors, context.lead)
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the transformed candidate C·P·Pᵀ: the candidate as a matrix C, projected on the directions P that the
-        server kept. The rows of the reading lie in the span of P, so P is computed from the reading. The last row is
-        left out for P, because it was cut off with the padding."""
+        """Return the output for candidates `tensors`, under the directions P that the server kept: C·P·Pᵀ, with the
+        candidate as a matrix C. The rows of the attacked reading `observed` lie in the span of P, so P is computed from
+        them. The last row is left out for P, because it was cut off with the padding."""
         width, height = self._size(flattened(tensors, context.lead).shape[-1])
         c, seen = (self._matrix(flattened(each, context.lead), width, height) for each in (tensors, observed))
         shown = seen[..., :-1, :].detach()

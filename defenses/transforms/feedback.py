@@ -48,8 +48,8 @@ class RememberUnsent(Transform):
         return sent, {name: (value - sent[name]).detach() for name, value in whole.items()}
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """Return the candidate at the coordinates that the reading keeps, in round 0. None in later rounds: the memory
-        m is then not 0, and attackers do not know it."""
+        """Return the output for candidates `tensors` in round 0: the candidate at the coordinates that the attacked
+        reading `observed` keeps. None in later rounds: the memory m is then not 0, and attackers do not know it."""
         if context.round:
             return None
         return KeepLargest(share=self.share).simulate(tensors, observed, context)

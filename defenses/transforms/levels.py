@@ -62,9 +62,9 @@ class StochasticLevels(Transform):
         return self._limited(tensors, context.lead), state
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return how well a candidate explains the rounded values of the reading: log(1 - |g/τ - m|), summed over the
-        coordinates, for each row. g is the candidate's coordinate; m is the reading's integer level at that coordinate,
-        and τ the reading's step.
+        """Return how well each candidate in `tensors` explains the rounded values of the reading `observed`: log(1 -
+        |g/τ - m|), summed over the coordinates, for each row (client or example). g is the candidate's coordinate; m is
+        the reading's integer level at that coordinate, and τ the reading's step.
 
         Above |g/τ - m| = 0.9 the function continues along its tangent: a gradient search then has a derivative also for
         a candidate that cannot have sent m. Only `log_density` uses the information that τ gives on the candidate's
@@ -78,9 +78,10 @@ class StochasticLevels(Transform):
         return total
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return the logarithm of the reading's density under each candidate, for each row. The value is
-        `log_likelihood`, but without continuation along the tangent, plus a term for the step τ. The reading reveals τ,
-        so this term excludes candidates with another τ. A level that the candidate cannot send counts log 10⁻⁶."""
+        """Return the logarithm of the density of the reading `observed` under each candidate in `tensors`, for each row
+        (client or example). The value is `log_likelihood`, but without continuation along the tangent, plus a term for
+        the step τ. The reading reveals τ, so this term excludes candidates with another τ. A level that the candidate
+        cannot send counts log 10⁻⁶."""
         total = None
         for name, tensor in tensors.items():
             apart, off = self._apart(tensor, observed[name].detach(), context.lead)

@@ -32,15 +32,16 @@ class TopDirections(Transform):
         return {name: self._truncated(tensor, context.lead) for name, tensor in tensors.items()}
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the low-rank matrix of a candidate G, with a derivative for fixed column and row spaces U, V. The
-        formula UUᵀG + GVVᵀ - UUᵀGVVᵀ projects G on the tangent space of the matrices with the same rank."""
+        """Return the output for candidates `tensors`, with a useful derivative: the low-rank matrix of a candidate G,
+        for fixed column and row spaces U, V. The formula UUᵀG + GVVᵀ - UUᵀGVVᵀ projects G on the tangent space of the
+        matrices with the same rank."""
         return {n: self._projected(tensor, tensor, context.lead) for n, tensor in tensors.items()}, state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the transformed candidate under the column and row spaces U, V of the reading R: UUᵀG + GVVᵀ - UUᵀGVVᵀ
-        for the candidate G. The true gradient satisfies UUᵀG = R and GVVᵀ = R, hence yields R. The result drops only
-        the part of G outside both spaces. The simpler UUᵀGVVᵀ would also drop a candidate's other directions that reach
-        into these spaces."""
+        """Return the output for candidates `tensors`, under the column and row spaces U, V of the attacked reading
+        `observed`: UUᵀG + GVVᵀ - UUᵀGVVᵀ for a candidate G. The true gradient satisfies UUᵀG = R and GVVᵀ = R for the
+        reading R, hence yields R. The result drops only the part of G outside both spaces. The simpler UUᵀGVVᵀ would
+        also drop a candidate's other directions that reach into these spaces."""
         return {name: self._projected(tensor, observed[name], context.lead) for name, tensor in tensors.items()}
 
     def _kept(self, matrix: Tensor) -> int:

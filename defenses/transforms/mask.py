@@ -42,9 +42,9 @@ class KeepLargest(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State]:
-        """Return the masked candidates with a gradual transition, for an attacker's search, and `state`:
-        κ·g·sigmoid((|g|/t - 1)/`width`) for each coordinate g. t is the least kept magnitude. κ is a factor per row
-        that makes the squared distance to the masked row least."""
+        """Return the output for candidates `tensors` with a gradual transition from dropped to kept, for an attacker's
+        search, and `state`: κ·g·sigmoid((|g|/t - 1)/`width`) for each coordinate g. t is the least kept magnitude. κ is
+        a factor per row that makes the squared distance to the masked row least."""
         vectors = flattened(tensors, context.lead)
         kept = max(1, vectors.shape[-1] - round(self.share * vectors.shape[-1]))
         least = vectors.abs().topk(kept, dim=-1).values[..., -1:]
@@ -54,9 +54,9 @@ class KeepLargest(Transform):
         return unflattened((hard * soft).sum(-1, keepdim=True) / energy * soft, tensors, context.lead), state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the candidate under the mask that the reading shows: the candidate at the reading's nonzero
-        coordinates. At other coordinates, the result is the candidate's excess over the least kept magnitude: a zeroed
-        value cannot exceed it."""
+        """Return the output for candidates `tensors`, under the mask that the attacked reading `observed` shows: the
+        candidate at the reading's nonzero coordinates. At other coordinates, the result is the candidate's excess over
+        the least kept magnitude: a zeroed value cannot exceed it."""
         kept = {name: observed[name] != 0 for name in tensors}
         least = _least_kept(_masked(tensors, kept), observed, context.lead)
         return {
@@ -112,8 +112,8 @@ class KeepRandom(Transform):
         return ("zeros",)
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the candidates averaged over the random mask: each coordinate above the threshold, times its
-        probability to be kept."""
+        """Return the output for candidates `tensors`, averaged over the random mask: each coordinate above the
+        threshold, times its probability to be kept."""
         above = {name: (tensor.abs() > self.threshold).to(tensor) for name, tensor in tensors.items()}
         return self._in_mean(tensors, above, context.lead), state
 
@@ -149,8 +149,8 @@ class KeepRandom(Transform):
         return {name: value * broadcast(chance, value) for name, value in above.items()}
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the candidate under the mask that the reading shows: the candidate at the reading's nonzero
-        coordinates, and zero at the others."""
+        """Return the output for candidates `tensors`, under the mask that the attacked reading `observed` shows: the
+        candidate at the reading's nonzero coordinates, and zero at the others."""
         del context
         return _masked(tensors, {name: observed[name] != 0 for name in tensors})
 

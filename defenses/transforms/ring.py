@@ -81,9 +81,9 @@ class MaskInRing(Transform):
         return masked
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the candidate limited to [-c, c], with c = `ring.clip`; the mean over a round's uploads is centred at
-        this value. For a single upload the value has no meaning, because the upload has no information on the
-        candidate."""
+        """Return the output for candidates `tensors`, averaged over rounding and masks: the candidate limited to [-c,
+        c], with c = `ring.clip`. The mean over a round's uploads is centred at this value. For a single upload the
+        value has no meaning, because the upload has no information on the candidate."""
         del context
         ring = self.ring
         return {name: tensor.clamp(-ring.clip, ring.clip) for name, tensor in tensors.items()}, state
@@ -97,8 +97,8 @@ class MaskInRing(Transform):
         return AddedNoise(variance=square * (4.0**self.ring.width - 1) / 12, of_mean=square / (4 * self.ring.clients))
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return 0 for every candidate and row, (row,): a masked upload has the same distribution for all
-        candidates."""
+        """Return 0 for each row, (row,): the masked upload `observed` has the same distribution for all candidates in
+        `tensors`."""
         del observed
         first = next(iter(tensors.values()))
         return 0 * first.flatten(context.lead).sum(-1).reshape(first.shape[: context.lead])

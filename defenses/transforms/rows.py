@@ -7,7 +7,7 @@ from bench.defenses.base import Context, Scaling, Tensors
 
 
 def rows(tensor: Tensor, lead: int) -> Tensor:
-    """Flatten the tensor of each row (a client or an example): (*lead, *shape) → (*lead, coordinate). `lead` is the
+    """Flatten each row (a client or an example) of `tensor`: (*lead, *shape) → (*lead, coordinate). `lead` is the
     number of leading axes. A scalar parameter becomes a single coordinate."""
     return tensor.reshape(*tensor.shape[:lead], -1)
 
@@ -47,8 +47,8 @@ def joint_norm(norms: Tensors) -> Tensor:
 
 
 def rescaled(tensors: Tensors, scaling: Scaling, context: Context) -> dict[str, Tensor]:
-    """Return `tensors` with a scaling applied: each tensor is multiplied by its factor, then noise is added. Normal
-    draws come from `context`, only for a nonzero deviation."""
+    """Apply `scaling` to `tensors`: multiply each tensor by its factor, then add noise. Normal draws come from
+    `context`, only for a nonzero deviation."""
     result = {
         name: tensor * broadcast(scaling.factors[name], tensor) if name in scaling.factors else tensor
         for name, tensor in tensors.items()

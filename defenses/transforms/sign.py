@@ -32,9 +32,10 @@ class ScaledSign(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State]:
-        """Return the signs with a gradual transition, for an attacker's search, and `state`: κ·s·tanh(g/(`width`·s))
-        for each coordinate g, with the tensor's scale s = ‖g‖₁/n. The factor κ makes the squared distance to s·sign(g)
-        least: for large widths, the result is the best linear approximation."""
+        """Return the output for candidates `tensors` with a gradual transition between the signs, for an attacker's
+        search, and `state`: κ·s·tanh(g/(`width`·s)) for each coordinate g, with the tensor's scale s = ‖g‖₁/n. The
+        factor κ makes the squared distance to s·sign(g) least: for large widths, the result is the best linear
+        approximation."""
         soft = {}
         for name, tensor in tensors.items():
             scale = _scale(tensor, context.lead)
@@ -46,10 +47,10 @@ class ScaledSign(Transform):
         return soft, state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the candidate under the signs that the reading shows: the candidate's scale times the reading's signs,
-        plus the candidate itself at coordinates with a wrong sign. The truth has no wrong sign. The added part has a
-        derivative that leads a search to the right signs; the derivative of the transform itself is zero, except for
-        the scale."""
+        """Return the output for candidates `tensors`, under the signs that the attacked reading `observed` shows: the
+        candidate's scale times the reading's signs, plus the candidate itself at coordinates with a wrong sign. The
+        truth has no wrong sign. The added part has a derivative that leads a search to the right signs; the derivative
+        of the transform itself is zero, except for the scale."""
         simulated = {}
         for name, tensor in tensors.items():
             sign = observed[name].detach().sign()

@@ -44,15 +44,16 @@ class SliceNoise(Transform):
         return dict(tensors), state
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the noise that attackers assume: the variance per coordinate, averaged over the choices of slices. The
-        noise is not Gaussian, since most coordinates have none."""
+        """Return the noise that attackers assume: the variance on a coordinate, averaged over the random choice of the
+        slices (ranges of coordinates) with noise. The noise is not Gaussian, since most coordinates have none."""
         del context, state
         return AddedNoise(variance=self.deviation**2 * self.count / len(self.ends))
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the candidate, with the reading's values in the `count` slices that fit worst. A squared distance then
-        counts only the other slices: the least over all choices of noised slices (least trimmed squares). For the
-        truth, the remaining slices are those without noise."""
+        """Return the output for candidates `tensors`: the candidate, with the values of the attacked reading `observed`
+        in the `count` slices that fit worst. A squared distance then counts only the other slices: the least over all
+        choices of noised slices (least trimmed squares). For the truth, the remaining slices are those without noise.
+        """
         seen, candidate = flattened(observed, context.lead), flattened(tensors, context.lead)
         squares = torch.split((candidate.detach() - seen).square(), self._sizes(), dim=-1)
         farthest = torch.stack([part.sum(-1) for part in squares], dim=-1).topk(self.count, dim=-1).indices

@@ -61,9 +61,10 @@ class TwoPoint(Transform):
         }, state
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return how well a candidate explains the reports, for each row: log(1 + s·(w - c)/(rκ)) minus its maximum
-        log(1 + 1/κ), summed over the reports. s is the sign of a report, w the candidate's weight, c and r the centre
-        and half width of the range, and κ the factor `stretch`. A tensor with radius 0 adds no information."""
+        """Return how well each candidate in `tensors` explains the reports `observed`, for each row (client): log(1 +
+        s·(w - c)/(rκ)) minus its maximum log(1 + 1/κ), summed over the reports. s is the sign of a report, w the
+        candidate's weight, c and r the centre and half width of the range, and κ the factor `stretch`. A tensor with
+        radius 0 adds no information."""
         total: Tensor | None = None
         for name, value in _weights(context).items():
             start = value.to(tensors[name])

@@ -80,8 +80,9 @@ class SendUnambiguous(Transform):
         return self.update(tensors, state, context)
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """Return the candidate at the coordinates that the reading shows as sent (nonzero), and zero at the others, for
-        a client's first step. None for later steps, because the sum r is then unknown to the attacker."""
+        """Return the output for candidates `tensors` in a client's first step: the candidate at the coordinates that
+        the attacked reading `observed` shows as sent (nonzero), and zero at the others. None for later steps, because
+        the sum r is then unknown to the attacker."""
         if context.round or context.step:
             return None
         return {name: torch.where(observed[name] != 0, value, 0.0) for name, value in tensors.items()}

@@ -19,7 +19,7 @@ LEGEND = (
 
 
 def terminal(ranks: Sequence[AttackRank]) -> RenderableType:
-    """Return a terminal table for each condition with its attacks, sorted by rank."""
+    """Return a terminal table for each condition with its attacks in `ranks`, sorted by rank."""
     parts: list[RenderableType] = []
     for title, group in grouped(ranks, lambda each: each.title).items():
         names, table = distinct(each.attack for each in group), Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))

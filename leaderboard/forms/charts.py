@@ -51,13 +51,13 @@ def library() -> str:
 
 
 def chart_to_svg(spec: Mapping[str, Any]) -> str:
-    """Convert a Vega-Lite specification with data to an SVG."""
+    """Convert the Vega-Lite specification `spec` of a chart, with its data, to an SVG text."""
     made: str = vl_convert.vegalite_to_svg(dict(spec))
     return made
 
 
 def svg_to_pdf(svg: str) -> bytes:
-    """Convert an SVG to a PDF page with the same size; text stays text."""
+    """Convert the SVG text `svg` to a PDF page with the same size; text stays text."""
     made: bytes = vl_convert.svg_to_pdf(svg)
     return made
 

@@ -109,7 +109,8 @@ def svg_root(width: int, height: int) -> Element:
 
 
 def svg(lines: Sequence[Strip]) -> bytes:
-    """Draw the figure as SVG, with names and captions as text. Each example is an image with its stored pixels."""
+    """Draw the figure `lines` as SVG, with names and captions as text. Each example is an image with its stored
+    pixels."""
     width, height = _size(lines)
     root = svg_root(width, height)
     SubElement(root, "rect", width=str(width), height=str(height), fill=_colour(_PAPER))

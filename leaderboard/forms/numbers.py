@@ -19,7 +19,8 @@ def share(value: float | None, places: int = 0) -> str:
 
 
 def fine(value: float | None) -> str:
-    """Format a share in [0, 1] that may be small, such as a chance level: 13 %, 3.1 %, 0.04 %; None becomes a dash."""
+    """Format `value`, a share in [0, 1] that may be small, such as a chance level: 13 %, 3.1 %, 0.04 %; None becomes a
+    dash."""
     return share(value, 0 if value is None or value >= 0.1 else 1 if value >= 0.01 else 2)
 
 

@@ -25,9 +25,9 @@ def environment() -> Environment:
 
 
 def render(templates: Environment, name: str, *, script: str | None = None, **values: Any) -> str:
-    """Return an HTML page that opens offline, from the template `name` with the variables `values` and the shared
-    style. `script` names the page's own script file, placed behind the shared script; None gives a page without
-    scripts."""
+    """Return an HTML page that opens offline, from the template `name` in `templates` with the variables `values` and
+    the shared style. `script` names the page's own script file, placed behind the shared script; None gives a page
+    without scripts."""
     source = None if script is None else f"{_file('shared.js')}\n{_file(script)}"
     page = templates.get_template(name).render(
         policy=_policy([] if source is None else [source]),

@@ -61,7 +61,7 @@ class Figures:
 
 
 def figures(standings: Sequence[Standing]) -> list[Figures]:
-    """Format each standing as text, with the shortest distinct defense names."""
+    """Format each of `standings` as text, with the shortest distinct defense names."""
     names, points = distinct(each.defense for each in standings), columns(standings)
     return [
         Figures(
@@ -89,7 +89,7 @@ def columns(standings: Sequence[Standing]) -> tuple[str, ...]:
 
 
 def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
-    """Return the standings as a terminal table with at most 80 columns, below `title`."""
+    """Return `standings` as a terminal table with at most 80 columns, below `title`."""
     points = columns(standings)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("#", justify="right", no_wrap=True)
@@ -113,7 +113,7 @@ def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
 
 
 def markdown(standings: Sequence[Standing]) -> str:
-    """Return the standings as a Markdown table."""
+    """Return `standings` as a Markdown table."""
     head = ["#", "defense", *columns(standings), "recognised", "chance", "ceiling", "accuracy", "change", "ε"]
     head += ["client time"]
     rows = [
@@ -135,7 +135,7 @@ def markdown(standings: Sequence[Standing]) -> str:
 
 
 def comma_separated(standings: Sequence[Standing]) -> str:
-    """Return the standings as CSV, with unrounded figures."""
+    """Return `standings` as CSV, with unrounded figures."""
     points, out = columns(standings), io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     fields = ("leaked", "lower_bound", "most", "recognised", "chance", "ceiling", "conditions")

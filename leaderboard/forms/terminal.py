@@ -34,7 +34,8 @@ def board(rows: Sequence[Row]) -> RenderableType:
 
 
 def conditions(every: Iterable[Condition], *, detail: bool = True) -> RenderableType:
-    """Return a table for each condition, with each defense's success rate at each point over all attacks.
+    """Return a terminal table for each condition in `every`: each defense's success rate at each interception point,
+    over all attacks.
 
     `detail` True adds the interval, the most successful attack with its median PSNR, and the best prior-only baseline.
     """
