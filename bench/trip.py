@@ -135,7 +135,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamRule:
-    """Options of the optimizer Adam, as in `torch.optim`: a step turns a gradient into a direction, with moments of
+    """Options for the optimizer Adam, as in `torch.optim`: a step turns a gradient into a direction; the moments are
     zero at the start."""
 
     betas: tuple[float, float] = (0.9, 0.999)
@@ -197,13 +197,13 @@ class Description(Protocol):
         """Description of single clients, if a mean over clients shows each client's message; None otherwise."""
 
     def softened(self, width: float) -> "Description":
-        """Return a description with gradual transitions in place of hard decisions, of relative `width` > 0
-        (`Transform.smoothed`), for a search by derivatives."""
+        """Return a description with gradual transitions in place of hard decisions, for a search by derivatives.
+        `width` > 0 is the transitions' relative width (`Transform.smoothed`)."""
 
     def simulate(
         self, per_example: Tensors, observed: Tensors, candidates: Candidates | None = None
     ) -> dict[str, Tensor]:
-        """Return the reading that the defense would make of candidates, without `noise`: name → (reading, *shape).
+        """Return the reading that the defense would make from candidates, without `noise`: name → (reading, *shape).
 
         - `per_example`: the candidates' gradients, name → (reading, example, *shape).
         - `observed`: the attacked reading itself, name → (reading, *shape), which may show random draws.
@@ -221,19 +221,19 @@ class Description(Protocol):
         - `observed`: the attacked reading, name → (1, *shape)."""
 
     def local_steps(self, observed: Tensors) -> StepDefense:
-        """Return a function that applies the defense inside local steps to the gradients of a step, client by client
-        for each reading. `observed` is the attacked reading, name → (reading, *shape)."""
+        """Return a function that applies the defense inside a local step to the step's gradients, client by client for
+        each reading. `observed` is the attacked reading, name → (reading, *shape)."""
 
     def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
-        """Return the reading that the defense would make of clients' `updates`, name → (reading, client, *shape): name
-        → (reading, *shape), without `noise`. `observed` is the attacked reading itself, name → (reading, *shape)."""
+        """Return the reading that the defense would make from the clients' `updates`, without `noise`: name → (reading,
+        *shape). `updates` are name → (reading, client, *shape); `observed` is the attacked reading itself, name →
+        (reading, *shape)."""
 
     def with_clients(self, others: Tensors, observed: Tensors) -> Callable[[Tensors], dict[str, Tensor]]:
-        """Return a function that simulates readings for candidate updates of the first client, while the other clients'
+        """Return a function that simulates readings for the first client's candidate updates, while the other clients'
         updates are known: name → (row, *shape) to name → (row, *shape). The result equals `sent`.
 
-        - `others`: updates of the other clients behind the reading, name → (1, client - 1, *shape); empty for a single
-          client.
+        - `others`: the other clients' updates, name → (1, client - 1, *shape); empty for a single client.
         - `observed`: the attacked reading, name → (1, *shape)."""
 
     def outcomes(self, updates: Tensors) -> Outcomes | None:
@@ -252,17 +252,17 @@ class Description(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clients:
-    """Description of single clients behind a mean of quantised messages: a client's message has a step τ for each
+    """Description for single clients behind a mean over quantised messages: a client's message has a step τ for each
     tensor."""
 
     signs: bool
     """True for messages of ±τ; False for -τ, 0, τ."""
     alone: Description
-    """Description of a single client's message, for readings that may hold only some of the tensors."""
+    """A single client's message as a description, for readings that may hold only some tensors."""
 
 
 class Simulator(Protocol):
-    """Black box of the defended round, for attackers without a description: candidates in, simulated readings out."""
+    """The defended round as a black box, for attackers without a description: candidates in, simulated readings out."""
 
     @property
     def budget(self) -> int:
@@ -285,8 +285,8 @@ class Simulator(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading(ByReading):
-    """All that the attacker knows: a batch of readings (observed updates), taken at an interception point under the
-    same weights.
+    """Everything known to the attacker: a batch with readings (observed updates), taken at an interception point under
+    the same weights.
 
     Fields from `description` to `mates_labels` keep their defaults unless the cell's knowledge or grants fill them.
     Without a grant, no field holds a victim's example or label. No field holds a batch order. Batch statistics are in
@@ -325,7 +325,7 @@ class Reading(ByReading):
     client_examples: int
     """|D_i|, the number of examples per client."""
     senders: int
-    """Number of clients behind a reading: K at `aggregate`, else 1."""
+    """Number of clients behind a reading: K at `aggregate`, otherwise 1."""
     public_mean: Tensor = field(metadata=SHARED)
     """(*shape): mean of `public_inputs`."""
     public_inputs: Tensor = field(metadata=SHARED)
@@ -362,11 +362,11 @@ class Reading(ByReading):
 
     @staticmethod
     def joined(readings: Sequence["Reading"]) -> tuple["Reading", tuple[tuple[int, ...], ...]]:
-        """Join the readings of several cells in a single batch, for a common attack; return the batch, and each cell's
+        """Join several cells' readings in a single batch, for a common attack; return the batch, and each cell's
         positions in the batch.
 
-        Readings are ordered by `indices`, then by cell, so the first readings of all cells come first. Fields without a
-        reading axis must be equal in all cells."""
+        Readings are ordered by `indices`, then by cell, so the first readings from all cells come first. Fields without
+        a reading axis must be equal in all cells."""
         whole = replace(
             readings[0],
             **{

@@ -48,8 +48,8 @@ class Pool:
     gradients: Tensors
     """Members' gradients, name → (member, *shape)."""
     messages: Sequence[Tensors]
-    """For each observation, the reading that the defended round would give if every sender held only this member,
-    simulated: name → (member, *shape)."""
+    """For each observation, the simulated reading from a defended round in which every sender holds only this member:
+    name → (member, *shape)."""
     separable: bool = False
     """True if the simulated reading of a set is the mean of its members' `messages`."""
 
@@ -65,14 +65,14 @@ class Pool:
         return description is None or (description.senders == 1 and not description.inside_steps)
 
     def losses(self, chosen: Tensor, place: int, others: Tensor) -> Tensor:
-        """Return the loss of each set that differs from `chosen` in a single example: (other,).
+        """Return the loss for each set that differs from `chosen` in a single example: (other,).
 
-        - `chosen` (example,): positions in the pool of the present set.
-        - `place`: position in `chosen` of the replaced example.
-        - `others` (other,): positions in the pool of the replacements; each gives a set.
+        - `chosen` (example,): pool positions in the present set.
+        - `place`: position in `chosen` at which the example is replaced.
+        - `others` (other,): pool positions for the replacement; each gives a set.
 
-        The loss is minus the log likelihood of the reading, up to a constant; without a description of the defense, a
-        squared distance."""
+        The loss is minus the reading's log likelihood, up to a constant; without the defense's description, a squared
+        distance."""
         distance = _apart if self.mismatch.reading.description is None else self.mismatch.of_shown
         numbers = self.size * (1 if self.separable or self._together else len(chosen))
         parts = others.split(max(1, _AT_ONCE // numbers))

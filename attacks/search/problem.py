@@ -70,7 +70,7 @@ class MatchingProblem:
 
     @property
     def like(self) -> Tensor:
-        """A tensor of the reading's values; callers use only its dtype and device, which the variables share."""
+        """A tensor from the reading's values; callers use only its dtype and device, which the variables share."""
         return next(iter(self.reading.values.values()))
 
     def start(self, row: int, restart: int) -> Tensor:

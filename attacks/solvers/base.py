@@ -145,7 +145,7 @@ class RowLimits:
     precise_after: int = 20
     """Evaluations between estimates of the error."""
     abandon_above: float = 1e-2
-    """Share of the zero-gradient loss above which a run is abandoned in favour of a restart."""
+    """Share of the zero-gradient loss above which a run is abandoned for a restart."""
     keep_below: float = 1e-4
     """A run that ends above this share of the zero-gradient loss is restarted while budget remains."""
     leave_stalled: bool = False
