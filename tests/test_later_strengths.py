@@ -59,7 +59,10 @@ class Law:
 def calibration(tmp_path: Path, law: Law) -> tuple[Listener, Row]:
     """Gaussian noise at the client with the strengths of all steps."""
     (tmp_path / "m.toml").write_text(
-        MATRIX.replace("seed = [0, 1]", f"seed = {[*range(16)]}").replace("readings = 3", "readings = 24")
+        MATRIX.replace("seed = [0, 1]", f"seed = {[*range(16)]}")
+        .replace("readings = 3", "readings = 24")
+        .replace("clients = 40", "clients = 120")  # a third of the clients has a reading at trained weights
+        .replace("20, client_examples = 20", "8, client_examples = 8")
     )
     matrix = read(str(tmp_path / "m.toml"))
     (federation,) = federations(matrix)
@@ -126,3 +129,18 @@ def test_diverged_trainings_end_the_search(tmp_path: Path) -> None:
     assert not own.trained_curve
     for each in own.at_levels:
         assert each.accuracy == 0.0 and each.trained is None
+
+
+def test_a_missing_figure_at_trained_weights_ends_the_calibration_with_its_reason(tmp_path: Path) -> None:
+    """Too few clients for the victims of a half, for example: another turn would ask for the same cells, without end."""
+
+    class Refusing(Law):
+        def record(self, item: PlannedCell) -> Record:
+            record = super().record(item)
+            if isinstance(item.cell, AttackCell) and isinstance(item.cell.weights, CheckpointWeights):
+                return replace(record, status="n/a", reason="take fewer readings", result=None)
+            return record
+
+    listener, own = calibration(tmp_path, Refusing())
+    assert listener.absent == "take fewer readings" == own.absent
+    assert own.at_levels == () and own.chance is None

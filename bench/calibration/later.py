@@ -36,7 +36,8 @@ def hold_later(
         say(f"trained weights: {len(wanted)} strengths")
         _measure(matrix, federation, wanted, facts, run)
     for listener in open_:
-        _raise(listener)
+        if listener.absent is None:
+            _raise(listener)
 
 
 def _first(listener: Listener) -> dict[float, float]:
@@ -46,6 +47,8 @@ def _first(listener: Listener) -> dict[float, float]:
 
 
 def _wanted(listener: Listener) -> tuple[float, ...]:
+    if listener.absent is not None:
+        return ()
     assert listener.strength is not None
     diverged = [position for position, records in listener.trained.items() if not records]
     counts = listener.trained_counts
@@ -65,7 +68,12 @@ def _measure(
     ]
     records = run([cell for cells in planned for cell in cells])
     for (listener, position), cells in zip(wanted, planned, strict=True):
-        listener.trained[position] = tuple(records[item.cell.id] for item in cells)
+        answered = tuple(records[item.cell.id] for item in cells)
+        if missing := [record.reason or "no figure" for record in answered if record.status != "done"]:
+            listener.absent = missing[0]  # otherwise each turn would want the same strength again
+            listener.calibrated.clear()
+        else:
+            listener.trained[position] = answered
 
 
 def _raise(listener: Listener) -> None:
