@@ -132,7 +132,7 @@ def test_diverged_trainings_end_the_search(tmp_path: Path) -> None:
 
 
 def test_a_missing_figure_at_trained_weights_ends_the_calibration_with_its_reason(tmp_path: Path) -> None:
-    """Too few clients for the victims of a half, for example: another turn would ask for the same cells, without end."""
+    """Too few clients for the victims of a half, for example: another turn would ask for the same cells again."""
 
     class Refusing(Law):
         def record(self, item: PlannedCell) -> Record:
