@@ -172,8 +172,8 @@ class Description(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines of text for the record: each names a transform without a description, and the rule by which the reading
-        shows its random draws (zeros show a mask). Attacks do not use these lines."""
+        """Lines for the record about transforms without a description: each names the transform, and the rule by which
+        the reading shows its random draws (such as zeros that show a mask). Attacks do not use these lines."""
 
     @property
     def ordered(self) -> bool:

@@ -26,7 +26,7 @@ class Remote:
     hash: str
     """Published checksum, `md5:…` or `sha256:…`."""
     urls: tuple[str, ...]
-    """Full addresses, tried in order."""
+    """Full addresses, in the order of use; a later address is used if an earlier one fails."""
     place: str
     """Target folder below the data folder."""
     unpacks: str | None = None

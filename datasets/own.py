@@ -98,8 +98,8 @@ class NpzPack(Dataset):
 @dataclass(frozen=True, kw_only=True)
 class PictureFolder(Dataset):
     """Image files in a folder for each class, at any depth, cropped to the middle and reduced to the same size. Classes
-    and files are sorted by name; hidden files and folders are passed over. A quarter is set aside as the test part,
-    drawn by key."""
+    and files are sorted by name; hidden files and folders are left out. A quarter is set aside as the test part, drawn
+    by key."""
 
     reference = "one's own data"
     kind = "image"

@@ -101,7 +101,7 @@ class Attacker:
     rates: tuple[float | None, ...]
     """Success rate in each condition; None: not applicable, or not run."""
     rate: float
-    """Mean success rate over conditions; a condition where the attack cannot run counts 0."""
+    """Mean success rate over conditions; a condition to which the attack does not apply counts 0."""
     interval: Interval
     """95 % interval for `rate`, over victims and weight seeds (`stratified_share`)."""
     psnr_db: float | None

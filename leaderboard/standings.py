@@ -153,7 +153,7 @@ class Standing:
 class Beside:
     """Difference in leakage between two defenses at an interception point, on the victims that both defended.
 
-    The 95 % interval resamples readings; a resampled reading brings its results in all conditions."""
+    The 95 % interval resamples readings (observed updates); a resampled reading counts in all its conditions."""
 
     defense: str
     """The other defense, whose leakage is subtracted."""

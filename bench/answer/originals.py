@@ -44,7 +44,7 @@ def against_originals(
 
 
 def originals_note(cell: AttackCell) -> tuple[str, ...]:
-    """Return a note for the record if a reading may come from a mixture of two examples, else an empty tuple."""
+    """Return a note for the record if a reading may come from a mixture of two examples, otherwise an empty tuple."""
     return (EITHER,) if originals(cell) > 1 else ()
 
 

@@ -91,7 +91,8 @@ class Truth(ByReading):
     indices: Tensor = field(metadata=READING)
     """(reading, example): positions in the training split."""
     targets: Tensor | None = field(default=None, metadata=READING)
-    """(reading, example, class): class probabilities if a defense at stage `input` changed the labels; else None."""
+    """(reading, example, class): class probabilities if a defense at stage `input` changed the labels; otherwise
+    None."""
 
     def probabilities(self, classes: int, dtype: torch.dtype) -> Tensor:
         """Return the class probabilities that the client's loss used, (reading, example, class), in `dtype`. `classes`

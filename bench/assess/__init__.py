@@ -1,1 +1,1 @@
-"""Assessment of a user's federated client: what comes back from its update, and what would help."""
+"""Assessment of a user's federated client: how much leaks from its update, and defenses that would help."""

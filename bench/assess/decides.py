@@ -1,4 +1,4 @@
-"""What of the protocol decides how much comes back: examples behind the update, steps, rank, labels, noise."""
+"""The facts that decide how much leaks: examples behind the update, steps, rank, labels, noise."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -40,7 +40,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """An attacker at a point of the round, with what comes back from its reading."""
+    """An attacker at a point of the round, with the figures and attacks on its reading (the observed update)."""
 
     name: str
     """`update`: the message that leaves the client; `inside`: single examples' gradients inside the client."""
@@ -75,7 +75,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """Report about a client: what comes back from its update, what decides, and what would help."""
+    """Report about a client: how much leaks from its update, the facts that decide, and defenses that would help."""
 
     declaration: str
     """Whether the declared or recorded training explains the update, as a line of text."""
@@ -98,7 +98,8 @@ class Assessment:
 
     @property
     def verdict(self) -> str:
-        """What came back from the client, in a sentence for each listener."""
+        """Summary for each listener (an attacker at a point of the round), a sentence each: the share of examples that
+        leaked."""
         return " ".join(f"{TITLES[each.name]}: {_counts(each)}." for each in self.listeners)
 
     def __str__(self) -> str:

@@ -1,4 +1,5 @@
-"""An assessment: attacks for each listener within a time, what decides, what would help, and the report."""
+"""An assessment: attacks for each listener within a time, the facts that decide, defenses that would help, and the
+report."""
 
 import time
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The result of an audit: a measured lower bound of ε beside the claimed ε."""
+"""The result of an audit: a measured lower bound of ε next to the claimed ε."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""`bench assess`: what comes back from a client of one's own, what decides, and what would help."""
+"""`bench assess`: how much leaks from a user's client, the facts that decide, and defenses that would help."""
 
 import sys
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""`bench audit`: a measured lower bound of ε beside the claimed ε; exit code 1 if the measured bound is larger."""
+"""`bench audit`: a measured lower bound of ε next to the claimed ε; exit code 1 if the measured bound is larger."""
 
 import sys
 from collections.abc import Callable, Sequence

@@ -54,7 +54,7 @@ def decisive(path: Path, base: str | None, reason: str | None) -> Decisive:
 
     - `path`: the baseline's file in the checkout; it decides if `base` is None.
     - `base`: a git revision; its baseline and matrix decide, and each difference to the checkout is noted.
-    - `reason`: the user's reason for a changed baseline, whose file then decides; None if nobody accepted a change.
+    - `reason`: the user's reason for a changed baseline, whose file then decides; None: the change is not accepted.
 
     Raises `BenchError` for a missing or damaged baseline, and the errors of `bench.gate.revision.at`."""
     if base is None:

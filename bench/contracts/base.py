@@ -25,7 +25,7 @@ class Contract:
     promise: str
     """The promise in words."""
     function: Callable[[Any], None]
-    """Test: `function(subject)` returns if the promise is kept, else raises `ContractBroken` or `ContractSkipped`.
+    """Test: `function(subject)` returns if the promise is kept, otherwise raises `ContractBroken` or `ContractSkipped`.
     The subject is an instance; for a data set, `datasets.LoadedDataset`."""
 
 

@@ -174,8 +174,9 @@ def row_alone(defense: Defense) -> None:
 
 
 def originals(defense: Defense) -> None:
-    """Check that stage `input` computes an example only from this example and the next example in its batch, because
-    scores at type-2 accept either of the two. Targets must stay probabilities. Raises `ContractBroken` otherwise."""
+    """Check a defense that mixes examples (stage `input`): a mixed example may depend only on this example and the next
+    in its batch, because a single example's reading is scored against these two. Targets must stay probabilities.
+    Raises `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     if not trial.stages.has("input"):
         raise ContractSkipped("it leaves examples as they are")

@@ -92,7 +92,8 @@ class Composition:
     width: float = 0.0
     """Relative width of the transitions in place of hard decisions (`Transform.smoothed`); 0: hard decisions."""
     clients: Clients | None = None
-    """Description of single clients, if messages behind a mean are quantised (`Transform.quantises`); else None."""
+    """Description of single clients, if messages behind a mean are quantised (`Transform.quantises`); otherwise
+    None."""
 
     def softened(self, width: float) -> "Composition":
         return replace(self, width=width)

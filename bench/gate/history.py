@@ -34,7 +34,8 @@ class Figure:
     worse: float
     """Worsening against the baseline, in units of the metric; below 0, the defense improved."""
     bound: float | None
-    """Bound of the worsening that decided: the lower bound for *weaker*, else the upper bound; None: unbounded."""
+    """Bound of the worsening by which the outcome was decided: the lower bound for *weaker*, otherwise the upper bound;
+    None: unbounded."""
     margin: float
     """Smallest worsening that counts as weaker."""
     outcome: str
@@ -110,8 +111,7 @@ def add(path: Path, new: Line) -> None:
 
 
 def badge_json(last: Line) -> str:
-    """Return the outcome of the history's line `last` as a badge in JSON, in the format that badge services read from
-    an address."""
+    """Return the outcome of the history's line `last` as a badge in JSON, in the format of badge services."""
     content = {"schemaVersion": 1, "label": "leakage gate", "message": _message(last), "color": _colour(last)}
     return json.dumps(content, sort_keys=True) + "\n"
 

@@ -119,7 +119,7 @@ class Verdict:
 
     outcome: Literal[Outcome, "changed"]
     """`weaker` for a weaker comparison or a fault; `changed` for a changed baseline that nobody accepted;
-    `inconclusive` without enough evidence; else `pass`."""
+    `inconclusive` without enough evidence; otherwise `pass`."""
     comparisons: tuple[Comparison, ...]
     """All comparisons."""
     unpaired: tuple[tuple[str, str], ...]

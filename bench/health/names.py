@@ -44,7 +44,8 @@ def shadows() -> Finding:
 
 
 def entries(load: bool) -> list[Finding]:
-    """Return a finding for each unusable entry, or else a summary; `load` True also imports third-party entries."""
+    """Return a finding for each unusable entry (attack, defense, data set or model), or a summary if all are usable;
+    `load` True also imports third-party entries."""
     titles = {kind: "data sets" if kind == "datasets" else kind for kind in registry.KINDS}
     counts = ", ".join(f"{len(registry.names(kind))} {title}" for kind, title in titles.items())
     return list(_unusable(load)) or [Finding("entries", "ok", counts)]

@@ -1,4 +1,4 @@
-"""Contradictions between a reading and its declared protocol, found without the true examples."""
+"""Contradictions between a reading and its declared training, which show without the true examples."""
 
 from collections.abc import Iterator
 

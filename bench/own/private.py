@@ -64,8 +64,8 @@ def private_step(recorded: Recorded) -> PrivateStep:
 
 
 def spent(recorded: Recorded, engine: Any, *, poisson: bool, delta: float = DELTA) -> str:
-    """Compare ε of Opacus' privacy `engine` with the valid ε, both at δ = `delta`; return a sentence that says where
-    they differ. `recorded` is the training. `poisson` True means that each step draws every example independently, as
+    """Compare ε of Opacus' privacy `engine` with the valid ε, both at δ = `delta`; return a sentence about their
+    difference. `recorded` is the training. `poisson` True means that each step draws every example independently, as
     the engine assumes."""
     history = [(float(sigma), float(rate), int(steps)) for sigma, rate, steps in engine.accountant.history]
     if not history:

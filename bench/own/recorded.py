@@ -284,10 +284,14 @@ class Recording:
 
 @contextmanager
 def recording(model: nn.Module, optimizer: torch.optim.Optimizer, *, engine: Any = None) -> Iterator[Recording]:
-    """Record a client's training inside a `with` statement, by hooks that change nothing: `sent.line` tells whether the
-    recorded steps explain the update, `sent.reading()` makes the reading, `sent.truth` holds the true examples. `model`
-    is trained by `optimizer`; the loss is a function or module of torch. With Opacus, both come from `make_private`,
-    and the first step is the reading; `engine` is the `PrivacyEngine`, whose ε is compared (None: no comparison).
+    """Record a client's training inside a `with` statement, for attacks on its update, by hooks that change no figure.
+    The value of the statement, for example `sent`, is a `Recording`: `sent.line` says if the recorded steps explain the
+    update, `sent.reading()` makes the reading, `sent.truth` holds the true examples.
+
+    - `model`, `optimizer`: the trained module and its optimizer; the loss is a function or module of torch. With
+      Opacus, both come from `make_private`, and the first step is the reading.
+    - `engine`: Opacus' `PrivacyEngine`, whose ε is compared; None: no comparison.
+
     Raises `BenchError` for an optimizer without parameters of the model."""
     held = {id(value) for value in model.parameters()}
     if not any(id(value) in held for group in optimizer.param_groups for value in group["params"]):

@@ -77,8 +77,8 @@ def save(image: Image.Image, path: Path) -> None:
 
 
 def chosen(values: Floats) -> Floats:
-    """Select the examples that pictures show: (reading, example, *shape) → (at most eight, *shape). First examples of
-    the readings come first."""
+    """Select at most eight examples for a picture from `values` (reading, example, *shape): (chosen, *shape). The first
+    example of each reading comes before second examples."""
     return np.swapaxes(values, 0, 1).reshape(-1, *values.shape[2:])[:EXAMPLES]
 
 

@@ -63,7 +63,7 @@ class GroupVerdict:
     outcome: Outcome
     """`agrees`, `differs` or `inconclusive`."""
     reason: str
-    """Reason for an outcome that does not come from the interval; else empty."""
+    """Reason for an outcome that does not come from the interval; otherwise empty."""
     submitted: Rate | None
     """Submitted rate; None without scored examples."""
     here: Rate | None

@@ -1,4 +1,4 @@
-"""A run's progress in a file beside its records, for `bench status` on any terminal or machine."""
+"""A run's progress in a file next to its records, for `bench status` on any terminal or machine."""
 
 import json
 import threading

@@ -117,8 +117,8 @@ def read_note(run: Path, cell_id: str, uri: str) -> Note | None:
 
 
 def write_note(run: Path, cell_id: str, uri: str, note: Note) -> None:
-    """Write the note about the upload of the record `cell_id` in the run folder `run` to the store at `uri`. Notes
-    about other stores remain."""
+    """Write on disk that a record was uploaded: the record with the id `cell_id` in the run folder `run`, to the MLflow
+    store at `uri`. `note` is the content. Notes about other stores remain."""
     path = _note_path(run, cell_id)
     try:
         notes = json.loads(path.read_text("utf-8"))

@@ -64,9 +64,10 @@ class Target:
 
 
 def open_target(run: Path, uri: str | None = None, *, include_pictures: bool = False) -> Target:
-    """Open the MLflow store for a run folder; create database tables and MLflow experiment if missing. `uri` None means
-    an sqlite file beside the run folder. `include_pictures` True also uploads pictures from private data. Raises
-    `BenchError` for an invalid address and `StoreError` for an unavailable store."""
+    """Open the MLflow store for a run folder `run`; create database tables and MLflow experiment if missing. `uri` is
+    the store's address; None means an sqlite file in the folder that holds the run folder. `include_pictures` True also
+    uploads pictures from private data. Raises `BenchError` for an invalid address and `StoreError` for an unavailable
+    store."""
     address = store.checked_uri(run, uri)
     with mlflow_errors(address):
         client = _open_sqlite(address) if address.startswith("sqlite:///") else _client(address)

@@ -29,7 +29,7 @@ class Mechanism:
     stage in `rows` but not here has twice its value in `rows`, because a replacement usually moves the output twice as
     far."""
     by_step: bool = False
-    """True if `sigmas` has an entry per local step; else per round."""
+    """True if `sigmas` has an entry per local step, False for an entry per round."""
     per_tensor: bool = False
     """True if each of M tensors is clipped separately: a row's sensitivity is then √M times the bound."""
     paper: bool = True
