@@ -78,7 +78,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inverter:
-    """A learned map from gradients to examples."""
+    """A learned map from gradients to the examples behind them."""
 
     sketch: Sketch
     """Map from a gradient to a vector."""

@@ -23,7 +23,7 @@ Knowledge = Literal["plain", "adaptive", "black-box"]
 
 
 class Mark(Enum):
-    """The role of a cell's field in ids and tables, written as an annotation of the field."""
+    """Role of a cell's field in ids and tables, such as "part of the id"; written in the field's annotation."""
 
     IN_ID = "part of the id even at its default: a field from before the rule of `configuration`"
     NOT_IN_ID = "no part of the configuration"
@@ -215,7 +215,7 @@ class _Cell(Frozen):
 
 
 class Bayesian(Frozen):
-    """Options for Bayesian accounting of a training (Triastcyn & Faltings 2019)."""
+    """Options for Bayesian accounting (ε for typical data) of a training (Triastcyn & Faltings 2019)."""
 
     levels: Annotated[tuple[Literal["client", "instance", "joint"], ...], IN_ID] = ("client",)
     """Levels of ε: a `client`; an example (`instance`); `joint`: a client, protected by the noise on its examples."""

@@ -44,8 +44,8 @@ def repeatable(device: torch.device | str) -> Iterator[None]:
 
 
 def name_of(device: torch.device | str) -> str:
-    """Return a GPU's name; for a CPU its name, family and model, and the vector instructions that torch uses. Another
-    CPU adds numbers in another order: the last digits of figures differ."""
+    """Return a device's name for a record: a GPU's name; for a CPU its name, family and model, and the vector
+    instructions that torch uses. Another CPU adds numbers in another order, so the last digits of figures differ."""
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(torch.device(device))
     return _cpu_name()

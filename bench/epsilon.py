@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epsilon:
-    """A differential-privacy pair (ε, δ) with its assumptions, or the reason why no ε exists."""
+    """A guarantee of differential privacy: a pair (ε, δ) with its assumptions, or the reason why no ε exists."""
 
     convention: str
     """`valid` (actual sampling), `idealised` (Poisson sampling), `paper` (the paper's accounting), `tap` (for an

@@ -8,35 +8,35 @@ MALFORMED = (TypeError, ValueError, KeyError, IndexError, AttributeError, Arithm
 
 
 class BenchError(Exception):
-    """A user's mistake; the command line prints the message and exits with 2."""
+    """Error for a user's mistake; the command line prints the message and exits with 2."""
 
 
 class UnknownName(BenchError):
-    """A name that no registered entry has."""
+    """Error for a name that no registered attack, defense, data set or model has."""
 
 
 class MatrixError(BenchError):
-    """An invalid matrix file; the message has a line for each mistake."""
+    """Error for an invalid matrix file; the message has a line for each mistake."""
 
 
 class DataError(BenchError):
-    """A data set that is missing, truncated, altered or out of range."""
+    """Error for a data set that is missing, truncated, altered or out of range."""
 
 
 class StorageError(BenchError):
-    """A file or folder that cannot be written."""
+    """Error for a file or folder that cannot be written."""
 
 
 class PluginError(BenchError):
-    """A plug-in that cannot be loaded or breaks its contract."""
+    """Error for a plug-in that cannot be loaded or breaks its contract."""
 
 
 class RecordError(BenchError):
-    """A record or reading file that is damaged or has another schema."""
+    """Error for a record or reading file that is damaged or has another schema."""
 
 
 class WeightsError(BenchError):
-    """A weights file that does not fit the model."""
+    """Error for a weights file that does not fit the model."""
 
 
 class Terminated(SystemExit):

@@ -11,7 +11,8 @@ from bench.datasets.tables import numeric_groups, scale
 
 @dataclass(frozen=True, kw_only=True)
 class Cancer(Dataset):
-    """426 training and 143 test examples with 30 numeric features, malignant or benign; as in the paper Fed-αCDP."""
+    """Wisconsin breast cancer: a table with 426 training and 143 test examples, 30 numeric features, malignant or
+    benign; as in the paper Fed-αCDP."""
 
     reference = "Street, Wolberg and Mangasarian 1993; Fed-αCDP Table II"
     kind = "table"

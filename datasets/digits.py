@@ -12,7 +12,8 @@ from bench.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class Digits(Dataset):
-    """1347 training and 450 test grey pictures, 1×8×8, in ten classes; the source's levels 0..16 become 0..255."""
+    """scikit-learn's handwritten digits: 1347 training and 450 test grey images, 1×8×8, in ten classes; the source's
+    levels 0..16 become 0..255."""
 
     reference = "Alpaydin and Kaynak 1998, Optical Recognition of Handwritten Digits"
     kind = "image"

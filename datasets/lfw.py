@@ -28,10 +28,11 @@ _Faces = tuple[NDArray[np.uint8], NDArray[np.int64], tuple[str, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Lfw(Dataset):
-    """2267 training and 756 test colour pictures, 3×32×32, of 62 people, divided in a random order by key.
+    """Labeled Faces in the Wild: 2267 training and 756 test colour images, 3×32×32, of 62 people, divided in a random
+    order by key.
 
-    Pictures are also searched in scikit-learn's data folder.  The pack and scikit-learn's version differ (deep-funneled
-    or funneled), and so do their content hashes."""
+    Images are also searched in scikit-learn's data folder. The pack and scikit-learn's version differ (deep-funneled or
+    funneled), and so do their content hashes."""
 
     reference = "Huang et al. 2007, LFW; Fed-αCDP Table II"
     kind = "image"

@@ -57,7 +57,7 @@ class _IdxPictures(Dataset):
 
 @dataclass(frozen=True, kw_only=True)
 class Mnist(_IdxPictures):
-    """Handwritten digits: 60000 training and 10000 test grey pictures, 1×28×28."""
+    """MNIST: 60000 training and 10000 test grey images of handwritten digits, 1×28×28, in ten classes."""
 
     reference = "LeCun, Cortes and Burges 1998, MNIST"
     kind = "image"
@@ -85,7 +85,7 @@ class Mnist(_IdxPictures):
 
 @dataclass(frozen=True, kw_only=True)
 class FashionMnist(_IdxPictures):
-    """Clothing: 60000 training and 10000 test grey pictures, 1×28×28."""
+    """Fashion-MNIST: 60000 training and 10000 test grey images of clothing, 1×28×28, in ten classes."""
 
     reference = "Xiao, Rasul and Vollgraf 2017, Fashion-MNIST"
     kind = "image"

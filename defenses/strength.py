@@ -50,8 +50,8 @@ class Strength:
         return math.log(self.scaled(self.weak)), math.log(self.scaled(self.strong))
 
     def scaled(self, value: float) -> float:
-        """Return the number in which equal factors are equal steps of the position: x for the scale `log`, 1 - x for
-        `log-rest`, with x = `value`."""
+        """Return the quantity to which a step in position is a factor: x for the scale `log`, 1 - x for `log-rest`
+        (shares near 1), with x = `value`."""
         return value if self.scale == "log" else 1 - value
 
 

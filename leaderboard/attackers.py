@@ -92,7 +92,7 @@ class Contest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attacker:
-    """An attack's table row: figures over all conditions."""
+    """An attack's row in the table of attacks by conditions: its figures over all conditions."""
 
     attack: str
     """The attack with its parameters and knowledge."""
@@ -151,7 +151,7 @@ class Cross:
         return fmean(self.unions)
 
     def at(self, attack: str) -> Attacker:
-        """Return an attack's table row; raises `KeyError` for an attack without a record."""
+        """Return the table row of `attack`; raises `KeyError` for an attack without a record."""
         for each in self.attackers:
             if each.attack == attack:
                 return each

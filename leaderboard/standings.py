@@ -375,6 +375,6 @@ def beside(records: Iterable[Record], rows: Sequence[Row], defense: str, other: 
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean over all values except None; None if no value is left."""
+    """Return the mean of `values` without None; None if no value is left."""
     there = [value for value in values if value is not None]
     return fmean(there) if there else None

@@ -16,7 +16,8 @@ _TINY = 1e-30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """Map from gradient vectors (row, value) to features (row, feature)."""
+    """Learned map from gradient vectors (row, value) to the regression's features (row, feature): shift, scale, and if
+    wanted principal components."""
 
     slices: tuple[slice, ...]
     """Range of positions of each tensor in a gradient vector."""
@@ -57,9 +58,9 @@ def learn(vectors: Tensor, slices: tuple[slice, ...], units: Units, balance: Bal
 
 
 def principal(scaled: Tensor, count: int, key: Key) -> Tensor:
-    """Return the first principal directions of `scaled` (row, feature): (feature, direction), at most `count`. `scaled`
-    must be centred. The method is a randomised decomposition with a power step (Halko et al. 2011, algorithm 4.4);
-    `key` draws its start."""
+    """Return the principal directions of `scaled` (row, feature), the strongest first, at most `count`: (feature,
+    direction). `scaled` must be centred. `key` draws the start of the method, a randomised decomposition with a power
+    step (Halko et al. 2011, algorithm 4.4)."""
     rank = min(count, *scaled.shape)
     start = key.generator("principal", rank).standard_normal((scaled.shape[1], min(rank + 10, len(scaled))))
     span = torch.linalg.qr(scaled @ torch.from_numpy(start).to(scaled)).Q

@@ -25,8 +25,8 @@ class Sketch:
 
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]], key: Key, most: int = MOST) -> "Sketch":
-        """Build a sketch for gradients with the parameter shapes `shapes`; longer gradients shrink to about `most`
-        values. `key` draws the buckets and the signs."""
+        """Build a sketch for gradients with the parameter shapes `shapes`, name → (*shape). Gradients with more than
+        `most` values shrink to about `most`. `key` draws the buckets and the signs."""
         counts = [torch.Size(shape).numel() for shape in shapes.values()]
         share = min(1.0, most / sum(counts))
         sizes, buckets = [], list[tuple[Tensor, Tensor] | None]()
@@ -46,7 +46,7 @@ class Sketch:
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """Position of each tensor in the vector."""
+        """Range of positions of each tensor in the vector."""
         ends = torch.tensor((0, *self.sizes)).cumsum(0).tolist()
         return tuple(slice(*pair) for pair in pairwise(ends))
 

@@ -71,14 +71,15 @@ class LastLayer:
 
     @property
     def whole(self) -> bool:
-        """Whether every coordinate was sent, apart from a missing bias and features with a zero gradient."""
+        """True if the client sent every coordinate of the last layer, apart from a missing bias and features with a
+        zero gradient."""
         return bool(self.kept[:, :-1].all()) and self.kept[:, -1].unique().numel() == 1
 
     @property
     def noise(self) -> float:
-        """Noise variance on a coordinate of `d_weight`; 0 if no column was sent whole. Probabilities minus one-hot
-        labels sum to 0 over classes. So each column sums to 0 without noise, and the squared sums estimate the
-        variance."""
+        """Estimated variance of the noise on a coordinate of `d_weight`; 0 if no column of `d_weight` is complete.
+        Probabilities minus one-hot labels sum to 0 over classes. So without noise each column sums to 0, and the
+        squared sums estimate the variance."""
         columns = self.d_weight[:, self.kept[:, :-1].all(0)]
         if self.classes < 2 or not columns.numel():
             return 0.0

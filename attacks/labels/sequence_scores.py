@@ -99,12 +99,12 @@ def marginal_scores(layer: LastLayer, sequences: Tensor) -> Tensor:
 
 
 def simulate(layer: LastLayer, gram: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-    """Simulate the last layer's training; return (p - y)/B of each example at its local step: (sequence, example,
-    class).
+    """Simulate the last layer's training by SGD on given features and labels; return (p - y)/B of each example at its
+    local step: (sequence, example, class), with probabilities p, one-hot labels y and the step's batch size B.
 
-    - p: probabilities; y: one-hot labels; B: the step's batch size.
-    - `gram` (sequence, example, example): products of features.
-    - `logits` (sequence, example, class): under the first weights.
+    - `layer`: gives batch sizes, rate and momentum.
+    - `gram` (sequence, example, example): scalar products of the examples' features.
+    - `logits` (sequence, example, class): logits under the first weights.
     - `labels` (sequence, example): class numbers.
 
     With momentum, each value is multiplied by its step's share in the update."""

@@ -15,7 +15,8 @@ _LEAST = 1e-4  # of the mean variance: lower bound for a coordinate's variance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distance:
-    """Distance between a candidate's gradient c and the observed gradient o, over all tensors together."""
+    """Distance between a candidate's gradient c and the observed gradient o, over all tensors together; an attack
+    minimises it."""
 
     kind: Kind
     """`l2`: Σ (c - o)²; `l1`: Σ |c - o|; `cosine`: 1 - c·o / (‖c‖‖o‖) (Geiping et al. 2020, eq. 4)."""

@@ -44,9 +44,9 @@ def _rank(labels: Tensor) -> Tensor:
 
 
 def segments(batches: Sequence[int], distinct: int) -> list[int]:
-    """Return the lengths of the segments of positions, each within a local step and a pass over the client's examples.
-    The order of examples within a segment has no effect on the update. `batches` are the numbers of examples per step,
-    and `distinct` the number per pass."""
+    """Divide the uses of examples in a client's local steps into segments, each within a single step and a single pass
+    over the client's examples; return their lengths. The order of examples within a segment has no effect on the
+    update. `batches` are the numbers of examples per step, and `distinct` the number per pass."""
     examples = sum(batches)
     ends = sorted({*accumulate(batches), *range(distinct, examples, distinct)})
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]

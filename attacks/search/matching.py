@@ -77,7 +77,7 @@ class MatchingAttack(Attack):
 
     @abstractmethod
     def parts(self, reading: Reading, budget: Budget) -> Parts:
-        """Return the attack's components for this reading and budget."""
+        """Return the attack's components (distance, prior, solver, start) for this reading and budget."""
 
     def refuses(self, reading: Reading) -> str | None:
         if reading.linked != "vector":

@@ -50,8 +50,9 @@ def unfit(reading: Reading) -> str | None:
 
 
 def objective_of(reading: Reading) -> Objective:
-    """Return a function from candidates' inputs (reading, example, *shape) and label probabilities (reading, example,
-    class) to distances (reading,) between simulated and observed gradients. The function has no prior term."""
+    """Return the distance that the search minimises, without the prior term: a function from candidates' inputs
+    (reading, example, *shape) and label probabilities (reading, example, class) to the distance between simulated and
+    observed gradients (reading,)."""
     reading = rescaled(reading)
     return partial(mismatch_of(reading), observations(reading), differentiable=False)
 

@@ -60,7 +60,8 @@ class MatchingProblem:
 
     @property
     def examples(self) -> int:
-        """Number of examples that the solver searches: the distinct examples, if a client repeats examples."""
+        """Number of examples of a reading that the solver searches: the distinct examples, if a client repeats
+        examples."""
         return self.reading.examples if self.distinct is None else self.distinct
 
     @property

@@ -21,7 +21,8 @@ _SHRINKS = 15  # trials along a direction before steepest descent
 
 @dataclass
 class LbfgsState(State):
-    """State of L-BFGS; `x`, `loss` and `gradient` belong to the accepted point."""
+    """State of L-BFGS between steps, for many minimisations (rows) in parallel; `x`, `loss` and `gradient` belong to
+    the accepted point."""
 
     x: Tensor
     """Accepted point (row, variable)."""
@@ -55,7 +56,7 @@ class LbfgsState(State):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lbfgs(Solver[LbfgsState]):
-    """L-BFGS; defaults are those of `torch.optim.LBFGS`."""
+    """L-BFGS for many minimisations (rows) in parallel; defaults are those of `torch.optim.LBFGS`."""
 
     rate: float = 1.0
     """Factor on the step."""

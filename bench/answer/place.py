@@ -47,7 +47,7 @@ class Place(Protocol):
         """Return whether the cell runs in other processes than this process."""
 
     def data(self, cell: AnyCell, context: RunContext, memory: Memory) -> Data:
-        """Return the cell's data set; raises `DataError` if its content changed since planning."""
+        """Return the cell's data set; raises `DataError` if the files changed since the run was planned."""
 
     def attack_together(self, cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
         """Attack `cell` in a single batch with suitable later cells from `company`; their results wait in `memory`."""

@@ -105,9 +105,9 @@ def attack_readings(
 
 
 def rows_at_once(context: RunContext, reading: Reading) -> int:
-    """Return the number of readings that fit in a batch on the device, from several cells together. `context.rows`
-    gives the number if set. Otherwise it follows from a GPU's memory and the size of `reading`. On a CPU it is 0: the
-    attack then keeps its own chunk size."""
+    """Return how many readings, from several cells together, fit in a batch on the device. `context.rows` gives the
+    number if set. Otherwise it follows from a GPU's memory and the size of `reading`. On a CPU it is 0: the attack then
+    keeps its own chunk size."""
     if context.rows is not None:
         return context.rows
     values = next(iter(reading.values.values()))

@@ -176,7 +176,8 @@ def _stages(cell: AttackCell | TrainingCell, setting: Setting, weights: Mapping[
 
 
 def load_data(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory) -> Data:
-    """Return the cell's data set, from the cache `memory` or files; raises `DataError` if changed since planning."""
+    """Return the cell's data set, from the worker's cache `memory` or from files; `context` has the folder. Raises
+    `DataError` if the files changed since the run was planned."""
     key = cell.dataset.model_dump_json()
     data = memory.data.pop(key, None)
     if data is None:

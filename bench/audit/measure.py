@@ -57,7 +57,8 @@ class Plan:
 
     @property
     def tested(self) -> int:
-        """Number of runs in each world (data set) that test the event; the other runs choose the event."""
+        """Number of runs in each world (data set) that test the chosen event, a score above or below a threshold; the
+        other runs choose it."""
         return self.runs - self.runs // 2
 
     def learning(self, values: int) -> int:
@@ -68,7 +69,7 @@ class Plan:
 
     @property
     def largest(self) -> float:
-        """The largest ε that these runs can prove."""
+        """The largest ε that an audit with these numbers of runs can prove."""
         return largest(self.tested, delta=self.delta, confidence=self.confidence)
 
     def _least(self) -> str:

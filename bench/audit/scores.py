@@ -26,7 +26,7 @@ class Moments:
         self.count = 0
 
     def add(self, values: Values) -> None:
-        """Count the `values` of some runs, (run, value)."""
+        """Add the released `values` of some runs, (run, value), to the moments."""
         apart = values - self._origin
         self._sum += apart.sum(0)
         self._squares += apart.T @ apart if self._squares.ndim == 2 else np.square(apart).sum(0)

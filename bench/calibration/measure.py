@@ -38,7 +38,8 @@ class Federation:
 
     @property
     def uploads(self) -> int:
-        """Expected number of rounds in which a client takes part during a training, rounded up."""
+        """Number of updates that a client sends in a training: the expected number of rounds in which it takes part,
+        rounded up."""
         row = self.trainings[0]
         setting: Federated = row["federated"]
         rounds: int = row["rounds"]
@@ -122,8 +123,8 @@ def trained_cells(
 def training_cells(
     matrix: Matrix, rows: Iterable[Combination], defense: Entry, facts: FactsOf, **changed: Any
 ) -> tuple[PlannedCell, ...]:
-    """Return the training cells for a defense. `rows` are the matrix's trainings; `changed` are fields of
-    `TrainingCell` that replace the matrix's; `facts` returns a data set's properties."""
+    """Return the training cells for a defense, one for each of the matrix's trainings `rows`. `changed` are fields of
+    `TrainingCell` with values in place of the matrix's; `facts` returns a data set's properties."""
     trainings = tuple({**row, "defense": defense, **changed} for row in rows)
     return expand(replace(matrix, attacks=(), trainings=trainings), facts)
 

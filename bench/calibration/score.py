@@ -16,7 +16,8 @@ SCORED = (101, 102, 103, 104)  # seeds of the trainings whose accuracy counts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Records that give a defense's figures at a calibrated strength: attacks on scoring victims, and trainings."""
+    """Records that give a defense's figures at a calibrated strength: trainings, and attacks on scoring victims, which
+    played no part in the calibration."""
 
     listener: Listener
     """The listener that the strength was calibrated for."""
@@ -25,7 +26,7 @@ class Score:
     defense: Entry
     """The defense at this strength."""
     readings: tuple[Record, ...]
-    """Attacks on the scoring victims."""
+    """Attacks on the scoring victims in the first round."""
     trainings: tuple[Record, ...]
     """Trainings with this defense and its best learning rate, one per scored seed."""
     trained: tuple[Record, ...]

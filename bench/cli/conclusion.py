@@ -76,7 +76,7 @@ def announce(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """A finished run: the data for its last lines."""
+    """Data of a finished run that its last printed lines need."""
 
     records: Sequence[Record]
     """Records of the run."""

@@ -62,7 +62,7 @@ class Proof:
         return 0 if acting == {*get_args(Plant)} else 3
 
     def json(self) -> dict[str, Any]:
-        """Return the proof as JSON types."""
+        """Return the result of the gate's test as JSON types."""
         return {**asdict(self), "exit_code": self.exit_code}
 
 

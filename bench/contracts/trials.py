@@ -95,8 +95,9 @@ class Trial:
     def apply(
         self, stage: Stage, tensors: Tensors, *, draw: int = 0, clients: tuple[int, ...] = CLIENTS
     ) -> dict[str, Tensor]:
-        """Apply the transforms of `stage` to `tensors`, with the draws of number `draw`, for the numbered `clients`.
-        Stage `step` also gets the undefended example gradients and their norms."""
+        """Apply the defense's transforms of `stage` to `tensors`, and return the result. `draw` is the number of the
+        random draws, `clients` are the clients' numbers. Stage `step` also gets the undefended example gradients and
+        their norms."""
         draw_key, left, each = DrawKey(seed=3, draw=draw, round=0), None, None
         if stage == "step":
             each = {name: value[_places(clients)] for name, value in self.at("example").items()}
@@ -114,7 +115,8 @@ class Trial:
         )[0]
 
     def local(self, clients: tuple[int, ...], examples: int) -> Local:
-        """Return the model, weights and first `examples` examples for these clients' first local step."""
+        """Return model, weights and data of the first local step of `clients`, with the first `examples` examples of
+        each."""
         rows = _places(clients)
         return Local(
             model=self.module,
@@ -129,8 +131,8 @@ class Trial:
 
 
 def trial_of(defense: Defense, *, steps: int = 1, batch: int = 3) -> Trial:
-    """Return the trial with `steps` local steps of `batch` examples; raises `ValueError` if the defense refuses the
-    setting."""
+    """Return a trial round of the defense with `steps` local steps of `batch` examples; raises `ValueError` if the
+    defense refuses this setting."""
     try:
         hash(defense)
     except TypeError:  # a parameter that is a list
@@ -166,8 +168,8 @@ _kept_trial = lru_cache(maxsize=32)(_new_trial)  # a defense's stages may take s
 
 
 def trials(defense: Defense) -> Iterator[tuple[str, Trial]]:
-    """Yield (words, trial) for each setting that the defense accepts; `words` describe the setting. If the defense
-    accepts no setting, its first variant (`variants`) that accepts any is taken."""
+    """Yield (words, trial round) for each federated setting that the defense accepts; the words describe the setting.
+    If the defense accepts no setting, its first variant (`variants`) that accepts any is taken."""
     reasons = []
     for variant in variants(defense):
         taken = False
@@ -185,7 +187,8 @@ def trials(defense: Defense) -> Iterator[tuple[str, Trial]]:
 
 
 def first_trial(defense: Defense) -> tuple[str, Trial]:
-    """Return the first trial; raises `ContractSkipped` if the defense refuses every setting."""
+    """Return (words, trial round) for the first federated setting that the defense accepts; raises `ContractSkipped` if
+    it refuses every setting."""
     return next(trials(defense))
 
 

@@ -13,9 +13,11 @@ _LIKE = 0.3  # cosine with another client's row; by chance near 0 for thousands 
 
 
 def unlinked(defense: Defense) -> None:
-    """Require that a transform with `unlinks` True mixes clients independently for each coordinate. In the test, all
-    coordinates of client k are k + 1. In an unlinked row, the mean over n coordinates has the variance of a mean of n
-    independent values; in a linked row, up to n times this variance. Raises `ContractBroken` otherwise."""
+    """Check that a transform with `unlinks` True mixes clients independently for each coordinate, so that coordinates
+    of a client cannot be linked. Raises `ContractBroken` otherwise.
+
+    In the test, all coordinates of client k are k + 1. In an unlinked row, the mean over n coordinates has the variance
+    of a mean of n independent values; in a linked row, up to n times this variance."""
     words, trial = first_trial(defense)
     said = False
     for stage, transform, given, state in arriving_at(trial):
@@ -45,8 +47,8 @@ def unlinked(defense: Defense) -> None:
 
 
 def linked(defense: Defense) -> None:
-    """Raise `ContractBroken` if a transform gives a client the row (tensors) of another client: a reading would be
-    scored against the examples of a wrong client. Transforms whose class attribute `unlinks` is True are not tested."""
+    """Check that no transform gives a client the row (tensors) of another client: a reading would be scored against the
+    examples of a wrong client. Transforms with `unlinks` True are not tested. Raises `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     mixes = False
     for stage, transform, given, state in arriving_at(trial):

@@ -222,13 +222,15 @@ class Composition:
         return self.unit if any(part.stage not in _IN_STEPS for part in self.parts) else 1.0
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return log p(`observed` | `simulated`) ≤ 0, (reading,), by the last transform. The result is None if the last
-        transform defines no likelihood, or if its draws are not the only randomness."""
+        """Return log p(`observed` | `simulated`) ≤ 0 for each reading, (reading,), up to a constant, by the last
+        transform of the defense. Both are name → (reading, *shape). None if the last transform defines no likelihood,
+        or if its draws are not the only randomness."""
         return self._of_last(lambda transform: transform.log_likelihood, simulated, observed)
 
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return log p(`observed` | `simulated`), (reading,), of any sign, by the last transform. The result is None if
-        the last transform defines no density, or if its draws are not the only randomness."""
+        """Return log p(`observed` | `simulated`) for each reading, (reading,), of any sign, by the last transform of
+        the defense. Both are name → (reading, *shape). None if the last transform defines no density, or if its draws
+        are not the only randomness."""
         return self._of_last(lambda transform: transform.log_density, simulated, observed)
 
     def _of_last(

@@ -30,10 +30,12 @@ class ZeroDraws(NoDraws):
 
 @dataclass(slots=True, kw_only=True)
 class CentralDraws:
-    """Fixed numbers in place of a defense's draws, for attackers. A normal draw is 0. A uniform draw is the midpoint of
-    interval number `part` among `parts` equal intervals of [0, 1); each coordinate numbers the intervals in its own
-    order. A transform's output, averaged over all parts, approximates its mean over random draws: the probability that
-    a uniform lies below a threshold is off by at most 1/(2·parts)."""
+    """Fixed numbers in place of a defense's random draws, so that attackers compute its mean output.
+
+    A normal draw is 0. A uniform draw is the midpoint of interval number `part` among `parts` equal intervals of [0,
+    1); each coordinate numbers the intervals in its own order. A transform's output, averaged over all parts,
+    approximates its mean over random draws: the probability that a uniform lies below a threshold is off by at most
+    1/(2·parts)."""
 
     lead: int
     """Number of leading axes (such as client and example), along which draws are equal."""
@@ -104,7 +106,7 @@ class StreamDraws:
 
     @classmethod
     def of(cls, seed: int, draw: int, round_: int, clients: tuple[int, ...], device: torch.device) -> "StreamDraws":
-        """Return the draws of a round.
+        """Return the random draws for a round of a training.
 
         - `seed`, `draw`: the training's seed, and the number of its repetition with other noise.
         - `round_`: number of the round, from 0.

@@ -43,7 +43,7 @@ class Rule(Protocol):
 
     @property
     def reads(self) -> Shown:
-        """The property of the reading on which the rule depends."""
+        """Property of the reading on which the rule depends: zeros, directions, or all values."""
 
     @property
     def words(self) -> str:

@@ -28,7 +28,8 @@ Kept = dict[str, dict[str, Tensor]]  # a call's key → simulated readings
 
 
 def simulator_seed(seed: int) -> int:
-    """Return the seed for an attacker's simulations: a hash, since the cell's seed would repeat the victims' draws."""
+    """Return the seed for an attacker's simulations, a hash of the cell's `seed`: with the cell's seed itself,
+    simulations would repeat the random draws behind the victims' readings."""
     return int.from_bytes(hashlib.sha256(f"simulator {seed}".encode()).digest()[:8], "little")
 
 

@@ -202,9 +202,9 @@ class Stages:
 
 
 def stages(defense: Defense, setting: Setting, shapes: Shapes) -> Stages:
-    """Return a defense's stages before round 0. `shapes` are the shapes of the model's parameters. Raises ValueError
-    for an unknown stage, or for a transform inside local steps with a server's state. Raises TypeError for an item that
-    is no `Transform`."""
+    """Make the stages of a defense before round 0: its transforms with their initial states. `shapes` are the shapes of
+    the model's parameters, name → (*shape). Raises `ValueError` for an unknown stage, or for a transform inside local
+    steps with a server's state, and `TypeError` for an item that is no `Transform`."""
     transforms = {stage: tuple(items) for stage, items in defense.transforms(setting).items()}
     states: dict[Place, State] = {}
     for stage, items in transforms.items():

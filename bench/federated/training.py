@@ -57,7 +57,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """The fixed inputs of a training."""
+    """Inputs of a training that do not change over its rounds."""
 
     cell: TrainingCell
     """Configuration of the training."""

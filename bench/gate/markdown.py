@@ -23,8 +23,8 @@ _HEAD = "| defense | where | figure | baseline | now | worse by | tolerated |\n|
 
 
 def code(text: object, most: int = SHORT) -> str:
-    """Return a stranger's `text` as a code span on a line, with at most `most` characters: no control character,
-    mention, link, markup or column break remains."""
+    """Format an untrusted `text` as a Markdown code span on a line, with at most `most` characters: no control
+    character, mention, link, markup or column break remains."""
     shown = sanitize(" ".join(str(text).split()), most).translate(_SIMILAR)
     return f"`{shown}`" if shown else "–"
 
@@ -37,8 +37,8 @@ def comment(verdict: Verdict) -> str:
 
 
 def markdown(verdict: Verdict, opening: str = "") -> str:
-    """Return the verdict as Markdown: what moved, by how much, how sure, and the command that repeats the comparison.
-    `opening` stands before the text. The text has at most 65 536 characters."""
+    """Return the verdict as Markdown: the figures that changed, by how much and how certainly, and the command that
+    repeats the comparison. The text `opening` comes first. The result has at most 65 536 characters."""
     text, left = f"{opening}### {_headline(verdict)}\n", False
     for part in _parts(verdict):
         if len(text) + len(part) + _RESERVE > MOST:

@@ -45,7 +45,8 @@ class Increase:
 
     @property
     def p(self) -> float:
-        """One-sided p-value for the hypothesis of no increase: 1 minus the confidence level at which `lower` is 0."""
+        """One-sided p-value for the hypothesis that the figure did not increase: 1 minus the confidence level at which
+        `lower` is 0."""
         if self.freedom < 1:
             return 1.0
         if self.error:

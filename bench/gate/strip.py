@@ -97,8 +97,8 @@ def worst(pairs: Iterable[tuple[Record, Record]], verdict: Verdict) -> tuple[Vic
 
 
 def picture(victims: Sequence[Victim], run: Path, earlier: Path | None = None) -> Image.Image:
-    """Draw the victims in columns: truth, the baseline's reconstruction, the reconstruction now, with the RMSE. A grey
-    tile stands for a picture that no folder holds. `victims` must not be empty.
+    """Draw victims in columns: the true example, the reconstruction in the baseline and the reconstruction now, each
+    with its RMSE. A grey tile marks a picture that no folder holds. `victims` must not be empty.
 
     - `run`: folder of the compared run, which may also hold the baseline's cells.
     - `earlier`: another run folder with the baseline's cells; None: only `run` is searched.

@@ -73,7 +73,8 @@ GATE_METRICS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A metric compared for a subject: a defense under a condition at a point, or a defense's trainings."""
+    """Result of comparing a metric between two runs, for a subject: a defense under a condition at an interception
+    point, or a defense's trainings."""
 
     metric: str
     """Name of the metric."""
@@ -115,7 +116,8 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The gate's result: an outcome, and a comparison for each metric and subject (defense, condition, point)."""
+    """Result of the gate: an outcome, and a comparison for each metric and subject (a defense under a condition at an
+    interception point)."""
 
     outcome: Literal[Outcome, "changed"]
     """`weaker` for a weaker comparison or a fault; `changed` for a changed baseline that nobody accepted;

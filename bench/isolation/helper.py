@@ -21,7 +21,7 @@ OnProgress = Callable[[TrainingProgress], None]
 
 
 class HelperDied(PluginError):
-    """A plug-in process ended during a call."""
+    """Error for a plug-in process that ended during a call."""
 
 
 class _Copy:
@@ -54,7 +54,11 @@ class _Copy:
 
 
 class Helper:
-    """A process that loads plug-ins and serves calls in sequence; it starts at the first call."""
+    """A process that loads plug-ins and answers calls one after another; it starts at the first call.
+
+    - `role`: name of the process for messages.
+    - `plugins`: files or modules to load.
+    - `device`: torch device of the process."""
 
     def __init__(self, role: str, plugins: Sequence[str], device: str) -> None:
         self._role, self._plugins, self._device = role, tuple(plugins), device

@@ -60,7 +60,7 @@ class Isolation:
         return any(foreign(kind, name) for kind, name in entries_of(cell).items())
 
     def data(self, cell: AnyCell, context: RunContext, memory: Memory) -> Data:
-        """Return the cell's data set; a plug-in process reads a foreign data set, this process splits it."""
+        """Return the cell's data set. A plug-in process reads a foreign data set; this process splits it."""
         if foreign("datasets", cell.dataset.name) and not data_is_kept(cell, memory):
             raw, private = self._pipeline.call(served.raw_data, cell, context)
             keep_data(cell, memory, split(raw, name=cell.dataset.name, private=private))

@@ -54,7 +54,8 @@ def origins(state: State) -> tuple[registry.Origin, ...]:
 
 
 def raw_data(cell: AnyCell, context: RunContext, state: State) -> tuple[Raw, bool]:
-    """Return the cell's data before the split, and whether they are private."""
+    """Return the data of the cell's data set before the split, and True if they are private. `context` has the
+    folders."""
     dataset: Dataset = registry.of("datasets", cell.dataset)
     return read(dataset, cell.dataset.name, context.data_dir), dataset.private
 
@@ -94,7 +95,8 @@ def hold(reading: bytes, cell: AttackCell, state: State) -> ReadingKey:
 
 
 def attempt(cell: AttackCell, context: RunContext, state: State) -> Attempt:
-    """Attack the readings that an earlier call left in `state`; return the reconstruction with its cost."""
+    """Attack the readings that `hold` or `observe` left in `state`; return the reconstruction with its cost. `context`
+    is the run."""
     assert state.held is not None
     reading, key = state.held
     return attack_reading(attacker_of(cell, reading), reading, cell, context, key)

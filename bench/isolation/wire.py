@@ -36,7 +36,7 @@ def load(content: bytes) -> Any:
 
 
 def tensor_of(array: NDArray[Any]) -> torch.Tensor:
-    """Return an unpickled, read-only array as a tensor that holds its own, writable copy of the values."""
+    """Turn a read-only `array` from another process into a tensor with its own, writable copy of the values."""
     return torch.from_numpy(np.array(array))
 
 

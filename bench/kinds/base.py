@@ -68,7 +68,8 @@ class Success:
         return self.reached(figures) & ~(np.asarray(figures[self.over], np.float64) < self.margin)
 
     def leaked_strictly(self, figures: Figures) -> Booleans | None:
-        """Return which examples leaked by the stricter threshold, given their `figures`; None if undefined."""
+        """Return which examples leaked by the stricter threshold, given their `figures` (metric → values); None if the
+        kind has none."""
         return None if self.strict is None else self.leaked(figures) & self.strict(figures)
 
 

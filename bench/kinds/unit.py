@@ -25,8 +25,8 @@ def clipped(guess: ArrayLike) -> Floats:
 
 
 def mse(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Return the mean squared difference of each example: (reading, example). `truth` and `guess` are (reading,
-    example, *shape); values are not clipped."""
+    """Return the mean squared error of each example between `truth` and `guess`, both (reading, example, *shape):
+    (reading, example). Values are not clipped."""
     with np.errstate(over="ignore"):  # a diverged example may be too large to square: inf is the answer
         squares = (np.asarray(truth, np.float64) - np.asarray(guess, np.float64)) ** 2
         means: Floats = squares.reshape(*squares.shape[:2], -1).mean(axis=-1)
@@ -35,7 +35,7 @@ def mse(truth: ArrayLike, guess: ArrayLike) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Numbers in [0, 1], stored as floats or as uint8 levels 0..255."""
+    """Arithmetic on numbers in [0, 1], stored as floats or as uint8 levels 0..255."""
 
     def floats(self, stored: NDArray[Any]) -> NDArray[np.float32]:
         scale = LEVELS if stored.dtype == np.uint8 else np.float32(1)
@@ -62,8 +62,8 @@ class Unit:
         return mse(truth, guess)
 
     def distances(self, first: Floats, second: Floats) -> Floats:
-        """Return mean squared differences between the examples `first` and `second`, exact to about 1e-9. The
-        differences are computed as a² + b² - 2ab."""
+        """Return mean squared differences between the examples `first` (..., n, value) and `second` (..., m, value):
+        (..., n, m), exact to about 1e-9. They are computed as a² + b² - 2ab."""
         squares = (first**2).sum(-1)[..., :, None] + (second**2).sum(-1)[..., None, :]
         means: Floats = (squares - 2 * first @ second.swapaxes(-1, -2)) / first.shape[-1]
         return means

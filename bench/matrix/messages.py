@@ -40,7 +40,7 @@ class Wrong(ValueError):
 
 
 class Rows(list[Any]):
-    """A list with the key in the matrix file of each item; several items may have the same key."""
+    """A list from a matrix file that knows the key in the file of each item; several items may have the same key."""
 
     def __init__(self, rows: Iterable[tuple[str, Any]]) -> None:
         pairs = list(rows)

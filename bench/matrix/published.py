@@ -45,7 +45,7 @@ def beside(rows: Iterable[PublishedFigures], cell: AnyCell) -> PublishedFigures 
 
 
 def row_json(row: Any) -> dict[str, Any]:
-    """Return a row of a results table (a dataclass with a field `published`) as JSON types."""
+    """Return a row of a results table (a dataclass with a field `published`) as JSON types, for `--json`."""
     plain = {name: getattr(row, name) for name in row.__slots__ if name != "published"}
     beside: PublishedFigures | None = row.published
     return {**plain, "published": beside and {**beside.figures, "source": beside.source}}

@@ -13,9 +13,13 @@ from bench.sanitize import first_line
 
 
 def from_flower(before: Any, after: Any, model: nn.Module) -> dict[str, Any]:
-    """Return the arguments `before`, `after` and `model` for `api.reading`, with weights and buffers by name. `before`
-    and `after` are Flower's `ArrayRecord` or `Parameters`, or lists of arrays in the order of `model.state_dict()` or
-    `model.parameters()`. Raises `BenchError` for values that do not fit the model."""
+    """Convert the weights that a Flower client received and sent to the arguments `before`, `after` and `model` of
+    `api.reading`, with weights and buffers by name.
+
+    - `before`, `after`: Flower's `ArrayRecord` or `Parameters`, or lists of arrays in the order of `model.state_dict()`
+      or `model.parameters()`.
+
+    Raises `BenchError` for values that do not fit the model."""
     return {"before": _state(before, model, "before"), "after": _state(after, model, "after"), "model": model}
 
 

@@ -33,7 +33,7 @@ class Likeness:
 
     @property
     def worst(self) -> int:
-        """Position of the reading that differs most from its replay: the largest 1 - cosine + |log scale|."""
+        """Position of the reading that differs most from its replay, by 1 - cosine + |log scale|."""
         return int((1 - self.cosine + self.scale.clamp_min(_TINY).log().abs()).argmax())
 
     @property
@@ -42,7 +42,8 @@ class Likeness:
         return float(self.cosine[self.worst]), float(self.scale[self.worst])
 
     def alike(self, enough: float, length: float) -> bool:
-        """Return whether every reading has a cosine of at least `enough`, and a scale within 1 ± `length`."""
+        """Return whether every update equals its replay closely enough: a cosine of at least `enough`, and a scale
+        within 1 ± `length`."""
         return bool((self.cosine >= enough).all() and ((self.scale - 1).abs() <= length).all())
 
 

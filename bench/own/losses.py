@@ -16,12 +16,15 @@ Chosen = Callable[..., Tensor]
 
 
 def declared(loss: Chosen | None, classes: int, *, one_logit: bool = False) -> BatchLoss | None:
-    """Return the user's `loss` as a function from logits and class probabilities, both (example, class), to a number.
+    """Return the user's `loss` as a function that attacks can use, from logits and class probabilities, both (example,
+    class), to a number. None stands for the mean cross entropy.
+
+    - `classes`: number of classes.
+    - `one_logit`: True for a model with a single logit, wrapped by `two_logits`.
 
     `nn.CrossEntropyLoss`, `nn.NLLLoss`, `nn.BCEWithLogitsLoss` and `nn.MSELoss` are taken with their options; the last
-    two get one-hot labels. Any other callable is called with logits and class probabilities. `one_logit` is True for a
-    model behind `two_logits`. None stands for the mean cross entropy. Raises `BenchError` for a loss that gives no
-    number for `classes` classes."""
+    two get one-hot labels. Any other callable is called with logits and class probabilities. Raises `BenchError` for a
+    loss that gives no number for `classes` classes."""
     if loss is None:
         return None
     made = _known(loss, one_logit)

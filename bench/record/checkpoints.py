@@ -34,10 +34,9 @@ def file_sha256(path: Path) -> str:
 
 
 def read_weights(path: Path, *, sha256: str | None = None) -> dict[str, Tensor]:
-    """Read named tensors from a `.safetensors`, `.npz` or `.pt` file, without unpickling arbitrary objects.
-
-    Raises `WeightsError` for another format, a damaged file, or a content hash other than `sha256` (None: not checked).
-    """
+    """Read a weights file (`.safetensors`, `.npz` or `.pt`) as name → tensor, without unpickling arbitrary objects.
+    `sha256` is the content hash that the file must have; None: not checked. Raises `WeightsError` for another format, a
+    damaged file, or another hash."""
     if sha256 is not None and file_sha256(path) != sha256:
         raise WeightsError(f"{path}: its content changed since the cell was made; plan the matrix again")
     try:

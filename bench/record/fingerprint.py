@@ -27,7 +27,8 @@ Left = tuple[int, ...]  # readings that a cascade left, by number
 
 @cache
 def own() -> Code:
-    """Return the hash of the bench's own code; an editable install and a wheel have equal hashes."""
+    """Return the hash of the bench's own code that computes results; an editable install and a wheel have equal
+    hashes."""
     return Code(origin=registry.DISTRIBUTION, version=__version__, protocol=PROTOCOL, sha256=_hash(_core()))
 
 

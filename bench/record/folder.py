@@ -80,7 +80,7 @@ def is_locked(run: Path) -> bool:
 
 
 def lock_holder(run: Path) -> LockHolder | None:
-    """Return the latest process that locked the run; None if unknown."""
+    """Return the process that last locked the run folder `run`; None if unknown."""
     try:
         return _LOCK_HOLDER.validate_json((run / _LOCK).read_bytes())
     except (OSError, ValueError):

@@ -566,7 +566,7 @@ class Record(_Strict):
 
     @property
     def private(self) -> bool:
-        """Whether the data are private, so that examples stay on this disk."""
+        """True if the data are private, so that examples stay on this disk."""
         return self.result is not None and self.result.private
 
     @property

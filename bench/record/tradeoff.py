@@ -176,7 +176,7 @@ def federation(dataset: str, model: str) -> str:
 
 
 def codes(tradeoff: Tradeoff) -> str:
-    """Return the fingerprints of the code behind the rows of a trade-off, shortened, in words."""
+    """Return the fingerprints (hashes) of the code behind the rows of a trade-off, shortened, as text."""
     return ", ".join(sorted({(row.code or "unknown")[:12] for row in tradeoff.rows}))
 
 

@@ -48,8 +48,8 @@ def read(version: str, folder: Path = FOLDER) -> list[Record]:
 
 
 def strips(version: str, names: Iterable[str], folder: Path = FOLDER) -> dict[str, bytes]:
-    """Return name → strip of reconstructed images, as WebP, for `names`, from the `folder` of a suite `version`. Names
-    without a strip are left out."""
+    """Return the shipped strips of reconstructed images for some `names` of defenses or attacks: name → WebP. `version`
+    is the suite version, below `folder`. Names without a strip are left out."""
     paths = {name: folder / version / f"{slug(name)}.webp" for name in names}
     return {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
 
@@ -99,7 +99,7 @@ def slug(setting: str) -> str:
 
 
 def lines(records: Iterable[Record]) -> list[str]:
-    """Return records as compact JSON lines, sorted by id."""
+    """Return `records` as lines of compact JSON, sorted by id."""
     return [
         dumps(_rounded(short_json(record)), sort_keys=True, allow_nan=False, separators=(",", ":"))
         for record in sorted(records, key=lambda record: record.id)

@@ -31,7 +31,8 @@ _BASES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """An entry's source: a distribution with its version, or a plug-in file."""
+    """Source of a registered entry (attack, defense, data set or model): a distribution with its version, or a plug-in
+    file."""
 
     kind: str
     """Kind of entry: attacks, defenses, datasets or models."""
@@ -48,7 +49,7 @@ class Origin:
 
     @property
     def built_in(self) -> bool:
-        """Whether the entry ships with bench."""
+        """True if the entry ships with bench."""
         return self.distribution == DISTRIBUTION
 
     def __str__(self) -> str:
@@ -92,8 +93,8 @@ def literals(kind: str, name: str) -> dict[str, object]:
 
 
 def load(kind: str, name: str) -> type:
-    """Import the entry's class. Raises `UnknownName` for the name of no entry of this `kind`. Raises `PluginError` for
-    a name from two sources, a failed import, and a class that is abstract or of the wrong kind."""
+    """Import the class of the entry `name`. Raises `UnknownName` for the name of no entry of this `kind`, and
+    `PluginError` for a name from two sources, a failed import, and a class that is abstract or of the wrong kind."""
     if (kind, name) not in _added:
         return _loaded(kind, name, origin(kind, name))
     source, entry = _added[kind, name]
@@ -118,9 +119,9 @@ def _loaded(kind: str, name: str, source: Origin) -> type:
 
 
 def instance(kind: str, name: str, params: Mapping[str, Any], *, where: str | None = None) -> Any:
-    """Create an instance of the entry `name` of a `kind`, with the parameters `params`. `where` replaces the name at
-    the start of an error. Raises `UnknownName` or `PluginError` for an entry that cannot be imported, and `BenchError`
-    for wrong parameters."""
+    """Make an instance of the entry `name` of a `kind` (attack, defense, …), with the parameters `params`. `where`
+    begins error messages; None: the name does. Raises `UnknownName` or `PluginError` for an entry that cannot be
+    imported, and `BenchError` for wrong parameters."""
     return build(load(kind, name), params, where=where or f"{SINGULAR[kind]} {name!r}")
 
 
@@ -131,8 +132,9 @@ def of(kind: str, entry: Any) -> Any:
 
 
 def add_plugin(spec: str) -> tuple[Origin, ...]:
-    """Register all entries in the `.py` file or module `spec`; after an error, no entry is registered. Repeated calls
-    change nothing. Raises `PluginError` for a failed import, a module without entries, or a name already registered."""
+    """Register all attacks, defenses, data sets and models in the `.py` file or module `spec`, and return their
+    sources; after an error, none is registered. Repeated calls have no effect. Raises `PluginError` for a failed
+    import, a module without entries, or a name already registered."""
     module = plugins.module(spec)
     defined: dict[tuple[str, str], tuple[Origin, type | None]] = {}
     for kind, name, entry in plugins.entries(module, {kind: _base(kind) for kind in KINDS}):

@@ -20,7 +20,7 @@ def mixes_alone(cell: AttackCell) -> bool:
 
 
 def originals(cell: AttackCell) -> int:
-    """Return the number of true examples mixed in a reading of a single example: 2 with mixing, otherwise 1. The number
-    is 1 for a reading of a whole batch, which contains all true examples anyway."""
+    """Return the number of true examples that may be mixed in a reading of a single example: 2 if the cell's defense
+    mixes, otherwise 1. For a reading of a whole batch the number is 1: it contains all true examples anyway."""
     known = POINTS.get(cell.point)
     return 2 if known is not None and known.scope is Scope.EXAMPLE and mixes(cell) else 1

@@ -43,7 +43,7 @@ _plugins: dict[str, bytes | None] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A cell for a worker on another machine."""
+    """All that a worker on another machine needs to run a cell."""
 
     cell: str
     """The cell as JSON."""
@@ -258,9 +258,9 @@ class ClusterPool:
 
 
 def work(job: Job) -> "dict[str, bytes] | Exclusion | WorkerLost":
-    """Run a cell on a Dask worker in a private folder; return its output files, including the record. A worker without
-    disk space, data or equal code is excluded. Any other failure belongs to the cell: so no cell can exclude every
-    worker."""
+    """Run the cell of `job` on a Dask worker in a private folder; return its output files, including the record. A
+    worker without disk space, data or equal code is excluded. Any other failure belongs to the cell: so no cell can
+    exclude every worker."""
     global _memory
     from distributed import get_worker
 

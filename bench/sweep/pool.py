@@ -21,7 +21,7 @@ from bench.sweep.checked import broken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost:
-    """Event: a worker was lost together with its cell."""
+    """Event: a worker process or machine was lost together with its cell."""
 
     reason: str
     """Reason for the loss."""

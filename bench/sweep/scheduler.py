@@ -89,7 +89,7 @@ class Scheduler:
         self._takeable += 1
 
     def remove(self, worker: str) -> None:
-        """Forget a worker; its waiting cells return to the queue."""
+        """Remove a worker from the queue; its waiting cells return to the queue."""
         queue = self._queues.pop(worker, None)
         self._loaded.pop(worker, None)
         if queue:

@@ -19,9 +19,13 @@ PATIENCE_SECONDS = 60.0  # without any progress; a request to a server that hang
 
 
 class Follower:
-    """A process that uploads a run's records during the run. `run` is the run folder, `tracking_uri` the store's
-    address (None: the default store). `uploaded` is the result, None before the end. Only the constructor raises an
-    error: `BenchError` for an invalid address."""
+    """A process that uploads a run's records to MLflow during the run. `uploaded` is the result, None before the end.
+
+    - `run`: run folder.
+    - `tracking_uri`: the store's address; None: the default store.
+    - `include_pictures`: True also uploads pictures from private data.
+
+    Only the constructor raises an error: `BenchError` for an invalid address."""
 
     def __init__(self, run: Path, tracking_uri: str | None = None, *, include_pictures: bool = False) -> None:
         self.run = run

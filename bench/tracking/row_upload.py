@@ -21,9 +21,9 @@ from bench.tracking.view import Attached
 def send(
     target: Target, run: Path, *, progress: Callable[[], None] = lambda: None, stop: Callable[[], bool] = lambda: False
 ) -> int:
-    """Upload new and changed board rows of the run folder `run`, delete outdated rows in the store. Return the number
-    of uploaded rows. `progress` is called after each row; the upload ends between two rows if `stop()` is True. Raises
-    `upload.StoreError`."""
+    """Upload new and changed board rows (a defense under a condition) of the run folder `run` to the MLflow store, and
+    delete outdated rows there. Return the number of uploaded rows. `progress` is called after each row; the upload ends
+    between two rows if `stop()` is True. Raises `upload.StoreError`."""
     wanted: dict[str, list[RowView]] = {}
     for row in of_run(run):
         wanted.setdefault(store.board_name(run, row.board), []).append(row)

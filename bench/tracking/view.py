@@ -122,7 +122,8 @@ def finite(figures: Mapping[str, float | None]) -> Iterator[tuple[str, float, in
 
 
 def suitable_params(part: Frozen, path: str = "") -> dict[str, str]:
-    """Return the fields of a cell, or of the cell's part at `path`, as MLflow parameters; hashes are left out."""
+    """Return the fields of a cell, or of the cell's part at `path`, as MLflow parameters: path of the field → text;
+    hashes are left out."""
     return {
         suitable_key(key): clean(value, _PARAM) for key, value in flat(part, path) if key.rpartition(".")[2] != "sha256"
     }

@@ -97,7 +97,7 @@ class StochasticLevels(Transform):
         return {name: tau.square() * chance * (1 - chance) for name, (tau, _, chance) in levels.items()}
 
     def outcomes(self, tensors: Tensors, context: Context) -> Outcomes:
-        """Return the two multiples of the step around each coordinate."""
+        """Return the two values that each coordinate may take: the multiples of the step around it."""
         levels = self._levels(tensors, context)
         return Outcomes(
             values={name: torch.stack([tau * below, tau * (below + 1)]) for name, (tau, below, _) in levels.items()},

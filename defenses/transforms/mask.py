@@ -128,8 +128,8 @@ class KeepRandom(Transform):
         return self._in_mean(tensors, above, context.lead), state
 
     def outcomes(self, tensors: Tensors, context: Context) -> Outcomes:
-        """Return zero and the coordinate itself. The number of kept coordinates is fixed, so coordinates depend on each
-        other a little; this is neglected."""
+        """Return the two values that each coordinate may take: zero, and the coordinate itself. The number of kept
+        coordinates is fixed, so coordinates depend on each other a little; this is neglected."""
         above = {name: (tensor.abs() > self.threshold).to(tensor) for name, tensor in tensors.items()}
         chances = self._chances(above, context.lead)
         return Outcomes(
