@@ -136,6 +136,17 @@ class Cifar10First(Cifar10):
         )
 
 
+_FINE = (
+    "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel "
+    "can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur "
+    "dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion "
+    "lizard lobster man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree "
+    "pear pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea "
+    "seal shark shrew skunk skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank "
+    "telephone television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm"
+)  # names of the 100 fine labels, in their order
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cifar100(_Cifar):
     """CIFAR-100: 50000 training and 10000 test colour images, 3×32×32, with the 100 fine labels."""
@@ -143,17 +154,7 @@ class Cifar100(_Cifar):
     reference = "Krizhevsky 2009, CIFAR-100 (fine labels)"
     kind = "image"
     private = False
-    class_names = tuple(
-        (
-            "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel "
-            "can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur "
-            "dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion "
-            "lizard lobster man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree "
-            "pear pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea "
-            "seal shark shrew skunk skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank "
-            "telephone television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm"
-        ).split()
-    )
+    class_names = tuple(_FINE.split())
     layouts = _layouts(_BATCHES_100, "cifar-100-python", "cifar-100-binary", "cifar100.npz")
     batches = _BATCHES_100
     label = "fine_labels"

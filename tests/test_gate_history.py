@@ -79,7 +79,7 @@ def test_the_page_shows_every_comparison_with_the_margin_and_nothing_from_outsid
     )
     assert done.exit_code == 0 and len(done.output.splitlines()) == 12, done.output
     text = (tmp_path / "p.html").read_text("utf-8")
-    charts = re.findall(r"<figure>.*?</figure>", text)
+    charts = re.findall(r"<figure>.*?</figure>", text, re.DOTALL)
     assert len(charts) == len(STEADY.comparisons)
     assert all(chart.count("<circle") == 12 and chart.count("<rect") == 1 for chart in charts)
     assert history._colour(history.read(path)[-1]) in charts[0], "the weaker comparison comes first"

@@ -84,7 +84,7 @@ OWNERS = {
     "dp_accounting": "bench.defenses.accounting.pld",
     "altair": "bench.leaderboard.forms.charts bench.leaderboard.forms.frontier",
     "vl_convert": "bench.leaderboard.forms.charts",
-    "jinja2": "bench.leaderboard.forms.offline bench.leaderboard.forms.page bench.assess.page",
+    "jinja2": "bench.leaderboard.forms.offline bench.leaderboard.forms.page",
     "distributed": "bench.sweep.cluster",
     "flwr": "bench.assess.flower",
     "nvflare": "bench.assess.nvflare",

@@ -1,12 +1,10 @@
 """Report of an assessment as a single offline page, next to its pictures."""
 
 import json
-from importlib.resources import files
 from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
-
 from bench.assess.result import TITLES, Assessment
+from bench.leaderboard.forms import offline
 from bench.record.files import write_atomically
 
 FILE, JSON = "report.html", "report.json"
@@ -16,9 +14,16 @@ def write(folder: Path, result: Assessment) -> Path:
     """Write the report of an assessment into `folder`, as a page and as JSON; return the page's path. The pictures are
     already in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(files("bench.assess").joinpath("page.html").read_text("utf-8"))
-    text = template.render(result=result, titles=TITLES, percent=percent, sentence=_sentence)
+    text = offline.render(
+        offline.environment(),
+        "assess.html",
+        images="'self' file:",
+        title="Assessment of a client",
+        result=result,
+        titles=TITLES,
+        percent=percent,
+        sentence=_sentence,
+    )
     write_atomically(folder / JSON, (json.dumps(result.json(), indent=1, allow_nan=False) + "\n").encode())
     write_atomically(folder / FILE, text.encode())
     return folder / FILE

@@ -6,7 +6,6 @@ import json
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from bench.errors import BenchError
 from bench.gate.verdict import Comparison, Verdict
+from bench.leaderboard.forms import offline
 from bench.record.files import write_atomically
 from bench.sanitize import LONG, first_error, sanitize
 
@@ -148,39 +148,20 @@ def page(lines: Sequence[Line], title: str, strip: bytes | None = None) -> str:
         )
     last = lines[-1]
     names = sorted(dict.fromkeys(name for one in lines for name in one.figures), key=lambda name: _weight(last, name))
-    charts = "".join(_chart(lines, name) for name in names[:_MOST_CHARTS])
-    more = (
-        f"<p>{len(names) - _MOST_CHARTS} more comparisons stand in the file.</p>" if len(names) > _MOST_CHARTS else ""
-    )
     state = f"{_message(last)}, commit {last.commit[:10]} of {last.time[:10]}; {len(lines)} commits"
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_html(title)}</title><style>{_STYLE}</style><h1>{_html(title)}</h1>"
-        f'<p><b style="color:{_colour(last)}">{_html(state)}</b></p>{_picture(strip)}<p class="legend">{_LEGEND}</p>'
-        f"<main>{charts}</main>{more}</html>\n"
+    return offline.render(
+        offline.environment(),
+        "history.html",
+        title=sanitize(title, LONG),
+        colour=_colour(last),
+        state=sanitize(state, LONG),
+        strip=strip and b64encode(strip).decode(),
+        charts=[_chart(lines, name) for name in names[:_MOST_CHARTS]],
+        more=max(0, len(names) - _MOST_CHARTS),
+        width=_WIDTH,
+        height=_HEIGHT,
+        band=(f"{_y(1):.1f}", f"{_y(0) - _y(1):.1f}"),
     )
-
-
-_STYLE = (
-    "body{font:15px/1.45 system-ui,sans-serif;margin:0 auto;padding:16px;max-width:1360px;color:#1c1c1c}"
-    "h1{font-size:22px;margin:8px 0}.legend{color:#555;max-width:75ch}main{display:grid;gap:14px;"
-    "grid-template-columns:repeat(auto-fill,minmax(min(100%,300px),1fr))}figure{margin:0;border:1px solid #ddd;"
-    "border-radius:6px;padding:8px}figcaption{font-size:13px;overflow-wrap:anywhere}figcaption span{color:#555}"
-    "svg{width:100%;height:auto;display:block}img{max-width:100%}"
-)
-_LEGEND = (
-    "Each chart: the worsening against the baseline over the commits, in margins. Grey band: from the baseline (lower "
-    "edge) to the margin (upper edge). Dot: worsening; line from the dot: bound that decided. Green: pass, amber: "
-    "inconclusive, red: weaker. Weaker comparisons come first."
-)
-
-
-def _picture(strip: bytes | None) -> str:
-    if strip is None:
-        return ""
-    words = "The worst victims: truth, reconstruction in the baseline, reconstruction now"
-    return f'<p>{words}</p><img alt="{words}" src="data:image/png;base64,{b64encode(strip).decode()}">'
 
 
 def _weight(last: Line, name: str) -> tuple[int, float, str]:
@@ -191,36 +172,31 @@ def _weight(last: Line, name: str) -> tuple[int, float, str]:
     return order.index(figure.outcome) if figure.outcome in order else 3, -figure.worse / figure.margin, name
 
 
-def _chart(lines: Sequence[Line], name: str) -> str:
-    metric, _, where = name.partition(" · ")
+def _chart(lines: Sequence[Line], name: str) -> dict[str, Any]:
+    """Return the values of a comparison's chart in the template."""
+    metric, _, where = sanitize(name, LONG).partition(" · ")
     places = np.linspace(_EDGE, _WIDTH - _EDGE, len(lines)) if len(lines) > 1 else [_WIDTH / 2]
-    marks, path, latest = [], [], None
+    marks, latest = [], None
     for x, one in zip(places, lines, strict=True):
         if (figure := one.figures.get(name)) is None:
             continue
-        latest = figure
-        y, end = _y(figure.worse / figure.margin), figure.bound
+        latest, end = figure, figure.bound
         far = _y(_MOST if end is None else end / figure.margin)
-        path.append(f"{x:.1f},{y:.1f}")
         said = f"{one.commit[:10]} {one.time[:10]}: {figure.outcome}, now {figure.after:g}, worse by {figure.worse:g}"
         marks.append(
-            f'<g stroke="{_colour(figure)}" fill="{_colour(figure)}"><title>{_html(said)}</title>'
-            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y:.1f}" y2="{far:.1f}"/>'
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"/></g>'
+            {
+                "x": f"{x:.1f}",
+                "y": f"{_y(figure.worse / figure.margin):.1f}",
+                "end": f"{far:.1f}",
+                "colour": _colour(figure),
+                "said": sanitize(said, LONG),
+            }
         )
     now = f"now {latest.after:g}, worse by {latest.worse:g}, margin {latest.margin:g}" if latest else ""
-    return (
-        f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{_html(name)}">'
-        f'<rect x="0" width="{_WIDTH}" y="{_y(1):.1f}" height="{_y(0) - _y(1):.1f}" fill="#e4e4e4"/>'
-        f'<polyline points="{" ".join(path)}" fill="none" stroke="#888"/>{"".join(marks)}</svg>'
-        f"<figcaption><b>{_html(metric)}</b> {_html(where)}<br><span>{_html(now)}</span></figcaption></figure>"
-    )
+    path = " ".join(f"{mark['x']},{mark['y']}" for mark in marks)
+    return {"name": sanitize(name, LONG), "metric": metric, "where": where, "now": now, "path": path, "marks": marks}
 
 
 def _y(margins: float) -> float:
     kept = min(max(margins, _LEAST), _MOST)
     return _EDGE + (_MOST - kept) / (_MOST - _LEAST) * (_HEIGHT - 2 * _EDGE)
-
-
-def _html(text: Any) -> str:
-    return escape(sanitize(text, LONG))

@@ -24,13 +24,15 @@ def environment() -> Environment:
     return made
 
 
-def render(templates: Environment, name: str, *, script: str | None = None, **values: Any) -> str:
+def render(
+    templates: Environment, name: str, *, script: str | None = None, images: str = "data:", **values: Any
+) -> str:
     """Return an HTML page that opens offline, from the template `name` in `templates` with the variables `values` and
     the shared style. `script` names the page's own script file, placed behind the shared script; None gives a page
     without scripts."""
     source = None if script is None else f"{_file('shared.js')}\n{_file(script)}"
     page = templates.get_template(name).render(
-        policy=_policy([] if source is None else [source]),
+        policy=_policy([] if source is None else [source], images),
         style=Markup(_file("page.css")),
         source=source and Markup(source),
         **values,
@@ -49,12 +51,12 @@ def _file(name: str) -> str:
     return files("bench.leaderboard.forms").joinpath(name).read_text("utf-8")
 
 
-def _policy(scripts: Iterable[str]) -> str:
+def _policy(scripts: Iterable[str], images: str) -> str:
     """Return the page's content security policy, which browsers enforce. Allowed are the given `scripts` (by hash), the
-    page's style and inline images; no file is loaded."""
+    page's style and `images`; no other file is loaded."""
     hashes = [f"'sha256-{b64encode(hashlib.sha256(own.encode()).digest()).decode()}'" for own in scripts]
     allowed = " ".join([*hashes, "blob:"]) if hashes else "'none'"
     return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src {images}; "
         "base-uri 'none'; form-action 'none'"
     )
