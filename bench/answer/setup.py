@@ -20,6 +20,7 @@ from bench.device import repeatable
 from bench.errors import DataError, NotApplicable
 from bench.federated import replay
 from bench.federated.batches import clients_of
+from bench.federated.setting import setting_of
 from bench.federated.stages import Stages, stages
 from bench.federated.training import TrainingJob
 from bench.models.base import Model
@@ -137,7 +138,6 @@ def _setup(
     *,
     rounds: int,
 ) -> Setup:
-    federated = cell.federated
     public = Public(
         model=model,
         weights=weights,
@@ -145,15 +145,10 @@ def _setup(
         labels=torch.from_numpy(data.public.labels),
         classes=data.classes,
     )
-    setting = Setting(
-        clients=federated.clients,
-        per_round=federated.per_round,
+    setting = setting_of(
+        cell.federated,
         rounds=rounds,
-        steps=federated.steps,
-        batch=federated.batch,
         client_examples=clients.shape[1],
-        rate=federated.rate,
-        weight_step=federated.rate if federated.algorithm == "fedsgd" else 1.0,
         public=public,
         colluders=cell.grants.colluders if isinstance(cell, AttackCell) else 0.0,
     )

@@ -20,6 +20,7 @@ from bench.federated.batches import Batches
 from bench.federated.describe import describe, untouched
 from bench.federated.pipeline import run_round
 from bench.federated.privacy import at_point
+from bench.federated.setting import setting_of
 from bench.federated.stages import DrawKey, Stages, stages
 from bench.points import point
 from bench.registry import entries as registry
@@ -58,12 +59,13 @@ def recognised(client: Client, defense: Defense, *, trials: int = TRIALS, seed: 
     federated = Federated(clients=CLIENTS, per_round=SENDERS, batch=count, client_examples=count, rate=1.0)
     setting = _setting(client, federated)
     made = _stages(client, defense, setting)
+    whole = made.first_mixing_stage is not None and SERVER.sees(made.first_mixing_stage)
     hits, chances = [], []
     gallery: Attack = registry.instance("attacks", "gallery", {})
     victims = [trial % min(count, _VICTIMS) for trial in range(trials)]
     for trial, victim in enumerate(victims):
         first = torch.tensor([victim, *(at for at in range(count) if at != victim)])
-        batches = _round(client, inputs[first], labels[first], victim, whole=_mixes(made), seed=seed)
+        batches = _round(client, inputs[first], labels[first], victim, whole=whole, seed=seed)
         order = torch.from_numpy(rng.generator(seed, "assess", "candidates", victim).permutation(1 + len(strangers[0])))
         candidates = (
             torch.cat([inputs[victim : victim + 1], strangers[0]])[order],
@@ -89,23 +91,14 @@ def recognised(client: Client, defense: Defense, *, trials: int = TRIALS, seed: 
 
 def _setting(client: Client, federated: Federated) -> Setting:
     assert client.public is not None and client.public_labels is not None
-    return Setting(
-        clients=federated.clients,
-        per_round=federated.per_round,
-        rounds=1,
-        steps=1,
-        batch=federated.batch,
-        client_examples=federated.batch,
-        rate=federated.rate,
-        weight_step=federated.rate,
-        public=Public(
-            model=client.model,
-            weights=client.weights,
-            inputs=client.public,
-            labels=client.public_labels,
-            classes=client.classes,
-        ),
+    public = Public(
+        model=client.model,
+        weights=client.weights,
+        inputs=client.public,
+        labels=client.public_labels,
+        classes=client.classes,
     )
+    return setting_of(federated, rounds=1, client_examples=federated.batch, public=public)
 
 
 def _stages(client: Client, defense: Defense, setting: Setting) -> Stages:
@@ -114,10 +107,6 @@ def _stages(client: Client, defense: Defense, setting: Setting) -> Stages:
         return stages(defense, setting, shapes)
     except (ValueError, TypeError) as error:
         raise BenchError(f"{type(defense).__name__} cannot act on this model: {error}") from None
-
-
-def _mixes(made: Stages) -> bool:
-    return made.first_mixing_stage is not None and SERVER.sees(made.first_mixing_stage)
 
 
 def _round(client: Client, inputs: Tensor, labels: Tensor, victim: int, *, whole: bool, seed: int) -> Batches:

@@ -10,10 +10,9 @@ from bench.assess.result import Remedy
 from bench.defenses.base import Defense
 from bench.errors import BenchError, NotApplicable
 from bench.leaderboard import tradeoff as board
-from bench.matrix.typed import entries
-from bench.record import tradeoff as values
+from bench.matrix.typed import entries, split
 from bench.record.tradeoff import AtLevel, Row, Tradeoff
-from bench.reference.store import FOLDER
+from bench.reference.tradeoff import shipped_tradeoff
 from bench.registry import entries as registry
 
 FAMILIES = 5
@@ -38,8 +37,7 @@ class Family:
         """Measure how many examples of the `client` are recognised behind this family, in `trials` trials drawn by
         `seed`. The result has the shipped accuracy."""
         (parsed,) = entries([self.defense], "--defense")
-        params = {} if isinstance(parsed, str) else {key: value for key, value in parsed.items() if key != "name"}
-        defense = registry.instance("defenses", parsed if isinstance(parsed, str) else parsed["name"], params)
+        defense = registry.instance("defenses", *split(parsed))
         found = measured(client, defense, self.defense, trials, seed)
         note = "; ".join(each for each in (found.note, self.note) if each)
         return replace(found, level=self.level, kept=self.kept, note=note)
@@ -48,7 +46,9 @@ class Family:
 def families() -> tuple[Family, ...]:
     """Return five shipped families of defenses for an attacker at the server: the ranked families first, at the
     strength for L1, then families that leak later in training or hide no examples."""
-    shipped = values.read(FOLDER / values.FILE)
+    shipped = shipped_tradeoff()
+    if shipped is None:
+        return ()
     ((_, ranked),) = list(board.standings(shipped, SERVER.name).items())[:1]
     found = [_family(shipped, each.row, each.at.get("L1")) for each in ranked]
     return tuple(each for each in found if each is not None)[:FAMILIES]

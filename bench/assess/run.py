@@ -17,14 +17,12 @@ from bench.assess.decides import decides
 from bench.assess.remedies import of_what, remedies
 from bench.assess.result import Assessment, Attempt, Figure, Listener
 from bench.ceilings.by_epsilon import ceiling
-from bench.cell import Federated
-from bench.defenses.base import Setting
 from bench.errors import BenchError
 from bench.federated.privacy import at_point
 from bench.gradients import group_gradients, one_hot
 from bench.own.attack import attack
 from bench.own.coerce import Values, scaled
-from bench.own.defended import Chosen, instance
+from bench.own.defended import Chosen, instance, setting_of_reading
 from bench.own.given import reading
 from bench.own.recorded import Recording
 from bench.own.score import score
@@ -313,20 +311,9 @@ def _chance(labels: Tensor, marks: Tensor | None, candidates: int) -> float:
 
 
 def _ceiling(reading: Reading, defense: Chosen, chance: float) -> float | None:
-    federated = Federated(clients=1, per_round=1, batch=reading.batch, client_examples=reading.client_examples)
-    setting = Setting(
-        clients=federated.clients,
-        per_round=1,
-        rounds=1,
-        steps=reading.steps,
-        batch=reading.batch,
-        client_examples=reading.client_examples,
-        rate=reading.rate,
-        weight_step=reading.rate if reading.unit == 1 else 1.0,
-    )
     spent, _ = at_point(
         instance(defense),
-        setting,
+        setting_of_reading(reading),
         reading.point,
         tensors=len(reading.weights),
         coordinates=sum(value[0].numel() for value in reading.weights.values()),

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -123,13 +123,12 @@ def _defenses(typed: Sequence[str], plan: "Plan") -> "list[Audit]":
 
 def _subjects(typed: Sequence[str]) -> "Iterator[Subject]":
     from bench.audit import planted
-    from bench.matrix.typed import entries
+    from bench.matrix.typed import entries, split
     from bench.registry import entries as registry
 
     if typed:
         for each in entries(typed, "--defense"):
-            params: dict[str, Any] = {} if isinstance(each, str) else {k: v for k, v in each.items() if k != "name"}
-            name = each if isinstance(each, str) else str(each["name"])
+            name, params = split(each)
             yield planted.subject(name, registry.instance("defenses", name, params))
         return
     for name in registry.names("defenses"):

@@ -21,9 +21,10 @@ from bench.datasets.loading import load
 from bench.defenses.base import Defense, Setting
 from bench.errors import BenchError
 from bench.federated.privacy import at_point
+from bench.federated.setting import setting_of
 from bench.matrix.expand import PlannedCell
 from bench.matrix.read import read
-from bench.matrix.typed import entries
+from bench.matrix.typed import Typed, entries, split
 from bench.parameters import values
 from bench.points import Stage, point
 from bench.record import store as records
@@ -78,7 +79,8 @@ def run(
         for federation in federations(matrix):
             where = federation_key(federation.dataset, federation.model)
             say(f"{where}: {', '.join(entry.name for entry, _ in families)}")
-            setting = _setting(federation.trainings[0]["federated"])
+            federated: Federated = federation.trainings[0]["federated"]
+            setting = setting_of(federated, rounds=1, client_examples=federated.client_examples or federated.batch)
             planned = [
                 (entry, defense, calibration.listening_points(federation, _stages(defense, setting)))
                 for entry, defense in families
@@ -112,10 +114,8 @@ def run(
     )
 
 
-def _family(typed: str | dict[str, object]) -> tuple[Entry, Defense]:
-    name, params = (
-        (typed, {}) if isinstance(typed, str) else (str(typed["name"]), {k: v for k, v in typed.items() if k != "name"})
-    )
+def _family(typed: Typed) -> tuple[Entry, Defense]:
+    name, params = split(typed)
     defense: Defense = registry.instance("defenses", name, params)
     try:
         strength(defense)
@@ -124,19 +124,6 @@ def _family(typed: str | dict[str, object]) -> tuple[Entry, Defense]:
     except ContractSkipped:
         pass  # without a strength, the family is a point
     return Entry(name=name, params=values(defense)), defense
-
-
-def _setting(federated: Federated) -> Setting:
-    size = federated.client_examples or federated.batch
-    return Setting(
-        clients=federated.clients,
-        per_round=federated.per_round,
-        rounds=1,
-        steps=federated.steps,
-        batch=federated.batch,
-        client_examples=size,
-        rate=federated.rate,
-    )
 
 
 def _bound(federation: Federation, setting: Setting, resolver: Resolver) -> calibration.Bound:

@@ -90,7 +90,7 @@ def document(given: TypedAxes, defenses: tuple[str, ...]) -> dict[str, Any]:
     }
     compared = values["defense"][1:] or attacks
     return {
-        "title": " on ".join(", ".join(map(_name, entries)) for entries in (compared, datasets)),
+        "title": " on ".join(", ".join(typed.split(entry)[0] for entry in entries) for entries in (compared, datasets)),
         "readings": given.readings or _READINGS,
         "evaluations": given.evaluations or _EVALUATIONS,
         "axes": {axis: values[axis] for axis in AXES if values.get(axis)},
@@ -123,12 +123,8 @@ def _entries(axis: str, texts: tuple[str, ...]) -> list[Any]:
 
 def _model(datasets: list[Any]) -> str:
     """Return the default model for the data sets; raises `BenchError` if images and tables are mixed."""
-    kinds = [named(str(registry.literals("datasets", _name(value)).get("kind"))) for value in datasets]
+    kinds = [named(str(registry.literals("datasets", typed.split(value)[0]).get("kind"))) for value in datasets]
     if len(set(kinds)) > 1:
         several = " and ".join(kind.plural for kind in KINDS.values() if kind in kinds)
         raise BenchError(f"--dataset: {several} need different models; run them one after the other")
     return kinds[0].default_model
-
-
-def _name(value: Any) -> str:
-    return value if isinstance(value, str) else str(value["name"])

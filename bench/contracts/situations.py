@@ -16,6 +16,7 @@ from bench.cell import AttackCell, DataRef, Entry, Federated, Grants, Knowledge
 from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.defenses.base import Public, Setting
+from bench.federated import setting
 from bench.federated.batches import Batches, clients_of
 from bench.federated.stages import stages
 from bench.kinds.base import Kind
@@ -61,16 +62,8 @@ def _public() -> Public:
 
 def setting_of(federated: Federated, *, rounds: int = 2) -> Setting:
     """Return the federated setting in the form that a defense gets, for a training over `rounds` rounds."""
-    return Setting(
-        clients=federated.clients,
-        per_round=federated.per_round,
-        rounds=rounds,
-        steps=federated.steps,
-        batch=federated.batch,
-        client_examples=federated.client_examples or 50,
-        rate=federated.rate,
-        weight_step=federated.rate if federated.algorithm == "fedsgd" else 1.0,
-        public=_public(),
+    return setting.setting_of(
+        federated, rounds=rounds, client_examples=federated.client_examples or 50, public=_public()
     )
 
 
@@ -127,15 +120,14 @@ def situation(
         grants=Grants(repeated_readings=observations, labels=labels),
     )
     at = point(where)
-    setting = setting_of(federated, rounds=1)
     shapes = {name: tuple(value.shape) for name, value in weights.items()}
     setup = Setup(
         data=source,
         model=module,
         weights=weights,
         clients=clients_of(cell, source),
-        setting=setting,
-        stages=stages(registry.instance("defenses", defense, {}), setting, shapes),
+        setting=setting_of(federated, rounds=1),
+        stages=stages(registry.instance("defenses", defense, {}), setting_of(federated, rounds=1), shapes),
     )
     truth = truth_from(cell, setup.source)
     batches = batches_of(cell, setup, truth.victims, at)

@@ -33,6 +33,13 @@ def entries(texts: Sequence[str], option: str) -> list[Typed]:
     return values
 
 
+def split(typed: Typed) -> tuple[str, dict[str, Any]]:
+    """Return the name and the parameters of a `typed` entry."""
+    if isinstance(typed, str):
+        return typed, {}
+    return str(typed["name"]), {key: value for key, value in typed.items() if key != "name"}
+
+
 def number_or_text(text: str) -> Any:
     """Convert `text` to its value if it is a JSON literal or number (`2`, `.9`, `true`); return any other text
     unchanged."""

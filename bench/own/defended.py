@@ -33,23 +33,7 @@ def defended(
         raise BenchError("weight decay and a defense together are not simulated; leave one of them out")
     if reading.ragged:
         raise BenchError("a defense and a smaller last batch together are not simulated; give `steps` of whole batches")
-    setting = Setting(
-        clients=clients,
-        per_round=per_round or clients,
-        rounds=rounds,
-        steps=reading.steps,
-        batch=reading.batch,
-        client_examples=reading.client_examples,
-        rate=reading.rate,
-        weight_step=reading.rate if reading.unit == 1 else 1.0,
-        public=Public(
-            model=reading.model,
-            weights={name: value[0] for name, value in reading.weights.items()},
-            inputs=reading.public_inputs,
-            labels=reading.public_labels.clamp_min(0),
-            classes=reading.classes,
-        ),
-    )
+    setting = setting_of_reading(reading, clients=clients, per_round=per_round, rounds=rounds)
     shapes = {name: tuple(value.shape[1:]) for name, value in reading.weights.items()}
     try:
         made = stages(defense, setting, shapes)
@@ -74,6 +58,28 @@ def defended(
             f"defense {_name(chosen)} cannot be described of one client's reading: what it shows depends on others"
         )
     return replace(reading, description=description)
+
+
+def setting_of_reading(reading: Reading, *, clients: int = 1, per_round: int | None = None, rounds: int = 1) -> Setting:
+    """Return the federated setting behind a user's reading, in the form that defenses get; None for `per_round`: all
+    `clients`."""
+    return Setting(
+        clients=clients,
+        per_round=per_round or clients,
+        rounds=rounds,
+        steps=reading.steps,
+        batch=reading.batch,
+        client_examples=reading.client_examples,
+        rate=reading.rate,
+        weight_step=reading.rate if reading.unit == 1 else 1.0,
+        public=Public(
+            model=reading.model,
+            weights={name: value[0] for name, value in reading.weights.items()},
+            inputs=reading.public_inputs,
+            labels=reading.public_labels.clamp_min(0),
+            classes=reading.classes,
+        ),
+    )
 
 
 def instance(chosen: Chosen) -> Defense:
