@@ -1,6 +1,5 @@
 """Standings by accuracy at equal leakage: for a listener, the families that hide examples, the most accurate first."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -111,35 +110,6 @@ def worst(at: AtLevel) -> float:
     """Return the larger share of named examples: in the first round, or at trained weights if these were attacked. Both
     are of scoring victims, which played no part in the choice of strength."""
     return at.share if at.trained is None else max(at.share, at.trained[0])
-
-
-def area(tradeoff: Tradeoff, row: Row) -> float | None:
-    """Return a summary of a family over all its strengths, in [0, 1], larger is better; None for a `row` without
-    trainings. It is the area under the curve of accuracy against leakage: the largest share of the undefended accuracy
-    that a measured strength keeps with at most x of the examples named, averaged over x from chance to 1."""
-    if row.chance is None or not row.at_levels:
-        return None
-    points = sorted((max(worst(at), row.chance), min(1.0, tradeoff.kept(row, at))) for at in row.at_levels)
-    ends = [*(named for named, _ in points[1:]), 1.0]
-    total, best = 0.0, 0.0
-    for (named, kept), end in zip(points, ends, strict=True):
-        best = max(best, kept)
-        total += best * (end - named)
-    return total / (1 - row.chance)
-
-
-def capability(tradeoff: Tradeoff, row: Row) -> float | None:
-    """Return the largest Defense Capability Score over the measured strengths of a `row`, in [0, 1], larger is better;
-    None for a row without trainings. The score is VFLAIR's (Zou et al., ICLR 2024) with β = 0.5: the attack's
-    performance is the share of named examples, at best chance level for a defense; the main task's performance is the
-    test accuracy."""
-    if row.chance is None or not row.at_levels:
-        return None
-    undefended = tradeoff.undefended_mean(row.dataset, row.model)
-    distances = [
-        math.sqrt(((worst(at) - row.chance) ** 2 + (at.accuracy - undefended) ** 2) / 2) for at in row.at_levels
-    ]
-    return 1 / (1 + min(distances))
 
 
 def proofs(tradeoff: Tradeoff, standings: Iterable[Standing], level: str = PROVED) -> list[tuple[float, Row, AtLevel]]:

@@ -11,9 +11,9 @@ from scipy.stats import binomtest, norm
 from tests import zoo
 from tests.zoo import ZOO, Pipeline
 
-from bench.audit import bounds
+from bench.audit import bounds, measure
 from bench.audit.foreign import audit, claimed, released
-from bench.audit.measure import Measured, Plan, measured_from
+from bench.audit.measure import Measured, Plan, Score
 from bench.audit.result import Audit
 from bench.audit.scores import Moments, learned
 from bench.defenses.accounting import pld
@@ -41,6 +41,19 @@ def test_the_bound_of_an_event() -> None:
     least, most = np.array([0.5, 0.9]), np.array([0.01, 0.9])
     assert bounds.pure(least, most, 0.1) == pytest.approx([math.log(40), math.log(8 / 9)])
     assert bounds.gaussian(least, most) == pytest.approx([norm.ppf(0.5) - norm.ppf(0.01), 0])
+
+
+def measured_from(worlds: tuple[Values, Values], plan: Plan, *, score: Score | None = None) -> Measured:
+    """The lower bounds from the released values of all runs in the two worlds, (run, value) each."""
+    learning = plan.learning(worlds[0].shape[1]) if score is None else 0
+    scorer = None
+    if score is None:
+        moments = (Moments(worlds[0][0]), Moments(worlds[0][0]))
+        for world, values in zip(moments, worlds, strict=True):
+            world.add(values[:learning])
+        scorer = measure._learned(moments, "released")
+    scores = [scorer(values[learning:]) if scorer is not None else measure._given(score, values) for values in worlds]
+    return measure._bounds((scores[0], scores[1]), learning, plan, scorer)
 
 
 def test_the_largest_bound_is_reached_by_separate_worlds() -> None:

@@ -122,11 +122,6 @@ def test_an_estimate_that_may_hardly_fail_is_finite() -> None:
     assert np.isfinite(cost).all()
 
 
-def test_an_attackers_guess_at_epsilon_5() -> None:
-    assert numbers.guess(5.0) == pytest.approx(0.9933, abs=1e-4)
-    assert numbers.guess(0.0) == 0.5
-
-
 def test_the_distance_of_a_row_is_the_change_of_the_mean_without_it() -> None:
     rows = torch.randn(3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     found = bayesian._distances(rows)

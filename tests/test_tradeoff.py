@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _make.tradeoff import area, capability
 from click.testing import CliRunner
 
 from bench.calibration.cost import expected
@@ -15,17 +16,7 @@ from bench.calibration.score import SCORED
 from bench.cli.main import cli
 from bench.errors import BenchError, RecordError
 from bench.leaderboard.forms import frontier
-from bench.leaderboard.tradeoff import (
-    Standing,
-    advised,
-    area,
-    capability,
-    findings,
-    listener_of,
-    reason,
-    setting,
-    standings,
-)
+from bench.leaderboard.tradeoff import Standing, advised, findings, listener_of, reason, setting, standings
 from bench.record import store
 from bench.record.tradeoff import AtLevel, Named, Row, Tradeoff, joined, permitted, read, write
 from bench.registry import entries as registry

@@ -116,24 +116,6 @@ def measured(
     }
 
 
-def measured_from(worlds: tuple[Values, Values], plan: Plan, *, score: Score | None = None) -> Measured:
-    """Return the lower bounds of ε and μ from the released values of finished runs in two `worlds` (neighbouring data
-    sets), each (run, value). `plan.runs` is the number of runs in each world; `score` is an exact likelihood ratio, or
-    None to learn scores. Raises `BenchError` if all values are equal."""
-    learning = plan.learning(worlds[0].shape[1]) if score is None else 0
-    scorer = None
-    if score is None:
-        moments = (Moments(worlds[0][0]), Moments(worlds[0][0]))
-        for world, values in zip(moments, worlds, strict=True):
-            world.add(values[:learning])
-        scorer = _learned(moments, "released")
-    scores = [
-        scorer(values[learning:]) if scorer is not None else _given(score, values)  # type: ignore[arg-type]
-        for values in worlds
-    ]
-    return _bounds((scores[0], scores[1]), learning, plan, scorer)
-
-
 def _learned(worlds: tuple[Moments, Moments], point: str) -> Learned:
     scorer = learned(worlds)
     if scorer.nothing_differs:

@@ -70,12 +70,6 @@ def epsilon(total: Floats, delta: float, *, estimator: float, estimates: int) ->
     return max(0.0, best) if math.isfinite(best) else None
 
 
-def guess(epsilon_: float) -> float:
-    """Return 1/(1 + e^-ε) for ε = `epsilon_`: the best accuracy with which an attacker guesses whether a row took part,
-    given a flat prior."""
-    return 1 / (1 + math.exp(-epsilon_))
-
-
 def _log_mean(x: Floats, q: float, *, shift: int, sign: int) -> Floats:
     orders = np.array(ORDERS)[:, None] + shift
     k = np.arange(ORDERS[-1] + shift + 1)[None]

@@ -1,5 +1,6 @@
 """README's opening and the page on accuracy at equal leakage, from the shipped trade-off."""
 
+import math
 from collections.abc import Iterable
 
 from _make.markdown import HEAD, paragraph, table
@@ -10,8 +11,6 @@ from bench.leaderboard.forms.numbers import NONE, bracketed, epsilon
 from bench.leaderboard.tradeoff import (
     LISTENERS,
     Standing,
-    area,
-    capability,
     ceilings,
     findings,
     proof,
@@ -19,6 +18,7 @@ from bench.leaderboard.tradeoff import (
     rows_at,
     setting,
     standings,
+    worst,
 )
 from bench.matrix.read import read
 from bench.record.tradeoff import LEVELS, PROVED, PROVED_ALL, AtLevel, Named, Row, Tradeoff, codes, permitted
@@ -116,6 +116,35 @@ def _setup() -> str:
 def _proofs(tradeoff: Tradeoff, row: Row) -> str:
     proofs = [proof(tradeoff, row, level) for level in (PROVED, PROVED_ALL)]
     return "; ".join(each for each in proofs if each != NONE) or NONE
+
+
+def area(tradeoff: Tradeoff, row: Row) -> float | None:
+    """Return a summary of a family over all its strengths, in [0, 1], larger is better; None for a `row` without
+    trainings. It is the area under the curve of accuracy against leakage: the largest share of the undefended accuracy
+    that a measured strength keeps with at most x of the examples named, averaged over x from chance to 1."""
+    if row.chance is None or not row.at_levels:
+        return None
+    points = sorted((max(worst(at), row.chance), min(1.0, tradeoff.kept(row, at))) for at in row.at_levels)
+    ends = [*(named for named, _ in points[1:]), 1.0]
+    total, best = 0.0, 0.0
+    for (named, kept), end in zip(points, ends, strict=True):
+        best = max(best, kept)
+        total += best * (end - named)
+    return total / (1 - row.chance)
+
+
+def capability(tradeoff: Tradeoff, row: Row) -> float | None:
+    """Return the largest Defense Capability Score over the measured strengths of a `row`, in [0, 1], larger is better;
+    None for a row without trainings. The score is VFLAIR's (Zou et al., ICLR 2024) with β = 0.5: the attack's
+    performance is the share of named examples, at best chance level for a defense; the main task's performance is the
+    test accuracy."""
+    if row.chance is None or not row.at_levels:
+        return None
+    undefended = tradeoff.undefended_mean(row.dataset, row.model)
+    distances = [
+        math.sqrt(((worst(at) - row.chance) ** 2 + (at.accuracy - undefended) ** 2) / 2) for at in row.at_levels
+    ]
+    return 1 / (1 + min(distances))
 
 
 def _line(tradeoff: Tradeoff, each: Standing, level: str) -> list[str]:
