@@ -7,7 +7,7 @@ with other parametrised layers use `torch.func`, or a loop over groups if its de
 also serves models that use parameters outside of their layers' calls (`bench.uses`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +20,9 @@ from torch.func import functional_call, grad, vmap
 
 from bench.errors import MALFORMED, NotApplicable
 from bench.training import cross_entropy, loss_of, mixes, soft_cross_entropy
+from bench.trip import Tensors
 from bench.uses import has_parameters, separate, state, trace
 
-Tensors = Mapping[str, Tensor]
 BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 # Layers whose second derivatives under `vmap` equal plain autograd's (tests/test_gradients.py).

@@ -6,7 +6,7 @@ axis 0: the derivatives between two examples are exactly zero.
 """
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import ref
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bench.errors import NotApplicable
+from bench.trip import Tensors
 
-Tensors = Mapping[str, Tensor]
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _PLAIN = frozenset((bool, int, float, str))
 

@@ -1,6 +1,6 @@
 """Scores of candidates for a reading's only unknown example."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -10,11 +10,10 @@ from bench.attacks.candidates.sums import by_sums
 from bench.attacks.objective.distance import Distance
 from bench.attacks.objective.mismatch import Mismatch, by_likelihood, observations
 from bench.gradients import group_gradients, one_hot
-from bench.trip import Candidates, Given, Reading, repeated
+from bench.trip import Candidates, Given, Reading, Tensors, repeated
 
-Tensors = Mapping[str, Tensor]
 # (gradients of candidates, name → (row, *shape), candidates) → log likelihoods (row,), up to a constant
-Scorer = Callable[[Mapping[str, Tensor], Candidates], Tensor]
+Scorer = Callable[[Tensors, Candidates], Tensor]
 
 
 def likelihoods(reading: Reading) -> Tensor:

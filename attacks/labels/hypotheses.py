@@ -4,8 +4,6 @@ A hypothesis is scored by the last-layer update that its labels would cause, sim
 (`sequence_scores`). The same rule covers single examples, batches, masks, clipping and several local steps. An attack's
 loss then chooses among the first few hypotheses."""
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
@@ -14,9 +12,8 @@ from bench.attacks.labels.last_layer import LastLayer, last_layers
 from bench.attacks.labels.sequence_scores import fitted_scores, marginal_scores, mean_residuals
 from bench.attacks.labels.sequences import all_sequences, any_sequence, count_sequences, descend, neighbours
 from bench.rng import Key
-from bench.trip import Reading
+from bench.trip import Reading, Tensors
 
-Tensors = Mapping[str, Tensor]
 EXHAUSTIVE = 120_000  # hypotheses simulated exhaustively; above, coordinate descent
 FITTED = 80  # best hypotheses judged again with fitted features, after several steps
 _CERTAIN = 2000  # sequences among which the truth was always in the `FITTED` best

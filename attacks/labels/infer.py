@@ -1,7 +1,5 @@
 """Infer labels by a rule, or by simulated gradients of public examples if the rule fails on these."""
 
-from collections.abc import Mapping
-
 import torch
 from scipy.optimize import nnls
 from torch import Tensor
@@ -11,9 +9,8 @@ from bench.attacks.labels.rules import labels_by_rule, listed, whole_counts
 from bench.attacks.objective.distance import Distance
 from bench.attacks.objective.mismatch import Mismatch, mean_observation, observations
 from bench.gradients import one_hot
-from bench.trip import Reading
+from bench.trip import Reading, Tensors
 
-Tensors = Mapping[str, Tensor]
 _SIMULATED = "labels: nearest to simulated gradients of public examples, as the rule for the last layer fails on these"
 _PUBLIC = 4  # public batches per class
 _RIGHT = 0.9  # share of their labels at which a rule counts as valid

@@ -3,7 +3,6 @@
 The gradient of the cross entropy at the last layer is Σ (p - y)[h, 1]ᵀ over examples, with probabilities p, one-hot
 labels y and features h. The gradient is known; public examples per class give the features' expectation."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,9 +12,8 @@ from torch.func import functional_call
 from bench.attacks.labels.head import last_layer
 from bench.attacks.objective.local import momentum_gain
 from bench.attacks.objective.repeats import distinct_examples
-from bench.trip import Reading
+from bench.trip import Reading, Tensors
 
-Tensors = Mapping[str, Tensor]
 PUBLIC = 512  # public examples for the features
 
 

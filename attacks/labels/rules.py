@@ -6,16 +6,12 @@ largest in magnitude at the true class (three classes or more), and negative onl
 from the bias gradient, (Σp - counts)/B for B examples with p estimated on public examples, or from the weights (Wainakh
 et al. 2021)."""
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
 from bench.attacks.labels.head import last_layer
-from bench.trip import Reading
-
-Tensors = Mapping[str, Tensor]
+from bench.trip import Reading, Tensors
 
 
 def labels_by_rule(reading: Reading, gradients: Tensors) -> Tensor:

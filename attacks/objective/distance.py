@@ -1,13 +1,13 @@
 """Distances between a candidate's gradient c and the observed gradient o, with a value per reading."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-Tensors = Mapping[str, Tensor]
+from bench.trip import Tensors
+
 Kind = Literal["l2", "cosine", "l1"]
 Layers = Literal["equal", "normalised"]
 _LEAST = 1e-4  # of the mean variance: lower bound for a coordinate's variance

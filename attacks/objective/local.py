@@ -3,7 +3,7 @@
 After the first step, each reading's simulated weights depend on its candidates. The computation graph is kept through
 the weights, so distances to the update have exact derivatives."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,7 @@ from torch.func import functional_call, grad, vmap
 from bench.errors import BenchError
 from bench.gradients import group_gradients, twice_under_vmap
 from bench.training import loss_of
-from bench.trip import AdamRule, Candidates, StepDefense
-
-Tensors = Mapping[str, Tensor]
+from bench.trip import AdamRule, Candidates, StepDefense, Tensors
 
 
 def unrolled_update(

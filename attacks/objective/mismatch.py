@@ -1,6 +1,5 @@
 """Matching objective: a reading's observations, and their distance to the gradients of candidate examples."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,9 +9,8 @@ from bench.attacks.objective.distance import Distance
 from bench.attacks.objective.local import unrolled_update
 from bench.attacks.objective.statistics import statistics_gap, watched
 from bench.gradients import group_gradients
-from bench.trip import Candidates, Reading
+from bench.trip import Candidates, Reading, Tensors
 
-Tensors = Mapping[str, Tensor]
 _STATISTICS = 1.0  # of a zero gradient's distance: weight of the statistics' distance
 
 

@@ -10,12 +10,13 @@ linear in a_(l-1), with coefficients from δ_l; the positive outputs z_l are lin
 negative. If these conditions fix a_(l-1), the descent goes on. Otherwise it ends at layer l: a_(l-1) is known only
 along some directions."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from bench.trip import Tensors
 
 _RANK_ONE = (
     1e-4  # of the last gradient's norm: distance to rank one, above which the gradient is not a single example's
@@ -28,8 +29,6 @@ _NOISE = 3.0  # times the most negative value, whose truth is not negative
 _SAME = 1e-3  # of the values' norm: two searches end at the same values, which are then the only possible values
 _PLACES = 1024  # height times width of a layer's input, at most
 _ROOM = 1 << 24  # numbers in the matrix of conditions on free directions, at most
-
-Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

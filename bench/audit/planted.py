@@ -15,7 +15,6 @@ from bench.audit.bounds import Values, epsilon_of
 from bench.audit.measure import Measured, Pipeline, Plan, Tick, measured
 from bench.audit.result import Audit, Claim
 from bench.contracts.planting import LARGE, crafted, first, shown_from, with_row
-from bench.contracts.situations import Tensors
 from bench.contracts.trials import Trial, trials, variants
 from bench.defenses.accounting.mechanism import Mechanism, Reports, Sampling
 from bench.defenses.accounting.report import paper_epsilon
@@ -23,6 +22,7 @@ from bench.defenses.base import Defense
 from bench.errors import BenchError
 from bench.federated.privacy import NO_MECHANISM, at_point
 from bench.points import POINTS, UPDATE_STAGES, Point, Stage
+from bench.trip import Tensors
 
 ONE_REPORT = "one report"
 _TRIED, _DRAWN = 2, 64  # draws that choose the rows, and that estimate the direction between the worlds

@@ -12,7 +12,7 @@ from bench.contracts.law import law
 from bench.contracts.precision import precision
 from bench.contracts.reports import reports
 from bench.contracts.sensitivity import sensitivity
-from bench.contracts.situations import Tensors, differing, setting_of, under_two_seeds
+from bench.contracts.situations import differing, setting_of, under_two_seeds
 from bench.contracts.strength import strength
 from bench.contracts.trials import (
     CLIENTS,
@@ -33,6 +33,7 @@ from bench.contracts.trials import (
 from bench.contracts.unlinked import linked, unlinked
 from bench.defenses.base import Defense, Transform
 from bench.points import GRADIENT_STAGES, STAGES, Stage
+from bench.trip import Tensors
 
 
 def _wired(defense: Defense) -> Iterator[tuple[str, Trial, Stage, dict[str, Tensor]]]:

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from bench.attacks.objective.local import unrolled_update
 from bench.contracts.base import ContractSkipped, require
-from bench.contracts.situations import Tensors
 from bench.contracts.trials import (
     CLOSE,
     DRAWS,
@@ -27,6 +26,7 @@ from bench.federated.describe import Composition, DescribedTransform, describe
 from bench.federated.stages import Stages
 from bench.federated.straight_through import StraightThrough
 from bench.points import POINTS, STAGES, Point, Scope, Stage
+from bench.trip import Tensors
 
 SETTINGS = ((1, 1), (1, 3), (2, 1), (2, 3))  # local steps, batch
 NARROW, NEAR = 1e-4, 0.05  # width of a gradual decision, and its largest relative distance from the hard decision

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from bench.contracts.base import ContractSkipped, require
 from bench.contracts.descriptions import arriving_at, of_one
-from bench.contracts.situations import Tensors
 from bench.contracts.trials import CLIENTS, DRAWS, SIGMAS, Trial, context_of, first_trial, joined, lead_of
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Context, Defense, Setting, State, Transform
 from bench.federated.draws import StreamDraws
 from bench.points import Stage
+from bench.trip import Tensors
 
 _ROUNDS = 30
 _HALF = 0.5  # least squared change in a later round, relative to the first round

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from bench.contracts.base import ContractSkipped, require
 from bench.contracts.descriptions import arriving_at, of_one
-from bench.contracts.situations import Tensors
 from bench.contracts.trials import Trial, context_of, first_trial, lead_of
 from bench.defenses.base import AddedNoise, Defense, State, Transform
 from bench.federated.straight_through import StraightThrough
 from bench.points import Stage
+from bench.trip import Tensors
 
 _ROWS = 800  # rows of noise: with 2¹⁶ seeds, two rows are equal in 99 cases out of 100
 _COORDINATES = 400  # coordinates tested per tensor

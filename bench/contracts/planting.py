@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from bench.contracts.situations import Tensors
 from bench.contracts.trials import CLIENTS, Trial
 from bench.defenses.base import Draws
 from bench.defenses.transforms.rows import norms
 from bench.federated.stages import DrawKey
 from bench.points import STAGES, UPDATE_STAGES, Stage
+from bench.trip import Tensors
 
 LARGE = 1e6
 _SIZES = (1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e4, LARGE)  # a bound may fail for medium sizes only

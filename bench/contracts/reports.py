@@ -5,11 +5,11 @@ from math import exp, inf, log, sqrt
 import torch
 
 from bench.contracts.base import ContractSkipped, require
-from bench.contracts.situations import Tensors
 from bench.contracts.trials import CLIENTS, SIGMAS, Trial, first_trial, variants
 from bench.defenses.accounting.mechanism import Reports
 from bench.defenses.base import Defense
 from bench.points import UPDATE_STAGES
+from bench.trip import Tensors
 
 _DRAWS = 64
 _SLACK = 0.02  # share of ε allowed for chance, above the stated error

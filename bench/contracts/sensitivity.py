@@ -7,11 +7,11 @@ import torch
 from bench.contracts.base import ContractSkipped, require
 from bench.contracts.law import dependence
 from bench.contracts.planting import LARGE, crafted, shown_from, with_row
-from bench.contracts.situations import Tensors
 from bench.contracts.trials import CLOSE, Trial, first_trial, variants
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Defense, Draws
 from bench.points import STAGES, UPDATE_STAGES, Stage
+from bench.trip import Tensors
 
 _DRAWS = 128
 _ROUNDS = (2, 100)  # T: a mechanism must hold in both settings

@@ -1,6 +1,6 @@
 """Small federated settings and readings for contracts, from two data sets without files, in float64."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TypeVar
@@ -24,9 +24,8 @@ from bench.kinds.images import IMAGE
 from bench.models.base import Model
 from bench.points import point
 from bench.registry import entries as registry
-from bench.trip import Reading, Victims
+from bench.trip import Reading, Tensors, Victims
 
-Tensors = Mapping[str, Tensor]
 T = TypeVar("T")
 
 

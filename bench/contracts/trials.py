@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bench.cell import Federated
 from bench.contracts.base import ContractSkipped, require
-from bench.contracts.situations import Tensors, data, gap, model, setting_of
+from bench.contracts.situations import data, gap, model, setting_of
 from bench.defenses.base import Context, Defense, Local
 from bench.defenses.transforms.rows import norms
 from bench.federated.batches import Batches
@@ -21,6 +21,7 @@ from bench.federated.pipeline import Taps, run_round
 from bench.federated.stages import DrawKey, Stages, stages
 from bench.gradients import group_gradients, one_hot
 from bench.points import STAGES, UPDATE_STAGES, Stage
+from bench.trip import Tensors
 
 CLIENTS = (1, 4, 7)
 SETTINGS = (("FedSGD B=3", 1, 3), ("FedSGD B=1", 1, 1), ("FedAvg L=2 B=2", 2, 2))  # words, steps, batch

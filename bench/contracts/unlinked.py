@@ -5,9 +5,9 @@ from torch import Tensor
 
 from bench.contracts.base import ContractSkipped, require
 from bench.contracts.descriptions import arriving_at
-from bench.contracts.situations import Tensors
 from bench.contracts.trials import CLIENTS, DRAWS, SIGMAS, context_of, first_trial, lead_of
 from bench.defenses.base import Defense
+from bench.trip import Tensors
 
 _LIKE = 0.3  # cosine with another client's row; by chance near 0 for thousands of coordinates
 

@@ -3,18 +3,15 @@
 A sign, a rounding or a mask decides each coordinate by its value.  The outputs of coordinates with similar values,
 averaged, change gradually with the value; their regression line gives the derivative."""
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
 from bench.defenses.transforms.rows import rows
+from bench.trip import Tensors
 
 _EXPLAINED = 0.5  # least share of the outputs' energy which averages explain, for a decision by coordinate
 _TRIAL = 0.05  # width of that trial
 _LEAST = 2  # neighbours on each side
-
-Tensors = Mapping[str, Tensor]
 
 
 def by_coordinate(before: Tensors, after: Tensors, lead: int) -> bool:

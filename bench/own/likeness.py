@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-Tensors = Mapping[str, Tensor]
+from bench.trip import Tensors
+
 _OFF = 0.05  # allowed distance between a tensor and its replay, relative to the replay
 _ROUNDING = 1e-5  # share of the whole gradient below which a difference is rounding
 _TINY = 1e-300

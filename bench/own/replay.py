@@ -1,7 +1,7 @@
 """Replays: a client's update computed again on the true examples, as declared or under a possible mistake."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -14,9 +14,8 @@ from bench.attacks.objective.repeats import distinct_examples
 from bench.gradients import one_hot
 from bench.own.likeness import likeness
 from bench.training import loss_of
-from bench.trip import Reading
+from bench.trip import Reading, Tensors
 
-Tensors = Mapping[str, Tensor]
 _BISECTIONS = 7
 
 

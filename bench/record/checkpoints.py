@@ -19,8 +19,8 @@ from bench.errors import DataError, NotApplicable, RecordError, WeightsError
 from bench.record import store as records
 from bench.record.files import read_plain, write_atomically
 from bench.record.npz import read_npz
+from bench.trip import Tensors
 
-Tensors = Mapping[str, Tensor]
 _NPZ = re.compile(r"[A-Za-z0-9_.]{1,200}\.npy")  # names of parameters
 _ABOUT = "about"  # the key of a checkpoint's metadata
 
