@@ -12,6 +12,7 @@ from torch.func import grad, vjp, vmap
 from bench import rng
 from bench.defenses.base import Public, Tensors
 from bench.gradients import example_loss
+from bench.record.groups import grouped
 
 CHUNK = 25  # examples in a single batch
 
@@ -24,10 +25,7 @@ def layer_of(name: str) -> str:
 
 def layers(tensors: Tensors) -> dict[str, list[str]]:
     """Group parameter names by layer: layer → names, in the order of `tensors`."""
-    names: dict[str, list[str]] = {}
-    for name in tensors:
-        names.setdefault(layer_of(name), []).append(name)
-    return names
+    return grouped(tensors, layer_of)
 
 
 def layer_risks(public: Public, *, directions: int) -> dict[str, float]:

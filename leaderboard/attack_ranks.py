@@ -1,12 +1,12 @@
 """Rank the attacks within each condition by success rate, then by computing time."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from bench.cell import AttackCell
 from bench.leaderboard.conditions import by_condition, condition_key, of_one_series
 from bench.leaderboard.worst import ExampleKey, example_scores, median_of, share_interval
+from bench.record.groups import grouped
 from bench.record.metrics import PSNR_DB
 from bench.record.names import attack_name
 from bench.record.schema import ExampleScore, Record
@@ -43,21 +43,17 @@ class AttackRank:
     rank: int = 0
     """Rank in the condition, from 1."""
 
-    def json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def attack_ranks(records: Iterable[Record]) -> list[AttackRank]:
     """Rank the attacks in `records` within each condition: by `of_all`, highest first, then by total CPU time, lowest
     first."""
-    listed = [record for record in of_one_series(records) if _reconstructs(record)]
-    titles = {condition.key: condition.title for condition in by_condition(listed)}
-    gathered: dict[str, dict[str, list[Record]]] = {}
-    for record in listed:
-        assert isinstance(record.cell, AttackCell)
-        gathered.setdefault(condition_key(record), {}).setdefault(attack_name(record.cell), []).append(record)
+    done = [(record, record.cell) for record in of_one_series(records) if record.status == "done"]
+    listed = [(record, cell) for record, cell in done if isinstance(cell, AttackCell) and not cell.grants.gallery]
+    titles = {condition.key: condition.title for condition in by_condition(record for record, _ in listed)}
     ranks = []
-    for key, attacks in gathered.items():
+    for key, its in grouped(listed, lambda pair: condition_key(pair[0])).items():
+        of_attacks = grouped(its, lambda pair: attack_name(pair[1]))
+        attacks = {name: [record for record, _ in pairs] for name, pairs in of_attacks.items()}
         scores = {name: _scores(its) for name, its in attacks.items()}
         everything = {example for each in scores.values() for example in each}
         made = [
@@ -66,10 +62,6 @@ def attack_ranks(records: Iterable[Record]) -> list[AttackRank]:
         made.sort(key=lambda each: (-each.of_all, each.cpu_seconds, each.attack))
         ranks += [replace(each, rank=number) for number, each in enumerate(made, 1)]
     return ranks
-
-
-def _reconstructs(record: Record) -> bool:
-    return isinstance(record.cell, AttackCell) and record.status == "done" and not record.cell.grants.gallery
 
 
 def _scores(records: Sequence[Record]) -> dict[_Key, ExampleScore]:

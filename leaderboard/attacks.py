@@ -67,23 +67,18 @@ def attacks(records: Iterable[Record], published: Sequence[PublishedFigures] = (
     """Return the attack table: a row for each attack, data set, defense and interception point, sorted by name. Figures
     are pooled over seeds and noise draws. `published` are figures from papers, shown next to the matching rows.
 
-    An attack that is not applicable (status n/a) has no row. A crashed cell counts in `crashed` and in no other figure.
-    """
-    listed = [record for record in of_one_series(records) if record.status != "n/a" and not _has_gallery(record)]
+    An attack with status n/a has no row. A crashed cell counts in `crashed` and in no other figure."""
     gathered: dict[tuple[str, ...], list[Record]] = {}
-    for record in listed:
+    for record in of_one_series(records):
         cell = record.cell
-        if isinstance(cell, AttackCell):
+        if isinstance(cell, AttackCell) and record.status != "n/a" and not cell.grants.gallery:
             key = (condition_key(record), attack_name(cell), entry_text(cell.defense), cell.point)
             gathered.setdefault(key, []).append(record)
+    listed = [record for same in gathered.values() for record in same]
     # A condition's title starts with its data set; the rest names all other differences.
     titles = {condition.key: condition.title.partition(" · ")[2] for condition in by_condition(listed)}
     rows = [_row(titles[key[0]], same, published) for key, same in gathered.items()]
     return sorted(rows, key=lambda row: (row.title, row.dataset, sort_key(row.defense, row.point), row.attack))
-
-
-def _has_gallery(record: Record) -> bool:
-    return isinstance(record.cell, AttackCell) and bool(record.cell.grants.gallery)
 
 
 def _row(title: str, records: Sequence[Record], published: Sequence[PublishedFigures]) -> AttackRow:

@@ -16,6 +16,7 @@ from bench.leaderboard.costs import UNDEFENDED, DefenseCost
 from bench.leaderboard.flags import FAULTS, INCOMPLETE
 from bench.leaderboard.recognition import most_over_chance
 from bench.leaderboard.worst import ExampleKey
+from bench.record.groups import grouped
 from bench.record.schema import Record
 from bench.scoring.intervals import clustered_share, paired_difference
 
@@ -172,9 +173,7 @@ def standings(rows: Sequence[Row], own: Iterable[str] = ()) -> list[Standing]:
     Defenses in `own` are marked as the user's, not published."""
     counting, shown = conditions(rows), _shown(rows)
     mine = set(own)
-    by_defense: dict[str, list[Row]] = {}
-    for row in rows:
-        by_defense.setdefault(row.defense, []).append(row)
+    by_defense = grouped(rows, lambda row: row.defense)
     undefended = {row.key: row for row in by_defense.get(UNDEFENDED, ())}
     made = [_standing(name, its, counting, undefended, shown) for name, its in by_defense.items()]
     made = [replace(each, own=each.defense in mine) for each in made]

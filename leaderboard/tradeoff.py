@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from bench.errors import BenchError
+from bench.record.groups import grouped
 from bench.record.tradeoff import LEVELS, PROVED, PROVED_ALL, AtLevel, Row, Tradeoff
 
 # name on the command line → (interception point, meaning)
@@ -49,9 +50,7 @@ def rows_at(tradeoff: Tradeoff, point: str) -> tuple[Row, ...]:
 def standings(tradeoff: Tradeoff, point: str) -> dict[tuple[str, str], tuple[Standing, ...]]:
     """Rank the defense families at the interception point `point` by accuracy at equal leakage: a map from (data set,
     model) to the standings, ranked families first."""
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows_at(tradeoff, point):
-        groups.setdefault((row.dataset, row.model), []).append(row)
+    groups = grouped(rows_at(tradeoff, point), lambda row: (row.dataset, row.model))
     return {key: _ranked(tradeoff, rows) for key, rows in groups.items()}
 
 

@@ -44,12 +44,8 @@ def label_hypotheses(
     layers = last_layers(reading, observed) if reading.examples <= _MOST else None
     if layers is None:
         return counted[:, None].expand(-1, count, -1).clone()
-    return torch.stack(
-        [
-            _padded(_of_layer(layer, reading, row, counted[row], key or Key(seed=0)), count)
-            for row, layer in enumerate(layers)
-        ]
-    )
+    found = [_of_layer(layer, reading, row, counted[row], key or Key(seed=0)) for row, layer in enumerate(layers)]
+    return torch.stack([each[torch.arange(count) % len(each)] for each in found])
 
 
 def _all_from(counted: Tensor, classes: int, count: int) -> Tensor:
@@ -112,7 +108,3 @@ def _fitted(layer: LastLayer, sequences: Tensor, *, search: bool, labels_known: 
         sequences = torch.cat([sequences, near])
         scores = torch.cat([scores, fitted_scores(layer, near)])
     return sequences[scores.argsort(stable=True)]
-
-
-def _padded(hypotheses: Tensor, count: int) -> Tensor:
-    return hypotheses[torch.arange(count) % len(hypotheses)]

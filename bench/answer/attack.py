@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.answer.context import Memory, RunContext
-from bench.answer.originals import originals_note
+from bench.answer.originals import EITHER
 from bench.answer.place import HERE, Place
 from bench.answer.scores import Scored, score_truth
 from bench.answer.truth import CellTruth, draw_truth
@@ -17,6 +17,7 @@ from bench.cell import AttackCell
 from bench.record.cascade import NOTHING_LEFT
 from bench.record.schema import AttackResult, ReadingScore, Trajectory
 from bench.record.store import write_arrays
+from bench.registry.mixing import originals
 from bench.scoring.assign import in_order
 from bench.trip import TRACED, Reconstruction
 
@@ -57,7 +58,7 @@ def _result(
         private=truth.source.data.private,
         lpips_absent=scored.scores.lpips_absent,
         arrays=arrays,
-        notes=(*claim.notes, *originals_note(cell)),
+        notes=(*claim.notes, *((EITHER,) if originals(cell) > 1 else ())),
     )
 
 

@@ -43,11 +43,6 @@ def against_originals(
     return used, scores
 
 
-def originals_note(cell: AttackCell) -> tuple[str, ...]:
-    """Return a note for the record if a reading may come from a mixture of two examples, otherwise an empty tuple."""
-    return (EITHER,) if originals(cell) > 1 else ()
-
-
 def _rank(reading: ReadingScore) -> tuple[bool, float]:
     (example,) = reading.examples
     return example.success, -math.inf if example.psnr_db is None else example.psnr_db

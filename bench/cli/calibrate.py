@@ -4,14 +4,10 @@ from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from bench.cli import common, completion
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command()
@@ -30,8 +26,7 @@ if TYPE_CHECKING:
 @common.device
 @common.jobs
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE|MODULE", help="Add entries of your own.")
-@click.option("--tracking-uri", metavar="URI", help="MLflow server or store [default: mlflow.db beside runs].")
-@click.option("--no-tracking", is_flag=True, help="Leave MLflow for a later `bench sync`.")
+@common.tracking
 @common.json_flag
 def command(
     defenses: Sequence[str],

@@ -55,7 +55,16 @@ json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 plugins = click.option(
     "--plugin", multiple=True, metavar="FILE|MODULE", expose_value=False, callback=_add, help="Add entries of your own."
 )
+_tracking_uri = click.option(
+    "--tracking-uri", metavar="URI", help="MLflow server or store [default: mlflow.db beside runs]."
+)
+_no_tracking = click.option("--no-tracking", is_flag=True, help="Leave MLflow for a later `bench sync`.")
 run = click.argument("run", type=PATH, required=False, callback=lambda context, argument, run: checked_run(run))
+
+
+def tracking(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options for uploads to MLflow to a click command."""
+    return _tracking_uri(_no_tracking(command))
 
 
 def print_json(content: Any) -> None:

@@ -1,7 +1,7 @@
 """`bench leaderboard`: show the board for runs, and export, check, import or verify submissions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -297,7 +297,7 @@ def _version() -> str:
 def _print_attacks(records: Sequence[Record], *, as_json: bool) -> None:
     ranks = attack_ranks(records)
     if as_json:
-        common.print_json({"attacks": [each.json() for each in ranks]})
+        common.print_json({"attacks": [asdict(each) for each in ranks]})
     elif not ranks:
         click.echo("no attack is done: there is nothing to rank")
     else:

@@ -158,8 +158,7 @@ class _Options:
     help="Of the suite attacks: a second draw of victims by this number, beside the published draw.",
 )
 @click.option("--dry-run", is_flag=True, help="List the cells, which are done, and an estimate of the time.")
-@click.option("--tracking-uri", metavar="URI", help="MLflow server or store [default: mlflow.db beside runs].")
-@click.option("--no-tracking", is_flag=True, help="Leave MLflow for a later `bench sync`.")
+@common.tracking
 @click.option("--include-pictures", is_flag=True, help="Send pictures of private data to MLflow, too.")
 @click.option("--verbose", is_flag=True, help="At the end the caveats, the legend, and what knowing a defense gains.")
 @common.json_flag

@@ -26,7 +26,7 @@ _STATUSES = ("ok", "diverged", "nan")
 def takes_or_refuses(attack: Attack) -> None:
     """Check that the attack accepts a reading (observed update) at each interception point, or refuses it with a
     one-line reason and without an exception. Raises `ContractBroken` otherwise."""
-    single = situated(attack)
+    single, untouched = situated(attack), Composition(parts=(), contexts={})
     for case in (
         single,
         situated(attack, "type-1", batch=3),
@@ -38,7 +38,7 @@ def takes_or_refuses(attack: Attack) -> None:
         *(situated(attack, kind=named(name)) for name in attack.takes[1:]),
         replace(single, words="coordinates not linked", reading=replace(single.reading, linked="coordinate")),
         replace(single, words="labels granted", reading=replace(single.reading, labels=single.labels)),
-        replace(single, words="described", reading=replace(single.reading, description=_identity())),
+        replace(single, words="described", reading=replace(single.reading, description=untouched)),
     ):
         reason = attack.refuses(case.reading)
         require(reason is None or one_line(reason), f"{case.words}: refuses with {reason!r}, not one line")
@@ -258,10 +258,6 @@ def _tensors(reading: Reading) -> dict[str, Tensor]:
         "public mean": reading.public_mean,
         "public labels": reading.public_labels,
     }
-
-
-def _identity() -> Composition:
-    return Composition(parts=(), contexts={})
 
 
 CONTRACTS = (

@@ -538,7 +538,8 @@ def _noises(parts: tuple[DescribedTransform, ...], contexts: Mapping[Stage, Cont
     added: list[Added] = []
     additive = True
     for part in parts:
-        explains = part.shown and part.transform.reads == "values" and _simulates(part.transform)
+        simulates = type(part.transform).simulate is not Transform.simulate
+        explains = part.shown and part.transform.reads == "values" and simulates
         noise = part.transform.noise(contexts[part.stage], part.state)
         if noise is not None and not explains:
             added.append((part.stage, noise))
@@ -547,10 +548,6 @@ def _noises(parts: tuple[DescribedTransform, ...], contexts: Mapping[Stage, Cont
             additive = False
             added = [(stage, replace(each, bound=True)) for stage, each in added]
     return added, additive
-
-
-def _simulates(transform: Transform) -> bool:
-    return type(transform).simulate is not Transform.simulate
 
 
 def _public(stages: Stages) -> Local | None:

@@ -12,6 +12,7 @@ from bench import __version__
 from bench.gate.occasion import Place
 from bench.gate.reports import openings, sentence
 from bench.gate.verdict import GATE_METRICS, Comparison, Outcome, Verdict
+from bench.record.groups import grouped
 from bench.sanitize import LONGEST, sanitize
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -137,11 +138,8 @@ def _property(text: str) -> str:
 def junit(verdict: Verdict) -> str:
     """Return the verdict as JUnit XML: a test case for each comparison, fault, and defense that could not be compared,
     with its file and line. The outcome *weaker* is a failure. *Inconclusive* is an error, never a pass."""
-    suites: dict[str, list[_Finding]] = {}
-    for one in _findings(verdict):
-        suites.setdefault(one.suite, []).append(one)
     root = ElementTree.Element("testsuites", name="bench gate")
-    for title, cases in suites.items():
+    for title, cases in grouped(_findings(verdict), lambda one: one.suite).items():
         outcomes = [one.outcome for one in cases]
         suite = ElementTree.SubElement(
             root,

@@ -61,6 +61,11 @@ class Victim:
     """The nearest reconstruction in the run."""
 
     @property
+    def leaks_now(self) -> bool:
+        """Whether only the later reconstruction is a success."""
+        return self.now.score.success and not self.then.score.success
+
+    @property
     def fall(self) -> float:
         """How much nearer the reconstruction came: the fall of its root mean square error."""
         return self.then.rmse - self.now.rmse
@@ -91,7 +96,7 @@ def worst(pairs: Iterable[tuple[Record, Record]], verdict: Verdict) -> tuple[Vic
         if (subject, key) in before and now.record.arrays is not None
     ]
     victims = [one for one in victims if one.fall > _SMALLEST]
-    victims.sort(key=lambda one: (one.subject not in weaker, not _leaks_now(one), -one.fall, one.example))
+    victims.sort(key=lambda one: (one.subject not in weaker, not one.leaks_now, -one.fall, one.example))
     different = {(one.subject[0], one.example): one for one in reversed(victims)}
     return tuple(sorted(different.values(), key=victims.index)[:VICTIMS])
 
@@ -175,10 +180,6 @@ def _is_shown(record: Record) -> bool:
 def _cell(record: Record) -> AttackCell:
     assert isinstance(record.cell, AttackCell)
     return record.cell
-
-
-def _leaks_now(victim: Victim) -> bool:
-    return victim.now.score.success and not victim.then.score.success
 
 
 def _figure(score: ExampleScore) -> str:

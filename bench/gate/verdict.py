@@ -279,7 +279,7 @@ def _obstacle(before: Record, after: Record | None) -> str | None:
     if before.attack is None or after.attack is None:
         return None
     then_, now_ = _victims(before), _victims(after)
-    common = then_.keys() & now_.keys() if _in_cascade(before) else then_.keys() | now_.keys()
+    common = then_.keys() & now_.keys() if getattr(before.cell, "after", ()) else then_.keys() | now_.keys()
     if any(then_.get(number) != now_.get(number) for number in common):
         return "other victims: the code that draws them changed"
     then, now = before.attack.conditions.weights_norm, after.attack.conditions.weights_norm
@@ -292,10 +292,6 @@ def _victims(record: Record) -> dict[int, Any]:
     """Map each reading's number to (clients, example indices, number of examples)."""
     readings = record.attack.numbered() if record.attack else ()
     return {n: (reading.clients, reading.indices, len(reading.examples)) for n, reading in readings}
-
-
-def _in_cascade(record: Record) -> bool:
-    return isinstance(record.cell, AttackCell) and bool(record.cell.after)
 
 
 def _subject_text(record: Record) -> str:

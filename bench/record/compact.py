@@ -1,5 +1,6 @@
 """Records with fewer fields, for a board, a gate or a baseline, so that 10⁵ records fit into memory."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
@@ -7,21 +8,36 @@ from typing import Any
 from bench.cell import AnyCell, Frozen
 from bench.record import schema
 from bench.record.metrics import COMPARED
-from bench.record.schema import ExampleScore, Record
+from bench.record.schema import ExampleScore, ReadingScore, Record
 
-# What is compared of an example and of a reading; the rest is left at its default.
-_EXAMPLE = (
-    "status",
-    "success",
-    "identified",
-    "named",
-    "place",
-    "label",
-    "prior_db",
-    *(metric.name for metric in COMPARED),
+_Shorten = Callable[[ReadingScore], ReadingScore]
+
+
+def _only(readings: tuple[str, ...], examples: tuple[str, ...]) -> _Shorten:
+    """Return a function that keeps these fields of a reading and of its examples; other fields get their defaults."""
+    of_reading, of_example = attrgetter(*readings), attrgetter(*examples)
+
+    # made anew: `replace` of each example takes a quarter of the time in which a board is made
+    def example(score: ExampleScore) -> ExampleScore:
+        return ExampleScore(**dict(zip(examples, of_example(score), strict=True)))
+
+    def shorten(reading: ReadingScore) -> ReadingScore:
+        kept = dict(zip(readings, of_reading(reading), strict=True))
+        return ReadingScore(examples=tuple(map(example, reading.examples)), **kept)
+
+    return shorten
+
+
+_BOARD = _only(
+    ("status", "restarts", "snr_db", "cosine", "clients", "indices", "number"),
+    (
+        *("status", "success", "identified", "named", "place", "label", "prior_db"),
+        *(metric.name for metric in COMPARED),
+    ),
 )
-_READING = ("status", "restarts", "snr_db", "cosine", "clients", "indices", "number")
-_example_values, _reading_values = attrgetter(*_EXAMPLE), attrgetter(*_READING)
+_GATE = _only(
+    ("status", "clients", "indices", "snr_db", "cosine", "number"), ("status", "success", "rmse", "identified", "named")
+)
 
 
 def for_board(record: Record) -> Record:
@@ -30,18 +46,8 @@ def for_board(record: Record) -> Record:
     if not isinstance(result, schema.AttackResult):
         return record
     way = result.trajectory
-    readings = tuple(map(_reading, result.readings))
+    readings = tuple(map(_BOARD, result.readings))
     return replace(record, result=replace(result, readings=readings, trajectory=way and replace(way, evaluations=())))
-
-
-def _reading(reading: schema.ReadingScore) -> schema.ReadingScore:
-    # made anew: `replace` of each example takes a quarter of the time in which a board is made
-    kept = dict(zip(_READING, _reading_values(reading), strict=True))
-    return schema.ReadingScore(examples=tuple(map(_example, reading.examples)), **kept)
-
-
-def _example(example: ExampleScore) -> ExampleScore:
-    return ExampleScore(**dict(zip(_EXAMPLE, _example_values(example), strict=True)))
 
 
 class Interner:
@@ -79,7 +85,7 @@ def for_baseline(record: Record) -> Record:
     result = record.result
     if isinstance(result, schema.AttackResult):
         result = schema.AttackResult(
-            readings=tuple(map(_baseline_reading, result.readings)),
+            readings=tuple(map(_GATE, result.readings)),
             distortion=schema.Distortion(snr_db_least=result.distortion.snr_db_least),
             conditions=schema.AttackConditions(weights_norm=result.conditions.weights_norm),
             privacy=result.privacy,
@@ -91,27 +97,6 @@ def for_baseline(record: Record) -> Record:
     timed = record.cost.training
     cost = schema.Cost(training=timed and schema.TrainingCost(overhead=timed.overhead))
     return replace(record, result=result, environment=None, cost=cost)
-
-
-def _baseline_reading(reading: schema.ReadingScore) -> schema.ReadingScore:
-    return schema.ReadingScore(
-        status=reading.status,
-        clients=reading.clients,
-        indices=reading.indices,
-        snr_db=reading.snr_db,
-        cosine=reading.cosine,
-        number=reading.number,
-        examples=tuple(
-            ExampleScore(
-                status=example.status,
-                success=example.success,
-                rmse=example.rmse,
-                identified=example.identified,
-                named=example.named,
-            )
-            for example in reading.examples
-        ),
-    )
 
 
 def short_json(record: Record) -> dict[str, Any]:

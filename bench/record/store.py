@@ -29,7 +29,7 @@ from bench.sanitize import first_error, first_line, sanitize
 
 UNPACKED = 2**30  # bytes at most of one cell's arrays
 Arrays = Mapping[str, NDArray[Any]]
-_CELL: TypeAdapter[AnyCell] = TypeAdapter(Cell)
+CELL: TypeAdapter[AnyCell] = TypeAdapter(Cell)
 _HASH = re.compile("[0-9a-f]{1,64}")
 _AGAIN = "delete it and run again"
 
@@ -183,10 +183,6 @@ def _inconsistent(record: Record) -> str | None:
 
 def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
-
-
-def cell_from(text: str) -> AnyCell:
-    return _CELL.validate_json(text)
 
 
 def records(run: Path) -> Iterator[Record]:

@@ -17,6 +17,7 @@ from bench.matrix.suites import ATTACKS, VERSIONS
 from bench.record import store
 from bench.record.compact import Interner, for_board, short_json
 from bench.record.files import write_atomically
+from bench.record.groups import grouped
 from bench.record.names import attack_name, entry_text
 from bench.record.schema import AttackResult, Record, Trajectory
 
@@ -77,11 +78,8 @@ def write(
     - `records`: results to write.
     - `strips`: name → WebP image; None writes none.
     - `by`: text of a record, its defense or attack; a file has the records with equal text."""
-    settings: dict[str, list[Record]] = {}
-    for record in records:
-        settings.setdefault(by(record), []).append(record)
     written = []
-    for setting, its in settings.items():
+    for setting, its in grouped(records, by).items():
         path = folder / version / f"{slug(setting)}.json.xz"
         pack(path, lines(map(_compact, its)))
         written.append(path)

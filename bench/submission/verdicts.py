@@ -19,6 +19,7 @@ from scipy.special import stdtrit
 
 from bench.cell import AttackCell
 from bench.leaderboard.worst import ExampleKey, example_scores, share_interval
+from bench.record.groups import grouped
 from bench.record.names import attack_name, entry_text
 from bench.record.schema import Privacy, Record
 from bench.sanitize import sanitize
@@ -169,10 +170,8 @@ def rate(records: Sequence[Record], level: float) -> Rate | None:
         return None
     values, interval = list(hits.values()), share_interval(hits, level)
     assert interval is not None
-    by_seed: dict[int, list[bool]] = {}
-    for (seed, *_), hit in hits.items():
-        by_seed.setdefault(seed, []).append(hit)
-    return Rate(leaked=sum(values), examples=len(values), interval=interval, seeds=tuple(map(fmean, by_seed.values())))
+    seeds = tuple(fmean(hits[key] for key in keys) for keys in grouped(hits, lambda key: key[0]).values())
+    return Rate(leaked=sum(values), examples=len(values), interval=interval, seeds=seeds)
 
 
 def difference(submitted: Rate, here: Rate, level: float) -> Interval:

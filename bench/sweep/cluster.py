@@ -25,7 +25,7 @@ from bench.isolation.isolation import Isolation
 from bench.isolation.process import single_threaded, timeout_reason, without_trace
 from bench.record.fingerprint import changed
 from bench.record.schema import Provenance
-from bench.record.store import cell_from, write
+from bench.record.store import CELL, write
 from bench.registry import entries as registry
 from bench.sanitize import first_line
 from bench.sweep.bundle import admit, file_name, inputs, outputs, unpack
@@ -264,7 +264,7 @@ def work(job: Job) -> "dict[str, bytes] | Exclusion | WorkerLost":
     global _memory
     from distributed import get_worker
 
-    worker, cell = get_worker(), cell_from(job.cell)
+    worker, cell = get_worker(), CELL.validate_json(job.cell)
     try:
         context = replace(job.context, device=chosen_device(job.context.device))
         if _memory is None:

@@ -16,6 +16,7 @@ from bench.points import point
 from bench.record import fingerprint
 from bench.record import store as records
 from bench.record.checkpoints import checkpoint_path, training_id
+from bench.record.groups import grouped
 from bench.record.schema import Record
 from bench.registry import entries as registry
 from bench.sweep.estimates import Estimates
@@ -136,11 +137,11 @@ def shard_of(planned: Sequence[PlannedCell], number: int, count: int, resolver: 
     def cost(items: Iterable[PlannedCell]) -> float:
         return sum(fresh.seconds(item.cell) for item in items if item.impossible is None)
 
-    parts = _grouped(planned, _part)
+    parts = grouped(planned, _part)
     most = cost(planned) / count / 2
     for part in [part for part, items in parts.items() if cost(items) > most]:
         if all(isinstance(item.cell, AttackCell) and training_id(item.cell) is None for item in parts[part]):
-            parts |= _grouped(parts.pop(part), lambda item: f"{_part(item)} {item.cell.defense.model_dump_json()}")
+            parts |= grouped(parts.pop(part), lambda item: f"{_part(item)} {item.cell.defense.model_dump_json()}")
     costs = {part: cost(items) for part, items in parts.items()}
     loads = [0.0] * count
     mine: set[str] = set()
@@ -150,13 +151,6 @@ def shard_of(planned: Sequence[PlannedCell], number: int, count: int, resolver: 
         if lightest == number - 1:
             mine |= {item.cell.id for item in parts[part]}
     return tuple(item for item in planned if item.cell.id in mine)
-
-
-def _grouped(items: Iterable[PlannedCell], key: Callable[[PlannedCell], str]) -> dict[str, list[PlannedCell]]:
-    groups: dict[str, list[PlannedCell]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
 
 
 def _state(cell: AnyCell, run: Path, pending: set[str]) -> tuple[Record | None, str | None]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.record import tradeoff
+from bench.record.groups import grouped
 from bench.tracking import boards, families, rows, store, upload
 from bench.tracking.pictures import GRID, WITHHELD
 from bench.tracking.rows import RowView
@@ -24,9 +25,7 @@ def send(
     """Upload new and changed board rows (a defense under a condition) of the run folder `run` to the MLflow store, and
     delete outdated rows there. Return the number of uploaded rows. `progress` is called after each row; the upload ends
     between two rows if `stop()` is True. Raises `upload.StoreError`."""
-    wanted: dict[str, list[RowView]] = {}
-    for row in of_run(run):
-        wanted.setdefault(store.board_name(run, row.board), []).append(row)
+    wanted = grouped(of_run(run), lambda row: store.board_name(run, row.board))
     count, last = 0, _first_record(run)
     with store.locked(run / "synced" / ".lock"), upload.mlflow_errors(target.uri):
         there = [name for name in upload.experiments(target) if name.startswith(store.board_name(run, ""))]

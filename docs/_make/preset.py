@@ -6,11 +6,11 @@ from typing import TypeVar
 from _make import report
 from bench.leaderboard.attacks import AttackRow, attacks
 from bench.leaderboard.board import board
-from bench.leaderboard.forms.columns import grouped
 from bench.leaderboard.forms.markdown import cell, table
 from bench.leaderboard.forms.numbers import NONE, figure, formatted, interval, share
 from bench.leaderboard.trainings import TrainingRow, trainings
 from bench.matrix.published import PublishedFigures
+from bench.record.groups import grouped
 from bench.record.metrics import PSNR_DB, RMSE, SSIM
 from bench.record.names import distinct
 from bench.record.schema import Record

@@ -12,10 +12,11 @@ from bench.leaderboard.conditions import ordered
 from bench.leaderboard.costs import UNDEFENDED
 from bench.leaderboard.forms import attackers as attackers_form
 from bench.leaderboard.forms import standings as standings_form
-from bench.leaderboard.forms.columns import grouped, short_attack
+from bench.leaderboard.forms.columns import short_attack
 from bench.leaderboard.forms.markdown import cell, table
 from bench.leaderboard.forms.numbers import NONE, fine, formatted, interval, rate, share
 from bench.leaderboard.standings import COUNTS, Standing
+from bench.record.groups import grouped
 from bench.record.names import distinct, entry_text
 from bench.record.schema import Record
 

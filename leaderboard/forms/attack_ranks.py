@@ -8,8 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.leaderboard.attack_ranks import AttackRank
-from bench.leaderboard.forms.columns import grouped, short_attack
+from bench.leaderboard.forms.columns import short_attack
 from bench.leaderboard.forms.numbers import formatted, interval, share
+from bench.record.groups import grouped
 from bench.record.names import distinct
 
 LEGEND = (

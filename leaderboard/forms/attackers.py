@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.leaderboard.attackers import Attacker, Contest, Cross, common
+from bench.leaderboard.forms.cells import colour
 from bench.leaderboard.forms.columns import short_attack
 from bench.leaderboard.forms.markdown import table as markdown_table
 from bench.leaderboard.forms.numbers import NONE, formatted, interval, share
@@ -61,7 +62,7 @@ def terminal(cross: Cross, title: str) -> RenderableType:
             _rank(each),
             Text(shown[each.attack], style="bold" if each.own else ""),
             Text(share(each.rate).removesuffix(" %")).append(f"\n{_ends(each)}", style="dim"),
-            *(Text(_percent(rate), style=_style(rate)) for rate in each.rates),
+            *(Text(_percent(rate), style=colour(rate)) for rate in each.rates),
             str(sum(each.only)),
             Text(formatted(each.psnr_db, ".0f")).append(f"\n{_seconds(each)}", style="dim"),
         )
@@ -197,9 +198,3 @@ def _percent(rate: float | None) -> str:
 def _seconds(attacker: Attacker) -> str:
     value = attacker.seconds
     return formatted(value, ".0f" if value is not None and value >= 100 else ".2g")
-
-
-def _style(rate: float | None) -> str:
-    if rate is None:
-        return "dim"
-    return "red" if rate >= 0.5 else "yellow" if rate >= 0.05 else "green"

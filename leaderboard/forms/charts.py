@@ -14,7 +14,8 @@ import vl_convert
 from bench.kinds.images import PSNR_DB
 from bench.leaderboard.board import THRESHOLDS_DB, AtPoint, Row, on_front
 from bench.leaderboard.conditions import ordered
-from bench.leaderboard.forms.columns import Line, grouped
+from bench.leaderboard.forms.columns import Line
+from bench.record.groups import grouped
 
 WORST = "worst"  # stands for each defense's worst point
 SUCCESS_DB = int(PSNR_DB)  # an image at or above leaks, if its PSNR also exceeds the best prior by 3 dB

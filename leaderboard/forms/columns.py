@@ -3,18 +3,17 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from bench.leaderboard.board import AtPoint, Row
 from bench.leaderboard.conditions import ordered
 from bench.leaderboard.costs import DefenseCost
 from bench.leaderboard.forms.numbers import NONE, figure, fine, formatted, interval, rate, share
 from bench.leaderboard.recognition import Rate
+from bench.record.groups import grouped
 from bench.record.metrics import COMPARED, PSNR_DB, Metric
 from bench.record.names import distinct
 
-_Item = TypeVar("_Item")
-_Key = TypeVar("_Key")
 PARETO = "◆"  # on the Pareto front of ASR and accuracy
 INCOMPLETE = "·"  # in place of a rank
 BROKEN = "✗"  # in place of a rank, of a row with a fault
@@ -96,14 +95,6 @@ def lines(rows: Sequence[Row]) -> list[Line]:
     met = {name for at in points for name in (*at.by_attack, *at.absent, *at.crashed, *at.missing)}
     attacks = distinct(sorted(met | {at.best.attack for at in points if at.best}))
     return [Line(row=row, name=names[row.key][row.defense], attacks=attacks) for row in rows]
-
-
-def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
-    """Group `items` by the value of `key`: a map from the value to its items. Items and groups keep their order."""
-    groups: dict[_Key, list[_Item]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
 
 
 def columns(rows: Iterable[Row]) -> list[Column]:

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Sequence
 
 from bench.leaderboard.board import Row
-from bench.leaderboard.forms.columns import columns, grouped, lines
+from bench.leaderboard.forms.columns import columns, lines
 from bench.leaderboard.forms.numbers import NONE
 from bench.leaderboard.forms.standings import columns as columns_of
 from bench.leaderboard.forms.standings import figures
 from bench.leaderboard.standings import Standing
+from bench.record.groups import grouped
 
 _LEFT_OUT = ("flags",)  # what a paper has no column for
 _SPECIAL = str.maketrans(
@@ -53,25 +54,9 @@ def board(rows: Sequence[Row], standings: Sequence[Standing] = ()) -> str:
             for column in columns(line.row for line in group)
             if column.terminal is not None and column.name not in _LEFT_OUT
         ]
-        left = [column.kind == "text" for column in shown]
-        body = [[escaped(column.text(line)) for column in shown] for line in group]
-        parts.append(
-            "\n".join(
-                [
-                    r"\begin{table}",
-                    r"\centering",
-                    rf"\caption{{{escaped(title)}}}",
-                    rf"\begin{{tabular}}{{{''.join('l' if text else 'r' for text in left)}}}",
-                    r"\toprule",
-                    _line(escaped(column.spoken) for column in shown),
-                    r"\midrule",
-                    *map(_line, body),
-                    r"\bottomrule",
-                    r"\end{tabular}",
-                    r"\end{table}",
-                ]
-            )
-        )
+        sides = "".join("l" if column.kind == "text" else "r" for column in shown)
+        head = [column.spoken for column in shown]
+        parts.append(_table(title, sides, head, ([column.text(line) for column in shown] for line in group)))
     head = "% bench leaderboard --latex; \\usepackage{booktabs,amssymb}\n"
     return head + "\n\n".join(parts) + "\n"
 
@@ -93,16 +78,20 @@ def _standings(standings: Sequence[Standing]) -> str:
         )
         for line in figures(standings)
     ]
+    return _table("Standings over the conditions of the suite", f"rl{'r' * (len(head) - 2)}", head, body)
+
+
+def _table(caption: str, sides: str, head: Iterable[str], body: Iterable[Iterable[str]]) -> str:
     return "\n".join(
         [
             r"\begin{table}",
             r"\centering",
-            r"\caption{Standings over the conditions of the suite}",
-            rf"\begin{{tabular}}{{rl{'r' * (len(head) - 2)}}}",
+            rf"\caption{{{escaped(caption)}}}",
+            rf"\begin{{tabular}}{{{sides}}}",
             r"\toprule",
-            _line(map(escaped, head)),
+            _line(head),
             r"\midrule",
-            *(_line(map(escaped, line)) for line in body),
+            *map(_line, body),
             r"\bottomrule",
             r"\end{tabular}",
             r"\end{table}",
@@ -116,4 +105,4 @@ def escaped(text: str) -> str:
 
 
 def _line(cells: Iterable[str]) -> str:
-    return " & ".join(cells) + r" \\"
+    return " & ".join(map(escaped, cells)) + r" \\"

@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from bench.leaderboard.board import Row
-from bench.leaderboard.forms.columns import columns, grouped, lines
+from bench.leaderboard.forms.columns import columns, lines
 from bench.leaderboard.forms.notes import LEGEND, notes
+from bench.record.groups import grouped
 
 
 def board(rows: Sequence[Row]) -> str:

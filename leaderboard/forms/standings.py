@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.leaderboard.conditions import ordered
+from bench.leaderboard.forms.cells import below, colour
 from bench.leaderboard.forms.markdown import table as markdown_table
 from bench.leaderboard.forms.numbers import ALL, NONE, epsilon, fine, interval, rate, share
 from bench.leaderboard.standings import Place, Standing
@@ -98,15 +99,15 @@ def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
         table.add_column(_BROKEN.get(name, name), justify="right", no_wrap=True)
     for each, line in zip(standings, figures(standings), strict=True):
         leaks = [
-            _below(Text(text, style=_style(each.points.get(point))), within.removesuffix(" %"))
-            for point, text, within in zip(points, line.points, line.intervals, strict=True)
+            below(Text(text, style=colour(place and place.leaked)), within.removesuffix(" %"))
+            for place, text, within in zip(map(each.points.get, points), line.points, line.intervals, strict=True)
         ]
         table.add_row(
             line.rank,
             Text(line.name.replace("(", " (", 1), style="bold" if each.own else ""),
             *leaks,
-            _below(Text(line.recognised), line.ceiling or (line.chance and f"({line.chance})")),
-            _below(Text(line.accuracy), "diverged" if each.diverged else line.change),
+            below(Text(line.recognised), line.ceiling or (line.chance and f"({line.chance})")),
+            below(Text(line.accuracy), "diverged" if each.diverged else line.change),
             line.epsilon,
         )
     return Group(Text(title, style="bold"), table, Text(LEGEND, style="dim"))
@@ -203,13 +204,3 @@ def _change(standing: Standing) -> str:
         return f"{len(standing.diverged)} of {len(standing.costs)} diverged"
     lost = standing.lost
     return "" if lost is None or round(100 * lost) == 0 else f"{-100 * lost:+.0f}".replace("-", "−")
-
-
-def _style(place: Place | None) -> str:
-    if place is None:
-        return "dim"
-    return "red" if place.leaked >= 0.5 else "yellow" if place.leaked >= 0.05 else "green"
-
-
-def _below(text: Text, small: str) -> Text:
-    return text.append(f"\n{small}" if small else "", style="dim")

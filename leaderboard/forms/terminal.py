@@ -1,7 +1,7 @@
 """Terminal tables with at most 80 columns."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -11,13 +11,15 @@ from rich.text import Text
 from bench.leaderboard.attacks import AttackRow
 from bench.leaderboard.board import AtPoint, Row
 from bench.leaderboard.conditions import Condition
-from bench.leaderboard.forms.columns import Column, Line, columns, grouped, lines, short_attack
+from bench.leaderboard.forms.cells import below
+from bench.leaderboard.forms.columns import Column, Line, columns, lines, short_attack
 from bench.leaderboard.forms.notes import LEGEND, notes
 from bench.leaderboard.forms.numbers import NONE, figure, formatted, interval, rate, share
 from bench.leaderboard.knowledge import KnowledgeRow
 from bench.leaderboard.trainings import TrainingRow, missing
 from bench.leaderboard.worst import WorstCase
 from bench.matrix.published import PublishedFigures
+from bench.record.groups import grouped
 from bench.record.metrics import COMPARED, PSNR_DB, RMSE
 from bench.record.names import distinct
 from bench.record.schema import BayesianResult
@@ -135,7 +137,7 @@ def _scored(worst: WorstCase | AtPoint, *, best: str = "", nothing: str = NONE) 
             return Text("crashed", style="red")
         return Text("n/a" if worst.absent else nothing, style="dim")
     style = "red" if worst.asr >= 0.5 else "yellow" if worst.asr > 0 or worst.lower_bound else "green"
-    return _below(Text(rate(worst.asr, lower_bound=worst.lower_bound), style=style), interval(worst.interval), best)
+    return below(Text(rate(worst.asr, lower_bound=worst.lower_bound), style=style), interval(worst.interval), best)
 
 
 def _condition_table(condition: Condition, detail: bool) -> RenderableType:
@@ -153,7 +155,7 @@ def _condition_cell(worst: WorstCase, detail: bool) -> Text:
     if worst.asr is None or not detail:
         return text.split("\n")[0]
     psnr = figure(PSNR_DB, worst.best_median(PSNR_DB))
-    return text if prior is None else _below(text, psnr, f"prior {figure(PSNR_DB, prior)}")
+    return text if prior is None else below(text, psnr, f"prior {figure(PSNR_DB, prior)}")
 
 
 def _best(worst: WorstCase, attack: str, asr: float) -> str:
@@ -179,7 +181,7 @@ def _attack_table(title: str, rows: list[AttackRow]) -> RenderableType:
         parts = [row.dataset, short["attack"][row.attack]]
         parts += [short["defense"].get(getattr(row, name), getattr(row, name)) for name in varied]
         psnr = _beside(figure(PSNR_DB, row.medians[PSNR_DB.name]), paper.get("psnr_db"), ".1f")
-        psnr = _below(psnr, f"prior {figure(PSNR_DB, row.prior_psnr_db)}")
+        psnr = below(psnr, f"prior {figure(PSNR_DB, row.prior_psnr_db)}")
         table.add_row(
             *([" · ".join(parts)] if varied else parts),
             _attack_rate(row, paper.get("asr")),
@@ -198,7 +200,7 @@ def _attack_table(title: str, rows: list[AttackRow]) -> RenderableType:
 def _attack_rate(row: AttackRow, published: float | None) -> Text:
     if row.asr is None:
         return Text("crashed" if row.crashed else NONE, style="red" if row.crashed else "dim")
-    return _below(share(row.asr), interval(row.interval), published is not None and f"paper {share(published, 1)}")
+    return below(share(row.asr), interval(row.interval), published is not None and f"paper {share(published, 1)}")
 
 
 def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> RenderableType:
@@ -219,7 +221,7 @@ def _knowledge_table(title: str, rows: list[KnowledgeRow]) -> RenderableType:
             *(_informed(worst) for worst in both),
             Text(UNDESCRIBED, style="dim") if row.undescribed else _change(row.change),
             rmse,
-            _below(psnr, f"prior {figure(PSNR_DB, max(priors, default=None))}"),
+            below(psnr, f"prior {figure(PSNR_DB, max(priors, default=None))}"),
             *[_black_box(row.black_box)] * black_box,
         )
     return _titled(f"{title} · what knowing the defense gains", table)
@@ -239,7 +241,7 @@ def _informed(worst: WorstCase) -> Text:
         return Text("crashed" if worst.crashed else "…", style="dim")
     best = worst.best
     name = short_attack(best[0]).partition(" ")[0] if best and best[1] > 0 else ""
-    return _below(rate(worst.asr, lower_bound=worst.lower_bound), name)
+    return below(rate(worst.asr, lower_bound=worst.lower_bound), name)
 
 
 def _change(change: tuple[float, float, float] | None) -> Text:
@@ -274,10 +276,10 @@ def _accuracy(row: TrainingRow, published: float | None) -> Text:
     if row.accuracy is None:
         return Text("crashed", style="red")
     span = f"{share(row.least, 1).removesuffix(' %')}–{share(row.most, 1)}" if row.seeds > 1 else ""
-    text = _below(share(row.accuracy, 1), span)
+    text = below(share(row.accuracy, 1), span)
     if row.diverged:
         text.append(f"\n{row.diverged} diverged", style="yellow")
-    return _below(text, published is not None and f"paper {share(published, 1)}")
+    return below(text, published is not None and f"paper {share(published, 1)}")
 
 
 def _titled(title: str, table: Table) -> RenderableType:
@@ -302,12 +304,7 @@ def _published(row: AttackRow | TrainingRow) -> Mapping[str, float]:
 
 
 def _beside(measured: str, published: float | None, form: str = "g") -> Text:
-    return _below(measured, published is not None and f"paper {published:{form}}")
-
-
-def _below(text: str | Text, *lines: str | Literal[False]) -> Text:
-    shown = Text(text) if isinstance(text, str) else text
-    return shown.append("".join(f"\n{line}" for line in lines if line), style="dim")
+    return below(measured, published is not None and f"paper {published:{form}}")
 
 
 def _sources(groups: Mapping[str, Sequence[AttackRow | TrainingRow]]) -> list[Text]:
