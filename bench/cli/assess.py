@@ -103,19 +103,10 @@ def reading(
 ) -> None:
     """Assess the client behind a reading file: an observed update, written by `api.save_reading`."""
     from bench import api
-    from bench.cli.attack import examples
-    from bench.record.checkpoints import read_weights
+    from bench.cli.attack import examples, opened
 
-    known = {} if public is None else examples(public, "inputs")
+    made, _ = opened(reading_file, model, model_params, weights, public)
     true = examples(truth, "inputs", "labels")
-    made = api.open_reading(
-        reading_file,
-        model=model,
-        weights=None if weights is None else read_weights(weights),
-        params=model_params,
-        public=known.get("inputs"),
-        public_labels=known.get("labels"),
-    )
     with Bar(minutes, quiet=as_json) as watch:
         result = api.assess(made, true["inputs"], true["labels"], out=out, minutes=minutes, seed=seed, watch=watch)
     show(result, limits, as_json=as_json)

@@ -61,19 +61,10 @@ def command(
     bench attack --reading mine.npz --model dlg-lenet --truth truth.npz
     """
     from bench import api
-    from bench.record.checkpoints import read_weights
 
-    known = {} if public is None else examples(public, "inputs")
+    reading, known = opened(reading_file, model, model_params, weights, public)
     true = {} if truth is None else examples(truth, "inputs", "labels")
     public_examples, public_labels = known.get("inputs"), known.get("labels")
-    reading = api.open_reading(
-        reading_file,
-        model=model,
-        weights=None if weights is None else read_weights(weights),
-        params=model_params,
-        public=public_examples,
-        public_labels=public_labels,
-    )
     # check before the attack, which takes minutes
     checked = api.check(reading, true.get("inputs"), true.get("labels"))
     reconstruction = api.attack(reading, name, evaluations=evaluations, seed=seed, device=device, params=attack_params)
@@ -101,6 +92,27 @@ def command(
         click.echo(json.dumps({**content, "files": paths}, indent=1, allow_nan=False))
     else:
         click.echo("\n".join([*_text(content, scores), *paths.values()]))
+
+
+def opened(
+    path: Path, model: str, params: dict[str, Any], weights: Path | None, public: Path | None
+) -> "tuple[Reading, Arrays]":
+    """Open the reading file `path` with the registered `model` and its `params`. `weights` is a file with the model's
+    weights (None: the reading file's), `public` a file with public examples (None: without). Return the reading, and
+    the public file's arrays by name. Raises `BenchError` for an unsuitable file or model."""
+    from bench import api
+    from bench.record.checkpoints import read_weights
+
+    known = {} if public is None else examples(public, "inputs")
+    reading = api.open_reading(
+        path,
+        model=model,
+        weights=None if weights is None else read_weights(weights),
+        params=params,
+        public=known.get("inputs"),
+        public_labels=known.get("labels"),
+    )
+    return reading, known
 
 
 def examples(path: Path, *names: str) -> Arrays:
