@@ -67,18 +67,17 @@ def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, la
     equal = gallery.positions[:, :, None] == named[:, None, :]
     hits = equal[..., : truth.labels.shape[1]].any(-1)
     places = equal.int().argmax(-1).where(equal.any(-1), named.shape[1]) if truth.labels.shape[1] == 1 else None
-    chance = naming_chance(gallery, truth, labels=labels)
+    chance = naming_chance(gallery.labels, truth.labels, granted=labels)
     return Naming(hits=hits.numpy(), chance=chance, places=None if places is None else places.numpy())
 
 
-def naming_chance(gallery: Gallery, truth: Truth, *, labels: bool) -> float:
+def naming_chance(gallery: Tensor, labels: Tensor, *, granted: bool) -> float:
     """Return the chance that a blind guess among the candidates of `gallery` is a true example. `labels` is True if
     labels are granted; the guess is then among candidates of the example's class."""
-    if not labels:
-        return truth.labels.shape[1] / len(gallery.labels)
-    of_label = torch.bincount(gallery.labels)
-    own = (truth.labels[:, :, None] == truth.labels[:, None, :]).sum(-1)
-    return float((own / of_label[truth.labels]).clamp_max(1).mean())
+    if not granted:
+        return labels.shape[1] / len(gallery)
+    own = (labels[:, :, None] == labels[:, None, :]).sum(-1)
+    return float((own / torch.bincount(gallery)[labels]).clamp_max(1).mean())
 
 
 def of_first(places: Sequence[int], hits: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from bench.answer.gallery import naming_chance
 from bench.assess import page
 from bench.assess.client import Client, of_reading, of_recording
 from bench.assess.decides import decides
@@ -289,7 +290,7 @@ def _gallery(plan: _Plan, client: Client, defense: Chosen | None, seed: int) -> 
     truth = order.argsort()[: len(inputs)].reshape(plan.labels.shape)
     named = result.named[:, : plan.labels.shape[1]]
     hits = (truth[:, :, None] == named[:, None, :]).any(-1)
-    chance = _chance(plan.labels, marks if plan.reading.labels is not None else None, len(marks))
+    chance = naming_chance(marks, plan.labels, granted=plan.reading.labels is not None)
     groups = [row for row in range(len(hits)) for _ in range(hits.shape[1])]
     figure = Figure(
         share=share(hits.flatten().tolist(), groups),
@@ -299,15 +300,6 @@ def _gallery(plan: _Plan, client: Client, defense: Chosen | None, seed: int) -> 
     )
     line = f"{int(hits.sum())} of {hits.numel()} examples named among {len(marks)} candidates"
     return Attempt(attack="gallery", line=line, seconds=round(time.monotonic() - began, 1)), figure
-
-
-def _chance(labels: Tensor, marks: Tensor | None, candidates: int) -> float:
-    """Return the share of examples that a guess names: of the right class if `marks`, the candidates' labels, are
-    given."""
-    if marks is None:
-        return min(1.0, labels.shape[1] / candidates)
-    own = (labels[:, :, None] == labels[:, None, :]).sum(-1)
-    return float((own / torch.bincount(marks, minlength=int(labels.max()) + 1)[labels]).clamp_max(1).mean())
 
 
 def _ceiling(reading: Reading, defense: Chosen, chance: float) -> float | None:

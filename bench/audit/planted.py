@@ -19,6 +19,7 @@ from bench.contracts.trials import Trial, trials, variants
 from bench.defenses.accounting.mechanism import Mechanism, Reports, Sampling
 from bench.defenses.accounting.report import paper_epsilon
 from bench.defenses.base import Defense
+from bench.defenses.transforms.rows import flattened
 from bench.errors import BenchError
 from bench.federated.privacy import NO_MECHANISM, at_point
 from bench.points import POINTS, UPDATE_STAGES, Point, Stage
@@ -351,5 +352,5 @@ def _seen(shown: Mapping[Stage, Tensors], point: Point) -> list[Values]:
 
 
 def _flat(tensors: Tensors) -> Values:
-    flat: Values = torch.cat([value.detach().flatten() for value in tensors.values()]).double().numpy()
+    flat: Values = flattened(tensors, 0).detach().double().numpy()
     return flat

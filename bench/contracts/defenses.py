@@ -23,7 +23,6 @@ from bench.contracts.trials import (
     Trial,
     federated_of,
     first_trial,
-    joined,
     lead_of,
     require_near,
     trial_of,
@@ -32,6 +31,7 @@ from bench.contracts.trials import (
 )
 from bench.contracts.unlinked import linked, unlinked
 from bench.defenses.base import Defense, Transform
+from bench.defenses.transforms.rows import flattened
 from bench.points import GRADIENT_STAGES, STAGES, Stage
 from bench.trip import Tensors
 
@@ -81,7 +81,7 @@ def acts(defense: Defense) -> None:
         if _changes(trial, stage):
             continue
         lead = lead_of(stage)
-        norm = torch.cat([value.flatten(lead) for value in before.values()], lead).norm(dim=-1).max()
+        norm = flattened(before, lead).norm(dim=-1).max()
         what = f"{words}: changes nothing on an untrained dlg-lenet"
         larger = _changes(trial, stage, scale=1e4)
         require(not larger, f"{what}, whose gradients have joint norms up to {float(norm):.3g}: a bound never reached")
@@ -205,8 +205,8 @@ def bias(defense: Defense) -> None:
         raise ContractSkipped("it does not say whether it is unbiased")
     biased = False
     for _, trial, stage, tensors in _wired(defense):
-        before = joined(tensors)
-        apart = torch.stack([joined(trial.apply(stage, tensors, draw=draw)) - before for draw in range(DRAWS)])
+        before = flattened(tensors, 0)
+        apart = torch.stack([flattened(trial.apply(stage, tensors, draw=draw), 0) - before for draw in range(DRAWS)])
         for direction in (before / before.norm(), torch.ones_like(before) / len(before) ** 0.5):
             along = apart @ direction
             error = float(along.std() / DRAWS**0.5) + CLOSE

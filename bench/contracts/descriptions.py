@@ -8,20 +8,9 @@ from torch import Tensor
 
 from bench.attacks.objective.local import unrolled_update
 from bench.contracts.base import ContractSkipped, require
-from bench.contracts.trials import (
-    CLOSE,
-    DRAWS,
-    SIGMAS,
-    Trial,
-    context_of,
-    first_trial,
-    joined,
-    lead_of,
-    trial_of,
-    variants,
-)
+from bench.contracts.trials import CLOSE, DRAWS, SIGMAS, Trial, context_of, first_trial, lead_of, trial_of, variants
 from bench.defenses.base import AddedNoise, Context, Defense, Scaling, Shapes, State, Transform
-from bench.defenses.transforms.rows import broadcast, norms
+from bench.defenses.transforms.rows import broadcast, flattened, norms
 from bench.federated.describe import Composition, DescribedTransform, describe
 from bench.federated.stages import Stages
 from bench.federated.straight_through import StraightThrough
@@ -293,8 +282,8 @@ def _distance(one: Seen, simulated: Tensors) -> float:
         require(
             value.shape == expected, f"{one.words}: candidate {name} is {tuple(value.shape)}, not {tuple(expected)}"
         )
-    apart = joined({name: value.detach() - one.observed[name] for name, value in simulated.items()}).norm()
-    return float(apart / joined(one.observed).norm().clamp_min(POSITIVE))
+    apart = flattened({name: value.detach() - one.observed[name] for name, value in simulated.items()}, 0).norm()
+    return float(apart / flattened(one.observed, 0).norm().clamp_min(POSITIVE))
 
 
 def _require_derivative(one: Seen, after: Tensors, free: Tensor) -> None:

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from bench.contracts.base import ContractSkipped, require
 from bench.contracts.descriptions import arriving_at, of_one
-from bench.contracts.trials import CLIENTS, DRAWS, SIGMAS, Trial, context_of, first_trial, joined, lead_of
+from bench.contracts.trials import CLIENTS, DRAWS, SIGMAS, Trial, context_of, first_trial, lead_of
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Context, Defense, Setting, State, Transform
+from bench.defenses.transforms.rows import flattened
 from bench.federated.draws import StreamDraws
 from bench.points import Stage
 from bench.trip import Tensors
@@ -76,7 +77,7 @@ def _variance(transform: Transform, context: Context, state: State) -> float:
     if said is None:
         return 0.0
     if isinstance(said.variance, Mapping):
-        return float(joined(said.variance).mean())
+        return float(flattened(said.variance, 0).mean())
     return said.variance
 
 
@@ -90,7 +91,7 @@ def _stated(defense: Defense, setting: Setting, round_: int) -> float:
 
 
 def _change(after: Tensors, before: Tensors) -> float:
-    return float((joined(after) - joined(before)).square().sum())
+    return float((flattened(after, 0) - flattened(before, 0)).square().sum())
 
 
 def training_draws(defense: Defense) -> None:
@@ -122,5 +123,5 @@ def _outputs(trial: Trial, stage: Stage, transform: Transform, given: Tensors, s
         context = context_of(trial, stage, draw=draw)
         if kind == "streamed":
             context = replace(context, draws=StreamDraws.of(3, draw, 0, CLIENTS, torch.device("cpu")))
-        shown.append(joined(transform.update(given, state, context)[0]))
+        shown.append(flattened(transform.update(given, state, context)[0], 0))
     return torch.stack(shown)

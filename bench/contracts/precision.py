@@ -8,6 +8,7 @@ from bench.contracts.base import ContractSkipped, require
 from bench.contracts.descriptions import arriving_at
 from bench.contracts.trials import context_of, first_trial
 from bench.defenses.base import Context, Defense, Tensors
+from bench.defenses.transforms.rows import flattened
 
 _NEAR = 1e-2  # relative to the output's norm: rounding may move a coordinate across a threshold
 
@@ -25,7 +26,7 @@ def precision(defense: Defense) -> None:
         for key in wide:
             require(single[key].dtype == torch.float32, f"{words}, {stage}: {name} changes the dtype of {key}")
         apart = torch.cat([(single[n].double() - value).flatten() for n, value in wide.items()]).norm()
-        size = torch.cat([value.flatten() for value in wide.values()]).norm()
+        size = flattened(wide, 0).norm()
         require(
             bool(apart <= _NEAR * size),
             f"{words}, {stage}: {name} on float32 and on float64 differ by {float(apart / size):.2g} of its norm",

@@ -10,6 +10,7 @@ from bench.contracts.planting import LARGE, crafted, shown_from, with_row
 from bench.contracts.trials import CLOSE, Trial, first_trial, variants
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Defense, Draws
+from bench.defenses.transforms.rows import flattened
 from bench.points import STAGES, UPDATE_STAGES, Stage
 from bench.trip import Tensors
 
@@ -158,7 +159,7 @@ def _drawn(trial: Trial, start: Stage, given: Tensors) -> tuple[_Shown, _Shown, 
         stacks = {name: torch.stack([each[stage][name] for each in shown]) for name in tensors}
         mean[stage] = {name: value.mean(0) for name, value in stacks.items()}
         deviations[stage] = {name: _deviation(value) for name, value in stacks.items()}
-        draws[stage] = torch.cat([value.flatten(1) for value in stacks.values()], 1)
+        draws[stage] = flattened(stacks, 1)
     return mean, deviations, draws
 
 
@@ -168,7 +169,7 @@ def _deviation(stack: torch.Tensor) -> torch.Tensor:
 
 
 def _dependence(draws: torch.Tensor, mean: Tensors, deviations: Tensors) -> float:
-    centre, deviation = (torch.cat([value.flatten() for value in each.values()]) for each in (mean, deviations))
+    centre, deviation = (flattened(each, 0) for each in (mean, deviations))
     noised = deviation > 0
     if not bool(noised.any()):
         return 0.0

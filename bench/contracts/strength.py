@@ -3,9 +3,10 @@
 from itertools import pairwise
 
 from bench.contracts.base import ContractSkipped, require
-from bench.contracts.trials import first_trial, joined
+from bench.contracts.trials import first_trial
 from bench.defenses.base import Defense
 from bench.defenses.strength import at_strength
+from bench.defenses.transforms.rows import flattened
 from bench.points import GRADIENT_STAGES
 
 _POSITIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -52,7 +53,7 @@ def _moved(defense: Defense) -> float:
         raise ContractSkipped("no stage of a gradient is wired")
     total = 0.0
     for stage in stages:
-        before = joined(trial.at(stage))
-        after = (joined(trial.apply(stage, trial.at(stage), draw=draw)) for draw in range(_DRAWS))
+        before = flattened(trial.at(stage), 0)
+        after = (flattened(trial.apply(stage, trial.at(stage), draw=draw), 0) for draw in range(_DRAWS))
         total += sum(float((value - before).square().sum() / before.square().sum()) for value in after) / _DRAWS
     return total

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -232,10 +232,6 @@ def context_of(trial: Trial, stage: Stage, *, draw: int = 0) -> Context:
         weights=trial.weights,
         local=trial.local(CLIENTS, trial.federated.batch) if stage == "example" else None,
     )
-
-
-def joined(tensors: Mapping[str, Tensor]) -> Tensor:
-    return torch.cat([value.flatten() for value in tensors.values()])
 
 
 def require_near(first: Tensors, second: Tensors, words: str, close: float = CLOSE) -> None:

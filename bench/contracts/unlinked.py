@@ -7,7 +7,7 @@ from bench.contracts.base import ContractSkipped, require
 from bench.contracts.descriptions import arriving_at
 from bench.contracts.trials import CLIENTS, DRAWS, SIGMAS, context_of, first_trial, lead_of
 from bench.defenses.base import Defense
-from bench.trip import Tensors
+from bench.defenses.transforms.rows import flattened
 
 _LIKE = 0.3  # cosine with another client's row; by chance near 0 for thousands of coordinates
 
@@ -31,7 +31,7 @@ def unlinked(defense: Defense) -> None:
         rows = []
         for draw in range(DRAWS):
             shown = transform.update(marked, state, context_of(trial, stage, draw=draw))[0]
-            rows.append(torch.cat([value.flatten(1) for value in shown.values()], 1))
+            rows.append(flattened(shown, 1))
         drawn = torch.stack(rows)  # (draw, client, coordinate)
         spread = float(drawn.var())
         require(spread > 0, f"{words}, {stage}: {type(transform).__name__} makes all clients equal")
@@ -58,8 +58,8 @@ def linked(defense: Defense) -> None:
         drawn = torch.Generator().manual_seed(0)
         rows = {name: torch.randn(v.shape, generator=drawn, dtype=v.dtype) for name, v in given.items()}
         after = [transform.update(rows, state, context_of(trial, stage, draw=n))[0] for n in range(DRAWS)]
-        mean = _rows({name: torch.stack([each[name] for each in after]).mean(0) for name in rows})
-        likeness = _unit(mean) @ _unit(_rows(rows)).T  # (row after, row before)
+        mean = flattened({name: torch.stack([each[name] for each in after]).mean(0) for name in rows}, 1)
+        likeness = _unit(mean) @ _unit(flattened(rows, 1)).T  # (row after, row before)
         own = likeness.diagonal()
         others = (likeness - 2 * torch.eye(len(own), dtype=own.dtype)).amax(1)
         worst = int((others - own).argmax())
@@ -70,10 +70,6 @@ def linked(defense: Defense) -> None:
         )
     if not mixes:
         raise ContractSkipped("its clients do not mix, or cannot be linked")
-
-
-def _rows(tensors: Tensors) -> Tensor:
-    return torch.cat([value.flatten(1) for value in tensors.values()], 1)
 
 
 def _unit(rows: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from bench.defenses.base import AddedNoise, Tensors
+from bench.defenses.transforms.rows import flattened
 from bench.points import STAGES, UPDATE_STAGES, Stage
 from bench.trip import Noise
 
@@ -52,7 +53,7 @@ def total_noise(added: Sequence[Added], scales: Mapping[Stage, float], counts: M
     whole = {name: value.expand(probe[name].shape) for name, value in variances.items()}
     count = sum(value.numel() for value in whole.values())
     mean = float(sum(value.double().sum() for value in whole.values())) / count
-    flat = torch.cat([value.flatten() for value in whole.values()])
+    flat = flattened(whole, 0)
     if bool((flat == flat[0]).all()):
         return Noise(law=law, variance=mean, bound=bound)
     return Noise(law=law, variance=mean, variances=variances, bound=bound)

@@ -160,7 +160,7 @@ def _scale(public: Mapping[str, Tensor], probe: Tensors) -> float:
 
 
 def _size(tensors: Tensors) -> float:
-    return float(torch.cat([value.flatten().double() for value in tensors.values()]).square().mean().sqrt())
+    return float(flattened(tensors, 0).double().square().mean().sqrt())
 
 
 # ------------------------------------------------------------------ properties of outputs

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
-from bench.scoring.intervals import wald_plus_2
+from bench.scoring.intervals import variance_of_mean, wald_plus_2
 
 LEVEL = 0.95  # confidence level for a one-sided bound
 
@@ -67,18 +67,14 @@ def of_numbers(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Incr
     increases = np.asarray(after, np.float64) - np.asarray(before, np.float64)
     if increases.ndim != 1 or not len(increases) or not np.isfinite(increases).all():
         raise ValueError(f"expected finite figures of the same pairs, got {increases.shape}")
-    names, member = np.unique(np.asarray(clusters), return_inverse=True)
-    count, estimate = len(names), float(increases.mean())
-    sums, sizes = np.bincount(member, increases), np.bincount(member)
-    residual = sums - sizes * estimate
-    variance = count / max(1, count - 1) * float(residual @ residual) / len(increases) ** 2
+    count, estimate = len(np.unique(np.asarray(clusters))), float(increases.mean())
     # The mean over equal numbers differs from them by rounding, which is no variation.
     exact = np.ptp(increases) <= 1e-12 * max(1.0, float(np.abs(increases).max()))
     return Increase(
         estimate=float(increases[0]) if exact else estimate,
         pairs=len(increases),
         clusters=count,
-        error=0.0 if exact else float(np.sqrt(variance)),
+        error=0.0 if exact else float(np.sqrt(variance_of_mean(increases, clusters))),
         freedom=count - 1,
     )
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from bench.defenses.transforms.rows import flattened
 from bench.gradients import one_hot
 from bench.own.replay import shown
 from bench.trip import Reading
@@ -21,9 +22,9 @@ def options(reading: Reading, observed: dict[str, Tensor], inputs: Tensor, label
     if reading.stepwise or reading.description is not None or reading.senders > 1:
         return None
     targets = one_hot(labels, reading.classes, inputs.dtype)
-    update, plain = _flat(observed), _flat(shown(reading, inputs, targets))
-    uniform = _flat(shown(reading, inputs, torch.full_like(targets, 1 / reading.classes)))
-    weights = _flat({name: value.expand(len(inputs), *value.shape[1:]) for name, value in reading.weights.items()})
+    update, plain = flattened(observed, 1).double(), flattened(shown(reading, inputs, targets), 1).double()
+    uniform = flattened(shown(reading, inputs, torch.full_like(targets, 1 / reading.classes)), 1).double()
+    weights = flattened(reading.weights, 1).double().expand(len(inputs), -1)
     scaled = _fit(update, [plain])[1]
     (a, b), far = _fit(update, [plain, uniform])
     if far <= min(_FITS, scaled / _BETTER) and 0 < b < 1 and abs(a + b - 1) < _SAME:
@@ -42,7 +43,7 @@ def _class_weights(reading: Reading, update: Tensor, inputs: Tensor, targets: Te
     if len(present) < 2 or inputs.shape[1] < 2:
         return None
     each = shown(reading.of([n for n in range(len(inputs)) for _ in range(inputs.shape[1])]), *_alone(inputs, targets))
-    rows = _flat(each).unflatten(0, inputs.shape[:2])
+    rows = flattened(each, 1).double().unflatten(0, inputs.shape[:2])
     parts = [torch.einsum("re,rec->rc", targets[:, :, label].double(), rows) / inputs.shape[1] for label in present]
     shares, far = _fit(update, parts)
     if far > least or min(shares) <= 0:
@@ -57,10 +58,6 @@ def _class_weights(reading: Reading, update: Tensor, inputs: Tensor, targets: Te
 def _alone(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return each example as a batch of its own."""
     return inputs.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None]
-
-
-def _flat(tensors: dict[str, Tensor]) -> Tensor:
-    return torch.cat([value.double().flatten(1) for value in tensors.values()], 1)
 
 
 def _fit(update: Tensor, parts: list[Tensor]) -> tuple[list[float], float]:

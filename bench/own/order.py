@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from bench.attacks.objective.repeats import distinct_examples
+from bench.defenses.transforms.rows import flattened
 from bench.errors import BenchError
 from bench.own.likeness import likeness
 from bench.own.replay import positions, replayed
@@ -65,13 +66,14 @@ def spread(reading: Reading, inputs: Tensor, labels: Tensor) -> float:
 
 
 def _of_row(reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels: Tensor, enough: float) -> Tensor:
-    whole = _flat(observed)
+    whole = flattened(observed, 1).double()
 
     def differences(orders: Tensor) -> Tensor:
         """The update minus its replays in these orders, (order, coordinate)."""
         count = len(orders)
         rows = reading.of([0] * count)
-        return whole - _flat(replayed(rows, inputs.expand(count, *inputs.shape[1:]), labels.expand(count, -1), orders))
+        update = replayed(rows, inputs.expand(count, *inputs.shape[1:]), labels.expand(count, -1), orders)
+        return whole - flattened(update, 1).double()
 
     def left_of(rest: Tensor) -> float:
         return float(rest.square().sum() / whole.square().sum())
@@ -145,7 +147,3 @@ def _exchanged(order: Tensor, swaps: list[tuple[int, int]]) -> Tensor:
     for first, second in swaps:
         result[[first, second]] = result[[second, first]]
     return result
-
-
-def _flat(tensors: dict[str, Tensor]) -> Tensor:
-    return torch.cat([value.double().flatten(1) for value in tensors.values()], 1)

@@ -91,7 +91,7 @@ def effective_trials(successes: ArrayLike, clusters: ArrayLike) -> float:
     spread = share * (1 - share)
     if spread <= 0:
         return float(count)
-    variance = _variance_of_mean(array, clusters)
+    variance = variance_of_mean(array, clusters)
     return float(count) if variance <= 0 else min(float(len(array)), max(float(count), spread / variance))
 
 
@@ -121,13 +121,13 @@ def clustered_share(
     count, spread = len(np.unique(np.asarray(above))), share * (1 - share)
     if count < 2 or count == len(array) or spread <= 0:
         return interval
-    variance = _variance_of_mean(array, above)
+    variance = variance_of_mean(array, above)
     fewer = min(trials, spread / variance) if variance > 0 else trials
     student = float(-stdtrit(count - 1, (1 - level) / 2))
     return _union(interval, _wilson(share, fewer, student))
 
 
-def _variance_of_mean(values: NDArray[np.float64], clusters: ArrayLike) -> float:
+def variance_of_mean(values: NDArray[np.float64], clusters: ArrayLike) -> float:
     """Return the variance of the mean of `values`, from the sums over G `clusters`, times G/(G - 1). Source: Cochran
     1977, §9A.2."""
     names, member = np.unique(np.asarray(clusters), return_inverse=True)

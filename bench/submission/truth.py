@@ -87,7 +87,9 @@ def _findings(cell: AttackCell, result: AttackResult, data: Data, content: array
         ("identification_chance", min(1.0, (1 + len(others)) * _identification(cell, truth, data))),
         (
             "naming_chance",
-            None if drawn.gallery is None else naming_chance(drawn.gallery, truth, labels=cell.grants.labels),
+            None
+            if drawn.gallery is None
+            else naming_chance(drawn.gallery.labels, truth.labels, granted=cell.grants.labels),
         ),
     ):
         value = getattr(summary, name)
