@@ -20,6 +20,7 @@ from bench.leaderboard.recognition import recognition
 from bench.leaderboard.trainings import trainings
 from bench.leaderboard.worst import WorstCase
 from bench.matrix.published import PublishedFigures
+from bench.points import POINTS
 from bench.record.names import distinct
 from bench.record.request import Request
 from bench.record.schema import Record
@@ -36,11 +37,11 @@ from bench.tracking.store import UploadResult
 _LEGEND = (
     "Each figure is the share of examples that the worst attacker got back, with its 95 % interval and the best single "
     "attack; below it that attack's median PSNR beside that of the best guess without the gradient (prior).  An "
-    "example counts as leaked if any attack reaches PSNR ≥ 20 dB and beats the best guess without the gradient by "
-    "3 dB (a row of a table: numeric RMSE ≤ .2 and 90 % of the categories right).  0: these attacks got nothing back, "
-    "a lower bound on what leaks.  type-2 is one example's gradient inside the client, type-1 the client's update as "
-    "it leaves, type-0 the same at the server.  ≥: some attacks failed, or none knew the defense: the true "
-    "figure may be higher."
+    "example counts as leaked if any attack meets the rule for its kind of data: "
+    + "; ".join(f"{kind.plural}: {kind.success.words}" for kind in KINDS.values())
+    + ".  0: these attacks got nothing back, a lower bound on what leaks.  "
+    + ", ".join(f"{point.name}: {point.heading}" for point in POINTS.values())
+    + ".  ≥: some attacks failed, or none knew the defense: the true figure may be higher."
 )
 _LISTENERS = {  # interception point → listener
     "type-2": "inside the client",

@@ -4,7 +4,8 @@ Arrays are (reading, example, *shape); results are (reading, example) in float64
 NaN, which averages must count as a failure.  `bench.scoring.score` adds LPIPS, which needs a network, and the margin
 over the prior-only baselines."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,24 +14,39 @@ from skimage.metrics import structural_similarity
 from bench.datasets.base import Group
 from bench.kinds.base import Floats, Kind
 from bench.kinds.unit import clipped, mse, within_range
-from bench.record.metrics import GROUPS_RIGHT, NUMERIC_RMSE, PSNR_DB, RMSE, RMSE_UNCLIPPED, SSIM, of_kind
+from bench.record.metrics import GROUPS_RIGHT, NUMERIC_RMSE, PSNR_DB, RMSE, RMSE_UNCLIPPED, SSIM, Metric, of_kind
 
 SSIM_WINDOW = 7  # pixels; scikit-image's default, with its sample covariance, K1 = .01 and K2 = .03
 # 10·log10(1/MSE) is infinite for equal examples.  120 dB is an RMSE of 1e-6, float32's rounding of values near 1:
 # stored examples that are nearer count as equal.
 PSNR_CAP_DB = 120.0
+MEASURES: dict[str, Callable[[Floats, Floats, Sequence[Group]], Floats]] = {}  # metric → its measure
+_Measure = TypeVar("_Measure", bound=Callable[..., Floats])
 
 
+def _measures(metric: Metric, *, of_groups: bool = False) -> Callable[[_Measure], _Measure]:
+    """Enter a function as the measure of `metric`; `of_groups`: the function also takes a table's groups."""
+
+    def entered(measure: _Measure) -> _Measure:
+        MEASURES[metric.name] = measure if of_groups else lambda truth, guess, _: measure(truth, guess)
+        return measure
+
+    return entered
+
+
+@_measures(RMSE)
 def rmse(truth: ArrayLike, guess: ArrayLike) -> Floats:
     """Return the root mean squared error of each example, 0 to 1, between `truth` and the clipped `guess`."""
     return np.sqrt(mse(within_range(truth), clipped(guess)))
 
 
+@_measures(RMSE_UNCLIPPED)
 def rmse_unclipped(truth: ArrayLike, guess: ArrayLike) -> Floats:
     """Return the root mean squared error of each example between `truth` and `guess`; it has no upper bound."""
     return np.sqrt(mse(within_range(truth), guess))
 
 
+@_measures(PSNR_DB)
 def psnr_db(truth: ArrayLike, guess: ArrayLike) -> Floats:
     """Return the peak signal-to-noise ratio of each example in dB, 10·log10(1/MSE), between `truth` and the clipped
     `guess`. The largest figure is `PSNR_CAP_DB`, also for equal examples, because records hold finite numbers."""
@@ -38,6 +54,7 @@ def psnr_db(truth: ArrayLike, guess: ArrayLike) -> Floats:
     return -10 * np.log10(np.maximum(error, 10 ** (-PSNR_CAP_DB / 10)))
 
 
+@_measures(SSIM)
 def ssim(truth: ArrayLike, guess: ArrayLike) -> Floats:
     """Return the mean SSIM of each image, -1 to 1, between `truth` and the clipped `guess` (Wang et al. 2004). Both are
     (reading, example, channel, height, width); the result is (reading, example), a mean over channels. NaN below 7
@@ -50,6 +67,7 @@ def ssim(truth: ArrayLike, guess: ArrayLike) -> Floats:
     return values
 
 
+@_measures(NUMERIC_RMSE, of_groups=True)
 def numeric_rmse(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) -> Floats:
     """Return the root mean squared error of each table row over numeric columns, in units of the column's standard
     deviation: (reading, example). `truth` and `guess` are (reading, example, feature), and the guess is clipped.
@@ -62,6 +80,7 @@ def numeric_rmse(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) ->
     return np.sqrt(mse(true[..., columns] / scale, cut[..., columns] / scale))
 
 
+@_measures(GROUPS_RIGHT, of_groups=True)
 def groups_right(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) -> Floats:
     """Return the share of categorical features that `guess` has right, for each table row: (reading, example). NaN
     without such features. `groups` describe the columns of each feature.
@@ -80,16 +99,6 @@ def groups_right(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) ->
             right.append(np.where(actual.any(axis=-1), named_right, claimed.max(axis=-1) < 0.5))
     share = np.mean(right, axis=0, dtype=np.float64) if right else np.nan
     return np.where(np.isfinite(named).all(axis=-1), share, np.nan)
-
-
-MEASURES: Mapping[str, Callable[[Floats, Floats, Sequence[Group]], Floats]] = {
-    RMSE.name: lambda truth, guess, groups: rmse(truth, guess),
-    RMSE_UNCLIPPED.name: lambda truth, guess, groups: rmse_unclipped(truth, guess),
-    PSNR_DB.name: lambda truth, guess, groups: psnr_db(truth, guess),
-    SSIM.name: lambda truth, guess, groups: ssim(truth, guess),
-    NUMERIC_RMSE.name: numeric_rmse,
-    GROUPS_RIGHT.name: groups_right,
-}
 
 
 def measured(truth: Floats, guess: Floats, kind: Kind, groups: Sequence[Group]) -> dict[str, Floats]:
