@@ -53,7 +53,6 @@ class Analytic(Attack):
         return refusal(reading)
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
-        del budget, key
         layer = first_layer(reading)
         assert layer is not None
         observed = observations(reading)

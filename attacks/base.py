@@ -38,7 +38,6 @@ class Attack(ABC):
 
     def refuses(self, reading: Reading) -> str | None:
         """Return the reason, in a few words, why the attack cannot run on this reading; None if it can."""
-        del reading
         return None
 
     @abstractmethod
@@ -57,7 +56,6 @@ class Attack(ABC):
 
         The function takes candidates' inputs (reading, example, *shape) and label probabilities (reading, example,
         class). It returns a distance per reading (reading,), without a prior."""
-        del reading
         return None
 
 

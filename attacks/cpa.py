@@ -41,7 +41,6 @@ class Cpa(Attack):
         return refusal(reading)
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
-        del budget
         layer = first_layer(reading)
         assert layer is not None
         observed, witness = observations(reading), Witness.of(reading, layer)

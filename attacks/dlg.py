@@ -14,7 +14,6 @@ class Dlg(LbfgsMatching):
     reference = "Zhu et al. 2019"
 
     def parts(self, reading: Reading, budget: Budget) -> Parts:
-        del reading
         return Parts(
             distance="l2",
             start="gaussian",

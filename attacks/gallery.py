@@ -53,7 +53,6 @@ class Gallery(Attack):
         return None
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
-        del budget
         reading = rescaled(reading)
         assert reading.gallery_inputs is not None and reading.gallery_labels is not None
         scores = likelihoods(reading) if reading.unknown == 1 else _sets(reading, key)

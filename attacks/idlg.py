@@ -22,7 +22,6 @@ class IDlg(LbfgsMatching):
     )
 
     def parts(self, reading: Reading, budget: Budget) -> Parts:
-        del reading
         return Parts(
             distance="l2",
             start="gaussian",

@@ -17,6 +17,5 @@ class LabelsOnly(Attack):
     iterative = False
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
-        del budget, key
         labels = infer_labels(reading, observations(reading)[0])
         return closed_form(reading, reading.public_mean.expand(*labels.shape, *reading.shape), labels)

@@ -133,7 +133,6 @@ class LearnedInverter(Attack):
         return None
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
-        del budget
         reading = rescaled(reading)
         inverter = self.inverter(reading, key)
         observed = mean_observation(observations(reading))

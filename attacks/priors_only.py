@@ -21,7 +21,6 @@ class MeanPicture(Attack):
     iterative = False
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
-        del budget, key
         return closed_form(reading, reading.public_mean.expand(len(reading), reading.examples, *reading.shape))
 
 
@@ -34,7 +33,6 @@ class NearestPublic(Attack):
     iterative = False
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
-        del budget, key
         distances = (reading.public_inputs - reading.public_mean).flatten(1).square().sum(1)
         nearest = reading.public_inputs[distances.argmin()]
         return closed_form(reading, nearest.expand(len(reading), reading.examples, *reading.shape))
@@ -49,7 +47,6 @@ class ClassMean(Attack):
     iterative = False
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
-        del budget, key
         labels = infer_labels(reading, observations(reading)[0])
         means = torch.stack([_class_mean(reading, label) for label in range(reading.classes)])
         return closed_form(reading, means[labels.clamp_min(0)], labels)

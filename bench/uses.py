@@ -117,7 +117,6 @@ def _watched(layer: nn.Module, calls: list[tuple[Any, Any]]) -> Iterator[Any]:
     live: list[dict[str, Any]] = []  # a layer may call itself
 
     def enter(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
-        del arguments
         live.append(dict(layer._parameters))
         layer._parameters.update({name: value if value is None else value.detach() for name, value in live[-1].items()})
 

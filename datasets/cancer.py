@@ -21,7 +21,6 @@ class Cancer(Dataset):
     def load(self, folders: tuple[Path, ...]) -> Raw:
         from sklearn.datasets import load_breast_cancer  # the import takes a second, needed here only
 
-        del folders
         bunch = load_breast_cancer()
         names = tuple(str(name) for name in bunch.feature_names)
         labels = np.asarray(bunch.target, np.int64)

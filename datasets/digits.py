@@ -20,7 +20,6 @@ class Digits(Dataset):
     private = False
 
     def load(self, folders: tuple[Path, ...]) -> Raw:
-        del folders
         table = np.loadtxt(_file(), delimiter=",")
         pictures = np.round(table[:, :-1] * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
         return held_out("digits", pictures, table[:, -1].astype(np.int64), "0123456789")

@@ -196,7 +196,6 @@ class Transform:
     def initial(self, shapes: Shapes) -> State:
         """Return the state (memory) before round 0, for the server or for a single client; {} for a transform without
         memory. `shapes` gives each tensor's shape without leading axes."""
-        del shapes
         return {}
 
     def update(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
@@ -224,7 +223,6 @@ class Transform:
         every uniform. If the method returns None, the harness averages `update` over a few fixed draws
         (`bench.federated.straight_through`). If the code has no useful derivative, the harness takes the derivative of
         the identity."""
-        del tensors, state, context
         return None
 
     def smoothed(
@@ -236,7 +234,6 @@ class Transform:
 
         `width` > 0 is a transition's width as a share of the decision's threshold or scale; for `width` → 0 the result
         tends to `expected`. The result must be differentiable in `tensors`."""
-        del tensors, state, context, width
         return None
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
@@ -249,13 +246,11 @@ class Transform:
         - The result must be differentiable in `tensors`, the candidates.
         - The harness calls the method only if the reading still shows the property `reads`: without a mean over rows,
           and without a later transform that hides the property."""
-        del tensors, observed, context
         return None
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
         """Return log p(`observed`) for each row, (row,), up to a constant and at most 0; its derivative guides an
         attacker's search. `tensors` come from `expected`. None: the harness uses the likelihood under `noise`."""
-        del tensors, observed, context
         return None
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
@@ -275,7 +270,6 @@ class Transform:
     def by_norms(self, norms: Tensors, context: Context) -> Scaling | None:
         """Return the effect of `apply` on rows with these `norms`, name → (*lead), so that a training needs no example
         gradients; None if norms do not determine the effect."""
-        del norms, context
         return None
 
     def update_by_norms(self, norms: Tensors, state: State, context: Context) -> tuple[Scaling, State] | None:
@@ -290,14 +284,12 @@ class Transform:
 
         Noise here is an independent random number with mean 0 on every coordinate. Other randomness, such as a random
         mask, does not count, nor do draws that the attacker recovers from the reading by `simulate`."""
-        del context, state
         return None
 
     def variance_at(self, tensors: Tensors, context: Context) -> Tensors | None:
         """Return the exact noise variance for these `tensors`, name → (*lead, *shape); None if `noise` already gives
         the variance.  A transform defines this method if its noise depends on the tensors and `noise` gives only a
         bound.  The contract tests then check this variance."""
-        del tensors, context
         return None
 
     def initial_of(self, shapes: Shapes, clients: int) -> State:
@@ -331,5 +323,4 @@ class Defense(ABC):
     def mechanism(self, setting: Setting) -> Mechanism | Reports | None:
         """Return the noise and sensitivity, or the locally private reports, from which accountants compute ε; None if
         no ε exists."""
-        del setting
         return None

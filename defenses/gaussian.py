@@ -28,5 +28,4 @@ class Gaussian(Defense):
     )
 
     def transforms(self, setting: Setting) -> StageTransforms:
-        del setting
         return {self.at: (GaussianNoise(deviation=math.sqrt(self.variance)),)}

@@ -28,5 +28,4 @@ class Laplace(Defense):
     )
 
     def transforms(self, setting: Setting) -> StageTransforms:
-        del setting
         return {self.at: (LaplaceNoise(scale=math.sqrt(self.variance / 2)),)}

@@ -41,7 +41,6 @@ class LdpFl(Defense):
     )
 
     def transforms(self, setting: Setting) -> StageTransforms:
-        del setting
         report = TwoPoint(
             epsilon=self.epsilon, centre=self.centre, radius=None if self.range == "adaptive" else self.radius
         )
@@ -50,5 +49,4 @@ class LdpFl(Defense):
         return {"client": (report,)}
 
     def mechanism(self, setting: Setting) -> Reports:
-        del setting
         return Reports(epsilon=self.epsilon, sending=self.sending)

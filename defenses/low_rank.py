@@ -27,5 +27,4 @@ class LowRank(Defense):
     at: Literal["client", "example"] = parameter("client", "level: client updates or example gradients", source="ours")
 
     def transforms(self, setting: Setting) -> StageTransforms:
-        del setting
         return {self.at: (TopDirections(share=self.share, rank=self.rank),)}

@@ -13,5 +13,4 @@ class NoDefense(Defense):
     stages = ()
 
     def transforms(self, setting: Setting) -> StageTransforms:
-        del setting
         return {}

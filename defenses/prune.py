@@ -27,5 +27,4 @@ class Prune(Defense):
     )
 
     def transforms(self, setting: Setting) -> StageTransforms:
-        del setting
         return {self.at: (KeepLargest(share=self.share),)}

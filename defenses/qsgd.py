@@ -31,5 +31,4 @@ class Qsgd(Defense):
     )
 
     def transforms(self, setting: Setting) -> StageTransforms:
-        del setting
         return {self.at: (StochasticLevels(levels=self.levels, norm="l2"),)}

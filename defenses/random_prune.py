@@ -35,7 +35,6 @@ class RandomPrune(Defense):
     )
 
     def transforms(self, setting: Setting) -> StageTransforms:
-        del setting
         mask = KeepRandom(share=self.share, threshold=self.threshold)
         if not self.deviation:
             return {self.at: (mask,)}

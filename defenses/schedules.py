@@ -29,7 +29,6 @@ class Constant:
         at_least("value", self.value)
 
     def __call__(self, round: int) -> float:
-        del round
         return self.value
 
 

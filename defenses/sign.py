@@ -23,5 +23,4 @@ class Sign(Defense):
     )
 
     def transforms(self, setting: Setting) -> StageTransforms:
-        del setting
         return {self.at: (ScaledSign(),)}

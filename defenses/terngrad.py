@@ -30,5 +30,4 @@ class TernGrad(Defense):
     )
 
     def transforms(self, setting: Setting) -> StageTransforms:
-        del setting
         return {self.at: (StochasticLevels(levels=1, norm="max", clip=self.clip),)}

@@ -24,5 +24,4 @@ class TopK(Defense):
     )
 
     def transforms(self, setting: Setting) -> StageTransforms:
-        del setting
         return {"client": (RememberUnsent(share=1 - self.kept),)}

@@ -31,5 +31,4 @@ class VarianceBased(Defense):
     )
 
     def transforms(self, setting: Setting) -> StageTransforms:
-        del setting
         return {"step": (SendUnambiguous(threshold=self.threshold, decay=self.decay),)}

@@ -27,7 +27,6 @@ class _Output(nn.Module):
     value: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        del x
         return self.value
 
 

@@ -22,7 +22,6 @@ def watched(model: nn.Module) -> Iterator[Calls]:
 
     def keep(path: str) -> Any:
         def hook(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-            del layer
             values = arguments[0].transpose(0, 1).flatten(1)
             calls[path].append((values.mean(1), values.var(1)))
 

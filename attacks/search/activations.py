@@ -114,7 +114,6 @@ class _Activations:
     span: float  # of the data's range
 
     def start(self, row: int, restart: int) -> Tensor:
-        del restart
         return self.initial[row]
 
     def zero_gradient_loss(self, rows: Tensor) -> Tensor:
@@ -130,7 +129,6 @@ class _Activations:
         return self.initial.new_full((len(rows),), _UNIT)
 
     def subset(self, rows: Tensor, restarts: Tensor) -> Evaluate:
-        del restarts
         groups = list(self._groups(rows))
 
         def evaluate(u: Tensor) -> tuple[Tensor, Tensor]:

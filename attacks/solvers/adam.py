@@ -44,7 +44,6 @@ class Adam(Solver[AdamState]):
         return AdamState(trial=x.clone(), finished=count.bool(), first=zeros, second=zeros.clone(), count=count)
 
     def step(self, state: AdamState, loss: Tensor, gradient: Tensor) -> AdamState:
-        del loss
         g = gradient.sign() if self.signed else gradient
         count = state.count + 1
         first = self.betas[0] * state.first + (1 - self.betas[0]) * g

@@ -73,7 +73,6 @@ class Here:
 
     def concerns(self, cell: AnyCell) -> bool:
         """Return False, because all cells run in this process."""
-        del cell
         return False
 
     def data(self, cell: AnyCell, context: RunContext, memory: Memory) -> Data:

@@ -69,7 +69,6 @@ class FilterDefense(Defense):
     """Learning rate of the client's step."""
 
     def transforms(self, setting: Setting) -> StageTransforms:
-        del setting
         return {"client": (Filtered(filter=self.filter, rate=self.rate),)}
 
 

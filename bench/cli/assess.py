@@ -28,7 +28,6 @@ _OUT = click.option(
 
 
 def _limits(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, float]:
-    del context, option
     from bench.assess.result import FIGURES
 
     limits: dict[str, float] = {}

@@ -21,7 +21,6 @@ PATH = click.Path(path_type=Path)
 
 
 def _add(context: click.Context, option: click.Parameter, plugins: tuple[str, ...]) -> None:
-    del context, option
     for plugin in plugins:
         registry.add_plugin(plugin)
 

@@ -14,7 +14,6 @@ def entries(kind: str, *, several: bool = False) -> Completer:
     "models". `several` True completes the last name in a comma-separated list."""
 
     def complete(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-        del context, option
         from bench.registry import entries as registry
 
         return _starting(registry.names(kind), typed, several=several)
@@ -24,7 +23,6 @@ def entries(kind: str, *, several: bool = False) -> Completer:
 
 def every_entry(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
     """Complete the name of any attack, defense, data set or model, for the shell. `typed` is its beginning."""
-    del context, option
     from bench.registry import entries as registry
 
     return _starting(sorted({name for kind in registry.KINDS for name in registry.names(kind)}), typed)
@@ -32,7 +30,6 @@ def every_entry(context: click.Context, option: click.Parameter, typed: str) -> 
 
 def points(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
     """Complete a comma-separated list of interception points, for the shell. `typed` is its beginning."""
-    del context, option
     from bench.points import POINTS
 
     return _starting(POINTS, typed, several=True)
@@ -41,7 +38,6 @@ def points(context: click.Context, option: click.Parameter, typed: str) -> list[
 def matrices(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
     """Complete the name of a preset, or of a TOML file in the current folder, for the shell. `typed` is its
     beginning."""
-    del context, option
     from bench.matrix.document import preset_names
 
     files = sorted(path.name for path in Path().glob("*.toml"))
@@ -50,7 +46,6 @@ def matrices(context: click.Context, option: click.Parameter, typed: str) -> lis
 
 def cells(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
     """Complete the id of a cell below `runs/`, to eight digits, for the shell. `typed` is its beginning."""
-    del context, option
     return _starting(sorted({path.stem[:8] for path in Path("runs").glob("*/records/*.json")}), typed)
 
 

@@ -40,11 +40,9 @@ _COMMANDS = {
 
 class _LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        del ctx
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        del ctx
         if name not in _COMMANDS:
             return None
         command: click.Command = importlib.import_module(_COMMANDS[name][0]).command
@@ -59,7 +57,6 @@ class _LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
@@ -97,7 +94,6 @@ def _end_on_sigterm() -> None:
     own = os.getpid()
 
     def end(number: int, frame: FrameType | None) -> None:
-        del frame
         signal.signal(number, signal.SIG_DFL)
         if os.getpid() != own:
             signal.raise_signal(number)

@@ -53,7 +53,6 @@ def command(run: Path, port: int, no_browser: bool) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    del number, frame
     for further in _ENDS:
         signal.signal(further, signal.SIG_IGN)
     raise KeyboardInterrupt

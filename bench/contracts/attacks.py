@@ -87,7 +87,6 @@ def budget(attack: Attack) -> None:
 
             def count(module: Any, inputs: tuple[Tensor, ...]) -> None:
                 nonlocal seen
-                del module
                 if torch.is_grad_enabled() and not _public(inputs[0], reading):  # noqa: B023
                     seen += len(inputs[0]) if inputs[0].dim() > len(reading.shape) else 1  # noqa: B023
 

@@ -46,7 +46,6 @@ def check(
 def broken_contracts(kind: str, entry: Entry, state: object = None) -> tuple[str, ...]:
     """Return the contracts that an entry breaks, each as `name: reason`. `kind` is the kind of entry, such as
     "defenses". A plug-in process calls the function through `bench.isolation.Isolation.ask`; `state` is not used."""
-    del state
     outcomes = check_instance(kind, registry.of(kind, entry), name=entry.name)
     return tuple(f"{each.contract.name}: {each.reason}" for each in outcomes if each.status == "broken")
 

@@ -129,13 +129,11 @@ class _Draws:
         self._uniforms = torch.Generator().manual_seed(_DRAWS)
 
     def normal(self, name: str, like: torch.Tensor) -> torch.Tensor:
-        del name
         if self._normals is None:
             return torch.zeros_like(like)
         return torch.randn(like.shape, generator=self._normals, dtype=like.dtype)
 
     def uniform(self, name: str, like: torch.Tensor) -> torch.Tensor:
-        del name
         return torch.rand(like.shape, generator=self._uniforms, dtype=like.dtype)
 
 

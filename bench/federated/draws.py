@@ -24,7 +24,6 @@ class ZeroDraws(NoDraws):
     """Source of normal draws that are all zero, so that a transform with additive noise shows its noiseless output."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
-        del name
         return torch.zeros_like(like)
 
 
@@ -47,7 +46,6 @@ class CentralDraws:
     """True after a uniform was drawn."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
-        del name
         return torch.zeros_like(like)
 
     def uniform(self, name: str, like: Tensor) -> Tensor:
@@ -117,11 +115,9 @@ class StreamDraws:
         return cls(streams=tuple(torch.Generator(device).manual_seed((first + client) % 2**32) for client in clients))
 
     def normal(self, name: str, like: Tensor) -> Tensor:
-        del name
         return self._fill(like, Tensor.normal_)
 
     def uniform(self, name: str, like: Tensor) -> Tensor:
-        del name
         return self._fill(like, Tensor.uniform_)
 
     def _fill(self, like: Tensor, law: Callable[..., Tensor]) -> Tensor:

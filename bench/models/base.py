@@ -35,7 +35,6 @@ class Model(ABC):
     def bound(self, name: str, fan_in: int) -> float:
         """Return the half width w of the uniform distribution from which the parameter `name` is drawn initially.
         `fan_in` is the number of inputs of an output value; torch's default is 1/√fan_in."""
-        del name
         return float(fan_in**-0.5)
 
     def initial(self, module: nn.Module, seed: int) -> dict[str, Tensor]:

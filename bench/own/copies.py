@@ -64,7 +64,6 @@ def _computed(module: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
 
 
 def _drop_graphs(module: nn.Module, arguments: Any, out: Any) -> None:
-    del arguments, out
     for layer, name, value in _computed(module):
         setattr(layer, name, value.detach())
 

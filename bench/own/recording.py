@@ -118,7 +118,6 @@ class _Mode(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        del types
         given = dict(kwargs or {})
         result = func(*args, **given)
         self._recorder.called(func, args, given, result)
@@ -141,7 +140,6 @@ class _Recorder:
         self.recorded.training = {name: layer.training for name, layer in module.named_modules()}
 
     def entered(self, module: nn.Module, arguments: Any) -> None:
-        del arguments
         if not self._outermost(module):
             return
         self.depth += 1
@@ -226,7 +224,6 @@ class _Recorder:
         batch.loss, batch.targets = result, targets.detach().cpu().clone()
 
     def stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        del args, kwargs
         batches = [batch for batch in self.pending if batch.loss is not None] or self.pending
         record, self.pending = self.recorded, []
         if record.module is None or not batches:

@@ -55,5 +55,4 @@ def _of_run(run: Path, cell_id: str) -> Leaked:
 
 @lru_cache(maxsize=4096)  # planning asks for every cell of a cascade
 def _of_file(path: Path, modified: int, size: int) -> Leaked:
-    del modified, size
     return came_back(read(path))

@@ -109,7 +109,6 @@ class Remaining(Observer):
         self._began = time.monotonic()
 
     def on_start(self, cell: AnyCell, worker: str) -> None:
-        del worker
         self._running[cell.id] = time.monotonic()
 
     def on_record(self, record: Record) -> None:

@@ -72,7 +72,6 @@ class AdaptiveClip(Transform):
     def noise(self, context: Context, state: State) -> AddedNoise:
         """Return the noise that attackers assume: variance (b·`multiplier`)² on each coordinate, with the coordinate's
         scale b. The value is exact, because b follows from the state, which is public."""
-        del context
         of_client = self.owner == "client"
         _, widths = self._scales(state, int(of_client))
         variance = {name: (self._deviation * width).square() for name, width in widths.items()}

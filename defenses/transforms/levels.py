@@ -109,7 +109,6 @@ class StochasticLevels(Transform):
         The step τ is then unknown: the bound takes twice the largest τ among public examples' gradients, or τ = 1
         without public data. A larger update exceeds the bound. `log_likelihood` and `log_density` take τ from the
         reading instead."""
-        del state
         steps = self._public_steps(context)
         if steps is None:
             return AddedNoise(variance=0.25, bound=True)

@@ -151,7 +151,6 @@ class KeepRandom(Transform):
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """Return the output for candidates `tensors`, under the mask that the attacked reading `observed` shows: the
         candidate at the reading's nonzero coordinates, and zero at the others."""
-        del context
         return _masked(tensors, {name: observed[name] != 0 for name in tensors})
 
 

@@ -22,7 +22,6 @@ class Additive(Transform, ABC):
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]: ...
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        del context
         return dict(tensors), state
 
 
@@ -38,7 +37,6 @@ class Noise(Additive):
         tensors."""
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        del state
         return AddedNoise(law=self.law, variance=self.variance(context))
 
 
@@ -75,7 +73,6 @@ class GaussianNoise(Noise):
         return ("zeros",) if self.on == "nonzero" else ()
 
     def by_norms(self, norms: Tensors, context: Context) -> Scaling | None:
-        del norms
         return Scaling({}, math.sqrt(self.variance(context))) if self.on == "all" else None
 
     def variance(self, context: Context) -> float:
@@ -102,7 +99,6 @@ class LaplaceNoise(Noise):
         return noised
 
     def variance(self, context: Context) -> float:
-        del context
         return 2 * self.scale**2
 
 

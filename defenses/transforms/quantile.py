@@ -33,7 +33,6 @@ class QuantileClip(Transform):
     """η_C, the step size for the logarithm of C."""
 
     def initial(self, shapes: Shapes) -> State:
-        del shapes
         return {"bound": torch.tensor(self.initial_bound, dtype=torch.float64)}
 
     def update(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
@@ -53,6 +52,5 @@ class QuantileClip(Transform):
     def noise(self, context: Context, state: State) -> AddedNoise:
         """Return the noise that attackers assume: variance (`multiplier`·C)² on each coordinate, for the current bound
         C, averaged over clients."""
-        del context
         bound = state["bound"]
         return AddedNoise(variance=(self.multiplier * float(bound.mean())) ** 2)

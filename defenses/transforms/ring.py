@@ -84,7 +84,6 @@ class MaskInRing(Transform):
         """Return the output for candidates `tensors`, averaged over rounding and masks: the candidate limited to [-c,
         c], with c = `ring.clip`. The mean over a round's uploads is centred at this value. For a single upload the
         value has no meaning, because the upload has no information on the candidate."""
-        del context
         ring = self.ring
         return {name: tensor.clamp(-ring.clip, ring.clip) for name, tensor in tensors.items()}, state
 
@@ -92,14 +91,12 @@ class MaskInRing(Transform):
         """Return the noise that attackers assume, for a single upload and for the mean over a round's K clients. An
         upload has the variance of a uniform integer modulo R, (R² - 1)/12 squared steps. The mean has only the rounding
         noise, at most 1/(4K) squared steps."""
-        del context, state
         square = self.ring.step**2
         return AddedNoise(variance=square * (4.0**self.ring.width - 1) / 12, of_mean=square / (4 * self.ring.clients))
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
         """Return 0 for each row, (row,): the masked upload `observed` has the same distribution for all candidates in
         `tensors`."""
-        del observed
         first = next(iter(tensors.values()))
         return 0 * first.flatten(context.lead).sum(-1).reshape(first.shape[: context.lead])
 
@@ -122,7 +119,6 @@ class ReadSum(Transform):
     """Integers modulo R, in which the uploads were masked."""
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
-        del context
         ring, unmasked = self.ring, {}
         for name, tensor in tensors.items():
             total = (tensor.double() * (ring.clients / ring.step)).round()

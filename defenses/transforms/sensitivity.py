@@ -56,7 +56,6 @@ class SensitivityNoise(Additive):
     def noise(self, context: Context, state: State) -> AddedNoise:
         """Return the noise that attackers assume: the largest possible variance, for S = `bound`. The actual scale S
         follows from the gradient norms in the batch."""
-        del state
         return AddedNoise(variance=(self._sigma(context) * self.share * self.bound) ** 2, bound=True)
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:

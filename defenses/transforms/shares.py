@@ -60,7 +60,6 @@ class NoiseShares(Additive):
         Client j adds the share n_ji, and client i adds -r·n_ji with a random factor r, so only (1 - r)·n_ji remains in
         the mean. The noise is stated as Gaussian: approximate for random r, exact if r is always 1 (`factor_variance`
         0)."""
-        del state
         share = round(context.colluders * self.shares) / self.shares
         own = self.deviation**2
         return AddedNoise(

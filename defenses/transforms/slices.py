@@ -40,13 +40,11 @@ class SliceNoise(Transform):
         return unflattened(result, tensors, context.lead)
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        del context
         return dict(tensors), state
 
     def noise(self, context: Context, state: State) -> AddedNoise:
         """Return the noise that attackers assume: the variance on a coordinate, averaged over the random choice of the
         slices (ranges of coordinates) with noise. The noise is not Gaussian, since most coordinates have none."""
-        del context, state
         return AddedNoise(variance=self.deviation**2 * self.count / len(self.ends))
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:

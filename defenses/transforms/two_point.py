@@ -84,7 +84,6 @@ class TwoPoint(Transform):
         """Return the noise that attackers assume: the upper bound (rκ/`weight_step`)² on the variance for each tensor.
         r is the half width of the weights' range, and κ the factor `stretch`. The bound exceeds the variance by at most
         a share 1/κ²."""
-        del state
         scale = (self.stretch / context.setting.weight_step) ** 2
         return AddedNoise(
             variance={
