@@ -57,8 +57,7 @@ def board(rows: Sequence[Row], standings: Sequence[Standing] = ()) -> str:
         sides = "".join("l" if column.kind == "text" else "r" for column in shown)
         head = [column.spoken for column in shown]
         parts.append(_table(title, sides, head, ([column.text(line) for column in shown] for line in group)))
-    head = "% bench leaderboard --latex; \\usepackage{booktabs,amssymb}\n"
-    return head + "\n\n".join(parts) + "\n"
+    return "% bench leaderboard --latex; \\usepackage{booktabs,amssymb}\n" + "\n\n".join(parts) + "\n"
 
 
 def _standings(standings: Sequence[Standing]) -> str:

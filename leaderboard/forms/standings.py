@@ -99,7 +99,7 @@ def terminal(standings: Sequence[Standing], title: str) -> RenderableType:
         table.add_column(_BROKEN.get(name, name), justify="right", no_wrap=True)
     for each, line in zip(standings, figures(standings), strict=True):
         leaks = [
-            below(Text(text, style=colour(place and place.leaked)), within.removesuffix(" %"))
+            below(Text(text, style=colour(place.leaked if place else None)), within.removesuffix(" %"))
             for place, text, within in zip(map(each.points.get, points), line.points, line.intervals, strict=True)
         ]
         table.add_row(
