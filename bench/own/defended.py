@@ -61,8 +61,8 @@ def defended(
 
 
 def setting_of_reading(reading: Reading, *, clients: int = 1, per_round: int | None = None, rounds: int = 1) -> Setting:
-    """Return the federated setting behind a user's reading, in the form that defenses get; None for `per_round`: all
-    `clients`."""
+    """Return the federated setting behind a user's reading, in the form that defenses get: `rounds` rounds, `per_round`
+    of the `clients` in each (None: all)."""
     return Setting(
         clients=clients,
         per_round=per_round or clients,
