@@ -253,16 +253,12 @@ def show(result: "Assessment", limits: dict[str, float], *, as_json: bool) -> No
 
 
 def _print(result: "Assessment") -> None:
-    from bench.assess.page import percent
     from bench.assess.result import TITLES
 
     click.echo(f"{result.verdict}\n")
     for listener in result.listeners:
         click.echo(f"{TITLES[listener.name]}: {sanitize(listener.reads, 200)}")
-        rows = [
-            (name, f"{percent(each.share.value)} of {each.of}", _interval(each), percent(each.chance), _limit(each))
-            for name, each in listener.figures.items()
-        ]
+        rows = [(name, *_texts(each)) for name, each in listener.figures.items()]
         common.print_table(("figure", "share", "95 %", "chance", "ceiling"), rows)
         common.print_table(("attack", "result", "s"), [(a.attack, a.line, f"{a.seconds:g}") for a in listener.attempts])
         click.echo("")
@@ -277,23 +273,7 @@ def _print(result: "Assessment") -> None:
 def _print_remedies(found: "Sequence[Remedy]") -> None:
     from bench.assess.page import percent
 
-    rows = [
-        (
-            each.defense,
-            *(
-                ("–", "", "", "")
-                if (figure := each.recognised) is None
-                else (
-                    f"{percent(figure.share.value)} of {figure.of}",
-                    _interval(figure),
-                    percent(figure.chance),
-                    _limit(figure),
-                )
-            ),
-            percent(each.kept),
-        )
-        for each in found
-    ]
+    rows = [(each.defense, *_texts(each.recognised), percent(each.kept)) for each in found]
     if rows:
         common.print_table(("defense", "recognised", "95 %", "chance", "ceiling", "accuracy"), rows)
     for each in found:
@@ -301,11 +281,12 @@ def _print_remedies(found: "Sequence[Remedy]") -> None:
             click.echo(f"- {each.defense}: {each.note}")
 
 
-def _interval(figure: "Figure") -> str:
-    return f"{100 * figure.share.low:.0f}–{100 * figure.share.high:.0f} %"
-
-
-def _limit(figure: "Figure") -> str:
+def _texts(figure: "Figure | None") -> tuple[str, str, str, str]:
+    """Return a figure's share, its 95 % interval, its chance level and its ceiling, in words."""
     from bench.assess.page import percent
 
-    return percent(figure.ceiling)
+    if figure is None:
+        return "–", "", "", ""
+    share = figure.share
+    interval = f"{100 * share.low:.0f}–{100 * share.high:.0f} %"
+    return f"{percent(share.value)} of {figure.of}", interval, percent(figure.chance), percent(figure.ceiling)
