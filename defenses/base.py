@@ -264,7 +264,6 @@ class Transform:
         random rounding or a random mask. None: more values, or coordinates that depend on each other.
 
         An attacker with the updates of all other clients derives from these values which means are possible."""
-        del tensors, context
         return None
 
     def by_norms(self, norms: Tensors, context: Context) -> Scaling | None:

@@ -67,7 +67,8 @@ def attacks(records: Iterable[Record], published: Sequence[PublishedFigures] = (
     """Return the attack table: a row for each attack, data set, defense and interception point, sorted by name. Figures
     are pooled over seeds and noise draws. `published` are figures from papers, shown next to the matching rows.
 
-    An attack with status n/a has no row. A crashed cell counts in `crashed` and in no other figure."""
+    An attack that is not applicable (status n/a) has no row. A crashed cell counts in `crashed` and in no other figure.
+    """
     gathered: dict[tuple[str, ...], list[Record]] = {}
     for record in of_one_series(records):
         cell = record.cell
