@@ -72,8 +72,9 @@ def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, la
 
 
 def naming_chance(gallery: Tensor, labels: Tensor, *, granted: bool) -> float:
-    """Return the chance that a blind guess among the candidates of `gallery` is a true example. `labels` is True if
-    labels are granted; the guess is then among candidates of the example's class."""
+    """Return the chance that a blind guess among candidates with labels `gallery`, (candidate,), is a true example.
+    `labels` (reading, example) are the true labels; if `granted` to the attacker, the guess is among candidates of the
+    example's class."""
     if not granted:
         return labels.shape[1] / len(gallery)
     own = (labels[:, :, None] == labels[:, None, :]).sum(-1)

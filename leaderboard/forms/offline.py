@@ -29,7 +29,8 @@ def render(
 ) -> str:
     """Return an HTML page that opens offline, from the template `name` in `templates` with the variables `values` and
     the shared style. `script` names the page's own script file, placed behind the shared script; None gives a page
-    without scripts."""
+    without scripts. `images` are the permitted sources of pictures: `data:` for the page itself, `'self' file:` for
+    files next to the page."""
     source = None if script is None else f"{_file('shared.js')}\n{_file(script)}"
     page = templates.get_template(name).render(
         policy=_policy([] if source is None else [source], images),
