@@ -199,12 +199,13 @@ class Grants(Frozen):
 
 class _Cell(Frozen):
     def canonical(self) -> str:
-        """Return the configuration as JSON text with sorted keys and without spaces: equal cells, equal texts."""
+        """Return the cell's configuration as JSON text with sorted keys and without spaces; the text is equal for equal
+        cells."""
         return json.dumps(self.configuration(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @cached_property
     def id(self) -> str:
-        """SHA-256 of the canonical JSON, as 64 hexadecimal digits."""
+        """Id of the cell: SHA-256 of the canonical JSON, as 64 hexadecimal digits."""
         return hashlib.sha256(self.canonical().encode()).hexdigest()
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:

@@ -57,10 +57,10 @@ def head(reading: Reading) -> Head | None:
     if name is None:
         return None
     path = name.partition(".parametrizations.")[0] if ".parametrizations." in name else name.rpartition(".")[0]
-    found = Head(path=path, nearest=name, linear=False, logits=False)
-    if name != found.name("weight") or path not in layers or layers[path].out_features != reading.classes:
-        return found
-    return replace(found, linear=True, logits=path in outputs and torch.equal(outputs[path], logits))
+    last = Head(path=path, nearest=name, linear=False, logits=False)
+    if name != last.name("weight") or path not in layers or layers[path].out_features != reading.classes:
+        return last
+    return replace(last, linear=True, logits=path in outputs and torch.equal(outputs[path], logits))
 
 
 def usual(reading: Reading) -> bool:
@@ -70,5 +70,5 @@ def usual(reading: Reading) -> bool:
 
 def last_layer(reading: Reading) -> str | None:
     """Return the path of the model's last layer if the layer is linear with an output per class, otherwise None."""
-    found = head(reading)
-    return found.path if found is not None and found.linear else None
+    last = head(reading)
+    return last.path if last is not None and last.linear else None

@@ -89,7 +89,8 @@ class _Moments:
         self._steps = 0
 
     def direction(self, gradients: Tensors, weights: Tensors, adam: AdamRule, weight_decay: float) -> dict[str, Tensor]:
-        """Return the next step's direction, name → (reading, *shape), for the mean `gradients` at `weights`."""
+        """Return the direction of Adam's next step, name → (reading, *shape), for the mean `gradients` at `weights`,
+        both name → (reading, *shape). `adam` and `weight_decay` are the optimizer's options."""
         self._steps += 1
         one, two = adam.betas
         result = {}

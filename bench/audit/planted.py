@@ -307,8 +307,9 @@ class _Reader:
 
     @classmethod
     def of(cls, trial: Trial, point: Point, zero: Values, one: Values) -> "_Reader":
-        """Estimate direction and variance at `point` from readings (draw, value) of world `zero` and world `one`, with
-        the same draws."""
+        """Learn how to tell two neighbouring data sets (worlds) apart at an interception point: direction and variance,
+        from readings (draw, value) of world `zero` and world `one`, with the same draws. `trial` is the federated
+        round."""
         drawn = (zero, one)
         shift = (one - zero).mean(0)
         each = sum(world.var(0, ddof=1) for world in drawn) / len(drawn)
@@ -330,7 +331,8 @@ class _Reader:
         )
 
     def values(self, shown: Mapping[Stage, Tensors]) -> Values:
-        """Return the likelihood ratio, the spread, and the projections of the other clients' messages, (value,)."""
+        """Reduce the tensors of a round to the few values that tell the worlds apart, (value,): the likelihood ratio,
+        the spread, and the projections of the other clients' messages. `shown` maps each stage to its tensors."""
         seen = _seen(shown, self.point)
         apart = seen[0] - self.centre
         others = [float(self.weights @ other) for other in seen[1:]] if self.company else []

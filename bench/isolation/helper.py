@@ -39,7 +39,8 @@ class _Copy:
                 os._exit(1)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code; raises `subprocess.TimeoutExpired`."""
+        """Wait for the end of the process, at most `timeout` seconds (None: without limit), and return its exit code.
+        Raises `subprocess.TimeoutExpired`."""
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             pid, status = os.waitpid(self._pid, 0 if until is None else os.WNOHANG)

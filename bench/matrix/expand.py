@@ -49,14 +49,15 @@ class _Plan:
         return {"federated": Federated(), "defense": Entry(name="none"), **row, "dataset": data}
 
     def training(self, fields: Mapping[str, Any], rounds: set[int]) -> TrainingCell:
-        """Add a training that saves its weights after `rounds`; return its cell. `fields` are the fields of the cell;
-        `rounds` do not enter its id."""
+        """Plan a training cell that saves its weights after `rounds`, and return the cell. `fields` are the fields of
+        the cell; `rounds` do not enter its id."""
         cell = TrainingCell(**fields)
         self.kept.setdefault(cell.id, set()).update(rounds)
         return self.trainings.setdefault(cell.id, cell)
 
     def attack(self, row: Combination) -> AttackCell:
-        """Return the attack cell of a combination; plan the training of the attacked weights, if necessary."""
+        """Return the attack cell for a combination of axis values; plan also the training that makes the attacked
+        weights, if necessary."""
         fields = self.fields(row)
         weights = fields.get("weights")
         if isinstance(weights, Weights) and weights.train is not None and weights.round is not None:

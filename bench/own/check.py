@@ -91,9 +91,9 @@ def _against_truth(
     orders = [order] if order is not None else [positions(reading, draw) for draw in range(_orders(reading))]
     replays = [replayed(reading, inputs, labels, at) for at in orders]
     each = [likeness(observed, replay) for replay in replays]
-    found = max(each, key=lambda one: one.least[0])
-    cosine, scale = found.least
-    which = f" (reading {found.worst})" if len(reading) > 1 else ""
+    compared = max(each, key=lambda one: one.least[0])
+    cosine, scale = compared.least
+    which = f" (reading {compared.worst})" if len(reading) > 1 else ""
     figures = f"cosine {cosine:.4f}, scale {scale:.3f}"
 
     def checked(explained: bool | None, line: str) -> Check:
@@ -101,8 +101,8 @@ def _against_truth(
 
     noise = _noise(reading, observed)
     if noise is not None and reading.description is not None:
-        return checked(*_behind_noise(found, noise, observed, reading.description.noise.bound, figures + which))
-    if bool((found.energy == 0).any()) and found.alike(_SAME, _LENGTH):
+        return checked(*_behind_noise(compared, noise, observed, reading.description.noise.bound, figures + which))
+    if bool((compared.energy == 0).any()) and compared.alike(_SAME, _LENGTH):
         return checked(True, "explains what was sent: both are zero, as the model is sure of the example")
     enough, length, doubt = _SAME, _LENGTH, ""
     if len(replays) > 1:  # as similar as replays with other orders of later epochs
@@ -110,19 +110,19 @@ def _against_truth(
         enough = min(one.least[0] for one in others) - _SPREAD
         length = max(_LENGTH, *(2 * abs(one.least[1] - 1) + _SPREAD for one in others))
         doubt = f", within the effect of the unknown order of later epochs ({1 - enough - _SPREAD:.2g})"
-    chosen = orders[each.index(found)]
-    wrong = statistics_fault(reading, inputs, labels, chosen) if found.alike(enough, length) else None
+    chosen = orders[each.index(compared)]
+    wrong = statistics_fault(reading, inputs, labels, chosen) if compared.alike(enough, length) else None
     if wrong and len(replays) == 1:
         return checked(False, f"does not explain what was sent: {figures}; {wrong}")
-    if found.alike(enough, length) and (len(replays) > 1 or not found.off):
+    if compared.alike(enough, length) and (len(replays) > 1 or not compared.off):
         return checked(True, f"explains what was sent{doubt}: {figures}")
-    replay = replays[each.index(found)]
+    replay = replays[each.index(compared)]
     if rounding := rounded(reading, observed, replay, inputs, labels):
         return checked(True, f"agrees up to 16-bit rounding ({rounding}): {figures}")
-    if found.alike(enough, length):
-        cause = options(reading, observed, inputs, labels) or initial_statistics(reading) or _off(observed, found)
+    if compared.alike(enough, length):
+        cause = options(reading, observed, inputs, labels) or initial_statistics(reading) or _off(observed, compared)
         return checked(False, f"does not explain what was sent: {figures}{which}; {cause}")
-    mistake = likeliest(reading, observed, inputs, labels, found, enough)
+    mistake = likeliest(reading, observed, inputs, labels, compared, enough)
     if mistake is None and order is None and matters(reading):
         best = sought(reading, observed, inputs, labels, _SAME)
         another = likeness(observed, replayed(reading, inputs, labels, best))
@@ -136,7 +136,7 @@ def _against_truth(
                 "undecided: the order of the examples is missing, and decides; pass order=, or the truth in the order "
                 f"of the local steps (random orders have a cosine of {least:.2g} with each other): {figures}",
             )
-    mistake = mistake or unexplained(reading, observed, replay, found)
+    mistake = mistake or unexplained(reading, observed, replay, compared)
     return checked(False, f"does not explain what was sent: {figures}{which}; {mistake}")
 
 
@@ -154,27 +154,27 @@ def _wrong_grant(reading: Reading, labels: Tensor) -> str | None:
     return None
 
 
-def _off(observed: dict[str, Tensor], found: Likeness) -> str:
-    name = max(found.off, key=lambda each: float(found.off[each].max()))
-    row = int(found.off[name].argmax())
+def _off(observed: dict[str, Tensor], compared: Likeness) -> str:
+    name = max(compared.off, key=lambda each: float(compared.off[each].max()))
+    row = int(compared.off[name].argmax())
     zero = not bool(observed[name][row].any())
     words = "is zero: frozen or withheld, or a defense on it" if zero else "is unlike its replay: a defense on it"
-    more = f" (and {len(found.off) - 1} more)" if len(found.off) > 1 else ""
+    more = f" (and {len(compared.off) - 1} more)" if len(compared.off) > 1 else ""
     return f"all but {name!r}{more}, which {words}; freeze it in the model, or declare defense="
 
 
 def _behind_noise(
-    found: Likeness, noise: float, observed: dict[str, Tensor], bound: bool, figures: str
+    compared: Likeness, noise: float, observed: dict[str, Tensor], bound: bool, figures: str
 ) -> tuple[bool | None, str]:
     """Return whether noise with expected squared length `noise` explains the difference, and a line of text with
     `figures`. The first result is None if the noise hides the replay. The squared length of noise varies by a few times
     √coordinates. The coefficient of the replay in the update `observed` should be 1, with the standard error
     √(v/‖replay‖²) for noise of variance v. `bound` is True if the noise is only an upper bound."""
     count = sum(value[0].numel() for value in observed.values())
-    error = (noise / count / found.energy.clamp_min(1e-300)).sqrt()
-    share, worst = found.share, int((found.share - 1).abs().argmax())
+    error = (noise / count / compared.energy.clamp_min(1e-300)).sqrt()
+    share, worst = compared.share, int((compared.share - 1).abs().argmax())
     room = 4 * (2 / count) ** 0.5 + 0.1
-    size = found.residual / noise
+    size = compared.residual / noise
     if bool((size > 1 + room).any()) or (not bound and bool((size < 1 - room).any())):
         cause = f"the difference has {float(size[(size - 1).abs().argmax()]):.2g} times the described noise's energy"
         return (False, f"does not explain what was sent: {figures}; {cause}: another strength, or another declaration")

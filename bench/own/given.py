@@ -194,8 +194,8 @@ class _Update:
     local: SGD | None
 
     def fault(self, *, declared: bool) -> str | None:
-        """Return the contradiction in the arguments, or None; `declared` is True if batch, steps, rate or unit were
-        given."""
+        """Return the contradiction in the user's arguments for an update, as text, or None. `declared` is True if
+        batch, steps, rate or unit were given."""
         if (self.gradients is None) == (self.after is None) or (self.before is None) != (self.after is None):
             return "give either the gradients, or a client's weights before= and after= its round"
         if self.after is not None and self.local is None:

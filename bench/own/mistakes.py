@@ -33,28 +33,28 @@ _NORMALISED: dict[int, dict[str, _Columns]] = {  # channels → mean and deviati
 
 
 def likeliest(
-    reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels: Tensor, found: Likeness, enough: float
+    reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels: Tensor, compared: Likeness, enough: float
 ) -> str | None:
     """Return the user's likeliest mistake, with its remedy, if the declared training does not give the update; None if
     no known mistake explains it.
 
     - `observed`: the update, name → (reading, *shape), in gradient units.
     - `inputs` (reading, example, *shape), `labels` (reading, example): true examples.
-    - `found`: comparison of the update with the replay of the declared training.
+    - `compared`: comparison of the update with the replay of the declared training.
     - `enough`: a mistake is accepted if the training with this mistake gives an update with at least this cosine."""
-    cosine, scale = found.least
+    cosine, scale = compared.least
     if option := options(reading, observed, inputs, labels):
         return option
     if cosine >= enough:
         return _of_scale(reading, scale)
-    if bool((found.scale == 0).any()):
-        zero = int((found.scale == 0).int().argmax())
+    if bool((compared.scale == 0).any()):
+        zero = int((compared.scale == 0).int().argmax())
         return f"the gradient of reading {zero} is zero; take it after loss.backward(), and before zero_grad()"
-    rows = found.cosine.argsort()[:_LEAST_SIMILAR]
+    rows = compared.cosine.argsort()[:_LEAST_SIMILAR]
     reading, inputs, labels = reading.of(rows.tolist()), inputs[rows], labels[rows]
     observed = {name: value[rows] for name, value in observed.items()}
-    several = "" if len(found.cosine) == 1 else f" (reading {found.worst})"
-    if float(found.cosine.min()) <= -enough:
+    several = "" if len(compared.cosine) == 1 else f" (reading {compared.worst})"
+    if float(compared.cosine.min()) <= -enough:
         return f"the update has the opposite sign{several}: give the gradient, or before= and after= in this order"
     for text, by_rate in _of_rates(reading, inputs, labels):
         rate, reached = best_rate(observed, by_rate, reading.rate)
@@ -69,14 +69,14 @@ def likeliest(
     return None
 
 
-def unexplained(reading: Reading, observed: dict[str, Tensor], replay: dict[str, Tensor], found: Likeness) -> str:
+def unexplained(reading: Reading, observed: dict[str, Tensor], replay: dict[str, Tensor], compared: Likeness) -> str:
     """Return possible causes, as text, of an update that no known mistake of the user explains.
 
     - `reading`: the reading as declared by the user.
     - `observed`, `replay`: update that was sent, and update of the declared training on the true examples, each name →
       (reading, *shape).
-    - `found`: comparison of the two."""
-    cosine = found.least[0]
+    - `compared`: comparison of the two."""
+    cosine = compared.least[0]
     gone = {
         name: float(((value == 0) & (replay[name] != 0)).sum() / (replay[name] != 0).sum().clamp_min(1))
         for name, value in observed.items()
@@ -97,7 +97,7 @@ def unexplained(reading: Reading, observed: dict[str, Tensor], replay: dict[str,
         causes.insert(0, "another order of the local steps, clipping in each")
     if any("BatchNorm" in type(layer).__name__ for layer in reading.model.modules()):
         causes.append("BatchNorm in the other mode, or without its buffers")
-    if abs(float(found.share.mean()) - 1) < 0.1 and cosine < 0.97:
+    if abs(float(compared.share.mean()) - 1) < 0.1 and cosine < 0.97:
         causes.insert(0, "noise that was not declared")
     return f"no known mistake explains the update: {', '.join(causes)}, or an optimizer that is not plain SGD"
 

@@ -70,7 +70,8 @@ def _network(state: dict[str, Any]) -> torch.nn.Module:
 
 def _measure(network: torch.nn.Module) -> Lpips:
     def lpips(truth: ArrayLike, guess: ArrayLike) -> Floats:
-        """Return LPIPS of the clipped guess for each example; NaN for a guess with NaN."""
+        """Return the perceptual distance LPIPS of each example between `truth` and the clipped `guess`, both (reading,
+        example, *shape): (reading, example). NaN for a guess with NaN."""
         true, found = within_range(truth), clipped(guess)
         lead = true.shape[:2]
         rows = [

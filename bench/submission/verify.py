@@ -249,7 +249,8 @@ class _WeightsFiles:
         return {file_sha256(path): path for path in paths if path.is_file()}
 
     def find(self, sha256: str) -> Path:
-        """Return the path of a weights file with this content hash; raises `BenchError` without such a file."""
+        """Return the path of the weights file with the content hash `sha256`; raises `BenchError` without such a
+        file."""
         if sha256 not in self._by_hash:
             raise BenchError(f"its weights file {sha256[:8]} is not here; name a folder that has it by --weights")
         return self._by_hash[sha256]
