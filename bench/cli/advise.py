@@ -17,7 +17,9 @@ _LISTENERS = ("inside", "client", "server", "mean")
 
 @click.command()
 @click.argument("runs", nargs=-1, type=common.PATH)
-@click.option("--listener", type=click.Choice(_LISTENERS), default="server", show_default=True, help="Who reads along.")
+@click.option(
+    "--listener", type=click.Choice(_LISTENERS), default="server", show_default=True, help="The attacker's position."
+)
 @click.option(
     "--accuracy-loss",
     "loss",
@@ -40,10 +42,12 @@ def command(
 ) -> None:
     """Say which defense hides examples from LISTENER, at which strength, at what accuracy.
 
-    Kept: the share of the undefended accuracy.  L1: an attacker who knows the defense, the label and all other
-    examples names at most chance + 5 points of the examples; L2: at most 20 %.  Named: in the first round; later:
-    halfway through the training.  Any attacker, proved: with one reading of a client; with all.  RUNS are
-    folders of `bench calibrate`, next to the shipped figures.
+    LISTENER is the attacker's position in a round.  The attacker knows the defense, the label and all other
+    examples, and names an example: picks it among candidates.  Level L1: at most chance + 5 points of the
+    examples are named; L2: at most 20 %.  RUNS are folders of `bench calibrate`, next to the shipped figures.
+
+    Columns: kept, the share of the undefended accuracy; named, in the first round; later, halfway through the
+    training; any attacker, the largest share that ε allows, with one reading of a client and with all.
 
     \b
     bench advise --listener server --accuracy-loss 3

@@ -65,9 +65,9 @@ class _Group(click.Group):
 
 @click.group(cls=_Group, subcommand_metavar="READING.npz | COMMAND …")
 def command() -> None:
-    """Assess a client of your own: what comes back from its update, what decides, what would help.
+    """Assess how much leaks from the update of a client of your own, the facts that decide, and defenses.
 
-    The report is a page in --out, next to pictures, and report.json.  The pictures show private examples.
+    The report is a page in --out, with pictures and report.json.  The pictures show private examples.
 
     \b
     bench assess reading.npz --model dlg-lenet --truth truth.npz --public public.npz

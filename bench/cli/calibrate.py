@@ -42,9 +42,10 @@ def command(
 ) -> None:
     """Search a defense's weakest strength at which at most chance + 5 points (L1) or 20 % (L2) of examples are named.
 
-    Per interception point the weakest strength whose 95 % band meets the level, then test accuracy and ε at this
-    strength, on other victims and seeds.  The same command goes on where it stopped.  At the end, MLflow gets the
-    curves next to the shipped families.
+    An example is named if the attacker picks it among candidates.  For each interception point the result is the
+    weakest strength whose 95 % band meets the level, with test accuracy and ε, on other victims and seeds.  An
+    interrupted calibration goes on with the same command.  At the end, MLflow gets the curves next to the shipped
+    families.
 
     \b
     bench calibrate --defense gaussian:at=client,prune:at=client

@@ -41,7 +41,7 @@ def params_option(flag: str, name: str, text: str) -> Callable[..., Any]:
     return click.option(flag, name, multiple=True, metavar="KEY=VALUE", callback=_params, help=text)
 
 
-data_dir = click.option("--data-dir", type=PATH, help="Folder of data sets; else BENCH_DATA.")
+data_dir = click.option("--data-dir", type=PATH, help="Folder of data sets [default: $BENCH_DATA].")
 device = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 rows = click.option(
     "--rows",
@@ -55,7 +55,7 @@ plugins = click.option(
     "--plugin", multiple=True, metavar="FILE|MODULE", expose_value=False, callback=_add, help="Add entries of your own."
 )
 _tracking_uri = click.option(
-    "--tracking-uri", metavar="URI", help="MLflow server or store [default: mlflow.db beside runs]."
+    "--tracking-uri", metavar="URI", help="MLflow server or store [default: mlflow.db next to the run folder]."
 )
 _no_tracking = click.option("--no-tracking", is_flag=True, help="Leave MLflow for a later `bench sync`.")
 run = click.argument("run", type=PATH, required=False, callback=lambda context, argument, run: checked_run(run))

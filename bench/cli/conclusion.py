@@ -36,7 +36,7 @@ from bench.tracking.store import UploadResult
 
 _LEGEND = (
     "Each figure is the share of examples that the worst attacker got back, with its 95 % interval and the best single "
-    "attack; below it that attack's median PSNR beside that of the best guess without the gradient (prior).  An "
+    "attack; below it that attack's median PSNR and that of the best guess without the gradient (prior).  An "
     "example counts as leaked if any attack meets the rule for its kind of data: "
     + "; ".join(f"{kind.plural}: {kind.success.words}" for kind in KINDS.values())
     + ".  0: these attacks got nothing back, a lower bound on what leaks.  "

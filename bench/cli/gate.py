@@ -152,7 +152,7 @@ def _write(run: Path | None, path: Path, margins: dict[str, float]) -> None:
         click.echo("against itself it does not pass, so it never will:")
         common.console().print(reports.render(result))
     if made.request is None:
-        click.echo(f"{run} does not say which matrix it ran: `bench gate` needs a finished run beside this baseline")
+        click.echo(f"{run} does not say which matrix it ran: for this baseline, `bench gate` needs a finished run")
 
 
 def _draw(compared: gating.Compared, path: Path, then: Path | None) -> None:

@@ -54,7 +54,7 @@ def command() -> None:
 @click.option(
     "--reference/--no-reference",
     default=None,
-    help="Put the shipped reference results beside it [default: for runs of a suite that has some].",
+    help="Add the shipped reference results [default: for runs of a suite that has some].",
 )
 @click.option(
     "--suite",

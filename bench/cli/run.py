@@ -155,7 +155,7 @@ class _Options:
 @click.option(
     "--draw-seed",
     type=click.IntRange(0, 10**9),
-    help="Of the suite attacks: a second draw of victims by this number, beside the published draw.",
+    help="Of the suite attacks: a second sample of victims, drawn by this number, next to the published sample.",
 )
 @click.option("--dry-run", is_flag=True, help="List the cells, which are done, and an estimate of the time.")
 @common.tracking

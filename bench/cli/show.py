@@ -55,7 +55,7 @@ class _Chosen:
 @click.option("--open", "opened", is_flag=True, help="Open the picture, too.")
 @click.option("--attacks", "table", flag_value="attacks", help="How each attack fares on each data set.")
 @click.option("--trainings", "table", flag_value="trainings", help="Accuracy, ε and time under each defense.")
-@click.option("--knowledge", "table", flag_value="knowledge", help="Plain beside adaptive and black-box attackers.")
+@click.option("--knowledge", "table", flag_value="knowledge", help="Plain next to adaptive and black-box attackers.")
 @click.option("--defense", "defenses", multiple=True, metavar="TEXT", help="Cells whose defense holds this.")
 @click.option("--attack", "attacks_", multiple=True, metavar="TEXT", help="Cells whose attack holds this.")
 @click.option("--point", "points", multiple=True, metavar="NAME", help="Cells of this interception point.")

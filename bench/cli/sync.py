@@ -14,7 +14,9 @@ from bench.tracking.sync import at_once, never, sync, while_attended, while_held
 
 @click.command()
 @common.run
-@click.option("--tracking-uri", metavar="URI", help="An MLflow server; by default mlflow.db beside the run.")
+@click.option(
+    "--tracking-uri", metavar="URI", help="MLflow server or store [default: mlflow.db next to the run folder]."
+)
 @click.option("--include-pictures", is_flag=True, help="Upload private data's pictures, also those withheld.")
 @click.option("--follow", is_flag=True, help="Go on for as long as the run is under way.")
 @click.option("--attached", is_flag=True, hidden=True, help="With --follow: standard input says how long.")
