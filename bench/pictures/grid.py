@@ -71,9 +71,14 @@ def of_arrays(record: Record, arrays: Mapping[str, Floats]) -> Image.Image | Non
 
 def save(image: Image.Image, path: Path) -> None:
     """Write the image as a PNG file, atomically."""
+    write_atomically(path, encoded(image))
+
+
+def encoded(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
+    """Return the content of the image's file, of the format `form`, written with Pillow's `options`."""
     buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    write_atomically(path, buffer.getvalue())
+    image.save(buffer, form, **options)
+    return buffer.getvalue()
 
 
 def chosen(values: Floats) -> Floats:

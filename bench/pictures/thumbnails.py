@@ -3,7 +3,6 @@
 Examples are selected by order (`bench.pictures.grid`), never by success.  They keep their size in pixels and are
 enlarged on display, so a digit takes a few hundred bytes."""
 
-import io
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bench.kinds.base import Kind
-from bench.pictures.grid import Floats, alike, chosen, drawn, sheet
+from bench.pictures.grid import Floats, alike, chosen, drawn, encoded, sheet
 
 TOTAL = 1_000_000  # bytes of all thumbnails of a page: base64 adds a third, and 500 rows stay below 5 MB
 MOST = 40_000  # bytes of one thumbnail, however few there are
@@ -42,10 +41,10 @@ def fitting(truth: Floats, guess: Floats, kind: Kind, limit: int) -> Thumbnail |
         return None
     for examples, side, quality in LADDER:
         tiles = [[_tile(item, kind, side) for item in chosen(values)[:examples]] for values in (truth, guess)]
-        page, buffer = Image.fromarray(sheet(np.array(tiles), _GAP)), io.BytesIO()
-        page.save(buffer, "WEBP", lossless=quality == 100, quality=quality, method=4)
-        if buffer.tell() <= limit:
-            return Thumbnail(webp=buffer.getvalue(), width=page.width, height=page.height, examples=len(tiles[0]))
+        page = Image.fromarray(sheet(np.array(tiles), _GAP))
+        webp = encoded(page, "WEBP", lossless=quality == 100, quality=quality, method=4)
+        if len(webp) <= limit:
+            return Thumbnail(webp=webp, width=page.width, height=page.height, examples=len(tiles[0]))
     return None
 
 

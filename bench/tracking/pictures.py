@@ -1,6 +1,5 @@
 """Pictures of a record's reconstructions as PNG files for MLflow.  This module does not import mlflow."""
 
-import io
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -46,9 +45,7 @@ def png(image: Image.Image) -> bytes:
     bands = image.split()
     if len({band.tobytes() for band in bands}) == 1:
         image = bands[0]
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()
+    return grid.encoded(image, compress_level=1)
 
 
 def description(run_id: str, names: Iterable[str]) -> str:

@@ -1,10 +1,8 @@
 """Draw a run's figure: the true examples above each defense's best reconstructions."""
 
-import base64
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from xml.etree.ElementTree import Element, SubElement, tostring
+from xml.etree.ElementTree import SubElement
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -15,7 +13,8 @@ from bench.leaderboard.costs import UNDEFENDED
 from bench.leaderboard.forms.charts import svg_to_pdf
 from bench.leaderboard.forms.numbers import rate, share
 from bench.leaderboard.forms.reconstructions import Runs, of_best
-from bench.pictures.grid import Floats, chosen, drawn
+from bench.leaderboard.forms.svg import embed, svg_root, written
+from bench.pictures.grid import Floats, chosen, drawn, encoded
 from bench.record.names import distinct
 
 _TILE, _GAP = 72, 6  # pixels
@@ -91,21 +90,7 @@ def png(lines: Sequence[Strip]) -> bytes:
         for column, pixels in enumerate(drawn(line.examples, line.kind)):
             tile = Image.fromarray(pixels).resize((_TILE, _TILE), Image.Resampling.NEAREST)
             image.paste(tile, (_LABEL + column * (_TILE + _GAP), top))
-    return _encoded(image)
-
-
-def svg_root(width: int, height: int) -> Element:
-    """Return an empty SVG picture, `width` × `height` pixels, with the figure's font."""
-    return Element(
-        "svg",
-        {
-            "xmlns": "http://www.w3.org/2000/svg",
-            "width": str(width),
-            "height": str(height),
-            "viewBox": f"0 0 {width} {height}",
-            "font-family": "Helvetica, Arial, sans-serif",
-        },
-    )
+    return encoded(image)
 
 
 def svg(lines: Sequence[Strip]) -> bytes:
@@ -124,21 +109,9 @@ def svg(lines: Sequence[Strip]) -> bytes:
             place = {"x": str(_GAP + 4), "y": str(top + below), "font-size": str(size), "fill": _colour(colour)}
             SubElement(root, "text", place).text = text
         for column, pixels in enumerate(drawn(line.examples, line.kind, side=1)):
-            data = base64.b64encode(_encoded(Image.fromarray(pixels))).decode()
-            SubElement(
-                root,
-                "image",
-                {
-                    "x": str(_LABEL + column * (_TILE + _GAP)),
-                    "y": str(top),
-                    "width": str(_TILE),
-                    "height": str(_TILE),
-                    "style": "image-rendering: pixelated",
-                    "href": f"data:image/png;base64,{data}",
-                },
-            )
-    written: bytes = tostring(root, encoding="utf-8", xml_declaration=True)
-    return written
+            left = _LABEL + column * (_TILE + _GAP)
+            embed(root, Image.fromarray(pixels), left, top, (_TILE, _TILE), style="image-rendering: pixelated")
+    return written(root)
 
 
 def pdf(lines: Sequence[Strip]) -> bytes:
@@ -146,12 +119,6 @@ def pdf(lines: Sequence[Strip]) -> bytes:
 
 
 FORMS = {".png": png, ".svg": svg, ".pdf": pdf}
-
-
-def _encoded(image: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 def _colour(rgb: tuple[int, int, int]) -> str:

@@ -1,16 +1,15 @@
 """Draw the standings as a single picture: SVG, and PNG or PDF converted from it."""
 
-from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
-from xml.etree.ElementTree import Element, SubElement, tostring
+from xml.etree.ElementTree import Element, SubElement
 
 from PIL import Image
 
 from bench.leaderboard.forms.charts import svg_to_pdf, svg_to_png
-from bench.leaderboard.forms.figure import svg_root
 from bench.leaderboard.forms.standings import columns, figures
 from bench.leaderboard.forms.strips import VICTIMS_NAME
+from bench.leaderboard.forms.svg import embed, svg_root, written
 from bench.leaderboard.standings import Standing
 from bench.points import POINTS
 
@@ -72,8 +71,7 @@ def svg(standings: Sequence[Standing], strips: Mapping[str, bytes], title: str) 
             _picture(root, first + _CELL * len(heads) + 24, top + (_ROW - _TILE) // 2, strips[each.defense])
     for n, words in enumerate(_FOOT):
         _text(root, _LEFT, height - 16 * (len(_FOOT) - n), words, 12, _QUIET)
-    written: bytes = tostring(root, encoding="utf-8", xml_declaration=True)
-    return written
+    return written(root)
 
 
 def png(content: bytes) -> bytes:
@@ -103,20 +101,9 @@ def _strip_width(strips: Mapping[str, bytes]) -> int:
 
 
 def _picture(root: Element, left: int, top: int, content: bytes) -> None:
-    """Draw the WebP strip `content` as PNG at `left`, `top` below `root`, because every SVG reader can show PNG."""
-    image, buffer = Image.open(BytesIO(content)).convert("RGB"), BytesIO()
-    image.save(buffer, "PNG")
-    SubElement(
-        root,
-        "image",
-        {
-            "x": str(left),
-            "y": str(top),
-            "width": str(round(_TILE * image.width / image.height)),
-            "height": str(_TILE),
-            "href": f"data:image/png;base64,{b64encode(buffer.getvalue()).decode()}",
-        },
-    )
+    """Draw the WebP strip `content` as PNG at `left`, `top` below `root`."""
+    image = Image.open(BytesIO(content)).convert("RGB")
+    embed(root, image, left, top, (round(_TILE * image.width / image.height), _TILE))
 
 
 def _box(root: Element, left: int, top: int, width: int, height: int, fill: str) -> None:

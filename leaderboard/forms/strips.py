@@ -2,7 +2,6 @@
 
 The attacks are pooled, because later attacks saw only some of the readings. All strips show the same victims."""
 
-import io
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from bench.cell import AttackCell
 from bench.errors import RecordError
 from bench.kinds.base import Kind
 from bench.leaderboard.conditions import condition_key
-from bench.pictures.grid import Floats, drawn, sheet
+from bench.pictures.grid import Floats, drawn, encoded, sheet
 from bench.record.names import entry_text
 from bench.record.schema import Record
 from bench.record.store import read_arrays
@@ -79,6 +78,4 @@ def _shown(record: Record) -> bool:
 
 def _image(examples: list[Floats], kind: Kind) -> bytes:
     tiles = drawn(np.stack(examples), kind, side=1)
-    buffer = io.BytesIO()
-    Image.fromarray(sheet(np.array([list(tiles)]), 1)).save(buffer, "WEBP", lossless=True, method=6)
-    return buffer.getvalue()
+    return encoded(Image.fromarray(sheet(np.array([list(tiles)]), 1)), "WEBP", lossless=True, method=6)
