@@ -27,6 +27,7 @@ from torch import Tensor
 
 from bench.defenses.accounting.composition import gaussian
 from bench.errors import BenchError
+from bench.own.frames import flat
 from bench.own.recorded import Recording
 from bench.own.recording import recorder
 from bench.own.weights import named_state
@@ -178,8 +179,7 @@ def _of_mods(
     ]
     others = [_name(each) for each in mods if _name(each) not in _MASKS and each not in noisy]
     moved, shown = ({name: each[name] - before[name] for name in before} for each in (inner, outer))
-    floats = [name for name, value in moved.items() if value.is_floating_point()]
-    a, b = (torch.cat([each[name].double().flatten() for name in floats]) for each in (moved, shown))
+    a, b = _vectors(moved, shown)
     if noisy:
         said += [sensitivity(each) for each in noisy]
         mod = noisy[0]
@@ -223,15 +223,7 @@ def _pyproject(folder: Path) -> tuple[dict[str, str], dict[str, Any], str]:
             raise BenchError(f"{path}: no tool.flwr.app.components.{name} = 'package.module:app'")
     own = [f"'{each}'" for each in content.get("project", {}).get("dependencies", []) if not _HELD.match(each)]
     remedy = f"pip install {' '.join(own)}" if own else f"install the app's packages; {path} names none"
-    return components, _flat(app.get("config", {})), remedy
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested tables as Flower does: `{"a": {"b": 1}}` → `{"a.b": 1}`."""
-    flat: dict[str, Any] = {}
-    for name, value in table.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
+    return components, flat(app.get("config", {})), remedy
 
 
 @contextmanager
@@ -340,9 +332,15 @@ def _tensors(message: Message) -> dict[str, Tensor]:
 
 
 def _distance(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+    a, b = _vectors(one, other)
+    return float((a - b).norm() / a.norm().clamp_min(1e-300))
+
+
+def _vectors(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the floating-point values of two messages, each as a vector."""
     floats = [name for name, value in one.items() if value.is_floating_point()]
     a, b = (torch.cat([each[name].double().flatten() for name in floats]) for each in (one, other))
-    return float((a - b).norm() / a.norm().clamp_min(1e-300))
+    return a, b
 
 
 def _name(mod: Any) -> str:

@@ -48,16 +48,16 @@ def _cell(record: Record) -> dict[str, Any]:
     plain = cell.model_dump(mode="json", exclude=set(_PARTS))
     row: dict[str, Any] = {"cell": record.id, "status": record.status, "reason": record.reason}
     row |= {part: entry_text(getattr(cell, part)) for part in _PARTS if hasattr(cell, part)}
-    row |= {"dataset": dataset_name(cell), **_flat(plain)}
+    row |= {"dataset": dataset_name(cell), **flat(plain)}
     if record.attack is not None:
         if record.attack.summary is not None:
             row |= _summary(record.attack.summary)
-        row |= _flat(asdict(record.attack.distortion)) | _flat(asdict(record.attack.conditions))
+        row |= flat(asdict(record.attack.distortion)) | flat(asdict(record.attack.conditions))
     if record.training is not None:
         row |= {"accuracy": record.training.accuracy, "rounds_run": record.training.rounds}
     if result is not None:
         row |= {"epsilon": result.privacy.epsilon, "private": result.private}
-    return row | _flat(asdict(record.cost))
+    return row | flat(asdict(record.cost))
 
 
 def _summary(summary: Summary) -> dict[str, Any]:
@@ -87,8 +87,10 @@ def _victims(record: Record) -> Iterator[dict[str, Any]]:
             yield {**shared, "example": position, **{name: getattr(example, name) for name in names}}
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested mappings as one, names joined by dots: `{"a": {"b": 1}}` → `{"a.b": 1}`. `prefix` begins each
+    name."""
     row: dict[str, Any] = {}
     for name, value in values.items():
-        row |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        row |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return row
