@@ -316,6 +316,7 @@ class AttackCell(_Cell):
 
 
 AnyCell = TrainingCell | AttackCell
+ENTRIES = ("dataset", "model", "defense", "attack")  # fields with an entry and its parameters, in the order of tables
 Cell = Annotated[AnyCell, Field(discriminator="kind")]
 
 

@@ -2,17 +2,16 @@
 
 from collections.abc import Sequence
 
-from bench.cell import AnyCell, AttackCell, CheckpointWeights, FileWeights, InitialWeights, Weights
+from bench.cell import ENTRIES, AnyCell, AttackCell, CheckpointWeights, FileWeights, InitialWeights, Weights
 from bench.record.names import distinct, entry_text, setting_text
 
-_ENTRIES = ("dataset", "model", "defense", "attack")  # parameters only where they differ
 _ALWAYS = ("dataset", "model", "defense", "point", "attack", "knowledge", "training", "rounds")
 
 
 def cell_lines(cells: Sequence[AnyCell]) -> list[str]:
     """Describe each of `cells` in a line of text, in the given order; settings equal in all cells are left out."""
     fields = [_fields(cell) for cell in cells]
-    short = {name: distinct(each[name] for each in fields if name in each) for name in _ENTRIES}
+    short = {name: distinct(each[name] for each in fields if name in each) for name in ENTRIES}
     values: dict[tuple[str, str], set[str]] = {}
     for cell, each in zip(cells, fields, strict=True):
         for name, text in each.items():

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.cell import NOT_IN_ID, AttackCell, FileWeights, InitialWeights, marked
+from bench.cell import ENTRIES, NOT_IN_ID, AttackCell, FileWeights, InitialWeights, marked
 from bench.record import fingerprint
 from bench.record.metrics import PSNR_DB, RMSE, Metric
 from bench.record.names import with_params
@@ -15,7 +15,6 @@ from bench.record.schema import AttackResult, ExampleScore, Provenance, Record
 from bench.scoring.intervals import mcnemar, paired_difference
 from bench.scoring.summary import median
 
-_ENTRIES = ("attack", "defense", "model", "dataset")
 _ELSEWHERE = marked(FileWeights, NOT_IN_ID)
 Place = tuple[int, int]  # reading, example
 
@@ -84,8 +83,8 @@ def compare(a: Record, b: Record) -> Comparison:
 
 def _of_same_entries(a: Record, b: Record) -> Provenance:
     """Return B's provenance, with A's code for entries of another name: a different attack is not a code change."""
-    names = ([getattr(getattr(record.cell, part, None), "name", "") for part in _ENTRIES] for record in (a, b))
-    others = [part for part, mine, other in zip(_ENTRIES, *names, strict=True) if mine != other]
+    names = ([getattr(getattr(record.cell, part, None), "name", "") for part in ENTRIES] for record in (a, b))
+    others = [part for part, mine, other in zip(ENTRIES, *names, strict=True) if mine != other]
     return replace(b.provenance, **{part: getattr(a.provenance, part) for part in others})
 
 
@@ -97,7 +96,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Differen
         if first == second:
             continue
         both = isinstance(first, dict) and isinstance(second, dict)
-        if both and key in _ENTRIES and first["name"] != second["name"]:
+        if both and key in ENTRIES and first["name"] != second["name"]:
             named = (with_params(value["name"], value["params"]) for value in (first, second))
             yield Difference(field=key, a=next(named), b=next(named))
         elif both:

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import Any
 
-from bench.cell import AnyCell, AttackCell, CheckpointWeights, Entry
+from bench.cell import ENTRIES, AnyCell, AttackCell, CheckpointWeights, Entry
 from bench.matrix.read import Asked
 from bench.record.names import value_text
 
-_ENTRIES = ("dataset", "model", "defense", "attack")
 _ABSENT = object()
 NO_WORDS: Asked = {}  # of a run whose matrix is unknown: cells pair by id only
 
@@ -80,7 +79,7 @@ def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _entries(old: AnyCell, new: AnyCell) -> Iterable[tuple[str, Entry, Entry]]:
-    axes = (axis for axis in _ENTRIES if hasattr(old, axis))
+    axes = (axis for axis in ENTRIES if hasattr(old, axis))
     return ((axis, getattr(old, axis), getattr(new, axis)) for axis in axes)
 
 
@@ -105,7 +104,7 @@ def _shape(cell: AnyCell, earlier: Mapping[str, str]) -> str:
     """Return what two paired cells share, as text: the configuration without the entries' parameters. Ids
     of other cells (a training, a cascade's earlier cells) are translated by `earlier`."""
     content = cell.configuration()
-    content |= {axis: {**content[axis], "params": {}} for axis in _ENTRIES if axis in content}
+    content |= {axis: {**content[axis], "params": {}} for axis in ENTRIES if axis in content}
     if isinstance(cell, AttackCell):
         content["after"] = [earlier.get(id_, id_) for id_ in cell.after]
         if isinstance(cell.weights, CheckpointWeights):

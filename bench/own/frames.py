@@ -5,6 +5,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bench.cell import ENTRIES
 from bench.errors import RecordError
 from bench.record.names import dataset_name, entry_text
 from bench.record.schema import ExampleScore, Record, Share, Summary
@@ -12,8 +13,6 @@ from bench.record.store import records
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-_PARTS = ("dataset", "model", "defense", "attack")  # a cell's fields, written as in tables
 
 
 class Frames(NamedTuple):
@@ -45,9 +44,9 @@ def frames(run: Path) -> Frames:
 
 def _cell(record: Record) -> dict[str, Any]:
     cell, result = record.cell, record.result
-    plain = cell.model_dump(mode="json", exclude=set(_PARTS))
+    plain = cell.model_dump(mode="json", exclude=set(ENTRIES))
     row: dict[str, Any] = {"cell": record.id, "status": record.status, "reason": record.reason}
-    row |= {part: entry_text(getattr(cell, part)) for part in _PARTS if hasattr(cell, part)}
+    row |= {part: entry_text(getattr(cell, part)) for part in ENTRIES if hasattr(cell, part)}
     row |= {"dataset": dataset_name(cell), **flat(plain)}
     if record.attack is not None:
         if record.attack.summary is not None:
