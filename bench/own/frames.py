@@ -87,8 +87,8 @@ def _victims(record: Record) -> Iterator[dict[str, Any]]:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings as one, names joined by dots: `{"a": {"b": 1}}` → `{"a.b": 1}`. `prefix` begins each
-    name."""
+    """Return the nested mappings in `values` as a single mapping with names joined by dots: `{"a": {"b": 1}}` →
+    `{"a.b": 1}`. Each name begins with `prefix`."""
     row: dict[str, Any] = {}
     for name, value in values.items():
         row |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
