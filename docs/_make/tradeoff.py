@@ -8,18 +8,7 @@ from bench.calibration.measure import federations
 from bench.cell import Federated
 from bench.leaderboard.forms import frontier
 from bench.leaderboard.forms.numbers import NONE, bracketed, epsilon
-from bench.leaderboard.tradeoff import (
-    LISTENERS,
-    Standing,
-    ceilings,
-    findings,
-    proof,
-    reason,
-    rows_at,
-    setting,
-    standings,
-    worst,
-)
+from bench.leaderboard.tradeoff import LISTENERS, Standing, ceilings, findings, proof, reason, setting, standings, worst
 from bench.matrix.read import read
 from bench.record.tradeoff import LEVELS, PROVED, PROVED_ALL, AtLevel, Named, Row, Tradeoff, codes, permitted
 
@@ -40,26 +29,36 @@ def picture(tradeoff: Tradeoff) -> str:
 
 def opening(tradeoff: Tradeoff) -> str:
     """README's picture, table for the server, and the rule in short."""
-    (where, ranked), *_ = standings(tradeoff, SERVER).items()
+    (where, ranked), *elsewhere = standings(tradeoff, SERVER).items()
     undefended = tradeoff.undefended_mean(*where)
     heads = ["defense", "accuracy kept", "named", "named later", "any attacker", "proved", "ε"]
     shown = [each for each in ranked if each.rank is not None][:ROWS]
     rows = [_short(tradeoff, each) for each in shown]
     if others := [each.row for each in ranked if each not in shown]:
         rows.append([", ".join(f"`{row.family}`" for row in others), "less, or L1 is not met", *[NONE] * 5])
-    chance = max(row.chance or 0.0 for row in rows_at(tradeoff, SERVER))
-    uploads, level = max(row.uploads for row in rows_at(tradeoff, SERVER)), f"{permitted('L1', chance):.0%}"
+    here = [each.row for each in ranked]
+    chance, uploads = max(row.chance or 0.0 for row in here), max(row.uploads for row in here)
+    level = f"{permitted('L1', chance):.0%}"
     note = (
         f"{where[0].upper()}, {where[1]}, {_setup()}; undefended accuracy {undefended:.0%}.  *Named*: an attacker "
         "at the server, who knows the defense, the label and all other examples, picks the example out of about "
         f"{1 / chance:.0f} candidates.  Each defense has the weakest strength with at most {level} named (L1), in the "
         "first round and *later*, halfway through the training; brackets: 95 % intervals on other victims.  *Any "
         f"attacker*: the most by ε, with one update of a client; with all {uploads}.  *Proved*: strength and accuracy "
-        f"at which ε bounds any attacker by {level}; with all {uploads}.  ε: of the released models.  [Other "
-        "listeners, levels](docs/results/tradeoff.md); [reconstructions at published strengths]"
-        "(docs/results/standard-v1.md)."
+        f"at which ε bounds any attacker by {level}; with all {uploads}.  ε: of the released models.  "
+        f"{''.join(_elsewhere(*other) for other in elsewhere)}[Other listeners, levels](docs/results/tradeoff.md); "
+        "[reconstructions at published strengths](docs/results/standard-v1.md)."
     )
     return f"{PICTURE}{table(heads, rows)}\n{paragraph(note)}"
+
+
+def _elsewhere(where: tuple[str, str], ranked: Iterable[Standing]) -> str:
+    """A sentence on another federation."""
+    all_ = list(ranked)
+    kept = [each.kept["L1"] for each in all_ if each.rank is not None and "L1" in each.at]
+    if not kept:
+        return f"{where[0]}, {where[1]}: no family of {len(all_)} meets L1.  "
+    return f"{where[0]}, {where[1]}: {len(kept)} of {len(all_)} families meet L1; the best keeps {max(kept):.0%}.  "
 
 
 def page(tradeoff: Tradeoff) -> str:
@@ -70,7 +69,7 @@ def page(tradeoff: Tradeoff) -> str:
         paragraph(
             f"Made by `bench calibrate`, {tradeoff.machine or 'machine unknown'}, code "
             f"{codes(tradeoff)}.  Rule: [TRADEOFF](../TRADEOFF.md).  Intervals: 95 %, over weight "
-            "seeds.  A setting repeats with `bench run --matrix tradeoff --defense SETTING`."
+            "seeds.  A setting repeats with `bench run --matrix tradeoff --defense SETTING`, or the matrix of its data."
         ),
     ]
     for name, (point, meaning) in LISTENERS.items():
@@ -84,12 +83,17 @@ def page(tradeoff: Tradeoff) -> str:
             for level in LEVELS:
                 parts.append(f"\n{level}:\n\n{table(_HEADS, [_line(tradeoff, each, level) for each in ranked])}")
     parts.append("\n## Curves\n\nShare of named tuning examples by strength, from weak to strong.\n\n")
-    parts.append(table(["defense", "point", "strength: named", "later"], [_curve(row) for row in tradeoff.rows]))
+    parts.append(
+        table(["data set", "defense", "point", "strength: named", "later"], [_curve(row) for row in tradeoff.rows])
+    )
     absent = [row for row in tradeoff.rows if row.absent is not None]
     if absent:
         parts.append("\n## Without figures\n\n")
         parts.append(
-            table(["defense", "point", "reason"], [[f"`{r.family}`", r.point, r.absent or ""] for r in absent])
+            table(
+                ["data set", "defense", "point", "reason"],
+                [[r.dataset, f"`{r.family}`", r.point, r.absent or ""] for r in absent],
+            )
         )
     return "".join(parts)
 
@@ -187,7 +191,13 @@ def _interval(share: float, low: float, high: float) -> str:
 
 
 def _curve(row: Row) -> list[str]:
-    return [f"`{row.family}`", " ".join((row.point, *row.also)), _steps(row.curve), _steps(row.trained_curve)]
+    return [
+        row.dataset,
+        f"`{row.family}`",
+        " ".join((row.point, *row.also)),
+        _steps(row.curve),
+        _steps(row.trained_curve),
+    ]
 
 
 def _steps(curve: Iterable[Named]) -> str:
