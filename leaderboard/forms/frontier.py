@@ -1,7 +1,7 @@
 """The picture of a trade-off: accuracy kept against named examples, a line per family from weak to strong."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from bench.record.tradeoff import Tradeoff, federation, permitted
 
 Federation = tuple[str, str]  # (data set, model)
 
-_COLOURS = ("#0f766e", "#c2410c", "#1d4ed8", "#a21caf", "#a16207")  # of the first families; other families are grey
+_NAMED = 5  # families with a colour and a place in the legend; other families are grey
+_COLOURS = ("#0f766e", "#c2410c", "#1d4ed8", "#a21caf", "#a16207", "#be123c", "#4d7c0f", "#0369a1")
 _GREY, _OTHERS = "#9ca3af", "other families"
 _LEAST = 0.005  # share of named examples at the right end
 _WIDTH, _HEIGHT = 760, 420  # pixels
@@ -66,8 +67,20 @@ def specification(tradeoff: Tradeoff, point: str, where: Federation) -> dict[str
     points = _points(tradeoff, ranked)
     if not points:
         return None
-    spec: dict[str, Any] = _chart(tradeoff, point, ranked, points).to_dict()
+    spec: dict[str, Any] = _chart(tradeoff, point, ranked, points, _colours(tradeoff, point)).to_dict()
     return spec
+
+
+def _named(ranked: Sequence[Standing]) -> list[Standing]:
+    return [each for each in ranked[:_NAMED] if each.rank is not None]
+
+
+def _colours(tradeoff: Tradeoff, point: str) -> dict[str, str]:
+    """Return a colour for each family with a name in some federation's picture; equal in all federations."""
+    families = dict.fromkeys(
+        each.row.family for ranked in standings(tradeoff, point).values() for each in _named(ranked)
+    )
+    return {family: _COLOURS[number % len(_COLOURS)] for number, family in enumerate(families)}
 
 
 def _stacked(specs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -77,7 +90,7 @@ def _stacked(specs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _points(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> list[dict[str, Any]]:
-    labels = {each.row.family: _label(each) for each in ranked[: len(_COLOURS)] if each.rank is not None}
+    labels = {each.row.family: _label(each) for each in _named(ranked)}
     points = []
     for row in (each.row for each in ranked):
         drawn = (at for at in row.at_levels if 100 * tradeoff.kept(row, at) >= _FLOOR)
@@ -115,7 +128,13 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f}%"
 
 
-def _chart(tradeoff: Tradeoff, point: str, ranked: Sequence[Standing], points: list[dict[str, Any]]) -> Any:
+def _chart(
+    tradeoff: Tradeoff,
+    point: str,
+    ranked: Sequence[Standing],
+    points: list[dict[str, Any]],
+    colour_of: Mapping[str, str],
+) -> Any:
     chance = max(each.row.chance or 0.0 for each in ranked)
     one = ranked[0].row
     commonest = tradeoff.commonest[federation(one.dataset, one.model)]
@@ -132,10 +151,11 @@ def _chart(tradeoff: Tradeoff, point: str, ranked: Sequence[Standing], points: l
         scale=alt.Scale(domain=[max(_FLOOR, math.floor(constant)), 102 if constant < _FLOOR else 101], clamp=True),
         title="accuracy kept, % of undefended",
     )
-    shown = [*dict.fromkeys(each["label"] for each in points if each["label"] != _OTHERS)]
-    colours = [*_COLOURS[: len(shown)], _GREY]
+    shown = {each["label"]: colour_of[each["line"]] for each in points if each["label"] != _OTHERS}
     legend = alt.Legend(title="accuracy kept at L1", orient="bottom-left", offset=12, labelLimit=0, labelFontSize=13)
-    colour = alt.Color("label:N", scale=alt.Scale(domain=[*shown, _OTHERS], range=colours), legend=legend)
+    colour = alt.Color(
+        "label:N", scale=alt.Scale(domain=[*shown, _OTHERS], range=[*shown.values(), _GREY]), legend=legend
+    )
     base = alt.Chart(_data(points))
     area = (
         alt.Chart(_data([{"from": level, "to": _LEAST}]))
