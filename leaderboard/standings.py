@@ -311,8 +311,8 @@ def _order(standing: Standing) -> tuple[Any, ...]:
 
 
 def neighbours(every: Sequence[Standing], defense: str) -> tuple[Standing | None, Standing | None]:
-    """Return the published standings next to `defense` in the ranking `every`: (above, below). None at the top and at
-    the bottom."""
+    """Return the shipped standings next to `defense` in the ranking `every`, which holds `defense`: (above, below). The
+    user's other defenses are skipped. None without a shipped standing on this side."""
     at = next(n for n, each in enumerate(every) if each.defense == defense)
     above = next((each for each in reversed(every[:at]) if not each.own), None)
     return above, next((each for each in every[at + 1 :] if not each.own), None)

@@ -196,3 +196,18 @@ def test_a_mean_of_clients_shows_which_values_were_added(tmp_path: Path, name: s
     result, _ = run_attack(which, RunContext(run=tmp_path), Memory())
     naming = result.figures().naming
     assert naming is not None and naming.value == 1
+
+
+@pytest.mark.parametrize("where", ["type-1", "aggregate"])
+def test_mixing_with_known_examples_hides_nobody(tmp_path: Path, where: str) -> None:
+    """48 and 16 mixed examples in 65 dimensions: what known originals cannot span is the unknown original."""
+    setting = Federated(clients=20, per_round=3, batch=16)
+    which = cell(
+        defense=entry("defenses", "mixup"), model=entry("models", "mlp", hidden=[12]), point=where, federated=setting
+    )
+    result, _ = run_attack(which, RunContext(run=tmp_path), Memory())
+    naming = result.figures().naming
+    assert naming is not None and naming.value == 1
+    crowded = which.model_copy(update={"federated": Federated(clients=10, per_round=3, batch=40)})
+    result, _ = run_attack(crowded, RunContext(run=tmp_path), Memory())
+    assert result.figures().naming is not None, "known examples span all inputs: the distance decides"

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from bench.attacks.candidates.complement import by_complement
 from bench.attacks.candidates.listed import alone, candidates
 from bench.attacks.candidates.sums import by_sums
 from bench.attacks.objective.distance import Distance
@@ -99,6 +100,8 @@ def _scorer(mismatch: Mismatch, observed: Tensors, weights: Tensors, row: int) -
         return by_distance(
             description.with_mates({name: value[None] for name, value in each.items()}, observed, behind)
         )
+    if description is not None and description.mixed and (of_rest := by_complement(reading, observed, x)) is not None:
+        return of_rest
     updated, others = _means(mismatch, weights, x, y)
     if description is None:
         total = {name: value.sum(0) for name, value in others.items()}

@@ -27,12 +27,13 @@ class Diagnosis(ByReading):
     conditions: AttackConditions
     """Conditions of the attack, over all readings."""
     privacy: Privacy
-    """ε at the observation point."""
+    """ε at the interception point."""
     places: tuple[int, ...] | None = field(default=None, metadata=READING)
     """(reading,): rank of the true example among the gallery's candidates by likelihood, from 0
     (`bench.answer.decoder.decoder_places`); None without a rank."""
     reference_db: float | None = None
-    """Median PSNR in dB of the linear-Gaussian reference (`bench.answer.checks.reference`); None if not computed."""
+    """Median PSNR in dB of a linear-Gaussian estimate, linearised at the true examples: a reference for the PSNR of
+    attacks (`bench.answer.checks.reference`). None if not computed."""
 
     @property
     def distortion(self) -> Distortion:

@@ -173,10 +173,10 @@ def accountant(config: Bayesian, federated: Federated, stages: Stages, *, exampl
 
     - `config`: options of the accounting.
     - `federated`: federated setting.
-    - `stages`: the defense, whose noise counts; its states may belong to any round.
+    - `stages`: the defense, whose noise counts; the states (memory between rounds) may be from any round.
     - `examples`: number of training examples.
 
-    Levels that cannot be counted have a reason in the result's `absent`."""
+    A protected unit (`config.levels`: example or client) without Bayesian ε has a reason in the result's `absent`."""
     obstacles = {level: _obstacle(level, federated, stages) for level in config.levels}
     return Accountant(
         config=config,

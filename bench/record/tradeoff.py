@@ -118,7 +118,7 @@ class Row:
     at_levels: tuple[AtLevel, ...]
     """Figures at each level that the family reaches, among the scoring victims."""
     missed: tuple[str, ...]
-    """Levels that no strength in the declared range reaches."""
+    """Leakage levels that no strength in the declared range reaches."""
     trained_curve: tuple[Named, ...] = ()
     """Shares of named tuning examples halfway through the trainings with each strength, from weak to strong."""
     absent: str | None = None

@@ -28,7 +28,8 @@ UNDESCRIBED = "plain: the defense describes nothing"
 
 
 def board(rows: Sequence[Row]) -> RenderableType:
-    """Return a terminal table for each condition of the board, followed by its flags."""
+    """Return a terminal table for each condition (data set, model, federated setting) of the board, followed by the
+    warnings (flags) on the defenses in the table."""
     parts: list[RenderableType] = []
     for title, group in grouped(lines(rows), lambda line: line.row.title).items():
         parts += [_board_table(title, group), *(Text(note, style="dim") for note in notes(group)), Text("")]
