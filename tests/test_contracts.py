@@ -26,6 +26,7 @@ from bench.datasets import base
 from bench.datasets.base import Dataset, Raw
 from bench.defenses.base import Context, Defense, Scaling, Setting, Shown, Transform
 from bench.defenses.transforms.clip import Clip
+from bench.defenses.transforms.mask import KeepRandom
 from bench.defenses.transforms.noise import Additive, GaussianNoise
 from bench.defenses.transforms.rows import norms, rescaled
 from bench.errors import BenchError
@@ -35,7 +36,7 @@ from bench.parameters import parameter, values
 from bench.points import Stage
 from bench.registry import entries as registry
 from bench.rng import Key
-from bench.trip import Budget, Reading, Reconstruction
+from bench.trip import Budget, Outcomes, Reading, Reconstruction
 
 pytestmark = pytest.mark.long
 
@@ -255,6 +256,26 @@ class _SaysRandom(_Each):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _OftenKept(KeepRandom):
+    """Keeps half of the coordinates, and states four fifths."""
+
+    def outcomes(self, tensors: Mapping[str, Tensor], context: Context) -> Outcomes:
+        said = KeepRandom.outcomes(self, tensors, context)
+        return replace(
+            said, chances={name: torch.stack([0.4 * each[0], 1 - 0.4 * each[0]]) for name, each in said.chances.items()}
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KeptTwice(KeepRandom):
+    """Sends kept coordinates, and states twice their values."""
+
+    def outcomes(self, tensors: Mapping[str, Tensor], context: Context) -> Outcomes:
+        said = KeepRandom.outcomes(self, tensors, context)
+        return replace(said, values={name: 2 * each for name, each in said.values.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _TwiceTheNoise(GaussianNoise):
     """Adds a deviation 1.2 times the one it states."""
 
@@ -399,6 +420,8 @@ def _global_noise(value: Tensor) -> Tensor:
             "finite", "times 0", _Defense(items=(_Each(lambda value: value / value.norm()),)), id="divides by zero"
         ),
         pytest.param("bias", "unbiased = True", _Unbiased(items=(_Each(_half),)), id="biased in secret"),
+        pytest.param("outcomes", "last value comes", _Defense(items=(_OftenKept(share=0.5),)), id="keeps less often"),
+        pytest.param("outcomes", "off every possible", _Defense(items=(_KeptTwice(share=0.5),)), id="other values"),
         pytest.param("noise", "stated 1 ", _Defense(items=(_TwiceTheNoise(deviation=1.0),)), id="other variance"),
         pytest.param("noise", "bias has the variance", _Defense(items=(_Louder(deviation=1.0),)), id="louder noise"),
         pytest.param("noise", "has the mean", _Defense(items=(_Shifting(deviation=1.0),)), id="noise with a mean"),

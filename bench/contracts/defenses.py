@@ -9,6 +9,7 @@ from bench.contracts.base import DECLARED, Contract, ContractSkipped, one_line, 
 from bench.contracts.descriptions import by_norms, description, gradual, noise
 from bench.contracts.later import rounds, training_draws
 from bench.contracts.law import law
+from bench.contracts.outcomes import outcomes
 from bench.contracts.precision import precision
 from bench.contracts.reports import reports
 from bench.contracts.sensitivity import sensitivity
@@ -244,6 +245,7 @@ CONTRACTS = (
     Contract("bias", "unbiased or biased, as it says", bias),
     Contract("noise", "noise has the variance it states", noise),
     Contract("law", "noise has the law it states, on every row, independently", law),
+    Contract("outcomes", "takes the few values that it states, as often as it states", outcomes),
     Contract("precision", "in float32 it does what it does in float64", precision),
     Contract("sensitivity", "no crafted gradient moves what is seen by more than its ε counts", sensitivity),
     Contract("reports", "no update shows through a report by more than the report's ε", reports),
