@@ -25,11 +25,13 @@ Knowledge = Literal["plain", "adaptive", "black-box"]
 class Mark(Enum):
     """Role of a cell's field in ids and tables, such as "part of the id"; written in the field's annotation."""
 
-    IN_ID = "part of the id even at its default: a field from before the rule of `configuration`"
+    IN_ID = "part of the id also at its default; other fields leave the id at their default"
     NOT_IN_ID = "no part of the configuration"
     NOT_AN_AXIS = "no axis of a matrix"
     VARIED = "different within a table of results"
-    ATTACKER = "different within a cascade, and within a table of results"
+    ATTACKER = (
+        "different within a cascade (attacks one after the other on the same readings), and within a table of results"
+    )
 
 
 IN_ID, NOT_IN_ID, NOT_AN_AXIS, VARIED, ATTACKER = Mark

@@ -31,8 +31,8 @@ Values = NDArray[np.uint8] | NDArray[np.float32]
 @dataclass(frozen=True, kw_only=True)
 class Aptos(Dataset):
     """Retina images, or their features; the first 500 images are the test part. Each later image gives `copies`
-    training examples: the middle square, then random crops, mirrored or not, drawn by key (Triastcyn & Faltings 2019,
-    §VI).
+    training examples: the middle square, then random crops, mirrored or not, drawn by the image's name (Triastcyn &
+    Faltings 2019, §VI).
 
     - `features` = "pixels": an example is the image, `side` pixels square.
     - `features` = "resnet50": an example is the 2048 inputs of the last layer of torchvision's ResNet-50, divided by

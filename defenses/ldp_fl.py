@@ -17,10 +17,10 @@ class LdpFl(Defense):
 
     - `range` = "adaptive" takes (c, r) for each tensor from the server's weights; "fixed" uses the same (c, r) for all
       tensors, and clips weights outside.
-    - `sending` = "split" sends each parameter separately: at type-0 nobody can assemble a client's vector. "whole"
-      sends anonymous vectors, which hide the sender but not the vector. "named" hides neither.
+    - `sending` = "split" sends each parameter separately: the server (type-0) cannot assemble a client's vector.
+      "whole" sends anonymous vectors, which hide the sender but not the vector. "named" hides neither.
 
-    At type-1 the attacker always sees a client's whole vector of reports."""
+    An attacker at the client's upload (type-1) always sees a client's whole vector of reports."""
 
     reference = "Sun, Qian, Chen 2021 (LDP-FL), §3, eq. 2, algorithms 1 to 3"
     stages = ("client", "exchange")

@@ -69,8 +69,8 @@ def _ranked(tradeoff: Tradeoff, rows: Iterable[Row]) -> tuple[Standing, ...]:
 
 
 def advised(standings: Sequence[Standing], level: str, loss: float) -> tuple[Standing, ...]:
-    """Return the standings that meet `level` ("L1" or "L2", an upper bound on named examples) and lose at most `loss`
-    percent of the undefended accuracy (0 to 100)."""
+    """Return the standings that meet `level` and lose at most `loss` percent (0 to 100) of the undefended accuracy.
+    `level` "L1" permits a share of named examples of chance + 5 points, "L2" a share of 20 %."""
     return tuple(each for each in standings if level in each.kept and 100 * (1 - each.kept[level]) <= loss)
 
 

@@ -20,9 +20,9 @@ _SAME = 0.999  # cosine above which "gradients" are the weights
 
 
 def check_model(module: nn.Module, shape: tuple[int, ...], classes: int) -> bool:
-    """Return whether the user's model `module` has a single logit for two classes; a hook then turns the logit into two
-    (`two_logits`). Raises `BenchError` unless the model maps two inputs of `shape` to logits (2, classes), or to a
-    single logit each."""
+    """Return whether the user's model `module` has a single logit for two classes; the caller then adds the hook
+    `two_logits`. The model is not changed here. Raises `BenchError` unless the model maps two inputs of `shape` to
+    logits (2, classes), or to a single logit each."""
     for path, layer in module.named_modules():
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             raise BenchError(

@@ -57,11 +57,11 @@ def cost(moments: Floats, *, estimator: float, rounds: int = 1) -> Floats:
 
 
 def epsilon(total: Floats, delta: float, *, estimator: float, estimates: int) -> float | None:
-    """Return Bayesian ε at δ = `delta` for the costs `total` (λ,), summed over rounds: min over orders λ of (Σc - ln(δ
-    - estimates·δ'))/λ (corollary 1).
+    """Return Bayesian ε at δ = `delta` for the costs `total`, a sum over rounds for each order λ in `ORDERS`: min over
+    λ of (Σc - ln(δ - estimates·δ'))/λ (corollary 1).
 
-    δ includes the failure of each of the `estimates` estimates, each with probability δ' = `estimator`. Return None if
-    these failures use up δ, or if no order is finite."""
+    δ includes the failure of each of the `estimates` cost estimates, each with probability δ' = `estimator`. Return
+    None if these failures use up δ, or if no order is finite."""
     remaining = delta - estimates * estimator
     if remaining <= 0:
         return None

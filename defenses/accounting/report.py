@@ -46,7 +46,7 @@ def figures(
     - `sigma`: σ, the noise multiplier.
     - `q`, `steps`: sampling rate, and number of steps.
     - `tensors`: M; above 1, each of M tensors is clipped to C separately, so the sensitivity is √M·C.
-    - `uses`: number of times that an attacker inside the round sees an example.
+    - `uses`: number of readings of an example in the whole training, for an attacker inside the rounds.
     - `delta`: δ."""
     mechanism = Mechanism(unit="example", sigmas=(sigma,), released=1.0, rows={"step": 0.5}, per_tensor=tensors > 1)
     sampling = Sampling(q=q, per_round=steps, rounds=1)
