@@ -41,6 +41,7 @@ def by_complement(reading: Reading, observed: Tensors, mates: Tensor) -> Callabl
         inputs = with_bias(candidates.inputs[:, 0])
         inputs = inputs - inputs @ span.T @ span
         unit = inputs / inputs.norm(dim=1, keepdim=True).clamp_min(torch.finfo(inputs.dtype).tiny)
-        return (rest @ unit.T).square().sum(0) / rest.square().sum()
+        share: Tensor = (rest @ unit.T).square().sum(0) / rest.square().sum()
+        return share
 
     return scores
