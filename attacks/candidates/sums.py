@@ -12,6 +12,7 @@ Tensors = Mapping[str, Tensor]
 _COORDINATES = 256  # compared; a single coordinate with the candidate's own value nearly decides
 _SUMS = 1 << 12  # largest number of the other clients' sums per coordinate
 _PRECISION = 1e-5  # of a sum in single precision, relative to the sum of magnitudes
+_NEAREST = 8  # sums compared with a mean; others are too far
 _LEAST = 1e-6  # probability assumed for a mean that the candidate cannot cause
 
 
@@ -39,18 +40,24 @@ def by_sums(description: Description, others: Tensors, observed: Tensors) -> Cal
         weights = (weights[:, None] * chances[:, client]).flatten(0, 1)
     total = (clients + 1) * mean[at]
     precision = _PRECISION * (values.abs().amax(0).sum(0) + total.abs()).clamp_min(torch.finfo(torch.float32).tiny)
+    order = sums.argsort(0)
+    ordered, weights = (each.gather(0, order).T.contiguous() for each in (sums, weights))
+    window = torch.arange(min(_NEAREST, len(sums)))
 
     def scores(updates: Tensors) -> Tensor:
         own = description.outcomes(updates)
         assert own is not None
         own_values, own_chances = (_flat(each)[..., at] for each in (own.values, own.chances))
-        rows = []
-        for row in range(own_values.shape[1]):
-            left = total - own_values[:, row]
-            near = torch.exp(-0.5 * ((left[:, None] - sums) / precision).square())
-            likelihood = (own_chances[:, row] * (weights * near).sum(1)).sum(0)
-            rows.append(likelihood.clamp_min(_LEAST).log().sum())
-        return torch.stack(rows)
+        left = (total - own_values).flatten(0, 1).T.contiguous()  # (coordinate, outcome · row)
+        first = (torch.searchsorted(ordered, left) - _NEAREST // 2).clamp(0, len(sums) - len(window))
+        near = (first[..., None] + window).flatten(1)
+        at_sums, mass = (
+            each.gather(1, near).unflatten(1, first.shape[1:] + window.shape) for each in (ordered, weights)
+        )
+        apart = (left[..., None] - at_sums) / precision[:, None, None]
+        likelihood = (mass * torch.exp(-0.5 * apart.square())).sum(-1)
+        possible = likelihood.T.unflatten(0, own_values.shape[:2])
+        return (own_chances * possible).sum(0).clamp_min(_LEAST).log().sum(-1)
 
     return scores
 
