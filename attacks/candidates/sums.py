@@ -57,7 +57,8 @@ def by_sums(description: Description, others: Tensors, observed: Tensors) -> Cal
         apart = (left[..., None] - at_sums) / precision[:, None, None]
         likelihood = (mass * torch.exp(-0.5 * apart.square())).sum(-1)
         possible = likelihood.T.unflatten(0, own_values.shape[:2])
-        return (own_chances * possible).sum(0).clamp_min(_LEAST).log().sum(-1)
+        each: Tensor = (own_chances * possible).sum(0)
+        return each.clamp_min(_LEAST).log().sum(-1)
 
     return scores
 
