@@ -8,7 +8,18 @@ from bench.calibration.measure import federations
 from bench.cell import Federated
 from bench.leaderboard.forms import frontier
 from bench.leaderboard.forms.numbers import NONE, bracketed, epsilon
-from bench.leaderboard.tradeoff import LISTENERS, Standing, ceilings, findings, proof, reason, setting, standings, worst
+from bench.leaderboard.tradeoff import (
+    LISTENERS,
+    Standing,
+    ceilings,
+    findings,
+    proof,
+    proofs,
+    reason,
+    setting,
+    standings,
+    worst,
+)
 from bench.matrix.read import read
 from bench.record.tradeoff import LEVELS, PROVED, PROVED_ALL, AtLevel, Named, Row, Tradeoff, codes, permitted
 
@@ -46,19 +57,21 @@ def opening(tradeoff: Tradeoff) -> str:
         "first round and *later*, halfway through the training; brackets: 95 % intervals on other victims.  *Any "
         f"attacker*: the most by ε, with one update of a client; with all {uploads}.  *Proved*: strength and accuracy "
         f"at which ε bounds any attacker by {level}; with all {uploads}.  ε: of the released models.  "
-        f"{''.join(_elsewhere(*other) for other in elsewhere)}[Other listeners, levels](docs/results/tradeoff.md); "
-        "[reconstructions at published strengths](docs/results/standard-v1.md)."
+        f"{''.join(_elsewhere(tradeoff, *other) for other in elsewhere)}"
+        "[Other listeners, levels](docs/results/tradeoff.md); [reconstructions at published strengths]"
+        "(docs/results/standard-v1.md)."
     )
     return f"{PICTURE}{table(heads, rows)}\n{paragraph(note)}"
 
 
-def _elsewhere(where: tuple[str, str], ranked: Iterable[Standing]) -> str:
+def _elsewhere(tradeoff: Tradeoff, where: tuple[str, str], ranked: list[Standing]) -> str:
     """A sentence on another federation."""
-    all_ = list(ranked)
-    kept = [each.kept["L1"] for each in all_ if each.rank is not None and "L1" in each.at]
-    if not kept:
-        return f"{where[0]}, {where[1]}: no family of {len(all_)} meets L1.  "
-    return f"{where[0]}, {where[1]}: {len(kept)} of {len(all_)} families meet L1; the best keeps {max(kept):.0%}.  "
+    met = sum(each.rank is not None and "L1" in each.at for each in ranked)
+    best = ""
+    if proved := proofs(tradeoff, ranked):
+        kept, row, _ = proved[0]
+        best = f"; `{row.family.partition('(')[0]}` keeps {kept:.0%} with a proof"
+    return f"{where[0]}, {where[1]}: {met} of {len(ranked)} families meet L1{best}.  "
 
 
 def page(tradeoff: Tradeoff) -> str:
