@@ -1,7 +1,7 @@
 """README's opening and the page on accuracy at equal leakage, from the shipped trade-off."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from _make.markdown import HEAD, paragraph, table
 from bench.calibration.measure import federations
@@ -64,7 +64,7 @@ def opening(tradeoff: Tradeoff) -> str:
     return f"{PICTURE}{table(heads, rows)}\n{paragraph(note)}"
 
 
-def _elsewhere(tradeoff: Tradeoff, where: tuple[str, str], ranked: list[Standing]) -> str:
+def _elsewhere(tradeoff: Tradeoff, where: tuple[str, str], ranked: Sequence[Standing]) -> str:
     """A sentence on another federation."""
     met = sum(each.rank is not None and "L1" in each.at for each in ranked)
     best = ""
