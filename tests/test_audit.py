@@ -47,12 +47,14 @@ def measured_from(worlds: tuple[Values, Values], plan: Plan, *, score: Score | N
     """The lower bounds from the released values of all runs in the two worlds, (run, value) each."""
     learning = plan.learning(worlds[0].shape[1]) if score is None else 0
     scorer = None
-    if score is None:
+    if score is not None:
+        scores = [measure._given(score, values) for values in worlds]
+    else:
         moments = (Moments(worlds[0][0]), Moments(worlds[0][0]))
         for world, values in zip(moments, worlds, strict=True):
             world.add(values[:learning])
         scorer = measure._learned(moments, "released")
-    scores = [scorer(values[learning:]) if scorer is not None else measure._given(score, values) for values in worlds]
+        scores = [scorer(values[learning:]) for values in worlds]
     return measure._bounds((scores[0], scores[1]), learning, plan, scorer)
 
 

@@ -847,7 +847,8 @@ def test_computed_features_are_known_by_their_source(mobilenet: Path, monkeypatc
     raw = pretrained.Cifar10MobileNet().load((mobilenet,))
     many = replace(raw, train_inputs=np.tile(raw.train_inputs, (4, 1)), train_labels=np.tile(raw.train_labels, 4))
     many = replace(many, kind="table")
-    other = replace(many, train_inputs=np.nextafter(many.train_inputs, np.float32(0.5)))
+    moved = np.nextafter(np.asarray(many.train_inputs, np.float32), np.float32(0.5))
+    other = replace(many, train_inputs=moved)
     first, second = (split(each, name="x", private=False) for each in (many, other))
     assert first.sha256 == second.sha256
     assert np.array_equal(first.training.labels, second.training.labels)

@@ -190,9 +190,10 @@ def test_the_likelihood_of_a_sum_is_the_share_of_draws_that_make_it() -> None:
 @pytest.mark.parametrize("name", FEW_VALUES)
 def test_a_mean_of_clients_shows_which_values_were_added(tmp_path: Path, name: str) -> None:
     """Who knows the other clients' updates names the example behind a mean, as behind a single client's message."""
-    strong = {"qsgd": {"levels": 2}, "random-prune": {"share": 0.9, "threshold": 0.0}, "terngrad": {}}[name]
+    strong: dict[str, dict[str, float]]
+    strong = {"qsgd": {"levels": 2}, "random-prune": {"share": 0.9, "threshold": 0.0}, "terngrad": {}}
     setting = Federated(clients=20, per_round=6, batch=16)
-    which = cell(defense=entry("defenses", name, **strong), point="aggregate", federated=setting)
+    which = cell(defense=entry("defenses", name, **strong[name]), point="aggregate", federated=setting)
     result, _ = run_attack(which, RunContext(run=tmp_path), Memory())
     naming = result.figures().naming
     assert naming is not None and naming.value == 1
