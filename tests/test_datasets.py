@@ -845,10 +845,9 @@ def test_computed_features_are_known_by_their_source(mobilenet: Path, monkeypatc
     """The last digits differ between machines; cells and splits must not."""
     monkeypatch.setattr(pretrained, "_SHA256", _sha256(mobilenet / "mobilenet_v2-b0353104.pth"))
     raw = pretrained.Cifar10MobileNet().load((mobilenet,))
-    many = replace(raw, train_inputs=np.tile(raw.train_inputs, (4, 1)), train_labels=np.tile(raw.train_labels, 4))
-    many = replace(many, kind="table")
-    moved = np.nextafter(np.asarray(many.train_inputs, np.float32), np.float32(0.5))
-    other = replace(many, train_inputs=moved)
+    inputs = np.tile(np.asarray(raw.train_inputs, np.float32), (4, 1))
+    many = replace(raw, train_inputs=inputs, train_labels=np.tile(raw.train_labels, 4), kind="table")
+    other = replace(many, train_inputs=np.nextafter(inputs, np.float32(0.5)))
     first, second = (split(each, name="x", private=False) for each in (many, other))
     assert first.sha256 == second.sha256
     assert np.array_equal(first.training.labels, second.training.labels)
