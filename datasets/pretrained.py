@@ -44,7 +44,7 @@ class Cifar10MobileNet(Dataset):
         source = hashlib.sha256(f"{content_hash(pictures)} {_SHA256} {_SIDE}".encode()).hexdigest()
         kept = folders[-1] / f"cifar10-mobilenet-{source[:16]}.npz"
         parts = (pictures.train_inputs, pictures.test_inputs)
-        features = _read(kept, tuple(len(part) for part in parts))
+        features = _read(kept, sum(map(len, parts)))
         if features is None:
             chunks = [
                 [np.asarray(part[n : n + _CHUNK], np.uint8) for n in range(0, len(part), _CHUNK)] for part in parts
@@ -81,11 +81,11 @@ def _weights(folders: tuple[Path, ...]) -> Path:
     return path
 
 
-def _read(path: Path, counts: tuple[int, ...]) -> NDArray[np.float32] | None:
-    """Return the kept features (example, 1280); None: absent or damaged."""
+def _read(path: Path, count: int) -> NDArray[np.float32] | None:
+    """Return the kept features of `count` examples (example, 1280); None: absent or damaged."""
     with suppress(DataError):
         features = read_npz(path).get("features")
-        if features is not None and features.shape == (sum(counts), _FEATURES) and features.dtype == np.float32:
+        if features is not None and features.shape == (count, _FEATURES) and features.dtype == np.float32:
             return features
     return None
 

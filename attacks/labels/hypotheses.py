@@ -44,8 +44,8 @@ def label_hypotheses(
     layers = last_layers(reading, observed) if reading.examples <= _MOST else None
     if layers is None:
         return counted[:, None].expand(-1, count, -1).clone()
-    found = [_of_layer(layer, reading, row, counted[row], key or Key(seed=0)) for row, layer in enumerate(layers)]
-    return torch.stack([each[torch.arange(count) % len(each)] for each in found])
+    drawn = [_of_layer(layer, reading, row, counted[row], key or Key(seed=0)) for row, layer in enumerate(layers)]
+    return torch.stack([each[torch.arange(count) % len(each)] for each in drawn])
 
 
 def _all_from(counted: Tensor, classes: int, count: int) -> Tensor:

@@ -92,8 +92,8 @@ class _RescaledDescription:
         return lambda first: _times(self.factor, sent(first))
 
     def outcomes(self, updates: Tensors) -> Outcomes | None:
-        found = self.inner.outcomes(updates)
-        return found and replace(found, values=_times(self.factor, found.values))
+        inner = self.inner.outcomes(updates)
+        return inner and replace(inner, values=_times(self.factor, inner.values))
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
         return self.inner.log_likelihood(self._as_read(simulated), self._as_read(observed))

@@ -6,7 +6,7 @@ A training with a stronger defense has other weights, so each measured strength 
 from collections.abc import Callable, Iterable, Sequence
 
 from bench.calibration.ladder import next_trained, raised
-from bench.calibration.measure import TUNING, Federation, Runner, at, trained_cells
+from bench.calibration.measure import TUNING, Federation, Runner, at, missing_figure, trained_cells
 from bench.calibration.run import Listener
 from bench.calibration.trainings import trainings
 from bench.matrix.expand import FactsOf
@@ -69,8 +69,8 @@ def _measure(
     records = run([cell for cells in planned for cell in cells])
     for (listener, position), cells in zip(wanted, planned, strict=True):
         answered = tuple(records[item.cell.id] for item in cells)
-        if missing := [record.reason or "no figure" for record in answered if record.status != "done"]:
-            listener.absent = missing[0]  # otherwise each turn would want the same strength again
+        if (missing := missing_figure(answered)) is not None:
+            listener.absent = missing  # otherwise each turn would want the same strength again
             listener.calibrated.clear()
         else:
             listener.trained[position] = answered

@@ -151,6 +151,11 @@ def counts_of(position: float, records: Iterable[Record]) -> Counts | None:
     )
 
 
+def missing_figure(records: Iterable[Record]) -> str | None:
+    """Return the reason of the first record without a figure; None if all `records` have figures."""
+    return next((record.reason or "no figure" for record in records if record.status != "done"), None)
+
+
 def chance_of(records: Iterable[Record]) -> float:
     """Return the chance level over the attack `records`: the mean share of examples that a blind guess picks among the
     candidates."""

@@ -10,7 +10,16 @@ from typing import Any
 
 from bench.calibration.curve import Counts, LevelStrength, calibrated, usual_slope
 from bench.calibration.ladder import FIRST, next_positions
-from bench.calibration.measure import TUNING, Federation, Runner, at, chance_of, counts_of, reading_cells
+from bench.calibration.measure import (
+    TUNING,
+    Federation,
+    Runner,
+    at,
+    chance_of,
+    counts_of,
+    missing_figure,
+    reading_cells,
+)
 from bench.cell import Entry
 from bench.defenses.base import Defense
 from bench.defenses.strength import Strength
@@ -180,8 +189,7 @@ def _measure(
     records = run([cell for cells in planned for cell in cells])
     for (listener, position), cells in zip(wanted, planned, strict=True):
         answered = tuple(records[item.cell.id] for item in cells)
-        missing = [record.reason or "no figure" for record in answered if record.status != "done"]
-        if missing:
-            listener.absent = missing[0]
+        if (missing := missing_figure(answered)) is not None:
+            listener.absent = missing
         else:
             listener.strengths[position] = answered

@@ -57,39 +57,38 @@ def command(
     from bench.leaderboard import tradeoff as board
     from bench.leaderboard.forms import frontier
     from bench.record import tradeoff as values
-    from bench.reference.tradeoff import shipped_tradeoff
+    from bench.reference.tradeoff import with_shipped
 
-    shipped = shipped_tradeoff()
-    if shipped is None and not runs:
+    tradeoff = with_shipped(*(values.read(path) for path in runs))
+    if tradeoff is None:
         raise BenchError("no figures are shipped yet; `bench calibrate --defense NAME` makes some")
-    found = values.joined([*([shipped] if shipped else []), *(values.read(path) for path in runs)])
     if as_json:
-        common.print_json(_json(found, board.listener_of(listener)))
+        common.print_json(_json(tradeoff, board.listener_of(listener)))
     else:
-        show(found, listener, level, loss)
+        show(tradeoff, listener, level, loss)
     if picture is not None:
-        frontier.save(found, board.listener_of(listener), picture)
+        frontier.save(tradeoff, board.listener_of(listener), picture)
         click.echo(f"drawn: {picture}", err=as_json)
     if html is not None:
         from bench.leaderboard.forms import tradeoff_page
         from bench.record.files import write_atomically
 
-        write_atomically(html, tradeoff_page.render(found).encode())
+        write_atomically(html, tradeoff_page.render(tradeoff).encode())
         click.echo(f"written: {html}", err=as_json)
 
 
-def listeners(found: "Tradeoff") -> Iterator[str]:
-    """Yield the names of the listeners (attackers at an interception point) for which the trade-off `found` has a
+def listeners(tradeoff: "Tradeoff") -> Iterator[str]:
+    """Yield the names of the listeners (attackers at an interception point) for which `tradeoff` has a
     defense family, from inside the client outwards."""
     from bench.leaderboard import tradeoff as board
 
     for name, (point, _) in board.LISTENERS.items():
-        if any(point in (row.point, *row.also) for row in found.rows):
+        if any(point in (row.point, *row.also) for row in tradeoff.rows):
             yield name
 
 
-def show(found: "Tradeoff", listener: str, level: str, loss: float | None = None) -> None:
-    """Print a table of the ranked defense families for each federation of the trade-off `found`, then findings in
+def show(tradeoff: "Tradeoff", listener: str, level: str, loss: float | None = None) -> None:
+    """Print a table of the ranked defense families for each federation of `tradeoff`, then findings in
     words.
 
     - `listener`: the attacker's position, such as "server".
@@ -99,24 +98,24 @@ def show(found: "Tradeoff", listener: str, level: str, loss: float | None = None
 
     point, meaning = board.LISTENERS[listener]
     click.echo(f"listener {listener} ({point}): {meaning}")
-    for (dataset, model), ranked in board.standings(found, point).items():
-        click.echo(f"\n{dataset} · {model}: undefended accuracy {found.undefended_mean(dataset, model):.1%}")
+    for (dataset, model), ranked in board.standings(tradeoff, point).items():
+        click.echo(f"\n{dataset} · {model}: undefended accuracy {tradeoff.undefended_mean(dataset, model):.1%}")
         chosen = ranked if loss is None else board.advised(ranked, level, loss)
         if chosen:
             heads = ["rank", f"defense at {level}", "kept", "named, later, %", "any attacker", "L1 proved"]
-            common.print_table(heads, [_line(found, each, level) for each in chosen])
+            common.print_table(heads, [_line(tradeoff, each, level) for each in chosen])
         else:
             click.echo(f"no family reaches {level} with a loss of at most {loss:g} points")
-    for row in found.rows:
+    for row in tradeoff.rows:
         if row.absent is not None and point in (row.point, *row.also):
             click.echo(f"\n{row.family}: {row.absent}")
     click.echo("")
-    for line in board.findings(found, point):
+    for line in board.findings(tradeoff, point):
         click.echo(line)
     click.echo("")
 
 
-def _line(found: "Tradeoff", each: "Standing", level: str) -> tuple[str, ...]:
+def _line(tradeoff: "Tradeoff", each: "Standing", level: str) -> tuple[str, ...]:
     from bench.leaderboard import tradeoff as board
     from bench.leaderboard.forms.numbers import bracketed
     from bench.record.tradeoff import PROVED, PROVED_ALL
@@ -130,11 +129,11 @@ def _line(found: "Tradeoff", each: "Standing", level: str) -> tuple[str, ...]:
         f"{each.kept[level]:.1%}",
         bracketed(at.share, at.low, at.high) + ("" if at.trained is None else f"\n{bracketed(*at.trained)}"),
         board.ceilings(each.row, at).replace(", ", "\n"),
-        "\n".join(dict.fromkeys(board.proof(found, each.row, name) for name in (PROVED, PROVED_ALL))),
+        "\n".join(dict.fromkeys(board.proof(tradeoff, each.row, name) for name in (PROVED, PROVED_ALL))),
     )
 
 
-def _json(found: "Tradeoff", point: str) -> dict[str, Any]:
+def _json(tradeoff: "Tradeoff", point: str) -> dict[str, Any]:
     from dataclasses import asdict
 
     from bench.leaderboard import tradeoff as board
@@ -149,5 +148,5 @@ def _json(found: "Tradeoff", point: str) -> dict[str, Any]:
             }
             for each in ranked
         ]
-        for (dataset, model), ranked in board.standings(found, point).items()
+        for (dataset, model), ranked in board.standings(tradeoff, point).items()
     }

@@ -270,13 +270,13 @@ def _print(result: "Assessment") -> None:
     click.echo(f"\n{result.page}: the report, with pictures of private examples ({duration(result.seconds)})")
 
 
-def _print_remedies(found: "Sequence[Remedy]") -> None:
+def _print_remedies(remedies: "Sequence[Remedy]") -> None:
     from bench.assess.page import percent
 
-    rows = [(each.defense, *_texts(each.recognised), percent(each.kept)) for each in found]
+    rows = [(each.defense, *_texts(each.recognised), percent(each.kept)) for each in remedies]
     if rows:
         common.print_table(("defense", "recognised", "95 %", "chance", "ceiling", "accuracy"), rows)
-    for each in found:
+    for each in remedies:
         if each.note:
             click.echo(f"- {each.defense}: {each.note}")
 

@@ -170,14 +170,19 @@ def _run(
     return run.folder, matrix.asked
 
 
-def matrix_of(asked: Request, text: bytes | None) -> Matrix:
-    """Load the plug-ins that the request `asked` names, and read the request's matrix. `text` is the content of the
+def matrix_of(requested: Request, text: bytes | None) -> Matrix:
+    """Load the plug-ins that the request `requested` names, and read the request's matrix. `text` is the content of the
     matrix file in the base revision; None reads the file in the checkout. Raises `BenchError` for a mistake in either.
     """
-    for plugin in asked.plugins:
+    for plugin in requested.plugins:
         registry.add_plugin(plugin)
     return read(
-        asked.matrix, more_defenses=asked.defenses, attacks=asked.attacks, scale=asked.scale, full=asked.full, text=text
+        requested.matrix,
+        more_defenses=requested.defenses,
+        attacks=requested.attacks,
+        scale=requested.scale,
+        full=requested.full,
+        text=text,
     )
 
 

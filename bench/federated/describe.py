@@ -213,8 +213,8 @@ class Composition:
         current = {name: unit * value for name, value in updates.items()}
         for part in before:
             current = part(current, None, part.of_rows(count), self.contexts[part.stage], self.width)[0]
-        found = last.transform.outcomes(current, self.contexts[last.stage])
-        return found and replace(found, values={name: value / unit for name, value in found.values.items()})
+        outcomes = last.transform.outcomes(current, self.contexts[last.stage])
+        return outcomes and replace(outcomes, values={name: value / unit for name, value in outcomes.values.items()})
 
     @property
     def _unit(self) -> float:

@@ -1,7 +1,7 @@
 """The shipped trade-off (`bench.record.tradeoff`): families of defenses at equal leakage."""
 
 from bench.record import tradeoff
-from bench.record.tradeoff import Tradeoff
+from bench.record.tradeoff import Tradeoff, joined
 from bench.reference import store
 
 
@@ -10,3 +10,11 @@ def shipped_tradeoff() -> Tradeoff | None:
     for a damaged file."""
     path = store.FOLDER / tradeoff.FILE
     return tradeoff.read(path) if path.is_file() else None
+
+
+def with_shipped(*own: Tradeoff) -> Tradeoff | None:
+    """Return the shipped trade-off with the rows of `own` trade-offs, which replace the same families' shipped rows;
+    None without any trade-off. Raises `RecordError` for a damaged shipped file."""
+    shipped = shipped_tradeoff()
+    parts = own if shipped is None else (shipped, *own)
+    return joined(parts) if parts else None

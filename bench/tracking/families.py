@@ -21,7 +21,7 @@ from bench.record.names import distinct
 from bench.record.schema import Record
 from bench.record.store import read_arrays
 from bench.record.tradeoff import LEVELS, Row, Tradeoff
-from bench.reference.tradeoff import shipped_tradeoff
+from bench.reference.tradeoff import with_shipped
 from bench.tracking import rows, view
 from bench.tracking.rows import RowView
 from bench.tracking.store import digest
@@ -39,12 +39,12 @@ def of_run(run: Path) -> list[RowView]:
         own = values.read(run)
     except RecordError:
         return []
-    shipped = shipped_tradeoff()
-    found = values.joined([*([shipped] if shipped else []), own])
+    tradeoff = with_shipped(own)
+    assert tradeoff is not None  # the own rows are in
     behind = list(rows.readable(run))
     views = []
     for place in dict.fromkeys((row.dataset, row.model) for row in own.rows):
-        families = _families(found, place)
+        families = _families(tradeoff, place)
         short = distinct(families)
         params = rows.differing([_params(short[name], family) for name, family in families.items()])
         for (name, family), given in zip(families.items(), params, strict=True):
@@ -52,15 +52,15 @@ def of_run(run: Path) -> list[RowView]:
             its = [record for record in behind if _is_of(record, first)] if first in own.rows else []
             data = next((r.cell.dataset.sha256 for r in behind if r.cell.dataset.name == place[0]), None)
             shown = short[name] if its else f"{short[name]} · shipped"
-            views.append(_view(run, found, (name, shown), family, given, its, data))
+            views.append(_view(run, tradeoff, (name, shown), family, given, its, data))
     return views
 
 
-def _families(found: Tradeoff, place: tuple[str, str]) -> dict[str, Family]:
+def _families(tradeoff: Tradeoff, place: tuple[str, str]) -> dict[str, Family]:
     """Return the families on the data set and model `place`, the best first."""
     families: dict[str, dict[str, Standing]] = {}
     for name, (point, _) in LISTENERS.items():
-        for each in standings(found, point).get(place, ()):
+        for each in standings(tradeoff, point).get(place, ()):
             families.setdefault(each.row.family, {})[name] = each
 
     for name in LISTENERS:  # two listeners with the same readings have the same charts
@@ -78,7 +78,7 @@ def _families(found: Tradeoff, place: tuple[str, str]) -> dict[str, Family]:
 
 def _view(
     run: Path,
-    found: Tradeoff,
+    tradeoff: Tradeoff,
     names: tuple[str, str],
     family: Family,
     params: dict[str, str],
@@ -104,11 +104,11 @@ def _view(
                 "bench.shipped": str(not behind).lower(),
             },
             params=params,
-            metrics=[figure for each, at in family.items() for figure in _metrics(found, each, at)],
+            metrics=[figure for each, at in family.items() for figure in _metrics(tradeoff, each, at)],
             seconds=sum(record.cost.wall_seconds for record in behind) if behind else None,
             datasets=() if sha256 is None else ((row.dataset, sha256),),
         ),
-        text=_words(found, name, family),
+        text=_words(tradeoff, name, family),
         private=any(record.private for record in behind),
         attached=lambda: Attached(images=list(_images(run, family, behind))),
     )
@@ -122,16 +122,16 @@ def _params(name: str, family: Family) -> dict[str, str]:
 
 def _steps(row: Row) -> dict[float | None, int]:
     """Return strength → step, from weak to strong; step 1 for a family without a strength."""
-    found = {each.value for each in row.curve} | {each.value for each in row.at_levels}
+    strengths = {each.value for each in row.curve} | {each.value for each in row.at_levels}
     downwards = len(row.curve) > 1 and (row.curve[0].value or 0) > (row.curve[-1].value or 0)
-    return {value: step for step, value in enumerate(sorted(found, key=lambda v: v or 0.0, reverse=downwards), 1)}
+    return {value: step for step, value in enumerate(sorted(strengths, key=lambda v: v or 0.0, reverse=downwards), 1)}
 
 
-def _metrics(found: Tradeoff, name: str, standing: Standing) -> Iterator[tuple[str, float, int]]:
+def _metrics(tradeoff: Tradeoff, name: str, standing: Standing) -> Iterator[tuple[str, float, int]]:
     """Yield the curve of a listener `name`: at most three metrics, because MLflow draws a chart of each."""
     row, steps = standing.row, _steps(standing.row)
     named = {each.value: each.share for each in row.at_levels} | {each.value: each.share for each in row.curve}
-    kept = {each.value: found.kept(row, each) for each in row.at_levels}
+    kept = {each.value: tradeoff.kept(row, each) for each in row.at_levels}
     for metric, figures in (("named", named), ("accuracy kept", kept)):
         for at, figure in sorted(figures.items(), key=lambda each: steps[each[0]]):
             yield f"{name}/{metric}", figure, steps[at]
@@ -139,13 +139,13 @@ def _metrics(found: Tradeoff, name: str, standing: Standing) -> Iterator[tuple[s
         yield f"{name}/kept at L1", standing.kept["L1"], 0
 
 
-def _words(found: Tradeoff, name: str, family: Family) -> Iterator[str]:
+def _words(tradeoff: Tradeoff, name: str, family: Family) -> Iterator[str]:
     yield f"**{escaped(name)}**"
     for listener, standing in family.items():
         row, at = standing.row, standing.at.get("L1")
         level = "no useful strength meets L1"
         if at is not None:
-            level = f"{share(at.share)} named, {share(found.kept(row, at))} accuracy kept: `{setting(row, at)}`"
+            level = f"{share(at.share)} named, {share(tradeoff.kept(row, at))} accuracy kept: `{setting(row, at)}`"
         steps = ", ".join(f"{step} = {value:.3g}" for value, step in _steps(row).items() if value is not None)
         yield f"- {listener}: {level}" + (f"; steps of {escaped(row.parameter or '')}: {steps}" if steps else "")
 
