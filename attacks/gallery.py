@@ -42,6 +42,7 @@ class Gallery(Attack):
     knowledge = ("plain", "adaptive")
     iterative = False
     takes_mates = True
+    takes = ("image", "table", "text")
 
     def refuses(self, reading: Reading) -> str | None:
         if reading.gallery_inputs is None:

@@ -18,6 +18,7 @@ from bench.kinds.known import named
 
 Pixels = NDArray[np.uint8]
 Rows = NDArray[np.float32]
+Ids = NDArray[np.integer[Any]]
 # Shares of the training part, in this order (MNIST: 50 000, 5000, 2000, 3000).
 SPLITS = (("training", 5 / 6), ("public", 1 / 12), ("tuning", 1 / 30), ("gallery", 1 / 20))
 
@@ -26,7 +27,7 @@ SPLITS = (("training", 5 / 6), ("public", 1 / 12), ("tuning", 1 / 30), ("gallery
 class Split:
     """Examples of a part of a data set, in their stored form."""
 
-    inputs: Pixels | Rows
+    inputs: Pixels | Rows | Ids
     """Inputs (example, *shape)."""
     labels: NDArray[np.int64]
     """Labels (example,)."""
@@ -60,20 +61,23 @@ class Group:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
     """Data as a loader reads them: training and test parts in the source's order. Images are uint8 or floats in [0, 1],
-    tables floats in [0, 1]."""
+    tables floats in [0, 1], texts integers."""
 
-    train_inputs: Pixels | Rows
-    """Training inputs: images (example, channel, height, width) or rows (example, feature)."""
+    train_inputs: Pixels | Rows | Ids
+    """Training inputs: images (example, channel, height, width), rows (example, feature) or texts (example,
+    position)."""
     train_labels: NDArray[np.int64]
     """Training labels (example,)."""
-    test_inputs: Pixels | Rows
+    test_inputs: Pixels | Rows | Ids
     """Test inputs, with the same axes."""
     test_labels: NDArray[np.int64]
     """Test labels (example,)."""
     class_names: tuple[str, ...]
     """Name of each class."""
     groups: tuple[Group, ...] = ()
-    """Columns of each feature of a table; empty for images."""
+    """Columns of each feature of a table; empty for other kinds."""
+    tokens: tuple[str, ...] = ()
+    """Token of each id in a text; empty for other kinds."""
     subset: str | None = None
     """Description of an incomplete data set; None if complete."""
     sources: tuple[Path, ...] = ()
@@ -102,7 +106,9 @@ class Data:
     class_names: tuple[str, ...]
     """Name of each class."""
     groups: tuple[Group, ...]
-    """Columns of each feature of a table; empty for images."""
+    """Columns of each feature of a table; empty for other kinds."""
+    tokens: tuple[str, ...] = ()
+    """Token of each id in a text; empty for other kinds."""
     subset: str | None
     """Description of an incomplete data set; None if complete."""
     private: bool
@@ -156,7 +162,7 @@ def hold_out(count: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64
 
 
 def held_out(
-    name: str, inputs: Pixels | Rows, labels: NDArray[np.int64], class_names: Sequence[str], **rest: Any
+    name: str, inputs: Pixels | Rows | Ids, labels: NDArray[np.int64], class_names: Sequence[str], **rest: Any
 ) -> Raw:
     """Make a data set from a source without a test part; a quarter becomes the test part (`hold_out`). `name` is the
     key of the random order. `inputs` (example, *shape), `labels` (example,), `class_names` and `rest` become fields of
@@ -210,6 +216,7 @@ def split(raw: Raw, *, name: str, private: bool) -> Data:
         classes=len(raw.class_names),
         class_names=raw.class_names,
         groups=raw.groups,
+        tokens=raw.tokens,
         subset=raw.subset,
         private=private,
         sha256=sha256,

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from bench.cell import PublicKnowledge
 from bench.datasets.base import Data
+from bench.errors import NotApplicable
 from bench.rng import generator
 
 _DRAWS = 512  # examples drawn from a distribution
@@ -20,10 +21,14 @@ def known_public(data: Data, known: PublicKnowledge) -> tuple[Tensor, Tensor]:
     - `distribution`: the data set's public split.
     - `statistics`: Gaussian draws with the public split's mean and covariance.
     - `none`: images drawn from the 1/f law for natural images (Field 1987, amplitudes inverse to frequency), or uniform
-      table rows."""
+      table rows.
+
+    Raises `NotApplicable` for statistics or random draws of values that are no quantities, such as token ids."""
     inputs = torch.from_numpy(data.public.floats())
     if known == "distribution":
         return inputs, torch.from_numpy(data.public.labels)
+    if not data.kind.differentiable:
+        raise NotApplicable(f'{data.kind.article} has no mean and no covariance; grant public = "distribution"')
     # the same draws for all cells: the attacker's knowledge does not depend on the victims
     random = generator(0, "public data", known)
     if known == "statistics":

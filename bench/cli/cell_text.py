@@ -128,22 +128,22 @@ def _leak(result: schema.AttackResult) -> Iterator[Line]:
     if result.summary is None:
         yield "ASR", "–; " + "; ".join(result.notes)
         return
-    summary = result.summary
+    summary, rule = result.summary, result.data_kind.success
     why = "; some examples failed and might have leaked" if summary.lower_bound else ""
     numbers = [reading.number for reading in result.readings if reading.number is not None]
     left = f", of the {len(numbers)} readings that the cascade left" if numbers else ""
     yield "ASR", f"{asr(summary)} of {summary.examples} examples{left} (Wilson, 95 %){why}"
     if summary.asr_strict is not None:
-        yield "strict ASR", f"{interval(summary.asr_strict)} with PSNR ≥ 30 dB"
+        yield "strict ASR", f"{interval(summary.asr_strict)} {rule.strict_words}"
     yield "readings", f"{interval(summary.readings_leaked)} of {summary.readings} with a leak"
     certain = [reading.certificate for reading in result.readings if reading.certificate is not None]
     if certain:
         yield ("certificate", f"the attack knew {share(sum(certain) / len(certain))} of its examples to be right")
     for name, prior in sorted(summary.priors.items()):
-        figures = f"PSNR {figure(PSNR_DB, prior.psnr_db_median)}, RMSE {figure(RMSE, prior.rmse_median)}"
+        figures = f"PSNR {figure(PSNR_DB, prior.psnr_db_median)}, RMSE {figure(RMSE, prior.rmse_median)}, "
         success = f"success {share(prior.asr)}; beaten on {share(prior.beaten)}"
-        yield f"prior {name}", f"{figures}, {success}"
-    margin, beaten = named(result.data_kind.success.over), share(summary.prior_beaten)
+        yield f"prior {name}", (figures if rule.closeness == PSNR_DB.name else "") + success
+    margin, beaten = named(rule.over), share(summary.prior_beaten)
     over = number(summary.median(margin), f" {margin.unit}" if margin.unit else "")
     yield "over priors", f"{over} over the best prior (median); beaten on {beaten} of the examples"
     identified, chance = interval(summary.identification), fine(summary.identification_chance)

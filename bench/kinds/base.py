@@ -62,6 +62,8 @@ class Success:
     """Smallest value of the metric `over` for a leaked example; no margin is required without a prior-only guess."""
     strict: Callable[[Figures], Booleans] | None = None
     """Second, stricter threshold for the reconstruction; None for kinds without a strict rate."""
+    strict_words: str = ""
+    """Text of the stricter threshold for messages; empty for kinds without a strict rate."""
 
     def leaked(self, figures: Figures) -> Booleans:
         """Return which examples leaked, given their `figures` (metric → values): a mask in the shape of the values."""

@@ -37,6 +37,7 @@ IMAGE = Kind(
         words=f"PSNR ≥ {PSNR_DB:g} dB, and {MARGIN_DB:g} dB more than a guess without gradient",
         reached=_reached,
         strict=_strict,
+        strict_words=f"with PSNR ≥ {STRICT_PSNR_DB:g} dB",
         closeness="psnr_db",
         over="over_prior_db",
         margin=MARGIN_DB,

@@ -4,8 +4,9 @@ from bench.errors import BenchError
 from bench.kinds.base import Kind
 from bench.kinds.images import IMAGE
 from bench.kinds.tables import TABLE
+from bench.kinds.texts import TEXT
 
-KINDS = {kind.name: kind for kind in (IMAGE, TABLE)}
+KINDS = {kind.name: kind for kind in (IMAGE, TABLE, TEXT)}
 INFERRED = (IMAGE, TABLE)  # numbers in [0, 1], told apart by their axes; any other kind has to be named
 
 

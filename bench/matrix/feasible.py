@@ -38,12 +38,14 @@ class DatasetFacts:
     """Number of classes."""
     training: int
     """Number of training examples."""
+    tokens: int = 0
+    """Number of tokens of a vocabulary; 0 for data without one."""
 
 
 def impossible(cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry: Registry = _registry) -> str | None:
     """Return the reason why a cell cannot run, known before the run, or None if it can. `facts` are the data set's
     properties, and `registry` the lookup of registered entries. An attack may still refuse a reading in the run."""
-    reason = _model(cell, facts, registry) or _clients(cell.federated, facts)
+    reason = _model(cell, facts, registry) or _mixed(cell, facts, registry) or _clients(cell.federated, facts)
     if reason is not None or isinstance(cell, TrainingCell):
         return reason
     attack = registry.load("attacks", cell.attack.name)
@@ -69,6 +71,9 @@ def _model(cell: AttackCell | TrainingCell, facts: DatasetFacts, registry: Regis
     model = registry.load("models", cell.model.name)
     if reason := _of_kind(model, cell.model.name, cell.dataset.name, facts.kind):
         return reason
+    known = cell.model.params.get("tokens")
+    if isinstance(known, int) and facts.tokens > known:
+        return f"{cell.model.name} has {known} tokens, {cell.dataset.name} has {facts.tokens}; set tokens = {facts.tokens}"
     reason = _unbuildable(model, json.dumps(cell.model.params, sort_keys=True), shape, facts.classes)
     return None if reason is None else f"{cell.model.name} does not fit {'×'.join(map(str, shape))}: {reason}"
 
@@ -76,6 +81,13 @@ def _model(cell: AttackCell | TrainingCell, facts: DatasetFacts, registry: Regis
 def _of_kind(entry: type, name: str, dataset: str, kind: Kind) -> str | None:
     takes = tuple(getattr(entry, "takes", (kind.name,)))
     return None if kind.name in takes else f"{name} takes {' and '.join(takes)}, {dataset} is {kind.article}"
+
+
+def _mixed(cell: AttackCell | TrainingCell, facts: DatasetFacts, registry: Registry) -> str | None:
+    changes = "input" in getattr(registry.load("defenses", cell.defense.name), "stages", ())
+    if changes and not facts.kind.differentiable:
+        return f"{cell.defense.name} changes example values, and the values of {facts.kind.article} are no quantities"
+    return None
 
 
 @lru_cache(maxsize=256)

@@ -10,6 +10,7 @@ from typing import Literal
 from bench.kinds.base import Kind
 from bench.kinds.images import IMAGE
 from bench.kinds.tables import TABLE
+from bench.kinds.texts import TEXT
 
 # Candidates that the attack `gallery` names of a single example: what so many attackers together may say.
 NAMED_LIST = 10
@@ -55,9 +56,22 @@ NUMERIC_RMSE = Metric(name="numeric_rmse", label="numeric RMSE", better="lower",
 GROUPS_RIGHT = Metric(
     name="groups_right", label="groups right", better="higher", percent=True, kinds=(TABLE,), least=0, most=1
 )
+TOKENS_RIGHT = Metric(
+    name="tokens_right", label="tokens in place", better="higher", percent=True, kinds=(TEXT,), least=0, most=1
+)
+TOKEN_RECALL = Metric(
+    name="token_recall", label="token recall", better="higher", percent=True, kinds=(TEXT,), least=0, most=1
+)
+TOKEN_PRECISION = Metric(
+    name="token_precision", label="token precision", better="higher", percent=True, kinds=(TEXT,), least=0, most=1
+)
+OVER_PRIOR_TOKENS = Metric(
+    name="over_prior_tokens", label="over prior", better="higher", percent=True, kinds=(TEXT,), least=-1, most=1
+)
 OVER_PRIOR_DB = Metric(name="over_prior_db", label="over prior", better="higher", unit="dB", decimals=1)
 
 METRICS = (RMSE, RMSE_UNCLIPPED, PSNR_DB, SSIM, LPIPS, NUMERIC_RMSE, GROUPS_RIGHT, OVER_PRIOR_DB)
+METRICS += (TOKENS_RIGHT, TOKEN_RECALL, TOKEN_PRECISION, OVER_PRIOR_TOKENS)
 COMPARED = tuple(metric for metric in METRICS if metric.compared)
 
 

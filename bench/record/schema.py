@@ -57,7 +57,7 @@ class ExampleScore(_Strict):
     success: bool
     """Whether the example leaked, by the rule in `Summary.asr`."""
     strict: bool | None = None
-    """Whether an image leaked at PSNR ≥ 30 dB; None for tables."""
+    """Whether an image leaked at PSNR ≥ 30 dB, or a text word for word; None for tables."""
     identified: bool | None = None
     """Whether the reconstruction is nearer to the true example than to every example in the gallery split; None: no
     gallery."""
@@ -89,6 +89,14 @@ class ExampleScore(_Strict):
     """PSNR minus `prior_db`, dB."""
     priors_db: Figures | None = None
     """Name of the prior-only baseline → its PSNR, dB."""
+    tokens_right: Annotated[float | None, _UNLESS_NONE] = None
+    """Share of tokens in their places (texts), of the longer of true and reconstructed text, 0 to 1."""
+    token_recall: Annotated[float | None, _UNLESS_NONE] = None
+    """Share of a text's tokens that the reconstruction holds, in any place, counted as often as they occur, 0 to 1."""
+    token_precision: Annotated[float | None, _UNLESS_NONE] = None
+    """Share of the reconstruction's tokens that the true text holds, in any place, counted likewise, 0 to 1."""
+    over_prior_tokens: Annotated[float | None, _UNLESS_NONE] = None
+    """`tokens_right` minus the highest `tokens_right` of a prior-only baseline (texts), -1 to 1."""
 
     def value(self, metric: Metric) -> float:
         """Return the score in the given `metric`; NaN if unknown."""
@@ -156,9 +164,10 @@ class Summary(_Strict):
     """Number of examples."""
     asr: Share
     """Attack success rate: share of leaked examples.  Images: PSNR ≥ 20 dB.  Tables: numeric RMSE ≤ .2 and ≥ 90 %
-    right categorical groups.  Both: PSNR ≥ 3 dB above the best prior-only baseline."""
+    right categorical groups.  Both: PSNR ≥ 3 dB above the best prior-only baseline.  Texts: ≥ 90 % of the tokens in
+    place, and 10 points above the best prior-only baseline."""
     asr_strict: Share | None
-    """The same share with PSNR ≥ 30 dB; None for tables."""
+    """The same share with PSNR ≥ 30 dB, or of texts word for word; None for tables."""
     lower_bound: bool
     """Whether examples diverged or became NaN, so that the ASR is a lower bound."""
     readings_leaked: Share

@@ -1,9 +1,10 @@
-"""Distances between truth and reconstruction, for values in [0, 1].
+"""Distances between truth and reconstruction.
 
 Arrays are (reading, example, *shape); results are (reading, example) in float64.  An example with NaN gets the figure
 NaN, which averages must count as a failure.  `bench.scoring.score` adds LPIPS, which needs a network, and the margin
 over the prior-only baselines."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -13,8 +14,21 @@ from skimage.metrics import structural_similarity
 
 from bench.datasets.base import Group
 from bench.kinds.base import Floats, Kind
+from bench.kinds.texts import PAD, TEXT, lengths, misplaced
 from bench.kinds.unit import clipped, mse, within_range
-from bench.record.metrics import GROUPS_RIGHT, NUMERIC_RMSE, PSNR_DB, RMSE, RMSE_UNCLIPPED, SSIM, Metric, of_kind
+from bench.record.metrics import (
+    GROUPS_RIGHT,
+    NUMERIC_RMSE,
+    PSNR_DB,
+    RMSE,
+    RMSE_UNCLIPPED,
+    SSIM,
+    TOKEN_PRECISION,
+    TOKEN_RECALL,
+    TOKENS_RIGHT,
+    Metric,
+    of_kind,
+)
 
 SSIM_WINDOW = 7  # pixels; scikit-image's default, with its sample covariance, K1 = .01 and K2 = .03
 # 10·log10(1/MSE) is infinite for equal examples.  120 dB is an RMSE of 1e-6, float32's rounding of values near 1:
@@ -99,6 +113,44 @@ def groups_right(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) ->
             right.append(np.where(actual.any(axis=-1), named_right, claimed.max(axis=-1) < 0.5))
     share = np.mean(right, axis=0, dtype=np.float64) if right else np.nan
     return np.where(np.isfinite(named).all(axis=-1), share, np.nan)
+
+
+@_measures(TOKENS_RIGHT)
+def tokens_right(truth: ArrayLike, guess: ArrayLike) -> Floats:
+    """Return the share of tokens in their places for each text, of the longer of `truth` and `guess`, both (reading,
+    example, position): (reading, example). NaN for a guess with NaN."""
+    true, claimed = TEXT.values.checked(truth), np.asarray(guess, np.float64)
+    right = 1 - misplaced(true, TEXT.values.cleaned(claimed))
+    return np.where(np.isfinite(claimed).all(-1), right, np.nan)
+
+
+@_measures(TOKEN_RECALL)
+def token_recall(truth: ArrayLike, guess: ArrayLike) -> Floats:
+    """Return the share of each text's tokens in `truth` that `guess` holds in any place, both (reading, example,
+    position): (reading, example). A token counts as often as it occurs. NaN for a guess with NaN."""
+    true = TEXT.values.checked(truth)
+    return _shared(true, guess) / lengths(true)
+
+
+@_measures(TOKEN_PRECISION)
+def token_precision(truth: ArrayLike, guess: ArrayLike) -> Floats:
+    """Return the share of each text's tokens in `guess` that `truth` holds in any place, both (reading, example,
+    position): (reading, example). A token counts as often as it occurs. NaN for a guess with NaN; 0 for an empty
+    guess."""
+    claimed = np.asarray(guess, np.float64)
+    return _shared(TEXT.values.checked(truth), claimed) / np.maximum((TEXT.values.cleaned(claimed) != PAD).sum(-1), 1)
+
+
+def _shared(truth: Floats, guess: ArrayLike) -> Floats:
+    """Return the number of tokens that each text of `truth` and `guess` have in common, with repeats."""
+    raw = np.asarray(guess, np.float64)
+    claimed = TEXT.values.cleaned(raw)
+    common = np.full(truth.shape[:2], np.nan)
+    for at in np.ndindex(common.shape):
+        if np.isfinite(raw[at]).all():
+            both = Counter(truth[at].tolist()) & Counter(claimed[at].tolist())
+            common[at] = sum(count for token, count in both.items() if token != PAD)
+    return common
 
 
 def measured(truth: Floats, guess: Floats, kind: Kind, groups: Sequence[Group]) -> dict[str, Floats]:

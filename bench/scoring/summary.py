@@ -27,7 +27,7 @@ def summarise(
       there is no gallery to guess from.
     - `gallery`: number of strangers' examples for identification.
     - `priors`: scores of the prior-only baselines by name.
-    - `over`: metric for the margin over the best prior-only guess.
+    - `over`: metric for the margin over the best prior-only guess; only metrics of the same kinds of data get a median.
     - `independent`: True treats a reading's examples as independent, as records before protocol 3 did.
 
     The summary's `lower_bound` is True if the attack diverged or gave NaN on some examples: a better attack might
@@ -50,7 +50,7 @@ def summarise(
         identification=None if any(hit is None for hit in identified) else share(identified, groups),
         identification_chance=identification_chance,
         gallery=gallery,
-        medians={metric.name: median(_column(examples, metric), metric.failed) for metric in METRICS},
+        medians={metric.name: median(_column(examples, metric), metric.failed) for metric in METRICS if set(metric.kinds) & set(over.kinds)},
         label_accuracy=_label_accuracy([reading.label_accuracy for reading in readings]),
         evaluations_median=float(np.median([reading.evaluations or 0 for reading in readings])),
         outer_median=float(np.median([reading.outer or 0 for reading in readings])),

@@ -15,7 +15,7 @@ from bench.kinds.base import Kind
 from bench.leaderboard.costs import UNDEFENDED
 from bench.points import POINTS
 from bench.record.equality import unequal
-from bench.record.metrics import OVER_PRIOR_DB, named, of_kind
+from bench.record.metrics import OVER_PRIOR_DB, PSNR_DB, named, of_kind
 from bench.record.schema import AttackResult, Distortion, ExampleScore, PriorScore, Record, TrainingResult
 from bench.registry.mixing import originals
 from bench.sanitize import sanitize
@@ -55,7 +55,8 @@ def consistent(result: AttackResult, *, earlier: bool = False) -> AttackResult:
     stated = result.figures()
     examples = [example for reading in result.readings for example in reading.examples]
     names = dict.fromkeys(name for example in examples for name in example.priors_db or ())
-    priors, unknown = {}, PriorScore(asr=0.0, psnr_db_median=None, rmse_median=None, beaten=0.0)
+    texts = result.data_kind.success.closeness != PSNR_DB.name  # examples do not hold their baselines' figures
+    priors, unknown = dict(stated.priors) if texts else {}, PriorScore(asr=0.0, psnr_db_median=None, rmse_median=None, beaten=0.0)
     for name in names:
         db = np.array([(example.priors_db or {}).get(name) for example in examples], np.float64)
         priors[name] = replace(stated.priors.get(name, unknown), psnr_db_median=median(db, -np.inf))
@@ -138,7 +139,8 @@ def _judged(example: ExampleScore, kind: Kind, earlier: bool) -> ExampleScore:
     over = None if example.psnr_db is None or best is None else example.psnr_db - best
     rule = kind.success
     figures = {metric.name: example.value(metric) for metric in of_kind(kind)}
-    figures[OVER_PRIOR_DB.name] = math.nan if over is None else over
+    if rule.over == OVER_PRIOR_DB.name:
+        figures[rule.over] = math.nan if over is None else over
     strict = rule.leaked_strictly(figures)
     if earlier and kind.columns:
         figures[rule.over] = math.nan

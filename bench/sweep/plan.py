@@ -41,6 +41,7 @@ class Resolver:
                 shape=data.shape,
                 classes=data.classes,
                 training=len(data.training),
+                tokens=len(data.tokens),
             )
         return self._facts[key]
 
