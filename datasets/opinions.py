@@ -11,7 +11,7 @@ from bench import rng
 from bench.datasets.base import Dataset, Raw, held_out
 from bench.kinds.texts import PAD
 
-POSITIONS = 20  # of every stored text; the longest sentence has 18 tokens
+POSITIONS = 20  # of every stored text: the longest sentence has 16 tokens
 _SENTENCES = 8000
 _CLASSES = ("complaint", "praise")
 
@@ -45,10 +45,10 @@ _THINGS = (
 )
 _WORDS = {
     "OFTEN": "very really quite so far-too always rather extremely truly surprisingly",
-    "WHEN": "yesterday today this-morning last-week on-monday on-friday in-june this-year on-sunday last-night in-march "
-    "at-noon in-october after-work before-christmas on-tuesday",
-    "WHO": "my-wife my-brother my-friend my-mother our-neighbour my-son my-boss my-sister her-uncle his-aunt my-daughter "
-    "a-colleague my-father our-cousin",
+    "WHEN": "yesterday today this-morning last-week on-monday on-friday in-june this-year on-sunday last-night "
+    "in-march at-noon in-october after-work before-christmas on-tuesday",
+    "WHO": "my-wife my-brother my-friend my-mother our-neighbour my-son my-boss my-sister her-uncle his-aunt "
+    "my-daughter a-colleague my-father our-cousin",
     "WHERE": "near-the-river in-the-old-town at-the-airport by-the-lake next-to-the-church behind-the-school "
     "in-the-village across-the-street downstairs on-the-corner at-the-harbour in-the-hills",
     "GOT": "had tried saw bought found chose picked rented booked ordered",
@@ -87,9 +87,9 @@ TOKENS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Opinions(Dataset):
-    """Opinions about food, people, places, stories and devices: 6000 training and 2000 test sentences of 4 to 18
-    tokens, no sentence twice; the class is complaint or praise. A grammar with fixed draws makes the sentences; frequent
-    words follow Zipf's law within their list."""
+    """Opinions about food, people, places, stories and devices: 6000 training and 2000 test sentences of 6 to 16
+    tokens, no sentence twice; the class is complaint or praise. A grammar with fixed draws makes the sentences. Words
+    of a list have frequencies by Zipf's law."""
 
     reference = "ours"
     kind = "text"

@@ -1,1 +1,1 @@
-"""Kinds of data (images, tables): a `Kind` value holds all that differs between them."""
+"""Kinds of data (images, tables, texts): a `Kind` value holds all that differs between them."""

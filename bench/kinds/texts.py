@@ -88,7 +88,7 @@ def _reached(figures: Figures) -> Booleans:
 
 
 def _exact(figures: Figures) -> Booleans:
-    return np.asarray(figures["tokens_right"], np.float64) == 1
+    return np.asarray(figures["tokens_right"], np.float64) >= 1
 
 
 def _pixels(items: NDArray[Any]) -> NDArray[Any]:

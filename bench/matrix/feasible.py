@@ -73,7 +73,9 @@ def _model(cell: AttackCell | TrainingCell, facts: DatasetFacts, registry: Regis
         return reason
     known = cell.model.params.get("tokens")
     if isinstance(known, int) and facts.tokens > known:
-        return f"{cell.model.name} has {known} tokens, {cell.dataset.name} has {facts.tokens}; set tokens = {facts.tokens}"
+        return (
+            f"{cell.model.name} has {known} tokens, {cell.dataset.name} has {facts.tokens}; set tokens = {facts.tokens}"
+        )
     reason = _unbuildable(model, json.dumps(cell.model.params, sort_keys=True), shape, facts.classes)
     return None if reason is None else f"{cell.model.name} does not fit {'×'.join(map(str, shape))}: {reason}"
 

@@ -70,8 +70,20 @@ OVER_PRIOR_TOKENS = Metric(
 )
 OVER_PRIOR_DB = Metric(name="over_prior_db", label="over prior", better="higher", unit="dB", decimals=1)
 
-METRICS = (RMSE, RMSE_UNCLIPPED, PSNR_DB, SSIM, LPIPS, NUMERIC_RMSE, GROUPS_RIGHT, OVER_PRIOR_DB)
-METRICS += (TOKENS_RIGHT, TOKEN_RECALL, TOKEN_PRECISION, OVER_PRIOR_TOKENS)
+METRICS = (
+    RMSE,
+    RMSE_UNCLIPPED,
+    PSNR_DB,
+    SSIM,
+    LPIPS,
+    NUMERIC_RMSE,
+    GROUPS_RIGHT,
+    OVER_PRIOR_DB,
+    TOKENS_RIGHT,
+    TOKEN_RECALL,
+    TOKEN_PRECISION,
+    OVER_PRIOR_TOKENS,
+)
 COMPARED = tuple(metric for metric in METRICS if metric.compared)
 
 

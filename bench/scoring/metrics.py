@@ -129,7 +129,8 @@ def token_recall(truth: ArrayLike, guess: ArrayLike) -> Floats:
     """Return the share of each text's tokens in `truth` that `guess` holds in any place, both (reading, example,
     position): (reading, example). A token counts as often as it occurs. NaN for a guess with NaN."""
     true = TEXT.values.checked(truth)
-    return _shared(true, guess) / lengths(true)
+    recall: Floats = _shared(true, guess) / lengths(true)
+    return recall
 
 
 @_measures(TOKEN_PRECISION)
@@ -138,7 +139,9 @@ def token_precision(truth: ArrayLike, guess: ArrayLike) -> Floats:
     position): (reading, example). A token counts as often as it occurs. NaN for a guess with NaN; 0 for an empty
     guess."""
     claimed = np.asarray(guess, np.float64)
-    return _shared(TEXT.values.checked(truth), claimed) / np.maximum((TEXT.values.cleaned(claimed) != PAD).sum(-1), 1)
+    count = (TEXT.values.cleaned(claimed) != PAD).sum(-1)
+    precision: Floats = _shared(TEXT.values.checked(truth), claimed) / np.maximum(count, 1)
+    return precision
 
 
 def _shared(truth: Floats, guess: ArrayLike) -> Floats:

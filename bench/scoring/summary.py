@@ -50,7 +50,11 @@ def summarise(
         identification=None if any(hit is None for hit in identified) else share(identified, groups),
         identification_chance=identification_chance,
         gallery=gallery,
-        medians={metric.name: median(_column(examples, metric), metric.failed) for metric in METRICS if set(metric.kinds) & set(over.kinds)},
+        medians={
+            metric.name: median(_column(examples, metric), metric.failed)
+            for metric in METRICS
+            if set(metric.kinds) & set(over.kinds)
+        },
         label_accuracy=_label_accuracy([reading.label_accuracy for reading in readings]),
         evaluations_median=float(np.median([reading.evaluations or 0 for reading in readings])),
         outer_median=float(np.median([reading.outer or 0 for reading in readings])),

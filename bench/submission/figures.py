@@ -56,7 +56,10 @@ def consistent(result: AttackResult, *, earlier: bool = False) -> AttackResult:
     examples = [example for reading in result.readings for example in reading.examples]
     names = dict.fromkeys(name for example in examples for name in example.priors_db or ())
     texts = result.data_kind.success.closeness != PSNR_DB.name  # examples do not hold their baselines' figures
-    priors, unknown = dict(stated.priors) if texts else {}, PriorScore(asr=0.0, psnr_db_median=None, rmse_median=None, beaten=0.0)
+    priors, unknown = (
+        dict(stated.priors) if texts else {},
+        PriorScore(asr=0.0, psnr_db_median=None, rmse_median=None, beaten=0.0),
+    )
     for name in names:
         db = np.array([(example.priors_db or {}).get(name) for example in examples], np.float64)
         priors[name] = replace(stated.priors.get(name, unknown), psnr_db_median=median(db, -np.inf))
