@@ -3,11 +3,13 @@
 from dataclasses import dataclass, replace
 
 from bench.attacks.base import Attack, Objective
+from bench.attacks.objective.known import inseparable, of_unknown
 from bench.attacks.objective.repeats import distinct_examples
 from bench.attacks.objective.rescale import rescaled
-from bench.attacks.search.clients import by_client
+from bench.attacks.search.clients import by_client, joined
 from bench.attacks.search.probable import most_probable, objective_of, unfit
 from bench.attacks.search.scale import blind_to_scale, usual_brightness
+from bench.attacks.search.space import Gaussian, public_space
 from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction
@@ -37,6 +39,7 @@ class Map(Attack):
     reference = "ours; as an estimator: maximum a posteriori"
     knowledge = ("plain", "adaptive")
     mergeable = True
+    takes_mates = True
 
     starts: int = parameter(3, "starts within the budget, until one explains the reading", source="ours", low=1)
 
@@ -45,17 +48,26 @@ class Map(Attack):
     )
 
     def refuses(self, reading: Reading) -> str | None:
-        return unfit(reading)
+        return unfit(reading) or (inseparable(reading) if _known(reading) else None)
 
-    def objective(self, reading: Reading) -> Objective:
-        return objective_of(reading)
+    def objective(self, reading: Reading) -> Objective | None:
+        return None if _known(reading) else objective_of(reading)
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
+        if _known(reading):
+            space = public_space(reading)
+            parts = (of_unknown(reading, row) for row in range(len(reading)))
+            return joined([self._searched(part, budget, key, space) for part in parts])
+        return self._searched(reading, budget, key)
+
+    def _searched(self, reading: Reading, budget: Budget, key: Key, space: Gaussian | None = None) -> Reconstruction:
         reading = rescaled(reading)
 
         def search(part: Reading, within: Budget) -> Reconstruction:
             distinct = distinct_examples(part)
-            return most_probable(part, within, key, starts=self.starts, tolerance=self.tolerance, distinct=distinct)
+            return most_probable(
+                part, within, key, starts=self.starts, tolerance=self.tolerance, distinct=distinct, space=space
+            )
 
         result = by_client(reading, budget, key, search) or search(reading, budget)
         if not blind_to_scale(reading):
@@ -67,3 +79,7 @@ class Map(Attack):
             notes=(*result.notes, _SCALED),
             trajectory=None if way is None else usual_brightness(way, reading),
         )
+
+
+def _known(reading: Reading) -> bool:
+    return reading.mates_inputs is not None and reading.examples > 1

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from bench.errors import BenchError
 from bench.record.groups import grouped
-from bench.record.tradeoff import LEVELS, PROVED, PROVED_ALL, AtLevel, Row, Tradeoff
+from bench.record.tradeoff import LEVELS, NAMED, PROVED, PROVED_ALL, RECONSTRUCTED, AtLevel, Row, Tradeoff
 
 # name on the command line → (interception point, meaning)
 LISTENERS = {
@@ -19,13 +19,13 @@ LISTENERS = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """A defense family's position in the trade-off between accuracy and leakage, for an attacker (listener) and a
-    federation (data set, model). A family is a defense at all its strengths. A level is an upper bound on named
-    examples: L1 is chance + 5 percentage points, L2 is 20 %."""
+    federation (data set, model). A family is a defense at all its strengths. A level is an upper bound: L1 of named
+    examples, chance + 5 percentage points; L2 of named examples, 20 %; L3 of reconstructed examples, 5 %."""
 
     row: Row
     """The family's figures."""
     rank: int | None
-    """Rank from 1, by accuracy at L1, then at L2; None if no strength of the family meets a level."""
+    """Rank from 1, by accuracy at L1, then at L2 and L3; None if no strength of the family meets a level."""
     at: dict[str, AtLevel]
     """Map from level to the figures of the weakest strength that meets it. Levels with a useless accuracy, or exceeded
     at trained weights, are left out."""
@@ -59,7 +59,8 @@ def _ranked(tradeoff: Tradeoff, rows: Iterable[Row]) -> tuple[Standing, ...]:
     for row in rows:
         at, kept = {}, {}
         for level in LEVELS:
-            for figures in (row.at(level), row.at(PROVED)):  # what ε proves for L1 holds for L2, too
+            proved = row.at(PROVED) if level in NAMED else None  # what ε proves for L1 holds for L2, too
+            for figures in (row.at(level), proved):
                 if figures is not None and tradeoff.useful(row, figures) and not figures.leaks_later:
                     at[level], kept[level] = figures, tradeoff.kept(row, figures)
                     break
@@ -70,21 +71,27 @@ def _ranked(tradeoff: Tradeoff, rows: Iterable[Row]) -> tuple[Standing, ...]:
 
 def advised(standings: Sequence[Standing], level: str, loss: float) -> tuple[Standing, ...]:
     """Return the standings that meet `level` and lose at most `loss` percent (0 to 100) of the undefended accuracy.
-    `level` "L1" permits a share of named examples of chance + 5 points, "L2" a share of 20 %."""
+    `level` "L1" permits a share of named examples of chance + 5 points, "L2" a share of 20 %; "L3" permits 5 % of
+    reconstructed examples."""
     return tuple(each for each in standings if level in each.kept and 100 * (1 - each.kept[level]) <= loss)
 
 
 def reason(row: Row, level: str) -> str:
-    """Return the reason, in a few words, why the family in `row` does not meet `level` ("L1" or "L2"), such as `12%
-    named at the strongest`."""
-    at = row.at(level)
+    """Return the reason, in a few words, why the family in `row` does not meet `level` ("L1", "L2" or "L3"), such as
+    `12% named at the strongest`."""
+    at, leaked = row.at(level), "named"
+    curve, calibrated = row.curve, bool(row.at_levels)
+    if level == RECONSTRUCTED:
+        if row.reconstructed is None or row.reconstructed.absent is not None:
+            return "not measured" if row.reconstructed is None else f"not measured: {row.reconstructed.absent}"
+        leaked, curve, calibrated = "reconstructed", row.reconstructed.curve, row.reconstructed.at is not None
     if at is not None and at.leaks_later and at.trained is not None:
-        return f"{strength(row, at)}: {at.trained[0]:.0%} named later"
-    shares = [each.share for each in row.curve]
-    if row.parameter is None and shares:
-        return f"{shares[0]:.0%} named"
-    if shares and not row.at_levels:
-        return f"{min(shares):.0%} named at the strongest"
+        return f"{strength(row, at)}: {at.trained[0]:.0%} {leaked} later"
+    shares = [each.share for each in curve]
+    if row.parameter is None and shares and at is None:
+        return f"{shares[0]:.0%} {leaked}"
+    if shares and not calibrated:
+        return f"{min(shares):.0%} {leaked} at the strongest"
     return "no useful strength"
 
 
@@ -106,8 +113,8 @@ def ceilings(row: Row, at: AtLevel) -> str:
 
 
 def worst(at: AtLevel) -> float:
-    """Return the larger share of named examples: in the first round, or at trained weights if these were attacked. Both
-    are of scoring victims, which played no part in the choice of strength."""
+    """Return the larger share of named examples (at L3: reconstructed examples): in the first round, or at trained
+    weights if these were attacked. Both are of scoring victims, which played no part in the choice of strength."""
     return at.share if at.trained is None else max(at.share, at.trained[0])
 
 
@@ -143,10 +150,18 @@ def findings(tradeoff: Tradeoff, point: str) -> tuple[str, ...]:
     for (dataset, model), each in standings(tradeoff, point).items():
         hidden = [one for one in each if "L1" in one.at]
         proved = proofs(tradeoff, each)
-        leaks = [one.row.family for one in each if not one.at]
+        leaks = [one.row.family for one in each if not {*NAMED} & {*one.at}]
+        pixels = [(one.kept[RECONSTRUCTED], one.row, one.at[RECONSTRUCTED]) for one in each if RECONSTRUCTED in one.at]
+        blurred = [(kept, row, at) for kept, row, at in pixels if row.family in leaks]
         where = f"{dataset}, {model}"
         if leaks:
             lines.append(f"{where}: no useful strength hides examples: {', '.join(sorted(leaks))}.")
+        if blurred:
+            kept, row, at = max(blurred, key=lambda one: one[0])
+            lines.append(
+                f"{where}: {len(blurred)} of these hide pixels and not the person: at most 5% reconstructed, and named "
+                f"still; the most accurate keeps {kept:.0%}: {setting(row, at)}."
+            )
         if hidden:
             best = hidden[0]
             lines.append(

@@ -9,8 +9,9 @@ from bench.attacks.candidates.complement import by_complement
 from bench.attacks.candidates.listed import alone, candidates
 from bench.attacks.candidates.sums import by_sums
 from bench.attacks.objective.distance import Distance
+from bench.attacks.objective.known import given_known, known_examples, updates
 from bench.attacks.objective.mismatch import Mismatch, by_likelihood, observations
-from bench.gradients import group_gradients, one_hot
+from bench.gradients import group_gradients
 from bench.trip import Candidates, Given, Reading, Tensors, repeated
 
 # (gradients of candidates, name → (row, *shape), candidates) → log likelihoods (row,), up to a constant
@@ -83,7 +84,7 @@ def _scorer(mismatch: Mismatch, observed: Tensors, weights: Tensors, row: int) -
             -mismatch.of_shown(given(gradients, behind), repeated(observed, len(behind.inputs)))
         )
 
-    if reading.examples == 1 or reading.mates_inputs is None or reading.mates_labels is None:
+    if reading.examples == 1 or reading.mates_inputs is None:
         return by_distance(
             lambda gradients, behind: mismatch.shown(
                 repeated(observed, len(behind.inputs)),
@@ -91,47 +92,13 @@ def _scorer(mismatch: Mismatch, observed: Tensors, weights: Tensors, row: int) -
                 behind,
             )
         )
-    like = next(iter(observed.values()))
-    x = reading.mates_inputs[row].to(like)
-    y = one_hot(reading.mates_labels[row], reading.classes, like.dtype).to(like)
-    if description is not None and description.inside_steps:
-        each = group_gradients(reading.model, weights, x[:, None], y[:, None])
-        behind = Candidates(inputs=x[None], targets=y[None], weights=weights)
-        return by_distance(
-            description.with_mates({name: value[None] for name, value in each.items()}, observed, behind)
-        )
-    if description is not None and description.mixed and (of_rest := by_complement(reading, observed, x)) is not None:
-        return of_rest
-    updated, others = _means(mismatch, weights, x, y)
-    if description is None:
-        total = {name: value.sum(0) for name, value in others.items()}
-        return by_distance(
-            lambda gradients, _: {
-                name: (value + total.get(name, 0)) / reading.senders for name, value in updated(gradients).items()
-            }
-        )
-    if others and (of_sums := by_sums(description, others, observed)) is not None:
-        return lambda gradients, _: of_sums(updated(gradients))
-    sent = description.with_clients({name: value[None] for name, value in others.items()}, observed)
-    return by_distance(lambda gradients, _: sent(updated(gradients)))
-
-
-def _means(
-    mismatch: Mismatch, weights: Tensors, x: Tensor, y: Tensor
-) -> tuple[Callable[[Tensors], dict[str, Tensor]], Tensors]:
-    """Return a function from candidates' gradients to updates of the first client, and the updates of the other
-    clients, name → (client, *shape). `x` and `y` are the known examples and their label probabilities."""
-    reading = mismatch.reading
-    batch = (len(x) + 1) // reading.senders
-    own = group_gradients(reading.model, weights, x[None, : batch - 1], y[None, : batch - 1]) if batch > 1 else {}
-    others = {}
-    if reading.senders > 1:
-        of_clients = (value[batch - 1 :].unflatten(0, (-1, batch)) for value in (x, y))
-        others = group_gradients(reading.model, weights, *of_clients)
-
-    def updated(gradients: Tensors) -> dict[str, Tensor]:
-        if not own:
-            return dict(gradients)
-        return {name: (value + (batch - 1) * own[name]) / batch for name, value in gradients.items()}
-
-    return updated, others
+    known = known_examples(reading, row, weights)
+    if description is not None and description.mixed:
+        of_rest = by_complement(reading, observed, known.inputs[0])
+        if of_rest is not None:
+            return of_rest
+    if description is not None and not description.inside_steps:
+        updated, others = updates(reading, known)
+        if others and (of_sums := by_sums(description, others, observed)) is not None:
+            return lambda gradients, _: of_sums(updated(gradients))
+    return by_distance(given_known(reading, observed, known))

@@ -50,7 +50,7 @@ def by_client(reading: Reading, budget: Budget, key: Key, search: Search) -> Rec
             results.append(search(one, budget))
         else:
             results.append(_searched(replace(one, labels=labels[row : row + 1]), clients, messages, budget, search))
-    return _joined(results)
+    return joined(results)
 
 
 def _separated(one: Reading, clients: Clients) -> Messages | None:
@@ -133,7 +133,7 @@ def _gradients(one: Reading, inputs: Tensor, labels: Tensor) -> Messages:
     return group_gradients(one.model, weights, inputs[:, None].to(like), targets, differentiable=False)
 
 
-def _joined(results: list[Reconstruction]) -> Reconstruction:
+def joined(results: list[Reconstruction]) -> Reconstruction:
     def column(name: str) -> Tensor:
         return torch.cat([getattr(each, name) for each in results])
 

@@ -66,6 +66,7 @@ def most_probable(
     tolerance: float,
     distinct: int | None = None,
     mixed: bool = False,
+    space: Gaussian | None = None,
 ) -> Reconstruction:
     """Search for the most probable examples behind a batch of readings, with several starts. `reading` is the batch,
     after `rescaled`.
@@ -74,8 +75,10 @@ def most_probable(
     - `starts`: number of starts per reading.
     - `tolerance`: a reading is finished if its loss is below this share of a zero gradient's loss.
     - `distinct`: number of distinct examples behind a reading; None if all are distinct.
-    - `mixed`: True searches the original examples behind mixtures (mixup)."""
-    observed, mismatch, space = observations(reading), mismatch_of(reading), public_space(reading)
+    - `mixed`: True searches the original examples behind mixtures (mixup).
+    - `space`: search space with the prior of inputs; None fits a space to the public examples."""
+    observed, mismatch = observations(reading), mismatch_of(reading)
+    space = public_space(reading) if space is None else space
     seen = mean_observation(observed)
     described = described_classes(reading, seen)
     hypotheses = label_hypotheses(reading, seen, starts, key, described)

@@ -26,7 +26,9 @@ def attacker_of(cell: AttackCell, reading: Reading) -> Attack:
     """Return the cell's attack; raises `NotApplicable` if the attack refuses the readings."""
     attacker: Attack = registry.of("attacks", cell.attack)
     if reading.mates_inputs is not None and not attacker.takes_mates:
-        raise NotApplicable("it cannot use known examples behind a reading; leave out the grant mates, or take gallery")
+        raise NotApplicable(
+            "it cannot use known examples behind a reading; leave out the grant mates, or take gallery or map"
+        )
     if reason := attacker.refuses(reading):
         raise NotApplicable(reason)
     return attacker

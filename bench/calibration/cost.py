@@ -10,13 +10,13 @@ from bench.record.tradeoff import Row
 
 
 def seconds_of(listener: Listener, listeners: Iterable[Listener], records: Iterable[Record]) -> float:
-    """Return the core seconds that a calibration spent on `listener` (a defense family at an interception point): its
-    attacks, and its share of the family's trainings.
+    """Return the core seconds that a calibration spent on a defense family at the interception point of `listener`: the
+    attacks there, and a share of the family's trainings.
 
-    - `listeners`: all listeners of the calibration; those of the same family share the trainings equally.
+    - `listeners`: all listeners of the calibration; a family's points share its trainings equally.
     - `records`: records of the calibration."""
     family = listener.defense.name
-    sharing = sum(each.defense.name == family and each.absent is None for each in listeners)
+    sharing = len({each.point for each in listeners if each.defense.name == family and each.absent is None})
     own = [record for record in records if record.cell.defense.name == family]
     attacks = [r for r in own if isinstance(r.cell, AttackCell) and r.cell.point == listener.point]
     trainings = [record for record in own if not isinstance(record.cell, AttackCell)]

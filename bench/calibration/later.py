@@ -11,7 +11,6 @@ from bench.calibration.run import Listener
 from bench.calibration.trainings import trainings
 from bench.matrix.expand import FactsOf
 from bench.matrix.read import Matrix
-from bench.record.tradeoff import LEVELS
 
 TRAINED = (201, 202, 203, 204)  # seeds of the trainings whose weights are attacked for the calibration
 
@@ -42,7 +41,7 @@ def hold_later(
 
 def _first(listener: Listener) -> dict[float, float]:
     """Return level → position in the first round, for the levels of a board that the family reaches."""
-    results = [listener.calibrated[level] for level in LEVELS if level in listener.calibrated]
+    results = [listener.calibrated[level] for level in listener.levels if level in listener.calibrated]
     return {each.level: each.position for each in results if each.position is not None}
 
 
@@ -63,7 +62,7 @@ def _measure(
     defenses = [at(listener.defense, position) for listener, position in wanted]
     trained = trainings(matrix, federation, defenses, TRAINED, facts, run)
     planned = [
-        trained_cells(matrix, federation.readings[listener.point], defense, records, TUNING, facts)
+        trained_cells(matrix, listener.attacks(federation), defense, records, TUNING, facts)
         for (listener, _), defense, records in zip(wanted, defenses, trained, strict=True)
     ]
     records = run([cell for cells in planned for cell in cells])
@@ -79,7 +78,7 @@ def _measure(
 def _raise(listener: Listener) -> None:
     counts = listener.trained_counts
     assert listener.strength is not None
-    for level in LEVELS:
+    for level in listener.levels:
         first = listener.calibrated.get(level)
         if not counts or first is None or first.position is None:
             continue

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from bench.answer.victims import HALVES
 from bench.calibration.curve import Counts
@@ -20,6 +20,8 @@ from bench.registry import entries as registry
 Runner = Callable[[Sequence[PlannedCell]], Mapping[str, Record]]
 
 TUNING, SCORING = HALVES
+Question = Literal["named", "reconstructed"]
+_LEAST_CHANCE = 0.005  # of reconstructed examples, for the curve: a guess without gradient reconstructs nothing
 _MORE, _MOST_TRAINED = 4, 96  # readings at trained weights: few trainings have more readings each
 
 
@@ -31,10 +33,17 @@ class Federation:
     """Name of the data set."""
     model: str
     """Name of the model."""
-    readings: Mapping[str, tuple[Combination, ...]]
-    """Interception point → the matrix's attacks there, one for each weight seed."""
+    attacks: Mapping[tuple[Question, str], tuple[Combination, ...]]
+    """(question, interception point) → the matrix's attacks there, one for each weight seed. Attacks with a granted
+    gallery name examples; other attacks reconstruct examples."""
     trainings: tuple[Combination, ...]
     """The matrix's trainings, one for each learning rate."""
+
+    @property
+    def points(self) -> tuple[str, ...]:
+        """Interception points of the attacks, from inside the client outwards."""
+        attacked = {point for _, point in self.attacks}
+        return tuple(point for point in POINTS if point in attacked)
 
     @property
     def uploads(self) -> int:
@@ -49,25 +58,26 @@ class Federation:
 def federations(matrix: Matrix) -> tuple[Federation, ...]:
     """Return the federations of a matrix: attacks and trainings with equal data, model and setting, apart from the
     learning rate."""
-    attacks: dict[str, dict[str, list[Combination]]] = {}
+    attacks: dict[str, dict[tuple[Question, str], list[Combination]]] = {}
     trainings: dict[str, list[Combination]] = {}
     for row in matrix.attacks:
-        attacks.setdefault(_key(row), {}).setdefault(row["point"], []).append(row)
+        question: Question = "named" if row["grants"].gallery else "reconstructed"
+        attacks.setdefault(_key(row), {}).setdefault((question, row["point"]), []).append(row)
     for row in matrix.trainings:
         trainings.setdefault(_key(row), []).append(row)
     return tuple(
         Federation(
-            dataset=_first(points)["dataset"].name,
-            model=_first(points)["model"].name,
-            readings={point: tuple(points[point]) for point in POINTS if point in points},
+            dataset=_first(rows)["dataset"].name,
+            model=_first(rows)["model"].name,
+            attacks={asked: tuple(each) for asked, each in rows.items()},
             trainings=tuple(trainings.get(key, ())),
         )
-        for key, points in attacks.items()
+        for key, rows in attacks.items()
     )
 
 
-def _first(points: Mapping[str, Sequence[Combination]]) -> Combination:
-    return next(iter(points.values()))[0]
+def _first(attacks: Mapping[tuple[Question, str], Sequence[Combination]]) -> Combination:
+    return next(iter(attacks.values()))[0]
 
 
 def _key(row: Combination) -> str:
@@ -129,10 +139,10 @@ def training_cells(
     return expand(replace(matrix, attacks=(), trainings=trainings), facts)
 
 
-def counts_of(position: float, records: Iterable[Record]) -> Counts | None:
-    """Return the numbers of named examples per weight seed, from the attack `records` at a strength; an example is
-    named if the attacker picks it among candidates. `position` is the position of this strength (0 weak, 1 strong).
-    None if a cell has no figure."""
+def counts_of(position: float, records: Iterable[Record], question: Question) -> Counts | None:
+    """Return the numbers of named or reconstructed examples (`question`) per weight seed, from the attack `records` at
+    a strength. An example is named if the attacker picks it among candidates, and reconstructed by its kind's success
+    rule. `position` is the position of this strength (0 weak, 1 strong). None if a cell has no figure."""
     hits: dict[int, int] = {}
     readings: dict[int, int] = {}
     for record in records:
@@ -141,10 +151,11 @@ def counts_of(position: float, records: Iterable[Record]) -> Counts | None:
         if record.attack is None or record.attack.summary is None:
             return None
         summary = record.attack.summary
-        if summary.naming is None:
+        share = summary.naming if question == "named" else summary.asr
+        if share is None:
             return None
         readings[cell.seed] = summary.examples
-        hits[cell.seed] = round(summary.naming.value * summary.examples)
+        hits[cell.seed] = round(share.value * summary.examples)
     seeds = sorted(hits)
     return Counts(
         position=position, hits=tuple(hits[each] for each in seeds), readings=tuple(readings[each] for each in seeds)
@@ -156,9 +167,11 @@ def missing_figure(records: Iterable[Record]) -> str | None:
     return next((record.reason or "no figure" for record in records if record.status != "done"), None)
 
 
-def chance_of(records: Iterable[Record]) -> float:
-    """Return the chance level over the attack `records`: the mean share of examples that a blind guess picks among the
-    candidates."""
+def chance_of(records: Iterable[Record], question: Question) -> float:
+    """Return the chance level over the attack `records`: for the `question` "named" the mean share of examples that a
+    blind guess picks among the candidates, for "reconstructed" a small share."""
+    if question == "reconstructed":
+        return _LEAST_CHANCE
     chances = [
         record.attack.summary.naming_chance
         for record in records

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bench.calibration.measure import Federation, accuracy_of, counts_of
+from bench.calibration.measure import Federation, Question, accuracy_of, counts_of
 from bench.calibration.run import Bound, Listener
 from bench.calibration.score import Score
 from bench.cell import Entry
@@ -11,28 +11,39 @@ from bench.defenses.base import Defense
 from bench.defenses.strength import Strength
 from bench.parameters import parameters
 from bench.record.schema import Record
-from bench.record.tradeoff import AtLevel, Named, Row
+from bench.record.tradeoff import AtLevel, Leaked, Reconstructed, Row
 from bench.scoring.intervals import clustered_share
 
 
 def row(
     federation: Federation,
-    listener: Listener,
+    listeners: Sequence[Listener],
     scores: Iterable[Score],
     defense: type[Defense],
     bound: Bound,
     seconds: float | None = None,
 ) -> Row:
-    """Return the row of the trade-off for a defense family and a `listener` (the attacker's interception point).
+    """Return the row of the trade-off for a defense family at an interception point.
 
     - `federation`: data set, model and setting.
+    - `listeners`: the measurements of named and of reconstructed examples at this point; one of them may be absent, and
+      the row then lacks these figures.
     - `scores`: figures at the strengths of all listeners.
     - `defense`: the family's class, which declares the strength and the default parameters.
     - `bound`: function that returns the upper bounds by ε.
-    - `seconds`: core seconds that the calibration took for this listener; None: unknown."""
+    - `seconds`: core seconds that the calibration took at this point; None: unknown."""
     strength = defense.strength
-    own = [each for each in scores if each.listener is listener]
-    measured = listener.strengths.values()
+    at_levels = {
+        listener.question: tuple(
+            _at_level(each, strength, federation.uploads, bound) for each in scores if each.listener is listener
+        )
+        for listener in listeners
+    }
+    listeners = sorted(listeners, key=lambda each: each.question)  # named before reconstructed
+    listener = listeners[0]
+    names = listener.question == "named"
+    measured = [records for each in listeners for records in each.strengths.values()]
+    pixels = next((each for each in listeners if each.question == "reconstructed"), None)
     return Row(
         dataset=federation.dataset,
         model=federation.model,
@@ -40,23 +51,34 @@ def row(
         also=listener.also,
         family=family_name(listener.defense, defense),
         parameter=None if strength is None else strength.parameter,
-        chance=None if listener.absent is not None else listener.chance,
+        chance=listener.chance if names and listener.absent is None else None,
         code=next((each.provenance.bench.sha256 for group in measured for each in group), None),
         uploads=federation.uploads,
-        curve=_curve(listener.strengths, strength),
-        trained_curve=_curve(listener.trained, strength),
-        at_levels=tuple(_at_level(each, strength, federation.uploads, bound) for each in own),
-        missed=tuple(name for name, found in listener.calibrated.items() if found.position is None),
-        absent=listener.absent,
+        curve=_curve(listener.strengths, strength, "named") if names else (),
+        trained_curve=_curve(listener.trained, strength, "named") if names else (),
+        at_levels=at_levels.get("named", ()),
+        missed=tuple(name for name, found in listener.calibrated.items() if found.position is None) if names else (),
+        reconstructed=None
+        if pixels is None
+        else Reconstructed(
+            curve=_curve(pixels.strengths, strength, "reconstructed"),
+            trained_curve=_curve(pixels.trained, strength, "reconstructed"),
+            at=next(iter(at_levels["reconstructed"]), None),
+            absent=pixels.absent,
+        ),
+        absent=listener.absent if names else None,
         seconds=seconds,
     )
 
 
-def _curve(records: Mapping[Any, Sequence[Record]], strength: Strength | None) -> tuple[Named, ...]:
-    """Return the shares of named examples from weak to strong, for position → records; None: no strength."""
-    counted = [(position, counts_of(position or 0.0, each)) for position, each in records.items() if each]
+def _curve(
+    records: Mapping[Any, Sequence[Record]], strength: Strength | None, question: Question
+) -> tuple[Leaked, ...]:
+    """Return the shares of named or reconstructed examples (`question`) from weak to strong, for position → records;
+    None: no strength."""
+    counted = [(position, counts_of(position or 0.0, each, question)) for position, each in records.items() if each]
     return tuple(
-        Named(
+        Leaked(
             value=None if strength is None or position is None else strength.value(position),
             share=each.share,
             hits=each.hits,
@@ -68,7 +90,8 @@ def _curve(records: Mapping[Any, Sequence[Record]], strength: Strength | None) -
 
 
 def _at_level(score: Score, strength: Strength | None, uploads: int, bound: Bound) -> AtLevel:
-    share, low, high = _share(score.readings)
+    question = score.listener.question
+    share, low, high = _share(score.readings, question)
     found = score.listener.calibrated.get(score.level)
     point, chance = score.listener.point, score.listener.chance
     attack = score.readings[0].attack
@@ -81,7 +104,7 @@ def _at_level(score: Score, strength: Strength | None, uploads: int, bound: Boun
         share=share,
         low=low,
         high=high,
-        trained=_share(score.trained) if score.trained else None,
+        trained=_share(score.trained, question) if score.trained else None,
         accuracies=tuple(accuracy_of(record) for record in score.trainings),
         rate=score.trainings[0].cell.federated.rate,
         epsilon=None if attack is None else attack.privacy.epsilon,
@@ -92,9 +115,10 @@ def _at_level(score: Score, strength: Strength | None, uploads: int, bound: Boun
     )
 
 
-def _share(records: Sequence[Record]) -> tuple[float, float, float]:
-    """Return (share of named examples, lower end, upper end), with the 95 % interval over weight seeds."""
-    counted = counts_of(0.0, records)
+def _share(records: Sequence[Record], question: Question) -> tuple[float, float, float]:
+    """Return (share of named or reconstructed examples, lower end, upper end), with the 95 % interval over weight
+    seeds."""
+    counted = counts_of(0.0, records, question)
     assert counted is not None
     outcomes = [n < hits for hits, of in zip(counted.hits, counted.readings, strict=True) for n in range(of)]
     seeds = [seed for seed, of in enumerate(counted.readings) for _ in range(of)]

@@ -13,6 +13,7 @@ from bench.calibration.ladder import FIRST, next_positions
 from bench.calibration.measure import (
     TUNING,
     Federation,
+    Question,
     Runner,
     at,
     chance_of,
@@ -24,10 +25,10 @@ from bench.cell import Entry
 from bench.defenses.base import Defense
 from bench.defenses.strength import Strength
 from bench.matrix.expand import FactsOf
-from bench.matrix.read import Matrix
+from bench.matrix.read import Combination, Matrix
 from bench.points import POINTS, Stage
 from bench.record.schema import Record
-from bench.record.tradeoff import LEVELS, PROVED, PROVED_ALL, permitted
+from bench.record.tradeoff import NAMED, PROVED, PROVED_ALL, RECONSTRUCTED, permitted
 
 # (defense, point, κ, readings of a client) → the largest share that any attacker can name, by ε; None: no ε
 Bound = Callable[[Entry, str, float, int], float | None]
@@ -35,16 +36,15 @@ Bound = Callable[[Entry, str, float, int], float | None]
 _BISECTIONS = 20
 
 
-def levels(chance: float) -> dict[str, float]:
-    """Return the levels of a calibration: name → largest permitted share of named examples. `chance` is the share that
-    a blind guess names. The level `half` (half of the examples are named) is only a point in the picture."""
-    return {level: permitted(level, chance) for level in (*LEVELS, "half")}
+_LEVELS: Mapping[Question, tuple[str, ...]] = {"named": NAMED, "reconstructed": (RECONSTRUCTED,)}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Listener:
     """Measurements of a defense family for an attacker at an interception point."""
 
+    question: Question = "named"
+    """Figure that is calibrated: named or reconstructed examples."""
     point: str
     """Interception point."""
     also: tuple[str, ...]
@@ -64,24 +64,36 @@ class Listener:
     absent: str | None = None
     """Reason why the first cell without a figure has none; None: all cells have figures."""
 
+    def attacks(self, federation: Federation) -> tuple[Combination, ...]:
+        """Return the attacks of a `federation` that answer the question at the point, one for each weight seed."""
+        return federation.attacks[self.question, self.point]
+
     @property
     def chance(self) -> float:
-        """Share of examples that a blind guess names, over all tuning records."""
-        return chance_of(record for records in self.strengths.values() for record in records)
+        """Share of examples that a blind guess names (reconstructs), over all tuning records."""
+        return chance_of((record for records in self.strengths.values() for record in records), self.question)
+
+    @property
+    def levels(self) -> dict[str, float]:
+        """The board's levels for the question: name → largest permitted share of examples."""
+        return {level: permitted(level, self.chance) for level in _LEVELS[self.question]}
 
     @property
     def counts(self) -> tuple[Counts, ...]:
-        """Counts of named examples for each strength with figures, from weak to strong."""
-        return _counts(self.strengths)
+        """Counts of named (reconstructed) examples for each strength with figures, from weak to strong."""
+        return _counts(self.strengths, self.question)
 
     @property
     def trained_counts(self) -> tuple[Counts, ...]:
-        """Counts of named examples at trained weights for each strength with figures, from weak to strong."""
-        return _counts(self.trained)
+        """Counts of named (reconstructed) examples at trained weights for each strength with figures, from weak to
+        strong."""
+        return _counts(self.trained, self.question)
 
 
-def _counts(records: Mapping[Any, tuple[Record, ...]]) -> tuple[Counts, ...]:
-    counts = [counts_of(position, each) for position, each in records.items() if position is not None and each]
+def _counts(records: Mapping[Any, tuple[Record, ...]], question: Question) -> tuple[Counts, ...]:
+    counts = [
+        counts_of(position, each, question) for position, each in records.items() if position is not None and each
+    ]
     return tuple(sorted((each for each in counts if each is not None), key=lambda each: each.position))
 
 
@@ -90,7 +102,7 @@ def listening_points(federation: Federation, stages: Collection[Stage]) -> dict[
     later points with the same reading. For example, type-1 stands for type-0 if the server does nothing."""
     first: dict[tuple[str, tuple[Stage, ...]], str] = {}
     found: dict[str, tuple[str, ...]] = {}
-    for name in federation.readings:
+    for name in federation.points:
         point = POINTS[name]
         visible = tuple(stage for stage in stages if point.sees(stage))
         if not visible:
@@ -114,7 +126,8 @@ def calibrate(
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[Listener, ...]:
     """Calibrate defense families: search the weakest strength that meets each level, at each of a family's interception
-    points. Return the measurements of each family and point. The cells of all families run together, turn by turn.
+    points. Return the measurements of each family, point and question (named, reconstructed). The cells of all families
+    run together, turn by turn.
 
     - `matrix`, `federation`: the attacks and trainings.
     - `families`: (entry, defense, its points from `listening_points`).
@@ -125,7 +138,11 @@ def calibrate(
     open_: list[Listener] = []
     for entry, defense, points in families:
         declared = type(defense).strength
-        open_ += [Listener(point=point, also=also, defense=entry, strength=declared) for point, also in points.items()]
+        open_ += [
+            Listener(question=question, point=point, also=points[point], defense=entry, strength=declared)
+            for question, point in federation.attacks
+            if point in points
+        ]
     done = tuple(open_)
     turn = 0
     while open_:
@@ -138,10 +155,13 @@ def calibrate(
     for listener in done:
         counts = listener.counts
         if listener.absent is None and listener.strength is not None:
-            chance = listener.chance
-            wanted_levels = levels(chance)
-            found = calibrated(counts, chance, tuple(wanted_levels.values()), usual_slope(listener.strength))
+            wanted_levels = listener.levels
+            if listener.question == "named":  # `half` is only a point in the picture
+                wanted_levels["half"] = permitted("half", listener.chance)
+            found = calibrated(counts, listener.chance, tuple(wanted_levels.values()), usual_slope(listener.strength))
             listener.calibrated = dict(zip(wanted_levels, found, strict=True))
+            if listener.question != "named":
+                continue
             for name, readings in ((PROVED, 1), (PROVED_ALL, federation.uploads)):
                 if (proved := _proved(listener, bound, readings)) is not None:
                     listener.calibrated[name] = proved
@@ -174,16 +194,14 @@ def _wanted(listener: Listener) -> tuple[float | None, ...]:
         return () if listener.strengths else (None,)
     if not listener.strengths:
         return FIRST
-    chance = listener.chance
-    wanted = tuple(permitted(level, chance) for level in LEVELS)  # `half` needs no precision
-    return next_positions(listener.counts, chance, wanted, listener.strength)
+    return next_positions(listener.counts, listener.chance, tuple(listener.levels.values()), listener.strength)
 
 
 def _measure(
     matrix: Matrix, federation: Federation, wanted: Sequence[tuple[Listener, float | None]], facts: FactsOf, run: Runner
 ) -> None:
     planned = [
-        reading_cells(matrix, federation.readings[listener.point], at(listener.defense, position), TUNING, facts)
+        reading_cells(matrix, listener.attacks(federation), at(listener.defense, position), TUNING, facts)
         for listener, position in wanted
     ]
     records = run([cell for cells in planned for cell in cells])

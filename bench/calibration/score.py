@@ -68,13 +68,13 @@ def scored(
     - `facts`: function that returns a data set's properties.
     - `run`: function that runs cells and returns records."""
     readings = [
-        reading_cells(matrix, federation.readings[listener.point], defense, SCORING, facts)
+        reading_cells(matrix, listener.attacks(federation), defense, SCORING, facts)
         for listener, _, defense in strengths
     ]
     records = dict(run([cell for cells in readings for cell in cells]))
     trained = trainings(matrix, federation, [defense for _, _, defense in strengths], SCORED, facts, run)
     halfway = [
-        trained_cells(matrix, federation.readings[listener.point], defense, each, SCORING, facts)
+        trained_cells(matrix, listener.attacks(federation), defense, each, SCORING, facts)
         for (listener, _, defense), each in zip(strengths, trained, strict=True)
     ]
     records |= run([cell for cells in halfway for cell in cells])

@@ -27,7 +27,9 @@ _LISTENERS = ("inside", "client", "server", "mean")
     metavar="POINTS",
     help="Only families that lose at most this, in points of the undefended accuracy.",
 )
-@click.option("--level", type=click.Choice(["L1", "L2"]), default="L1", show_default=True, help="Of recognition.")
+@click.option(
+    "--level", type=click.Choice(["L1", "L2", "L3"]), default="L1", show_default=True, help="Bound on leaked examples."
+)
 @click.option("--picture", type=common.PATH, help="Draw accuracy against named examples: .svg or .png.")
 @click.option("--html", type=common.PATH, help="Write a page with all listeners.")
 @common.json_flag
@@ -44,7 +46,8 @@ def command(
 
     LISTENER is the attacker's position in a round.  The attacker knows the defense, the label and all other
     examples, and names an example: picks it among candidates.  Level L1: at most chance + 5 points of the
-    examples are named; L2: at most 20 %.  RUNS are folders of `bench calibrate`, next to the shipped figures.
+    examples are named; L2: at most 20 %; L3: at most 5 % are reconstructed.  RUNS are folders of
+    `bench calibrate`, next to the shipped figures.
 
     Columns: kept, the share of the undefended accuracy; named, in the first round; later, halfway through the
     training; any attacker, the largest share that ε allows, with one reading of a client and with all.
@@ -92,9 +95,10 @@ def show(tradeoff: "Tradeoff", listener: str, level: str, loss: float | None = N
     words.
 
     - `listener`: the attacker's position, such as "server".
-    - `level`: "L1" or "L2", the bound on named examples.
+    - `level`: "L1" or "L2", the bound on named examples, or "L3", the bound on reconstructed examples.
     - `loss`: largest accuracy loss in percent of the undefended accuracy; None prints all families."""
     from bench.leaderboard import tradeoff as board
+    from bench.record.tradeoff import RECONSTRUCTED
 
     point, meaning = board.LISTENERS[listener]
     click.echo(f"listener {listener} ({point}): {meaning}")
@@ -102,7 +106,8 @@ def show(tradeoff: "Tradeoff", listener: str, level: str, loss: float | None = N
         click.echo(f"\n{dataset} · {model}: undefended accuracy {tradeoff.undefended_mean(dataset, model):.1%}")
         chosen = ranked if loss is None else board.advised(ranked, level, loss)
         if chosen:
-            heads = ["rank", f"defense at {level}", "kept", "named, later, %", "any attacker", "L1 proved"]
+            leaked = "reconstructed" if level == RECONSTRUCTED else "named"
+            heads = ["rank", f"defense at {level}", "kept", f"{leaked}, later, %", "any attacker", "L1 proved"]
             common.print_table(heads, [_line(tradeoff, each, level) for each in chosen])
         else:
             click.echo(f"no family reaches {level} with a loss of at most {loss:g} points")

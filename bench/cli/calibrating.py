@@ -29,6 +29,7 @@ from bench.parameters import values
 from bench.points import Stage, point
 from bench.record import store as records
 from bench.record.folder import locked
+from bench.record.groups import grouped
 from bench.record.schema import Record
 from bench.record.tradeoff import Row, Tradeoff
 from bench.record.tradeoff import federation as federation_key
@@ -103,9 +104,9 @@ def run(
             commonest[where] = _commonest(federation, data_dir)
             undefended[where] = tuple(accuracy_of(record) for record in plain)
             classes = {entry.name: type(defense) for entry, defense in families}
-            for listener in listeners:
-                seconds = seconds_of(listener, listeners, spent.values())
-                rows.append(row(federation, listener, scores, classes[listener.defense.name], bound, seconds))
+            for group in grouped(listeners, lambda each: (str(each.defense), each.point)).values():
+                seconds = seconds_of(group[0], listeners, spent.values())
+                rows.append(row(federation, group, scores, classes[group[0].defense.name], bound, seconds))
     return Tradeoff(
         machine=None if last.environment is None else last.environment.device_name,
         undefended=undefended,
@@ -189,10 +190,10 @@ def _execute(
 
 def _line(listener: calibration.Listener) -> str:
     if listener.absent is not None:
-        return f"  {listener.defense.name} at {listener.point}: {listener.absent}"
+        return f"  {listener.defense.name} at {listener.point}, {listener.question}: {listener.absent}"
     shares = ", ".join(f"{each.position:.3f}: {each.share:.1%}" for each in listener.counts)
     found = ", ".join(
         f"{name} {'not reached' if each.position is None else f'{each.position:.3f}'}"
         for name, each in listener.calibrated.items()
     )
-    return f"  {listener.defense.name} at {listener.point}: {shares}; {found}"
+    return f"  {listener.defense.name} at {listener.point}, {listener.question}: {shares}; {found}"

@@ -12,7 +12,9 @@ from bench.errors import RecordError
 from bench.record.files import write_atomically
 
 FILE = "tradeoff.json"
-LEVELS = ("L1", "L2")  # levels of a board, the strictest first
+NAMED = ("L1", "L2")  # levels of named examples, the strictest first
+RECONSTRUCTED = "L3"  # level of reconstructed examples
+LEVELS = (*NAMED, RECONSTRUCTED)  # levels of a board, the strictest first
 PROVED = "proved"  # the weakest strength at which ε proves L1 for a single reading
 PROVED_ALL = "proved-all"  # the weakest strength at which ε proves L1 for all readings of a client in a training
 USEFUL = 0.5  # least share of the undefended gain over a constant guess at which a level counts as reached
@@ -21,27 +23,29 @@ _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
-    """Share of examples that an attacker names (picks among candidates) at a strength of the defense."""
+class Leaked:
+    """Share of examples that an attacker names (picks among candidates) or reconstructs, at a strength of the
+    defense."""
 
     __pydantic_config__ = _STRICT
     value: float | None
     """The strength: the parameter's value; None for a family without a strength."""
     share: float
-    """Share of named examples."""
+    """Share of named or reconstructed examples."""
     hits: tuple[int, ...]
-    """Named examples per weight seed."""
+    """Named or reconstructed examples per weight seed."""
     readings: tuple[int, ...]
     """Readings per weight seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtLevel:
-    """A defense's figures at the strength calibrated for a level, an upper bound on the share of named examples."""
+    """A defense's figures at the strength calibrated for a level, an upper bound on the share of named examples (`L3`:
+    of reconstructed examples, in every field)."""
 
     __pydantic_config__ = _STRICT
     level: str
-    """Name of the level: `L1` or `L2`; `proved`, `proved-all`: ε proves L1 for a single reading, for all readings of a
+    """Name of the level: `L1`, `L2` or `L3`; `proved`, `proved-all`: ε proves L1 for a single reading, for all readings of a
     client; `half`: half of the examples are named; `point`: no strength."""
     most: float | None
     """Largest share of named examples that the level permits; None for a family without a strength."""
@@ -89,6 +93,24 @@ class AtLevel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reconstructed:
+    """A defense family's figures against an attacker who reconstructs examples (`bench.attacks.map`), for a listener.
+    An example is reconstructed by the kind's success rule, for images PSNR ≥ 20 dB and 3 dB above a guess without
+    gradient."""
+
+    __pydantic_config__ = _STRICT
+    curve: tuple[Leaked, ...]
+    """Shares of reconstructed tuning examples by strength, from weak to strong."""
+    trained_curve: tuple[Leaked, ...]
+    """The same shares halfway through the trainings with each strength."""
+    at: AtLevel | None
+    """Figures among the scoring victims, at the weakest strength that meets `L3` (level `point`: no strength); None: no
+    strength meets `L3`."""
+    absent: str | None = None
+    """Reason for missing figures, such as an attack that does not apply; None: all figures are there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """A defense family's figures for an attacker at an interception point (listener). A family is a defense at all its
     strengths."""
@@ -112,15 +134,17 @@ class Row:
     """Fingerprint of the bench's code that made the records; None: unknown."""
     uploads: int
     """Readings of a client in a whole training: its expected number of rounds, rounded up."""
-    curve: tuple[Named, ...]
+    curve: tuple[Leaked, ...]
     """Shares of named examples by strength, from weak to strong, among the tuning victims, on which strengths are
     chosen."""
     at_levels: tuple[AtLevel, ...]
     """Figures at each level that the family reaches, among the scoring victims."""
     missed: tuple[str, ...]
     """Leakage levels that no strength in the declared range reaches."""
-    trained_curve: tuple[Named, ...] = ()
+    trained_curve: tuple[Leaked, ...] = ()
     """Shares of named tuning examples halfway through the trainings with each strength, from weak to strong."""
+    reconstructed: Reconstructed | None = None
+    """Figures of reconstructed examples; None: not measured."""
     absent: str | None = None
     """Reason for a row without figures; None: the row has figures."""
     seconds: float | None = None
@@ -130,8 +154,11 @@ class Row:
     def at(self, level: str) -> AtLevel | None:
         """Return the figures at `level`, or None if the family does not reach it. A family without a strength meets
         each board level above its share, and is never `proved`."""
+        if level == RECONSTRUCTED:
+            at = None if self.reconstructed is None else self.reconstructed.at
+            return at if at is None or at.level == level or at.high <= permitted(level, 0.0) else None
         found = next((each for each in self.at_levels if each.level == level), None)
-        if found is not None or self.chance is None or level not in LEVELS:
+        if found is not None or self.chance is None or level not in NAMED:
             return found
         most = permitted(level, self.chance)
         return next((each for each in self.at_levels if each.level == "point" and each.high <= most), None)
@@ -181,10 +208,11 @@ def codes(tradeoff: Tradeoff) -> str:
 
 
 def permitted(level: str, chance: float) -> float:
-    """Return the largest share of named examples that `level` permits; `chance` is the share that a blind guess
-    names."""
+    """Return the largest share of named examples (`L3`: reconstructed examples) that `level` permits; `chance` is the
+    share that a blind guess names."""
     strictest = chance + 0.05
-    return {"L1": strictest, PROVED: strictest, PROVED_ALL: strictest, "L2": 0.20, "half": 0.5}[level]
+    most = {"L1": strictest, PROVED: strictest, PROVED_ALL: strictest, "L2": 0.20, "half": 0.5, RECONSTRUCTED: 0.05}
+    return most[level]
 
 
 def write(run: Path, result: Tradeoff) -> Path:

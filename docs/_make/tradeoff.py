@@ -21,7 +21,19 @@ from bench.leaderboard.tradeoff import (
     worst,
 )
 from bench.matrix.read import read
-from bench.record.tradeoff import LEVELS, PROVED, PROVED_ALL, AtLevel, Named, Row, Tradeoff, codes, permitted
+from bench.record.tradeoff import (
+    LEVELS,
+    PROVED,
+    PROVED_ALL,
+    RECONSTRUCTED,
+    AtLevel,
+    Leaked,
+    Reconstructed,
+    Row,
+    Tradeoff,
+    codes,
+    permitted,
+)
 
 SERVER = LISTENERS["server"][0]
 ROWS = 5
@@ -94,10 +106,18 @@ def page(tradeoff: Tradeoff) -> str:
             undefended = tradeoff.undefended_mean(*where)
             parts.append(f"\n### {where[0]}, {where[1]} (undefended accuracy {undefended:.1%})\n")
             for level in LEVELS:
-                parts.append(f"\n{level}:\n\n{table(_HEADS, [_line(tradeoff, each, level) for each in ranked])}")
+                heads = ["reconstructed" if h == "named" and level == RECONSTRUCTED else h for h in _HEADS]
+                parts.append(f"\n{level}:\n\n{table(heads, [_line(tradeoff, each, level) for each in ranked])}")
     parts.append("\n## Curves\n\nShare of named tuning examples by strength, from weak to strong.\n\n")
     parts.append(
         table(["data set", "defense", "point", "strength: named", "later"], [_curve(row) for row in tradeoff.rows])
+    )
+    parts.append("\nShare of reconstructed tuning examples.\n\n")
+    parts.append(
+        table(
+            ["data set", "defense", "point", "strength: reconstructed", "later"],
+            [_pixels(row, row.reconstructed) for row in tradeoff.rows if row.reconstructed is not None],
+        )
     )
     absent = [row for row in tradeoff.rows if row.absent is not None]
     if absent:
@@ -112,9 +132,9 @@ def page(tradeoff: Tradeoff) -> str:
 
 
 def _short(tradeoff: Tradeoff, each: Standing) -> list[str]:
-    level = "L1" if "L1" in each.at else "L2"
+    level = next(level for level in LEVELS if level in each.at)
     at = each.at[level]
-    kept = f"{each.kept[level]:.0%}{'' if level == 'L1' else ' (only L2)'}"
+    kept = f"{each.kept[level]:.0%}{'' if level == 'L1' else f' (only {level})'}"
     line = [f"`{setting(each.row, at)}`", kept, _interval(at.share, at.low, at.high)]
     line.append(NONE if at.trained is None else _interval(*at.trained))
     released = NONE if at.released is None else f"{epsilon(at.released)} ({(at.released_of or '').split(',')[0]})"
@@ -204,14 +224,16 @@ def _interval(share: float, low: float, high: float) -> str:
 
 
 def _curve(row: Row) -> list[str]:
-    return [
-        row.dataset,
-        f"`{row.family}`",
-        " ".join((row.point, *row.also)),
-        _steps(row.curve),
-        _steps(row.trained_curve),
-    ]
+    return [*_place(row), _steps(row.curve), _steps(row.trained_curve)]
 
 
-def _steps(curve: Iterable[Named]) -> str:
+def _pixels(row: Row, figures: Reconstructed) -> list[str]:
+    return [*_place(row), figures.absent or _steps(figures.curve), _steps(figures.trained_curve)]
+
+
+def _place(row: Row) -> list[str]:
+    return [row.dataset, f"`{row.family}`", " ".join((row.point, *row.also))]
+
+
+def _steps(curve: Iterable[Leaked]) -> str:
     return ", ".join(f"{'–' if n.value is None else f'{n.value:.3g}'}: {n.share:.1%}" for n in curve)

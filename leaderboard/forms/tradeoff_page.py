@@ -6,9 +6,9 @@ from bench.leaderboard.forms import frontier, offline
 from bench.leaderboard.forms.charts import library
 from bench.leaderboard.forms.numbers import NONE, bracketed, epsilon
 from bench.leaderboard.tradeoff import LISTENERS, Standing, ceilings, findings, proof, reason, setting, standings
-from bench.record.tradeoff import LEVELS, PROVED_ALL, AtLevel, Tradeoff, codes
+from bench.record.tradeoff import LEVELS, PROVED_ALL, RECONSTRUCTED, AtLevel, Tradeoff, codes
 
-HEADS = ("#", "defense", "accuracy kept", "named", "later", "any attacker", "L1 proved", "for all readings", "ε")
+_HEADS = ("#", "defense", "accuracy kept", "named", "later", "any attacker", "L1 proved", "for all readings", "ε")
 
 
 def render(tradeoff: Tradeoff) -> str:
@@ -23,7 +23,6 @@ def render(tradeoff: Tradeoff) -> str:
         script="tradeoff.js",
         title="Accuracy at equal leakage",
         context=[f"processor: {tradeoff.machine or 'unknown'}", f"code: {codes(tradeoff)}"],
-        heads=HEADS,
         sections=sections,
         data={"vega": offline.packed(library()), "pictures": data},
     )
@@ -36,7 +35,7 @@ def _section(tradeoff: Tradeoff, name: str) -> dict[str, Any]:
             "id": f"{name}-{number}",
             "heading": f"{where[0]}, {where[1]}",
             "undefended": f"{tradeoff.undefended_mean(*where):.1%}",
-            "levels": {level: [_row(tradeoff, each, level) for each in ranked] for level in LEVELS},
+            "levels": {level: (_heads(level), [_row(tradeoff, each, level) for each in ranked]) for level in LEVELS},
             "spec": frontier.specification(tradeoff, point, where),
         }
         for number, (where, ranked) in enumerate(standings(tradeoff, point).items())
@@ -44,10 +43,14 @@ def _section(tradeoff: Tradeoff, name: str) -> dict[str, Any]:
     return {"name": name, "meaning": f"{meaning} ({point})", "findings": findings(tradeoff, point), "tables": tables}
 
 
+def _heads(level: str) -> tuple[str, ...]:
+    return tuple("reconstructed" if head == "named" and level == RECONSTRUCTED else head for head in _HEADS)
+
+
 def _row(tradeoff: Tradeoff, each: Standing, level: str) -> list[str]:
     at = each.at.get(level)
     if at is None:
-        return ["·", each.row.family, reason(each.row, level), *[NONE] * (len(HEADS) - 3)]
+        return ["·", each.row.family, reason(each.row, level), *[NONE] * (len(_HEADS) - 3)]
     return [
         str(each.rank),
         setting(each.row, at),

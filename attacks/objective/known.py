@@ -1,0 +1,181 @@
+"""Readings whose other examples are known: simulated readings for the only unknown example, and the unknown example's
+own part of a reading."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bench.attacks.objective.mismatch import observations
+from bench.gradients import group_gradients, one_hot
+from bench.trip import Candidates, Clients, Description, Given, Noise, Outcomes, Reading, StepDefense, Tensors
+
+_SINGLE = "a single example's part of a reading has no further examples, steps or clients"
+
+
+def known_examples(reading: Reading, row: int, weights: Tensors) -> Candidates:
+    """Return the known examples behind the reading at position `row`, as a single candidate batch (1, example - 1).
+    `weights` are the model's, name → (*shape)."""
+    assert reading.mates_inputs is not None and reading.mates_labels is not None
+    like = next(iter(reading.values.values()))
+    y = one_hot(reading.mates_labels[row], reading.classes, like.dtype).to(like.device)
+    return Candidates(inputs=reading.mates_inputs[row].to(like)[None], targets=y[None], weights=weights)
+
+
+def given_known(reading: Reading, observed: Tensors, known: Candidates) -> Given:
+    """Return a function that simulates a reading for candidates of its only unknown example, by the description of the
+    defense.
+
+    - `observed`: the reading, name → (1, *shape).
+    - `known`: the known examples behind the reading, from `known_examples`."""
+    description = reading.description
+    if description is not None and description.inside_steps:
+        x, y = known.inputs[0][:, None], known.targets[0][:, None]
+        each = group_gradients(reading.model, known.weights, x, y)
+        return description.with_mates({name: value[None] for name, value in each.items()}, observed, known)
+    updated, others = updates(reading, known)
+    if description is None:
+        total = {name: value.sum(0) for name, value in others.items()}
+        return lambda gradients, _: {
+            name: (value + total.get(name, 0)) / reading.senders for name, value in updated(gradients).items()
+        }
+    sent = description.with_clients({name: value[None] for name, value in others.items()}, observed)
+    return lambda gradients, _: sent(updated(gradients))
+
+
+def updates(reading: Reading, known: Candidates) -> tuple[Callable[[Tensors], dict[str, Tensor]], Tensors]:
+    """Return a function from candidates' gradients to updates of the first client, name → (row, *shape), and the
+    updates of the other clients, name → (client, *shape). `known` are the known examples behind the reading."""
+    x, y = known.inputs[0], known.targets[0]
+    batch = (len(x) + 1) // reading.senders
+
+    def means(inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        return group_gradients(reading.model, known.weights, inputs, targets)
+
+    own = means(x[None, : batch - 1], y[None, : batch - 1]) if batch > 1 else {}
+    others = {}
+    if reading.senders > 1:
+        others = means(*(value[batch - 1 :].unflatten(0, (-1, batch)) for value in (x, y)))
+
+    def updated(gradients: Tensors) -> dict[str, Tensor]:
+        if not own:
+            return dict(gradients)
+        return {name: (value + (batch - 1) * own[name]) / batch for name, value in gradients.items()}
+
+    return updated, others
+
+
+def inseparable(reading: Reading) -> str | None:
+    """Return the reason, in a few words, why the unknown example has no own part of a reading (`of_unknown`); None if
+    it has. The reading has known examples (the grant `mates`)."""
+    if reading.labels is None:
+        return "it knows all other examples and not the label of the unknown example; grant labels"
+    if len(reading.rounds) > 1 or reading.stepwise:
+        return "it separates known examples from a single local step's reading; set repeated_readings and steps to 1"
+    if reading.description is not None and reading.description.mixed:
+        return "training used mixtures of examples with secret partners; take gallery"
+    return None
+
+
+def of_unknown(reading: Reading, row: int) -> Reading:
+    """Return the unknown example's own part of the reading at position `row`, as a reading of a single example: the
+    difference to the reading of an example without gradient, times the number of examples. For an undefended mean, this
+    part is the example's gradient. The reading must have a single observation, the grant `mates` and labels."""
+    reading = reading.of([row])
+    (observed,) = observations(reading)
+    assert reading.labels is not None
+    weights = {name: value[0] for name, value in reading.weights.items()}
+    known, scale = known_examples(reading, 0, weights), float(reading.examples)
+    like = next(iter(observed.values()))
+    faint = Candidates(inputs=reading.public_mean.to(like)[None, None], targets=known.targets[:, :1], weights=weights)
+
+    def part(description: Description | None) -> "_Part":
+        given = given_known(replace(reading, description=description), observed, known)
+        zero = given({name: torch.zeros_like(value) for name, value in observed.items()}, faint)
+        return _Part(description=description, given=given, zero=zero, scale=scale, refit=part)
+
+    whole = part(reading.description)
+    return replace(
+        reading,
+        values={name: value[:, None] for name, value in whole.own(observed).items()},
+        batch=1,
+        senders=1,
+        unit=1.0,
+        labels=reading.labels[:, :1],
+        mates_inputs=None,
+        mates_labels=None,
+        client_examples=1,
+        description=None if reading.description is None else whole,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Description of the unknown example's own part of a reading (`of_unknown`), for the whole's `description`."""
+
+    description: Description | None
+    given: Given  # whole readings for candidates
+    zero: Tensors  # the whole reading of an example without gradient
+    scale: float
+    refit: Callable[[Description | None], "_Part"]
+
+    def own(self, whole: Tensors) -> dict[str, Tensor]:
+        return {name: self.scale * (value - self.zero[name]) for name, value in whole.items()}
+
+    def whole(self, own: Tensors) -> dict[str, Tensor]:
+        return {name: value / self.scale + self.zero[name] for name, value in own.items()}
+
+    @property
+    def inner(self) -> Description:
+        assert self.description is not None
+        return self.description
+
+    @property
+    def noise(self) -> Noise:
+        noise, square = self.inner.noise, self.scale**2
+        each = noise.variances and {name: square * value for name, value in noise.variances.items()}
+        return replace(noise, variance=square * noise.variance, variances=each)
+
+    additive = inside_steps = True
+    ordered = mixed = False
+    senders = 1
+    clients: Clients | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.inner.notes
+
+    @property
+    def hard(self) -> bool:
+        return self.inner.hard
+
+    def softened(self, width: float) -> "_Part":
+        return self.refit(self.inner.softened(width))
+
+    def simulate(
+        self, per_example: Tensors, observed: Tensors, candidates: Candidates | None = None
+    ) -> dict[str, Tensor]:
+        assert candidates is not None
+        return self.own(self.given({name: value[:, 0] for name, value in per_example.items()}, candidates))
+
+    def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
+        return self.inner.log_likelihood(self.whole(simulated), self.whole(observed))
+
+    def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
+        return self.inner.log_density(self.whole(simulated), self.whole(observed))
+
+    def with_mates(self, mates: Tensors, observed: Tensors, behind: Candidates) -> Given:
+        raise NotImplementedError(_SINGLE)
+
+    def local_steps(self, observed: Tensors) -> StepDefense:
+        raise NotImplementedError(_SINGLE)
+
+    def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
+        raise NotImplementedError(_SINGLE)
+
+    def with_clients(self, others: Tensors, observed: Tensors) -> Callable[[Tensors], dict[str, Tensor]]:
+        raise NotImplementedError(_SINGLE)
+
+    def outcomes(self, updates: Tensors) -> Outcomes | None:
+        return None
