@@ -45,8 +45,8 @@ class AtLevel:
 
     __pydantic_config__ = _STRICT
     level: str
-    """Name of the level: `L1`, `L2` or `L3`; `proved`, `proved-all`: ε proves L1 for a single reading, for all readings of a
-    client; `half`: half of the examples are named; `point`: no strength."""
+    """Name of the level: `L1`, `L2` or `L3`; `proved`, `proved-all`: ε proves L1 for a single reading, for all readings
+    of a client; `half`: half of the examples are named; `point`: no strength."""
     most: float | None
     """Largest share of named examples that the level permits; None for a family without a strength."""
     value: float | None
