@@ -14,7 +14,7 @@ from bench.cell import Entry, Grants
 from bench.cli.main import cli
 from bench.record import store as records
 from bench.record import tradeoff as values
-from bench.record.tradeoff import AtLevel, Named, Row, Tradeoff
+from bench.record.tradeoff import AtLevel, Leaked, Row, Tradeoff
 from bench.reference import store as reference
 from bench.tracking import families, row_upload, store, upload
 from bench.tracking.sync import sync
@@ -43,7 +43,7 @@ def at(level: str, value: float, share: float, accuracy: float) -> AtLevel:
 def family(name: str, accuracy: float, **changes: Any) -> Row:
     """Two tried strengths, and levels at a third and a fourth."""
     curve = tuple(
-        Named(value=value, share=share, hits=(1,), readings=(4,)) for value, share in ((0.1, 1.0), (9.0, 0.0))
+        Leaked(value=value, share=share, hits=(1,), readings=(4,)) for value, share in ((0.1, 1.0), (9.0, 0.0))
     )
     fields: dict[str, Any] = {
         "dataset": "digits",

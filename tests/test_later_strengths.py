@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.records import attack_record, training_record
 from tests.test_calibration import best_decoder
-from tests.test_tradeoff import MATRIX
+from tests.test_tradeoff import MATRIX, RECONSTRUCTION
 
 from bench.calibration.later import TRAINED, hold_later
 from bench.calibration.measure import SCORING, TUNING, federations
@@ -25,6 +25,7 @@ from bench.registry import entries as registry
 from bench.sweep.plan import Resolver
 
 ROUNDS = 6
+PIXELS = 4.0  # the factor by which less noise hides pixels
 WEAKER_LATER = 3.0  # the factor by which gradients at trained weights are larger
 
 
@@ -47,19 +48,24 @@ class Law:
             return training_record(0.9, cell=cell, result={"diverged": lost, "checkpoints": checkpoints})
         self.cells.append(cell)
         trained = isinstance(cell.weights, CheckpointWeights)
-        share = best_decoder(sigma / (self.later if trained else 1.0))
+        pixels = cell.attack.name == "map"
+        share = best_decoder(sigma * (PIXELS if pixels else 1.0) / (self.later if trained else 1.0))
         random = np.random.default_rng([cell.seed, round(1e9 * sigma), trained, cell.victims == TUNING])
         named = random.binomial(cell.readings, share) / cell.readings
-        record = attack_record([(False,)] * cell.readings, cell=cell)
+        back = round(named * cell.readings) if pixels else 0
+        record = attack_record([(True,)] * back + [(False,)] * (cell.readings - back), cell=cell)
+        if pixels:
+            return record
         assert record.attack is not None and record.attack.summary is not None
         summary = replace(record.attack.summary, naming=Share(value=named, low=0.0, high=1.0), naming_chance=0.01)
         return replace(record, result=replace(record.attack, summary=summary))
 
 
 def calibration(tmp_path: Path, law: Law) -> tuple[Listener, Row]:
-    """Gaussian noise at the client with the strengths of all steps."""
+    """Gaussian noise at the client with the strengths of all steps: its listener for named examples, and its row."""
     (tmp_path / "m.toml").write_text(
-        MATRIX.replace("seed = [0, 1]", f"seed = {[*range(16)]}")
+        MATRIX.replace("[[train]]", RECONSTRUCTION)
+        .replace("seed = [0, 1]", f"seed = {[*range(16)]}")
         .replace("readings = 3", "readings = 24")
         .replace("clients = 40", "clients = 120")  # a third of the clients has a reading at trained weights
         .replace("20, client_examples = 20", "8, client_examples = 8")
@@ -69,10 +75,11 @@ def calibration(tmp_path: Path, law: Law) -> tuple[Listener, Row]:
     defense = registry.instance("defenses", "gaussian", {"at": "client"})
     facts = Resolver(None).data
     family = (Entry(name="gaussian", params={"at": "client"}), defense, {"type-1": ()})
-    (listener,) = calibrate(matrix, federation, [family], facts, law, lambda *_: None)
-    hold_later(matrix, federation, [listener], facts, law)
-    scores = scored(matrix, federation, calibrated_strengths([listener]), facts, law)
-    return listener, row(federation, listener, scores, type(defense), lambda *_: None)
+    listeners = calibrate(matrix, federation, [family], facts, law, lambda *_: None)
+    assert [each.question for each in listeners] == ["named", "reconstructed"]
+    hold_later(matrix, federation, listeners, facts, law)
+    scores = scored(matrix, federation, calibrated_strengths(listeners), facts, law)
+    return listeners[0], row(federation, listeners[::-1], scores, type(defense), lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +102,18 @@ def test_the_strength_grows_by_the_factor_of_later_gradients(measured: tuple[Law
 
 def own_strengths(own: Row) -> dict[str, float]:
     return {each.level: each.value for each in own.at_levels if each.value is not None}
+
+
+def test_a_weaker_strength_hides_pixels(measured: tuple[Law, Listener, Row]) -> None:
+    """By the closed form, less noise than for L2, and at most 5 % reconstructed in both moments."""
+    _, _, own = measured
+    assert own.reconstructed is not None and own.reconstructed.at is not None
+    at = own.reconstructed.at
+    assert (at.level, at.most) == ("L3", 0.05) and own.at("L3") is at and not at.leaks_later
+    assert at.value is not None and at.value < own_strengths(own)["L2"]
+    share = best_decoder(200 * math.sqrt(at.value) * PIXELS / WEAKER_LATER)
+    assert share <= 0.05 * 1.1 < best_decoder(200 * math.sqrt(at.value / 4) * PIXELS / WEAKER_LATER)
+    assert len(own.reconstructed.curve) >= 3 and own.reconstructed.trained_curve
 
 
 def test_no_level_that_counts_leaks_later(measured: tuple[Law, Listener, Row]) -> None:

@@ -16,6 +16,7 @@ from bench.answer.truth import draw_truth, truth_from
 from bench.answer.victims import HALVES, batches_of
 from bench.attacks.candidates.single import likelihoods
 from bench.attacks.candidates.sums import by_sums
+from bench.attacks.objective.known import of_unknown
 from bench.attacks.objective.mismatch import observations
 from bench.cell import AttackCell, Federated, Grants
 from bench.errors import NotApplicable
@@ -123,7 +124,78 @@ def test_the_score_is_the_gaussian_likelihood(tmp_path: Path) -> None:
 
 def test_an_attack_that_cannot_use_known_examples_refuses(tmp_path: Path) -> None:
     with pytest.raises(NotApplicable, match="cannot use known examples"):
-        run_attack(cell(attack=entry("attacks", "map")), RunContext(run=tmp_path), Memory())
+        run_attack(cell(attack=entry("attacks", "cpl")), RunContext(run=tmp_path), Memory())
+
+
+@pytest.mark.parametrize("where", ["type-1", "aggregate"])
+@pytest.mark.parametrize("name", ["none", "prune", "sign", "gaussian", "dp-sgd", "fed-sdp", "qsgd"])
+def test_the_own_part_of_the_unknown_example_is_simulated_as_in_the_whole(
+    tmp_path: Path, name: str, where: str
+) -> None:
+    """The difference to an example without gradient, times the number of examples; without a defense the gradient."""
+    reading, inputs, labels = taken(cell(defense=entry("defenses", name), point=where), tmp_path)
+    weights = {key: value[0] for key, value in reading.weights.items()}
+    targets = one_hot(labels, reading.classes, inputs.dtype)
+    part = of_unknown(reading, 1)
+    assert (len(part), part.examples, part.unknown, part.batches) == (1, 1, 1, (1,))
+    flat = example_gradients(reading.model, weights, inputs[1], targets[1])
+    gradient = {key: value[:1] for key, value in flat.items()}
+    own = observations(part)[0]
+    if reading.description is None:
+        assert part.description is None
+        for key, value in gradient.items():
+            assert float((own[key] - value).norm()) <= 1e-4 * float(value.norm())
+        return
+    observed = {key: value[1:2] for key, value in observations(reading)[0].items()}
+    behind = Candidates(inputs=inputs[1:2], targets=targets[1:2], weights=weights)
+    each = {key: value[None] for key, value in flat.items()}
+    whole = reading.description.simulate(each, observed, behind)
+    each = {key: torch.cat([torch.zeros_like(value[:, :1]), value[:, 1:]], 1) for key, value in each.items()}
+    without = reading.description.simulate(each, observed, behind)
+    assert part.description is not None
+    first = Candidates(inputs=inputs[1:2, :1], targets=targets[1:2, :1], weights=weights)
+    found = part.description.simulate({key: value[None] for key, value in gradient.items()}, own, first)
+    scale = float(torch.cat([value.flatten() for value in whole.values()]).norm()) * reading.examples
+    for key, value in found.items():
+        assert float((value - reading.examples * (whole[key] - without[key])).norm()) <= 1e-5 * scale, key
+    assert part.description.noise.variance == pytest.approx(reading.examples**2 * reading.description.noise.variance)
+    ours, theirs = (
+        d.log_density(a, b) for d, a, b in ((part.description, found, own), (reading.description, whole, observed))
+    )
+    assert (ours is None) == (theirs is None)
+    if ours is not None and theirs is not None:
+        assert torch.allclose(ours, theirs, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"), [("none", {}), ("gaussian", {"variance": 1e-9}), ("prune", {"share": 0.7})]
+)
+def test_the_unknown_example_of_a_batch_is_reconstructed(tmp_path: Path, name: str, params: dict[str, float]) -> None:
+    which = cell(
+        attack=entry("attacks", "map"),
+        grants=Grants(labels=True, mates=True),
+        defense=entry("defenses", name, **params),
+        federated=Federated(clients=20, per_round=3, batch=16),
+        evaluations=200,
+        readings=2,
+    )
+    result, _ = run_attack(which, RunContext(run=tmp_path), Memory())
+    assert result.figures().asr.value == 1
+    assert [len(reading.examples) for reading in result.readings] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"grants": Grants(mates=True)}, "not the label of the unknown example; grant labels"),
+        ({"grants": Grants(labels=True, mates=True, repeated_readings=2)}, "set repeated_readings and steps to 1"),
+        ({"defense": entry("defenses", "mixup")}, "mixtures of examples with secret partners; take gallery"),
+    ],
+)
+def test_an_inseparable_reading_is_refused(tmp_path: Path, changes: dict[str, object], reason: str) -> None:
+    which = cell(attack=entry("attacks", "map"), **({"grants": Grants(labels=True, mates=True)} | changes))
+    with pytest.raises(NotApplicable, match=reason):
+        run_attack(which, RunContext(run=tmp_path), Memory())
 
 
 def test_tuning_and_scoring_share_no_victim(tmp_path: Path) -> None:

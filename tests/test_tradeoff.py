@@ -18,7 +18,7 @@ from bench.errors import BenchError, RecordError
 from bench.leaderboard.forms import frontier
 from bench.leaderboard.tradeoff import Standing, advised, findings, listener_of, reason, setting, standings
 from bench.record import store
-from bench.record.tradeoff import AtLevel, Named, Row, Tradeoff, joined, permitted, read, write
+from bench.record.tradeoff import AtLevel, Leaked, Reconstructed, Row, Tradeoff, joined, permitted, read, write
 from bench.registry import entries as registry
 
 CHANCE = 0.01
@@ -55,7 +55,7 @@ def row(family: str, *levels: AtLevel, point: str = "type-1", also: tuple[str, .
         "chance": CHANCE,
         "code": "abc",
         "uploads": 15,
-        "curve": (Named(value=1.0, share=0.5, hits=(8, 8), readings=(16, 16)),),
+        "curve": (Leaked(value=1.0, share=0.5, hits=(8, 8), readings=(16, 16)),),
         "at_levels": levels,
         "missed": (),
     }
@@ -129,6 +129,29 @@ def test_a_family_without_a_strength_meets_a_level_with_its_whole_interval() -> 
     wide = dataclasses.replace(fixed.row, at_levels=(dataclasses.replace(fixed.at["L2"], high=0.21),))
     assert wide.at("L2") is None
     assert fixed.row.at("proved") is None and fixed.row.at("half") is None, "a measured share is no proof"
+
+
+def test_reconstructed_examples_are_a_level_of_their_own() -> None:
+    """A family that hides pixels and leaks names is ranked by L3, behind the families that hide names."""
+    pixels = Reconstructed(curve=(), trained_curve=(), at=at("L3", 0.5, 0.93, share=0.03))
+    board = dataclasses.replace(BOARD, rows=(*ROWS, row("blurring", reconstructed=pixels)))
+    ((_, found),) = standings(board, "type-0").items()
+    (own,) = (each for each in found if each.row.family == "blurring")
+    assert own.rank == 5 == len(found) - 1 and set(own.at) == {"L3"}
+    lines = findings(board, "type-0")
+    assert lines[0] == "mnist, mlp: no useful strength hides examples: blurring, leaking."
+    assert lines[1].startswith("mnist, mlp: 1 of these hide pixels and not the person") and "blurring" in lines[1]
+    assert reason(row("unknown"), "L3") == "not measured"
+    refused = dataclasses.replace(pixels, at=None, absent="mixtures")
+    assert reason(row("mixed", reconstructed=refused), "L3") == "not measured: mixtures"
+    curve = (Leaked(value=1.0, share=0.4, hits=(3, 3), readings=(8, 7)),)
+    leaks = dataclasses.replace(pixels, at=None, curve=curve)
+    assert reason(row("leaks", reconstructed=leaks), "L3") == "40% reconstructed at the strongest"
+    point = dataclasses.replace(pixels, at=at("point", None, 0.93, share=0.0))
+    assert row("fixed", reconstructed=point).at("L3") is point.at
+    wide = dataclasses.replace(pixels, at=at("point", None, 0.93, share=0.04))
+    assert row("fixed", reconstructed=wide).at("L3") is None, "the interval reaches above 5 %"
+    assert row("later", reconstructed=point, chance=None).at("L1") is None
 
 
 def test_advice_keeps_families_within_the_loss() -> None:
@@ -256,6 +279,31 @@ test_every = 6
 """
 
 
+RECONSTRUCTION = """
+[[attack]]
+dataset = ["digits"]
+model = [{ name = "mlp", hidden = [8], activation = "relu" }]
+federated = [{ clients = 40, per_round = 4, batch = 20, client_examples = 20, rate = 1.0 }]
+point = ["type-1", "type-0"]
+attack = ["map"]
+grants = [["labels", "mates"]]
+evaluations = [20]
+[[train]]"""
+
+
+@pytest.mark.slow
+def test_calibrate_measures_reconstructed_examples(tmp_path: Path) -> None:
+    (tmp_path / "both.toml").write_text(MATRIX.replace("[[train]]", RECONSTRUCTION))
+    arguments = ["calibrate", "--matrix", str(tmp_path / "both.toml"), "--out", str(tmp_path / "run"), "--jobs", "1"]
+    result = CliRunner().invoke(cli, [*arguments, "--defense", "gaussian:at=client,sign", "--no-tracking"])
+    assert result.exit_code == 0, result.output
+    gaussian, sign = read(tmp_path / "run").rows
+    assert sign.reconstructed is not None and sign.reconstructed.at is not None
+    assert sign.reconstructed.at.level == "point" and sign.reconstructed.at.most is None
+    assert gaussian.reconstructed is not None and len(gaussian.reconstructed.curve) >= 3
+    assert gaussian.curve and sign.at_levels[0].share == 1.0, "named examples are measured too"
+
+
 def test_calibrate_measures_trains_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
     """The whole path on digits: a leaking point family, a family with a strength, and a second call without cells."""
     (tmp_path / "tiny.toml").write_text(MATRIX)
@@ -291,7 +339,7 @@ def test_the_expected_time_is_the_range_of_the_families_of_the_same_kind() -> No
     rows = [row("a", level, seconds=1200.0), row("b", level, seconds=1800.0), row("c", level), row("d", seconds=240.0)]
     rows.append(row("e", at("point", None, 0.9), seconds=120.0, parameter=None))
     rows.append(row("f", level, seconds=600.0, point="aggregate", also=()))
-    here = Federation(dataset="mnist", model="mlp", readings={}, trainings=())
+    here = Federation(dataset="mnist", model="mlp", attacks={}, trainings=())
     both = expected(["type-1", "aggregate"], rows, here, 2, has_strength=True)
     assert both == "15 to 20 minutes on 2 processes"
     quick = expected(["type-1"], rows, here, 2, has_strength=True)
