@@ -76,6 +76,27 @@ def advised(standings: Sequence[Standing], level: str, loss: float) -> tuple[Sta
     return tuple(each for each in standings if level in each.kept and 100 * (1 - each.kept[level]) <= loss)
 
 
+def rank_line(ranked: Sequence[Standing], family: str) -> str | None:
+    """Return the standing of `family` among the families `ranked` in words, with the ranks before and after, such as
+    `rank 3 of 15: keeps 94% at L1, sigma = 1.3; before: gaussian 95%; after: adaclip 63%`; None if the family does not
+    change the listener's reading."""
+    own = next((each for each in ranked if each.row.family == family), None)
+    if own is None:
+        return None
+    if own.rank is None:
+        return f"no rank among {len(ranked)}: {reason(own.row, LEVELS[0])}"
+    level = next(level for level in LEVELS if level in own.at)
+    words = [f"rank {own.rank} of {len(ranked)}: keeps {own.kept[level]:.0%} at {level}"]
+    if own.row.parameter is not None:
+        words[0] += f", {strength(own.row, own.at[level])}"
+    for word, place in (("before", own.rank - 1), ("after", own.rank + 1)):
+        other = next((each for each in ranked if each.rank == place), None)
+        if other is not None:
+            kept = next(f"{other.kept[level]:.0%} at {level}" for level in LEVELS if level in other.at)
+            words.append(f"{word}: {other.row.family.partition('(')[0]} {kept}")
+    return "; ".join(words)
+
+
 def reason(row: Row, level: str) -> str:
     """Return the reason, in a few words, why the family in `row` does not meet `level` ("L1", "L2" or "L3"), such as
     `12% named at the strongest`."""

@@ -407,8 +407,13 @@ def test_a_plug_in_is_ranked_from_a_file(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--suite", "standard", "--attack", "cpl"], "--attack is of a run without --matrix"),
-        (["--suite", "standard", "--draw-seed", "7"], "--draw-seed is of the suite attacks"),
+        (["--suite", "standard-v1", "--attack", "cpl"], "--attack is of a run without --matrix"),
+        (["--suite", "standard-v1", "--draw-seed", "7"], "--draw-seed is of the suite attacks"),
+        (["--suite", "standard"], "--suite standard ranks a defense; add --defense NAME"),
+        (
+            ["--suite", "standard", "--defense", "sign", "--seed", "1"],
+            "--seed is not of --suite standard; leave it out, or take --suite standard-v1",
+        ),
         (["--attack", "cpl", "--draw-seed", "7"], "--draw-seed is of the suite attacks; add --suite attacks"),
         (["--suite", "attacks", "--defense", "prune"], "--defense changes the conditions of the suite attacks"),
         (["--suite", "attacks", "--seed", "7"], "--seed is of a run without --matrix"),

@@ -154,6 +154,21 @@ def test_reconstructed_examples_are_a_level_of_their_own() -> None:
     assert row("later", reconstructed=point, chance=None).at("L1") is None
 
 
+def test_the_suite_says_the_rank_for_each_listener(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`bench run --suite standard` calibrates, and ranks the family among the shipped families."""
+    mine = dataclasses.replace(BOARD, rows=(row("mine(clip=1.0)", at("L1", 3.0, 0.91)), row("hopeless")))
+    monkeypatch.setattr("bench.cli.calibrating.run", lambda *_, **__: mine)
+    monkeypatch.setattr("bench.reference.tradeoff.shipped_tradeoff", lambda: BOARD)
+    arguments = ["run", "--suite", "standard", "--defense", "sign", "--out", str(tmp_path), "--no-tracking"]
+    said = CliRunner().invoke(cli, arguments)
+    assert said.exit_code == 0, said.output
+    assert "mine(clip=1.0) on mnist, mlp, undefended accuracy 96.0%" in said.output
+    line = "server rank 2 of 7: keeps 95% at L1, sigma = 3; before: accurate 96% at L1; after: proved 94% at L1"
+    assert line in said.output
+    assert "server no rank among 7: 50% named at the strongest" in said.output
+    assert read(tmp_path) == mine
+
+
 def test_advice_keeps_families_within_the_loss() -> None:
     """96 % undefended: 92 % are a loss of 4.2 points of it, 90 % of 6.25."""
     names = [each.row.family for each in advised(ranked(), "L1", 5.0)]

@@ -120,6 +120,27 @@ def show(tradeoff: "Tradeoff", listener: str, level: str, loss: float | None = N
     click.echo("")
 
 
+def show_ranks(own: "Tradeoff") -> None:
+    """Print a line per listener and federation for each family of the calibration `own`: its rank among the shipped
+    families."""
+    from bench.leaderboard import tradeoff as board
+    from bench.reference.tradeoff import with_shipped
+
+    whole = with_shipped(own)
+    assert whole is not None  # the own rows are in
+    places = {(row.dataset, row.model) for row in own.rows}
+    for family in dict.fromkeys(row.family for row in own.rows):
+        for dataset, model in sorted(places):
+            click.echo(
+                f"\n{family} on {dataset}, {model}, undefended accuracy {whole.undefended_mean(dataset, model):.1%}"
+            )
+            for listener in listeners(own):
+                ranked = board.standings(whole, board.LISTENERS[listener][0]).get((dataset, model), ())
+                if line := board.rank_line(ranked, family):
+                    click.echo(f"  {listener:7}{line}")
+    click.echo("")
+
+
 def _line(tradeoff: "Tradeoff", each: "Standing", level: str) -> tuple[str, ...]:
     from bench.leaderboard import tradeoff as board
     from bench.leaderboard.forms.numbers import bracketed

@@ -9,6 +9,9 @@ import click
 
 from bench.cli import common, completion
 
+MATRIX = "tradeoff"  # preset of the suite `standard`
+FOLDER = Path("runs/tradeoff")
+
 
 @click.command()
 @click.option(
@@ -20,8 +23,8 @@ from bench.cli import common, completion
     shell_complete=completion.entries("defenses", several=True),
     help="Families, with the parameters that stay fixed: dp-sgd:clip=.5,gaussian:at=client.",
 )
-@click.option("--matrix", "matrix_name", default="tradeoff", show_default=True, metavar="FILE|PRESET")
-@click.option("--out", type=common.PATH, default=Path("runs/tradeoff"), show_default=True, help="Run folder.")
+@click.option("--matrix", "matrix_name", default=MATRIX, show_default=True, metavar="FILE|PRESET")
+@click.option("--out", type=common.PATH, default=FOLDER, show_default=True, help="Run folder.")
 @common.data_dir
 @common.device
 @common.jobs
@@ -42,22 +45,57 @@ def command(
 ) -> None:
     """Search a defense's weakest strength at which at most chance + 5 points (L1) or 20 % (L2) of examples are named.
 
-    An example is named if the attacker picks it among candidates.  For each interception point the result is the
-    weakest strength whose 95 % band meets the level, with test accuracy and ε, on other victims and seeds.  An
-    interrupted calibration goes on with the same command.  At the end, MLflow gets the curves next to the shipped
-    families.
+    An example is named if the attacker picks it among candidates.  L3: at most 5 % are reconstructed.  For each
+    interception point the result is the weakest strength whose 95 % band meets the level, with test accuracy and ε,
+    on other victims and seeds.  An interrupted calibration goes on with the same command.  At the end, MLflow gets
+    the curves next to the shipped families.
 
     \b
     bench calibrate --defense gaussian:at=client,prune:at=client
     bench calibrate --plugin my_defense.py --defense round-off
     """
+    calibrate(
+        defenses,
+        matrix_name,
+        out=out,
+        data_dir=data_dir,
+        device=device,
+        jobs=jobs,
+        plugins=plugins,
+        tracking_uri=tracking_uri,
+        tracked=not no_tracking,
+        as_json=as_json,
+    )
+
+
+def calibrate(
+    defenses: Sequence[str],
+    matrix_name: str,
+    *,
+    out: Path,
+    data_dir: Path | None,
+    device: str,
+    jobs: int | None,
+    plugins: tuple[str, ...],
+    tracking_uri: str | None,
+    tracked: bool,
+    as_json: bool,
+    ranks: bool = False,
+) -> None:
+    """Run a calibration, write the trade-off into the run folder, and print tables and findings.
+
+    - `defenses`, `matrix_name`, `out`, `data_dir`, `device`, `jobs`, `plugins`: as in `calibrating.run`.
+    - `tracking_uri`: MLflow's address; None takes the default.
+    - `tracked`: True uploads to MLflow.
+    - `as_json`: True prints the trade-off as JSON in place of tables.
+    - `ranks`: True prints the defenses' ranks among the shipped families in place of tables."""
     from bench.cli import advise, calibrating
     from bench.cli.conclusion import upload_line
     from bench.record import origin
     from bench.record import tradeoff as results
     from bench.tracking.following import Follower
 
-    follower = None if no_tracking else Follower(out, tracking_uri)
+    follower = Follower(out, tracking_uri) if tracked else None
     tradeoff = calibrating.run(
         defenses,
         matrix_name,
@@ -78,8 +116,11 @@ def command(
     if as_json:
         click.echo(path.read_text("utf-8"), nl=False)
         return
-    for listener in dict.fromkeys(advise.listeners(tradeoff)):
-        advise.show(tradeoff, listener, "L1")
+    if ranks:
+        advise.show_ranks(tradeoff)
+    else:
+        for listener in dict.fromkeys(advise.listeners(tradeoff)):
+            advise.show(tradeoff, listener, "L1")
     click.echo(f"written to {path}; `bench advise {out}` compares it with the shipped figures")
     uploaded = follower.uploaded if follower else None
     click.echo(f"`bench ui {out}`: MLflow: {upload_line(out, tracking_uri, uploaded, waiting)}")

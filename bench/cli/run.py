@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from bench.cli import common, completion, without_file
 from bench.cli.words import estimate, seconds
-from bench.matrix.suites import ATTACKS, OF_DEFENSES, SUITES, suite_of
+from bench.matrix.suites import ATTACKS, MATRICES, OF_DEFENSES, TRADEOFF, suite_of
 from bench.record.files import write_atomically
 from bench.registry import entries as registry
 from bench.sanitize import sanitize
@@ -45,6 +45,10 @@ _FREE = (
     "as_json",
 )
 _OF_MATRICES = (*_FREE, "scale", "full")
+_OF_TRADEOFF = (
+    *("suite_name", "defenses", "plugins", "out", "data_dir", "device", "jobs"),
+    *("tracking_uri", "no_tracking", "as_json"),
+)
 _OF_ATTACKS = ("attack", "draw_seed")  # options of the suite whose rows are attacks; its cells have these axes
 # Options allowed when a cell is repeated.
 _OF_CELLS = ("cell_file", "data_dir", "device", "plugins", "as_json")
@@ -104,7 +108,7 @@ class _Options:
     @property
     def matrix(self) -> str | None:
         """Matrix file, preset or suite; None for axes given as options, or for a cell."""
-        return self.matrix_name or self.suite_name
+        return self.matrix_name or (self.suite_name and MATRICES.get(self.suite_name, self.suite_name))
 
 
 @click.command()
@@ -119,8 +123,8 @@ class _Options:
     "--suite",
     "suite_name",
     metavar="NAME",
-    type=click.Choice(SUITES),
-    help="A published suite: smoke, standard, extra or attacks; standard ranks your defense, attacks your attack.",
+    type=click.Choice((TRADEOFF, *OF_DEFENSES, ATTACKS)),
+    help="A published suite. standard ranks your defense by accuracy at equal leakage; attacks ranks your attack.",
 )
 @click.option("--cell", "cell_file", type=common.PATH, help="Repeat one published record's cell.")
 @click.option("--scale", metavar="NAME", help="Of a preset that comes in several sizes: small (default) or full.")
@@ -174,6 +178,7 @@ def command(**values: Any) -> None:
     bench run --matrix mine.toml --plugin my_defense.py
     bench run --matrix quickstart --plugin my_defense.py --defense my-defense
     bench run --suite standard --plugin my_defense.py --defense my-defense
+    bench run --suite standard-v1 --plugin my_defense.py --defense my-defense:step=.1
     bench run --suite attacks --plugin my_attack.py --attack my-attack --draw-seed 7
     bench run --matrix standard --executor dask://head:8786
     bench run --matrix standard --shard 3/16
@@ -181,6 +186,9 @@ def command(**values: Any) -> None:
     bench run --defense prune:share=.9 --attack cpl,map --point type-1
     """
     options = _Options.of(values)
+    if options.suite_name == TRADEOFF:
+        _calibrate(options)
+        return
     _refuse_contradictions(options)
     if options.cell_file is not None:
         from bench.cli import repeat
@@ -219,6 +227,29 @@ def _refuse_contradictions(options: _Options) -> None:
         raise click.UsageError(f"--defense changes the conditions of the suite {ATTACKS}; leave it out")
     if options.cell_file is not None and (idle := _options(but=_OF_CELLS)):
         raise click.UsageError(f"{idle[0]} is of a matrix; leave it out, or give --matrix")
+
+
+def _calibrate(options: _Options) -> None:
+    """Calibrate the defenses of the suite `TRADEOFF`, and say their ranks."""
+    from bench.cli import calibrate
+
+    if not options.defenses:
+        raise click.UsageError(f"--suite {TRADEOFF} ranks a defense; add --defense NAME")
+    if idle := _options(but=_OF_TRADEOFF):
+        raise click.UsageError(f"{idle[0]} is not of --suite {TRADEOFF}; leave it out, or take --suite standard-v1")
+    calibrate.calibrate(
+        options.defenses,
+        calibrate.MATRIX,
+        out=options.out or calibrate.FOLDER,
+        data_dir=options.data_dir,
+        device=options.device,
+        jobs=options.jobs,
+        plugins=options.plugins,
+        tracking_uri=options.tracking_uri,
+        tracked=not options.no_tracking,
+        as_json=options.as_json,
+        ranks=True,
+    )
 
 
 def _of_matrix(options: _Options, matrix: str) -> "PreparedRun":
