@@ -91,21 +91,22 @@ def test_one_more_round_to_keep_changes_no_id_and_trains_again(tmp_path: Path) -
     assert "round-1.safetensors is missing" in left(tmp_path, more).again[more.id]
 
 
-def test_a_training_that_diverged_is_settled(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rate", "rounds"), [(1e30, 3), (1e21, 1)])  # weights become infinite; stay finite
+def test_a_training_that_diverged_is_settled(tmp_path: Path, rate: float, rounds: int) -> None:
     cell = training(
         model=entry("models", "mlp", activation="relu"),
-        federated=Federated(clients=10, per_round=2, batch=4, rate=1e30),
-        rounds=3,
-        checkpoints=(3,),
+        federated=Federated(clients=10, per_round=2, batch=4, rate=rate),
+        rounds=rounds,
+        checkpoints=(rounds,),
     )
     record = answer(cell, tmp_path)
     assert record.training is not None
     assert record.training.diverged
     assert left(tmp_path, cell).done == (cell,)
     attacked = answer(
-        attack(CheckpointWeights(training=cell.id, round=3), model=cell.model, federated=cell.federated), tmp_path
+        attack(CheckpointWeights(training=cell.id, round=rounds), model=cell.model, federated=cell.federated), tmp_path
     )
-    assert (attacked.status, attacked.reason) == ("n/a", f"training {cell.id[:8]} diverged before round 3")
+    assert (attacked.status, attacked.reason) == ("n/a", f"training {cell.id[:8]} diverged before round {rounds}")
 
 
 def test_cells_that_may_share_a_reading_go_together(tmp_path: Path) -> None:

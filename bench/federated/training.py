@@ -27,6 +27,7 @@ from bench.federated.spots import looked_at, spot
 from bench.federated.stacks import Stack
 from bench.federated.stages import DrawKey, Stages
 from bench.points import UPDATE_STAGES, Stage
+from bench.record.checkpoints import outside_precision
 from bench.record.schema import Spot
 
 CHUNK = 10  # clients at once: more exceed the caches, fewer cost more calls (BENCHMARKS.md)
@@ -96,7 +97,7 @@ def train(job: TrainingJob, start: Progress, proceed: Callable[[Progress], bool]
     - `job`: the training; `start`: its progress so far.
     - `proceed`: called with the progress after every round; False ends the call.
 
-    Non-finite weights end the training with `Progress.diverged`, without an error."""
+    Weights outside single precision end the training with `Progress.diverged`, without an error."""
     cell, now, net = job.cell, start, network(job.model)
     accountant, examples = None, len(job.data.training)
     if cell.bayesian is not None:
@@ -110,7 +111,7 @@ def train(job: TrainingJob, start: Progress, proceed: Callable[[Progress], bool]
 
 def _tested(job: TrainingJob, now: Progress) -> Progress:
     cell = job.cell
-    if not torch.stack([torch.isfinite(value).all() for value in now.weights.values()]).all():
+    if any(len(outside_precision(value)) for value in now.weights.values()):
         return replace(now, diverged=True)
     if now.round in cell.checkpoints:
         now = replace(now, checkpoints={**now.checkpoints, now.round: now.weights})

@@ -143,12 +143,18 @@ def read_about(path: Path) -> dict[str, Any]:
     return about if isinstance(about, dict) else {}
 
 
+def outside_precision(value: Tensor) -> Tensor:
+    """Return the entries of a weight tensor whose squares leave single precision (NaN, infinity, or beyond 1.8e19):
+    entries of a diverged training."""
+    single = value.detach().float()
+    return single[~single.square().isfinite()]
+
+
 def refuse_diverged(tensors: Tensors, *, where: str) -> None:
-    """Raise `WeightsError` for weights of a diverged training: a value of `tensors` (name → tensor) whose square leaves
-    single precision (NaN, infinity, or beyond 1.8e19). The message begins with `where`."""
+    """Raise `WeightsError` for weights of a diverged training (`outside_precision`), given as name → tensor. The message
+    begins with `where`."""
     for name, value in tensors.items():
-        wrong = value.detach().float()
-        wrong = wrong[~wrong.square().isfinite()]
+        wrong = outside_precision(value)
         if len(wrong):
             raise WeightsError(f"{where}: {name} holds {float(wrong[0]):g}, as of a model that diverged; take others")
 
