@@ -173,15 +173,15 @@ def findings(tradeoff: Tradeoff, point: str) -> tuple[str, ...]:
         proved = proofs(tradeoff, each)
         leaks = [one.row.family for one in each if not {*NAMED} & {*one.at}]
         pixels = [(one.kept[RECONSTRUCTED], one.row, one.at[RECONSTRUCTED]) for one in each if RECONSTRUCTED in one.at]
-        blurred = [(kept, row, at) for kept, row, at in pixels if row.family in leaks]
+        blurred = [(kept, row, figures) for kept, row, figures in pixels if row.family in leaks]
         where = f"{dataset}, {model}"
         if leaks:
             lines.append(f"{where}: no useful strength hides examples: {', '.join(sorted(leaks))}.")
         if blurred:
-            kept, row, at = max(blurred, key=lambda one: one[0])
+            kept, row, figures = max(blurred, key=lambda one: one[0])
             lines.append(
                 f"{where}: {len(blurred)} of these hide pixels and not the person: at most 5% reconstructed, and named "
-                f"still; the most accurate keeps {kept:.0%}: {setting(row, at)}."
+                f"still; the most accurate keeps {kept:.0%}: {setting(row, figures)}."
             )
         if hidden:
             best = hidden[0]
