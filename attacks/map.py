@@ -34,7 +34,9 @@ class Map(Attack):
       inside the net that the gradient shows (`search/layerwise.py`). Smoothed stages follow only if the reading stays
       unexplained.
     - A mean over clients of quantised messages (signs, ternary values) shows each message: the search then takes each
-      client's message by itself (`search/clients.py`)."""
+      client's message by itself (`search/clients.py`).
+    - With the grant `mates`, only the first example behind a reading is unknown. The search takes the example's part in
+      the reading (`objective/known.py`)."""
 
     reference = "ours; as an estimator: maximum a posteriori"
     knowledge = ("plain", "adaptive")

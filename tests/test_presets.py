@@ -24,7 +24,7 @@ from bench.matrix.feasible import DatasetFacts
 from bench.matrix.messages import Errors
 from bench.matrix.published import beside
 from bench.matrix.read import read
-from bench.matrix.suites import ATTACKS, OF_DEFENSES, SUITES, VERSIONS, ranking, ranking_line
+from bench.matrix.suites import ATTACKS, MATRICES, OF_DEFENSES, SUITES, VERSIONS, ranking, ranking_line
 from bench.points import POINTS
 from bench.record.checkpoints import fit, read_about, read_weights
 from bench.registry import entries as registry
@@ -138,8 +138,8 @@ def test_resilience_crosses_everything_with_batches_of_three_and_of_one() -> Non
 
 @pytest.mark.parametrize("name", OF_DEFENSES)
 def test_a_suite_is_the_same_for_every_defense(name: str) -> None:
-    matrix = read(name, more_defenses=("prune",))
-    assert matrix.suite == name
+    matrix = read(MATRICES.get(name, name), more_defenses=("prune",))
+    assert matrix.suite == MATRICES.get(name, name)
     found = [item.cell for item in expand(matrix, facts_of)]
     same = {"defense": Entry(name="any"), "after": ()}
     by_defense = {

@@ -1,5 +1,4 @@
-"""Readings whose other examples are known: simulated readings for the only unknown example, and the unknown example's
-own part of a reading."""
+"""Readings with a single unknown example: simulated readings for its candidates, and its part in a reading."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,8 +23,7 @@ def known_examples(reading: Reading, row: int, weights: Tensors) -> Candidates:
 
 
 def given_known(reading: Reading, observed: Tensors, known: Candidates) -> Given:
-    """Return a function that simulates a reading for candidates of its only unknown example, by the description of the
-    defense.
+    """Return a function to simulate a reading for candidates for the unknown example, by the defense's description.
 
     - `observed`: the reading, name → (1, *shape).
     - `known`: the known examples behind the reading, from `known_examples`."""
@@ -45,8 +43,8 @@ def given_known(reading: Reading, observed: Tensors, known: Candidates) -> Given
 
 
 def updates(reading: Reading, known: Candidates) -> tuple[Callable[[Tensors], dict[str, Tensor]], Tensors]:
-    """Return a function from candidates' gradients to updates of the first client, name → (row, *shape), and the
-    updates of the other clients, name → (client, *shape). `known` are the known examples behind the reading."""
+    """Return a function from candidates' gradients to the first client's updates, name → (row, *shape), and the other
+    clients' updates, name → (client, *shape). `known` are the known examples behind the reading."""
     x, y = known.inputs[0], known.targets[0]
     batch = (len(x) + 1) // reading.senders
 
@@ -67,8 +65,8 @@ def updates(reading: Reading, known: Candidates) -> tuple[Callable[[Tensors], di
 
 
 def inseparable(reading: Reading) -> str | None:
-    """Return the reason, in a few words, why the unknown example has no own part of a reading (`of_unknown`); None if
-    it has. The reading has known examples (the grant `mates`)."""
+    """Return the reason, in a few words, why the unknown example's part (`of_unknown`) cannot be separated from a
+    reading; None if it can. The reading has known examples (the grant `mates`)."""
     if reading.labels is None:
         return "it knows all other examples and not the label of the unknown example; grant labels"
     if len(reading.rounds) > 1 or reading.stepwise:
@@ -79,9 +77,9 @@ def inseparable(reading: Reading) -> str | None:
 
 
 def of_unknown(reading: Reading, row: int) -> Reading:
-    """Return the unknown example's own part of the reading at position `row`, as a reading of a single example: the
-    difference to the reading of an example without gradient, times the number of examples. For an undefended mean, this
-    part is the example's gradient. The reading must have a single observation, the grant `mates` and labels."""
+    """Return the unknown example's part in the reading at position `row`, as a reading with a single example: the
+    difference to the reading with a zero gradient for this example, times the number of examples. In an undefended
+    mean, this part is the example's gradient. `reading` has a single observation, the grant `mates` and labels."""
     reading = reading.of([row])
     (observed,) = observations(reading)
     assert reading.labels is not None
@@ -112,7 +110,7 @@ def of_unknown(reading: Reading, row: int) -> Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Description of the unknown example's own part of a reading (`of_unknown`), for the whole's `description`."""
+    """Description for the unknown example's part in a reading (`of_unknown`); `description` is the whole reading's."""
 
     description: Description | None
     given: Given  # whole readings for candidates
