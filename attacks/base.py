@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bench.rng import Key
-from bench.trip import Budget, Reading, Reconstruction, Status
+from bench.trip import Budget, Reading, Reconstruction, Server, Status, Tensors
 
 # inputs (reading, example, *shape), label probabilities (reading, example, class) → (reading,)
 Objective = Callable[[Tensor, Tensor], Tensor]
@@ -35,6 +35,19 @@ class Attack(ABC):
 
     takes_mates: ClassVar[bool] = False
     """True if the attack uses known examples behind a reading (the grant `mates`)."""
+    servers: ClassVar[tuple[str, ...]] = ("listen",)
+    """Threat levels (the grant `server`) under which the attack runs, least first: "listen" (honest weights) or
+    "weights" (weights by `craft`)."""
+
+    def craft(self, server: Server, key: Key) -> Tensors | None:
+        """Choose the weights that the server sends to all clients: name → (*shape), named and shaped as
+        `server.weights`. Called once per cell, before the round, under the grant `server = "weights"`.
+
+        - `server`: the server's knowledge before the round.
+        - `key`: source for all random numbers.
+
+        None: the attack chooses no weights."""
+        return None
 
     def refuses(self, reading: Reading) -> str | None:
         """Return the reason, in a few words, why the attack cannot run on this reading; None if it can."""

@@ -21,6 +21,9 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 # Knowledge about the defense: none; its description; none, but runs on the attacker's examples.
 Knowledge = Literal["plain", "adaptive", "black-box"]
 
+# Threat levels of the server: honest weights, or weights by the attack's choice, equal for all clients.
+ServerLevel = Literal["listen", "weights"]
+
 
 class Mark(Enum):
     """Role of a cell's field in ids and tables, such as "part of the id"; written in the field's annotation."""
@@ -188,6 +191,9 @@ class Grants(Frozen):
     """How many candidate examples the attacker gets, including the true examples; 0: no gallery."""
     mates: Annotated[bool, Field(description="all other examples behind a reading")] = False
     """Whether the attacker knows all examples behind a reading except the first, the only victim."""
+    server: ServerLevel = Field(default="listen", description="a server that chooses the {}")
+    """Threat level of the server: `listen` sends honest weights; `weights` sends weights that the attack chooses once,
+    equal for all clients (`Attack.craft`)."""
 
     def granted(self) -> dict[str, Any]:
         """Return the grants whose values differ from the defaults, as field name → value."""

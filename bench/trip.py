@@ -1,4 +1,4 @@
-"""Values passed between a cell's steps: Victims → Reading → Reconstruction (→ `bench.scoring.score.Scores`).
+"""Values passed between a cell's steps: Victims → (Server →) Reading → Reconstruction (→ `bench.scoring.score.Scores`).
 
 Axis names in every docstring:
 
@@ -281,6 +281,35 @@ class Simulator(Protocol):
 
         `inputs` are (reading, example, *shape), `labels` (reading, example). Each `draw` number gives new random draws
         for the defense, independent of the draws in the victims' readings. Raises `PluginError` beyond the budget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Everything known to a server before a round, for an attack that chooses the weights (`Attack.craft`). No field
+    holds a victim's update, example or label; a granted gallery holds the examples among strangers."""
+
+    model: nn.Module
+    """Model in eval mode; its parameters are in `weights`."""
+    weights: Tensors
+    """The round's honest weights, name → (*shape)."""
+    kind: Kind
+    """Kind of data."""
+    shape: tuple[int, ...]
+    """Shape of an example."""
+    classes: int
+    """Number of classes."""
+    steps: int
+    """L, the number of local steps behind a reading."""
+    examples: int
+    """Number of examples behind each reading, over all local steps and senders."""
+    public_inputs: Tensor
+    """(example, *shape): the public split, or draws from the granted distribution (`bench.answer.public`)."""
+    public_labels: Tensor
+    """(example,): class numbers; -1 if unknown."""
+    gallery_inputs: Tensor | None = None
+    """(candidate, *shape): granted candidates, in random order; None without the grant."""
+    gallery_labels: Tensor | None = None
+    """(candidate,): class numbers; None without the grant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

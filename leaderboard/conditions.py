@@ -145,6 +145,8 @@ def condition_key(record: Record) -> str:
     shared = cell.model_dump(mode="json", exclude=_VARIED | _WRITTEN_APART)
     shared |= {"grants": _grants(cell).granted(), "weights": _shared_weights(cell)}
     shared |= {} if cell.victims is None else {"victims": cell.victims}
+    # readings under the weights of different attacks are no common readings
+    shared |= {} if cell.grants.server == "listen" else {"attack": cell.attack.configuration()}
     return json.dumps([shared, record.protocol], sort_keys=True)
 
 
@@ -203,4 +205,5 @@ def _title(cell: AttackCell) -> str:
     trained = f"{setting.algorithm} B={setting.batch} L={setting.steps}"
     granted = [f"granted {words}" for words in _grants(cell).words()]
     others = [] if cell.victims is None else [f"victims {cell.victims}"]
+    others += [] if cell.grants.server == "listen" else [f"{cell.grants.server} by {entry_text(cell.attack)}"]
     return " · ".join([dataset_name(cell), entry_text(cell.model), origin, trained, *granted, *others])

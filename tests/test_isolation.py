@@ -34,6 +34,7 @@ from dataclasses import dataclass, replace
 import torch
 
 import bench.answer.scores
+from bench.attacks.bins import Bins
 from bench.attacks.cpl import Cpl
 from bench.attacks.priors_only import MeanPicture
 from bench.datasets.cancer import Cancer
@@ -147,6 +148,23 @@ class Thief(MeanPicture):
         for each in victims():
             made.inputs.copy_(each.inputs[:, 0, 0, :1])
         return made
+
+class Chooser(Bins):
+    def craft(self, server, key):
+        if os.path.exists(os.environ["DIED"] + "-apart") and victims():
+            raise ValueError("the victims are in this process")
+        return Bins.craft(self, server, key)
+"""
+SERVER = """title = "a server"
+readings = 3
+[axes]
+dataset = {dataset}
+model = [{{ name = "mlp", hidden = [64], activation = "relu" }}]
+point = ["type-1"]
+federated = [{{ batch = 4 }}]
+defense = {defense}
+attack = {attack}
+grants = [[{{ server = "weights" }}]]
 """
 ATTACKS = """title = "twins"
 readings = 3
@@ -267,6 +285,19 @@ def test_figures_are_those_of_one_process_bit_for_bit(
         assert (one.status, other.status, other.reason) == ("done", "done", None)
         assert differences(one, other) == [] and one.provenance == other.provenance
         assert other.cost.cpu_seconds > 0 and other.cost.peak_mb > 100
+
+
+def test_a_plug_in_chooses_a_server_s_weights_apart_from_the_victims(
+    tmp_path: Path, plugin: str, together: Answer, apart: Answer
+) -> None:
+    wanted = cells(plugin, tmp_path, SERVER, dataset="digits", defense="twin-prune", attack="chooser")
+    (one,) = together(wanted, tmp_path / "one")
+    Path(os.environ["DIED"] + "-apart").touch()
+    (other,) = apart(wanted, tmp_path / "other")
+    assert (one.status, other.status, other.reason) == ("done", "done", None)
+    assert differences(one, other) == [] and leaked(other) > 0
+    (caught,) = together(wanted, tmp_path / "caught")
+    assert caught.reason is not None and "the victims are in this process" in caught.reason
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bench.trip import Reading
+from bench.trip import Reading, Server
 
 _ROUNDING = 3e-8  # of the largest singular value: rounding of float32 sums beyond the true rank
 
@@ -35,13 +35,21 @@ class FirstLayer:
         return (z - self.offset) / self.factor
 
 
-def first_layer(reading: Reading) -> FirstLayer | None:
+def first_weights(known: Reading | Server) -> dict[str, Tensor]:
+    """Return the model's weights, name → (*shape), from a reading's first observation or from a server, `known`."""
+    if isinstance(known, Server):
+        return dict(known.weights)
+    return {name: value[0] for name, value in known.weights.items()}
+
+
+def first_layer(known: Reading | Server) -> FirstLayer | None:
     """Return the first layer with parameters in the model's forward pass. Return None unless this layer is linear with
     bias and used once, on the flattened input. A factor and an offset may normalise each input value before the layer.
-    """
-    weights = {name: value[0] for name, value in reading.weights.items()}
+
+    - `known`: a reading (the weights of its first observation count), or a server's knowledge before the round."""
+    weights = first_weights(known)
     like = next(iter(weights.values()))
-    size = prod(reading.shape)
+    size = prod(known.shape)
     # two points fix factor and offset of each coordinate, an asymmetric ramp tests them
     ramp = torch.linspace(0, 1, size, dtype=like.dtype, device=like.device).square()
     probes = torch.stack([torch.zeros_like(ramp), torch.ones_like(ramp), ramp])
@@ -55,16 +63,16 @@ def first_layer(reading: Reading) -> FirstLayer | None:
 
     handles = [
         layer.register_forward_pre_hook(keep(path))
-        for path, layer in reading.model.named_modules()
+        for path, layer in known.model.named_modules()
         if next(layer.parameters(recurse=False), None) is not None
     ]
     try:
         with torch.no_grad():
-            functional_call(reading.model, weights, (probes.reshape(3, *reading.shape),))
+            functional_call(known.model, weights, (probes.reshape(3, *known.shape),))
     finally:
         for handle in handles:
             handle.remove()
-    path, layer, inputs = calls[0] if calls else ("", reading.model, probes)
+    path, layer, inputs = calls[0] if calls else ("", known.model, probes)
     plain = type(layer) is nn.Linear and layer.bias is not None and layer.in_features == size
     if not plain or inputs.shape != probes.shape or sum(called is layer for _, called, _ in calls) > 1:
         return None

@@ -40,6 +40,8 @@ def attack_together(cell: AnyCell, company: Sequence[AnyCell], context: RunConte
     result is kept, and each cell is attacked at its turn. `context` is the run."""
     if not company or not isinstance(cell, AttackCell) or cell.id in memory.attacked or not many_rows(context):
         return
+    if cell.grants.server != "listen":  # a reading under crafted weights belongs to a single cell
+        return
     coming = {other.id for other in company}
     for other in memory.attacked.keys() - coming:  # another worker took it
         del memory.attacked[other]

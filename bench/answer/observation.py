@@ -2,20 +2,27 @@
 
 from bench.answer.checks import diagnose
 from bench.answer.context import Memory, RunContext
+from bench.answer.crafted import choose, received, server_of
 from bench.answer.readings import take_reading
 from bench.answer.setup import load_data, prepare
 from bench.answer.truth import CellTruth, draw_truth
 from bench.answer.values import Observation
 from bench.answer.victims import batches_of
 from bench.cell import AttackCell
+from bench.trip import Tensors
 
 
-def observe_cell(cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory) -> Observation:
+def observe_cell(
+    cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory, crafted: Tensors | None = None
+) -> Observation:
     """Run the defended round on the true examples `truth`; return the attacker's readings (observed updates) at the
     cell's point, with their checks (`Diagnosis`). In a cascade, readings without an unleaked example are left out.
-    `context` is the run, and `memory` the worker's cache of data sets and simulated readings. Raises `NotApplicable`
-    for a cell that cannot run, or if the attack refuses the readings."""
+    `context` is the run, and `memory` the worker's cache of data sets and simulated readings. `crafted` are weights
+    already chosen by the attack for the grant `server`, name → (*shape); None: not yet. Raises `NotApplicable` for a
+    cell that cannot run, or if the attack refuses the readings, and `PluginError` for wrong weights."""
     setup = prepare(cell, context, memory)
+    if cell.grants.server != "listen":
+        setup = received(cell, setup, crafted or choose(cell, server_of(cell, setup, truth)))
     batches = batches_of(cell, setup, truth.victims, truth.point)
     reading = take_reading(cell, setup, truth, batches, memory.simulations)
     diagnosis = diagnose(cell, setup, truth, reading, batches)
@@ -24,8 +31,11 @@ def observe_cell(cell: AttackCell, truth: CellTruth, context: RunContext, memory
     return Observation(reading=reading, diagnosis=diagnosis)
 
 
-def draw_and_observe(cell: AttackCell, context: RunContext, memory: Memory) -> Observation:
+def draw_and_observe(
+    cell: AttackCell, context: RunContext, memory: Memory, crafted: Tensors | None = None
+) -> Observation:
     """Draw the cell's true examples, and return the attacker's readings with their checks, as `observe_cell` does.
-    `context` is the run, and `memory` the worker's cache. Raises `NotApplicable` for a cell that cannot run, or if the
-    attack refuses the readings."""
-    return observe_cell(cell, draw_truth(cell, load_data(cell, context, memory), context.run), context, memory)
+    `context` is the run, and `memory` the worker's cache; `crafted` as there. Raises `NotApplicable` for a cell that
+    cannot run, or if the attack refuses the readings."""
+    truth = draw_truth(cell, load_data(cell, context, memory), context.run)
+    return observe_cell(cell, truth, context, memory, crafted)

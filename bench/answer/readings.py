@@ -19,7 +19,7 @@ from bench.federated.pipeline import run_round
 from bench.federated.simulator import Kept, RoundSimulator, simulator_name, simulator_seed
 from bench.federated.stages import DrawKey, Stages
 from bench.points import Point, Scope
-from bench.trip import Reading
+from bench.trip import Reading, Server
 
 _MOST = 2048  # examples whose gradients are computed at once
 
@@ -169,9 +169,9 @@ def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.as_subclass(Tensor) for name, value in tensors.items()}
 
 
-def reading_hash(reading: Reading) -> str:
-    """Return the SHA-256 of a reading's fields, grants included, except the point's name; readings with equal hashes
-    are attacked once."""
+def reading_hash(reading: Reading | Server) -> str:
+    """Return the SHA-256 of the fields of a reading (grants included, the point's name excluded) or of a server's
+    knowledge; readings with equal hashes are attacked once."""
     digest = hashlib.sha256()
     for field in fields(reading):
         value = reading.examples if field.name == "point" else getattr(reading, field.name)

@@ -56,17 +56,19 @@ def remember(key: ReadingKey, cell: AttackCell, attempt: Attempt, memory: Memory
 
 
 def reconstruct(reading: Reading, cell: AttackCell, context: RunContext, memory: Memory) -> Attempt:
-    """Attack the readings, or return the reconstruction of equal readings from the worker's cache `memory`. `context`
-    is the run. Raises `PluginError` for an attack that writes to its reading or returns a wrong shape."""
-    key = reading_key(reading, cell)
-    if (known := recalled(key, memory)) is not None:
+    """Attack the readings, or return the reconstruction of equal readings from the worker's cache `memory`; readings
+    under crafted weights are never shared. `context` is the run. Raises `PluginError` for an attack that writes to its
+    reading or returns a wrong shape."""
+    key, shared = reading_key(reading, cell), cell.grants.server == "listen"
+    if shared and (known := recalled(key, memory)) is not None:
         return known
     try:
         attempt = attack_reading(attacker_of(cell, reading), reading, cell, context, key)
     except PluginError:
         memory.data.clear()  # the reading holds views of the data, which the attack may have changed
         raise
-    remember(key, cell, attempt, memory)
+    if shared:
+        remember(key, cell, attempt, memory)
     return attempt
 
 

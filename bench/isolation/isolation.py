@@ -85,13 +85,17 @@ class Isolation:
     def _attacked(
         self, cell: AttackCell, remaining: Callable[[], RunContext], memory: Memory
     ) -> tuple[Diagnosis, Attempt]:
-        reading, diagnosis = self._pipeline.call(served.observe, cell, remaining())
         attacker = self._attacker_of(cell) if needs_plugins(cell) else self._clean
+        shared, crafted = cell.grants.server == "listen", None
+        if not shared:
+            crafted = attacker.call(served.craft, self._pipeline.call(served.server, cell, remaining()), cell)
+        reading, diagnosis = self._pipeline.call(served.observe, cell, remaining(), crafted)
         key = attacker.call(served.hold, reading, cell)
-        known = recalled(key, memory)
+        known = recalled(key, memory) if shared else None
         if known is None:
             known = attacker.call(served.attempt, cell, remaining())
-            remember(key, cell, known, memory)
+            if shared:
+                remember(key, cell, known, memory)
         return diagnosis, known
 
     def train(

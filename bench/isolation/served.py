@@ -15,10 +15,13 @@ import cloudpickle
 from torch import nn
 
 from bench.answer.context import Memory, RunContext, TrainingProgress
+from bench.answer.crafted import choose, server_of
 from bench.answer.observation import draw_and_observe
 from bench.answer.place import Usage
 from bench.answer.reconstruct import ReadingKey, attack_reading, attacker_of, reading_key
+from bench.answer.setup import load_data, prepare
 from bench.answer.train import train_cell
+from bench.answer.truth import draw_truth
 from bench.answer.values import Attempt, Diagnosis
 from bench.cell import AnyCell, AttackCell, TrainingCell
 from bench.datasets.base import Dataset, Raw
@@ -31,7 +34,7 @@ from bench.isolation.process import end_with, exit_after, single_threaded, trace
 from bench.models.base import Model
 from bench.record.schema import TrainingCost, TrainingResult
 from bench.registry import entries as registry
-from bench.trip import Reading
+from bench.trip import Reading, Server, Tensors
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,38 +63,57 @@ def raw_data(cell: AnyCell, context: RunContext, state: State) -> tuple[Raw, boo
     return read(dataset, cell.dataset.name, context.data_dir), dataset.private
 
 
-def observe(cell: AttackCell, context: RunContext, state: State) -> tuple[bytes, Diagnosis]:
+def server(cell: AttackCell, context: RunContext, state: State) -> bytes:
+    """Return all that the cell's server knows before the round, as bytes for the attacker's process (`craft`)."""
+    truth = draw_truth(cell, load_data(cell, context, state.memory), context.run)
+    return _packed(server_of(cell, prepare(cell, context, state.memory), truth), cell)
+
+
+def craft(known: bytes, cell: AttackCell, state: State) -> Tensors:
+    """Return the weights that the attack of `cell` chooses from the bytes `known` of `server`, name → tensor."""
+    return choose(cell, _unpacked(known, cell))
+
+
+def observe(cell: AttackCell, context: RunContext, crafted: Tensors | None, state: State) -> tuple[bytes, Diagnosis]:
     """Run the cell's defended round in this process; return the attacker's readings as bytes for the attacker's
     process, and the checks of the readings. The true examples are drawn in this process, which keeps data sets and
-    simulated readings in `state.memory`.
+    simulated readings in `state.memory`. `crafted` are the weights of `craft`; None: honest weights.
 
     Readings of a plain attacker under a built-in model are sent without the model: the receiver then runs no plug-in
     code. Other readings are pickled. Raises `PluginError` if pickling fails."""
-    observation = draw_and_observe(cell, context, state.memory)
-    if not needs_plugins(cell):
-        return wire.dump(replace(observation.reading, model=cast(nn.Module, None))), observation.diagnosis
-    try:
-        return cloudpickle.dumps(observation.reading), observation.diagnosis
-    except Exception as error:
-        raise PluginError(
-            f"the reading cannot be sent to the attacker's process: {with_place(error)}; let a transform hold tensors, "
-            "numbers and functions, and no open files or locks"
-        ) from None
+    observation = draw_and_observe(cell, context, state.memory, crafted)
+    return _packed(observation.reading, cell), observation.diagnosis
 
 
 def hold(reading: bytes, cell: AttackCell, state: State) -> ReadingKey:
     """Unpack the readings of `cell` from the bytes `reading`, and keep them for the next `attempt`; return their
     key."""
-    if needs_plugins(cell):
-        received: Reading = pickle.loads(reading)
-    else:
-        received = wire.load(reading)
-        architecture: Model = registry.of("models", cell.model)
-        received = replace(received, model=architecture.build(received.shape, received.classes).eval())
+    received: Reading = _unpacked(reading, cell)
     if isinstance(received.simulator, RoundSimulator):
         received = replace(received, simulator=replace(received.simulator, kept=state.memory.simulations))
     state.held = received, reading_key(received, cell)
     return state.held[1]
+
+
+def _packed(known: Reading | Server, cell: AttackCell) -> bytes:
+    if not needs_plugins(cell):
+        return wire.dump(replace(known, model=cast(nn.Module, None)))
+    try:
+        packed: bytes = cloudpickle.dumps(known)
+    except Exception as error:
+        raise PluginError(
+            f"the reading cannot be sent to the attacker's process: {with_place(error)}; let a transform hold tensors, "
+            "numbers and functions, and no open files or locks"
+        ) from None
+    return packed
+
+
+def _unpacked(content: bytes, cell: AttackCell) -> Any:
+    if needs_plugins(cell):
+        return pickle.loads(content)
+    received = wire.load(content)
+    architecture: Model = registry.of("models", cell.model)
+    return replace(received, model=architecture.build(received.shape, received.classes).eval())
 
 
 def attempt(cell: AttackCell, context: RunContext, state: State) -> Attempt:

@@ -107,14 +107,15 @@ def expand(matrix: Matrix, facts_of: FactsOf, *, registry: Registry = _registry)
 
 def _in_cascades(cells: Sequence[AttackCell], plan: _Plan) -> list[AttackCell]:
     """Return the cells with `after` set: the ids of earlier cells that differ only in the attack. Impossible cells and
-    cells with a granted gallery are in no cascade."""
+    cells with a granted gallery or crafted weights are in no cascade."""
     chains: dict[str, tuple[str, ...]] = {}
     placed: dict[str, AttackCell] = {}
     for cell in cells:
         if cell.id in placed:
             continue
         placed[cell.id] = cell
-        if not cell.grants.gallery and plan.reason(cell) is None:
+        alike = not cell.grants.gallery and cell.grants.server == "listen"
+        if alike and plan.reason(cell) is None:
             key = cell.model_copy(update=_ANY_ATTACK).canonical()
             before = chains.get(key, ())
             placed[cell.id] = later = cell.model_copy(update={"after": before})

@@ -50,7 +50,13 @@ def impossible(cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry
         return reason
     attack = registry.load("attacks", cell.attack.name)
     reason = _of_kind(attack, cell.attack.name, cell.dataset.name, facts.kind)
-    return reason or _knowledge(cell, registry) or _unknowns(cell, registry) or _repeats(cell, facts.training)
+    return (
+        reason
+        or _server(cell, attack)
+        or _knowledge(cell, registry)
+        or _unknowns(cell, registry)
+        or _repeats(cell, facts.training)
+    )
 
 
 def examples(point: str, federated: Federated) -> int:
@@ -133,6 +139,17 @@ def _clients(federated: Federated, facts: DatasetFacts) -> str | None:
     if size < federated.batch:
         return f"a client with {size} examples has no batch of {federated.batch}"
     return None
+
+
+def _server(cell: AttackCell, attack: type) -> str | None:
+    level, levels = cell.grants.server, tuple(getattr(attack, "servers", ("listen",)))
+    if level in levels:
+        return None
+    if level == "listen":
+        return (
+            f'{cell.attack.name} needs a server that chooses the {levels[0]}: grants = [[{{ server = "{levels[0]}" }}]]'
+        )
+    return f"{cell.attack.name} does not choose the {level} of a server; leave out the grant server"
 
 
 def _knowledge(cell: AttackCell, registry: Registry) -> str | None:

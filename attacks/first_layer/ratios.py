@@ -1,0 +1,58 @@
+"""Ratios between weight and bias gradients at a first fully connected layer, as candidates for examples."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bench.attacks.first_layer.layer import table
+from bench.attacks.first_layer.rows import Rows
+from bench.attacks.objective.mismatch import mean_observation, observations
+from bench.trip import Reading, Status
+
+_ROUNDING = 1e-6  # of the largest bias gradient: smaller values are rounding
+_REST = 1e-3  # of a row's explained bias gradient: a smaller rest is rounding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient:
+    """A reading's gradient at the first two fully connected layers, in float64."""
+
+    of_first: Tensor
+    """First layer's gradient [dW | db], (row, input + 1)."""
+    of_second: Tensor
+    """Second layer's weight gradient (unit, row)."""
+    explained: Tensor
+    """Absolute bias gradient already subtracted from each row, (row,)."""
+
+    @property
+    def status(self) -> Status:
+        """Status for a result: "nan" if the gradient has values that are not finite, otherwise "ok"."""
+        return "ok" if all(bool(each.isfinite().all()) for each in (self.of_first, self.of_second)) else "nan"
+
+    @property
+    def rounding(self) -> Tensor:
+        """Largest absolute bias gradient that may be rounding, (row,)."""
+        return _REST * self.explained + _ROUNDING * self.of_first[:, -1].abs().max()
+
+
+def mean_gradient(reading: Reading, rows: Rows) -> Iterator[Gradient]:
+    """Yield each reading's gradient at the first two layers `rows`, as a mean over observations."""
+    mean = mean_observation(observations(reading))
+    for row in range(len(reading)):
+        first, second = table(rows.first, [mean], row), mean[f"{rows.second}weight"][row].double().cpu()
+        yield Gradient(of_first=first, of_second=second, explained=torch.zeros_like(first[:, -1]))
+
+
+def in_range(ratios: Tensor, value_range: tuple[float, float], slack: float) -> Tensor:
+    """Return which `ratios` (row, input) are examples in the data's `value_range`, up to a root mean square distance by
+    `slack` widths: (row,), True or False."""
+    low, high = value_range
+    outside = (ratios - ratios.clamp(low, high)).square().mean(1).sqrt()
+    return outside <= slack * (high - low)  # NaN and infinity are outside
+
+
+def honest_size(rows: Rows) -> Tensor:
+    """Return the second layer's root mean square weight, ()."""
+    return rows.above.square().mean().sqrt()

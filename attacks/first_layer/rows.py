@@ -1,0 +1,104 @@
+"""Chosen weights for a fully connected first layer with ReLU, and for the fully connected layer above.
+
+Row i of the first layer opens for an example x if z_i = w_i·x + b_i > 0. Its gradients are dW_i = Σ δ_in x_n and db_i =
+Σ δ_in over the examples n that open the row, with δ_in = ∂loss/∂z_i. A single open example is the ratio dW_i / db_i."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bench.attacks.first_layer.layer import FirstLayer, first_layer, first_weights
+from bench.trip import Reading, Server
+
+PUBLIC = 4096  # public examples for quantiles and for the spread of the second layer's outputs
+NO_ROWS = "its first layer is no fully connected layer with bias, followed by ReLU and a second such layer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """A first fully connected layer with ReLU, and the fully connected layer above."""
+
+    first: FirstLayer
+    """First layer."""
+    second: str
+    """Prefix of the second layer's parameter names, such as "3."."""
+    weight: Tensor
+    """First layer's weight (row, input), with the normalisation of inputs included; float64."""
+    bias: Tensor
+    """First layer's bias (row,), with the normalisation of inputs included; float64."""
+    above: Tensor
+    """Second layer's weight (unit, row), in float64."""
+
+    def outputs(self, inputs: Tensor) -> Tensor:
+        """Return the rows' outputs z (example, row) for `inputs` (example, input), before the ReLU."""
+        return inputs @ self.weight.T + self.bias
+
+    def chosen(self, server: Server, weight: Tensor, bias: Tensor, above: Tensor) -> dict[str, Tensor]:
+        """Return the server's weights with chosen first two layers, name → (*shape).
+
+        - `weight` (row, input), `bias` (row,): first layer, on inputs without normalisation, up to a common factor. The
+          factor limits the second layer's outputs to ±1 at all public examples: however large `above`, the loss does
+          not saturate, and each example keeps its gradient.
+        - `above` (unit, row): second layer's weight; its bias becomes 0."""
+        reached = (public(server) @ weight.T + bias).relu() @ above.T
+        factor = 1 / reached.abs().max().clamp_min(1e-12)
+        weight = factor * weight / self.first.factor
+        bias = factor * bias - weight @ self.first.offset
+        values = {
+            f"{self.first.prefix}weight": weight,
+            f"{self.first.prefix}bias": bias,
+            f"{self.second}weight": above,
+            f"{self.second}bias": torch.zeros(len(above)),
+        }
+        return {name: values.get(name, value).to(value) for name, value in server.weights.items()}
+
+
+def rows_of(known: Reading | Server) -> Rows | None:
+    """Return the first two layers of the model in `known`, with its weights. None unless the first layer is fully
+    connected with bias (`first_layer`), followed by a ReLU and a fully connected layer with bias."""
+    first = first_layer(known)
+    if first is None:
+        return None
+    weights = first_weights(known)
+    like = next(iter(weights.values()))
+    calls: list[tuple[str, nn.Module, Tensor, Tensor]] = []
+
+    def keep(path: str) -> object:
+        def hook(layer: nn.Module, arguments: tuple[Tensor, ...], out: Tensor) -> None:
+            calls.append((path, layer, arguments[0].detach().clone(), out.detach().clone()))
+
+        return hook
+
+    handles = [
+        layer.register_forward_hook(keep(path), prepend=True)
+        for path, layer in known.model.named_modules()
+        if next(layer.parameters(recurse=False), None) is not None
+    ]
+    probe = torch.linspace(-3, 3, 2 * known.public_inputs[0].numel()).to(like).reshape(2, *known.shape)
+    try:
+        with torch.no_grad():
+            functional_call(known.model, weights, (probe,))
+    finally:
+        for handle in handles:
+            handle.remove()
+    if len(calls) < 2:
+        return None
+    (_, _, _, out), (path, layer, inputs, _) = calls[:2]
+    if type(layer) is not nn.Linear or layer.bias is None or inputs.shape != out.shape:
+        return None
+    if not torch.equal(inputs, out.relu()) or sum(called is layer for _, called, _, _ in calls) > 1:
+        return None
+    weight, bias, above = (
+        weights[name].detach().double().cpu()
+        for name in (f"{first.prefix}weight", f"{first.prefix}bias", f"{path}.weight")
+    )
+    return Rows(
+        first=first, second=f"{path}.", weight=weight * first.factor, bias=bias + weight @ first.offset, above=above
+    )
+
+
+def public(known: Server) -> Tensor:
+    """Return at most 4096 public examples of `known` as vectors, (example, input) in float64."""
+    return known.public_inputs[:PUBLIC].flatten(1).double()

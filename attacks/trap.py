@@ -1,0 +1,198 @@
+"""Trap weights: random rows in the first layer, each open for few examples in a batch."""
+
+from dataclasses import dataclass
+from math import log10
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bench.attacks.base import Attack, closed_form
+from bench.attacks.first_layer.certificate import Upper
+from bench.attacks.first_layer.layer import FirstLayer, refusal
+from bench.attacks.first_layer.ratios import Gradient, honest_size, in_range, mean_gradient
+from bench.attacks.first_layer.rows import NO_ROWS, Rows, public, rows_of
+from bench.errors import NotApplicable
+from bench.parameters import parameter
+from bench.rng import Key
+from bench.trip import Budget, Reading, Reconstruction, Server
+
+_SAME = 0.02  # root mean square difference of two certain ratios of the same example, in widths of the range
+_SURE = 1e-3  # relative distance between the observed and the simulated gradient of the second layer
+_NEAR = 0.05  # the same for uncertain ratios, which may have noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trap(Attack):
+    """Each row of the first layer is a random direction, with a bias at a public quantile: the row opens for few
+    examples in a batch. A row with a single open example gives this example, by the ratio dW / db.
+
+    Peeling: the second layer's gradient at a row must be δ h, with the row's output h and δ = ∂loss/∂(second layer's
+    output), both simulated at the ratio. If both agree, the ratio is certain: its gradient is subtracted from all rows,
+    and further rows belong to a single example. A common factor per example, such as a clip's, cancels. Certain ratios
+    need more than two classes and no noise; otherwise the ratios shared by most rows are returned.
+
+    With equal opening shares 1/B for B examples, and N rows with independent gates, an example opens some row without
+    another example with probability 1 - e^(-N/(eB)). Spread shares make few such rows, but enough to begin; peeling
+    then goes on to rows with more examples. As a listener, the attack reads honest weights in the same way."""
+
+    reference = "Boenisch et al. 2023, EuroS&P; equal shares: Nowak et al. 2024 (QBI); spread shares, peeling: ours"
+    iterative = False
+    most_examples = 1024
+    servers = ("listen", "weights")
+
+    shares: Literal["spread", "equal"] = parameter(
+        "spread",
+        "share of examples that opens a row: equal (1/B), or spread over the rows from 1/(4B) to 1/2, evenly in logs",
+        source="ours",
+    )
+    gain: float = parameter(
+        1e6,
+        "size of the second layer's weights",
+        unit="of the honest weights' root mean square",
+        source="ours",
+        above=0,
+    )
+    expected: int | None = parameter(
+        None, "number of examples behind a reading for which the biases are chosen; none: the true number", low=2
+    )
+    slack: float = parameter(
+        0.05,
+        "root mean square distance outside the data's range allowed for an example",
+        unit="widths of the range",
+        source="ours",
+        low=0,
+    )
+
+    def craft(self, server: Server, key: Key) -> dict[str, Tensor]:
+        rows = rows_of(server)
+        if rows is None:
+            raise NotApplicable(NO_ROWS)
+        known, (units, count) = public(server), rows.above.shape
+        draw = key.generator("rows")
+        weight = torch.from_numpy(draw.standard_normal((count, known.shape[1])))
+        reached = weight @ known.T
+        weight, reached = (each / reached.std(1, keepdim=True) for each in (weight, reached))
+        examples = max(2, self.expected or server.examples)
+        shares = torch.full((count,), 1 / examples, dtype=torch.float64)
+        if self.shares == "spread":
+            shares = torch.logspace(log10(0.25 / examples), log10(0.5), count, dtype=torch.float64)
+        bias = -torch.stack([row.quantile(1 - share) for row, share in zip(reached, shares, strict=True)])
+        above = self.gain * honest_size(rows) * torch.from_numpy(draw.standard_normal((units, count)))
+        return rows.chosen(server, weight, bias, above)
+
+    def refuses(self, reading: Reading) -> str | None:
+        if reading.steps > 1:
+            return "the weights of a later local step are not those of the server"
+        return refusal(reading) or (NO_ROWS if rows_of(reading) is None else None)
+
+    def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
+        rows = rows_of(reading)
+        assert rows is not None
+        judge = Judge.of(reading, rows) if reading.classes > 2 else None
+        inputs, shares, status = [], [], []
+        for gradient in mean_gradient(reading, rows):
+            status.append(gradient.status)
+            certain = rows.weight.new_zeros(0, rows.weight.shape[1])
+            if judge is not None:
+                certain, gradient = judge.peeled(gradient, reading, self.slack, passes=reading.examples)
+            others = _shared(*_single(rows, gradient, reading, self.slack), _NEAR * _width(reading))
+            mean = reading.public_mean.double().flatten().repeat(reading.examples, 1)
+            inputs.append(torch.cat([certain, others, mean])[: reading.examples].reshape(-1, *reading.shape))
+            shares.append(len(certain) / reading.examples)
+        return closed_form(
+            reading,
+            torch.stack(inputs).to(reading.public_mean),
+            status=tuple(status),
+            certificate=None if judge is None else torch.tensor(shares),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """Certificate for single examples: the second layer's gradient, observed and simulated."""
+
+    rows: Rows
+    """First two layers, with the server's weights."""
+    upper: Upper
+    """Model above the second layer, to simulate δ = ∂loss/∂(second layer's output)."""
+
+    @classmethod
+    def of(cls, reading: Reading, rows: Rows) -> "Judge":
+        plain = torch.ones(rows.above.shape[1], dtype=torch.float64)
+        return cls(rows=rows, upper=Upper.of(reading, FirstLayer(prefix=rows.second, factor=plain, offset=0 * plain)))
+
+    def peeled(self, gradient: Gradient, reading: Reading, slack: float, *, passes: int) -> tuple[Tensor, Gradient]:
+        """Return the certain examples (example, input) behind a reading, and the `gradient` without them.
+
+        - `slack`: distance outside the data's range allowed for an example, in widths of the range.
+        - `passes`: passes over the rows, at most; each sees the rows without the examples of earlier passes."""
+        certain = self.rows.weight.new_zeros(0, self.rows.weight.shape[1])
+        for _ in range(passes):
+            at, ratios, _ = _single(self.rows, gradient, reading, slack)
+            sure, deltas = self._certain(gradient, at, ratios)
+            before = len(certain)
+            for row in torch.nonzero(sure)[:, 0]:
+                x = ratios[row]
+                if ((certain - x).square().mean(1).sqrt() > _SAME * _width(reading)).all():
+                    certain = torch.cat([certain, x[None]])
+                    gradient = self._without(gradient, int(at[row]), x, deltas[row])
+            if len(certain) == before:
+                break
+        return certain[: reading.examples], gradient
+
+    def _certain(self, gradient: Gradient, at: Tensor, ratios: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which `ratios` (ratio, input) at the rows `at` are certain examples, (ratio,), and each ratio's δ
+        (ratio, unit) under its likeliest label."""
+        h = self.rows.outputs(ratios).relu()
+        each = self.upper.deltas(h)
+        observed = gradient.of_second.T[at] / h[torch.arange(len(at)), at, None]
+        factors = (each @ observed[:, :, None]) / each.square().sum(2, keepdim=True)
+        gaps = (observed[:, None] - factors * each).norm(dim=2) / observed.norm(dim=1, keepdim=True)
+        least, labels = gaps.where(factors[:, :, 0] > 0, torch.inf).nan_to_num(torch.inf).min(1)
+        return least <= _SURE, each[torch.arange(len(at)), labels]
+
+    def _without(self, gradient: Gradient, at: int, x: Tensor, delta: Tensor) -> Gradient:
+        """Subtract the example `x` (input,), which row `at` shows as its ratio; `delta` (unit,) is its simulated δ."""
+        z = self.rows.outputs(x)
+        of_rows = (delta @ self.rows.above) * (z > 0)
+        factor = (gradient.of_first[at, -1] / of_rows[at]).clamp_min(0)
+        values = torch.cat([self.rows.first.apply(x), torch.ones(1).to(x)])
+        return Gradient(
+            of_first=gradient.of_first - factor * of_rows[:, None] * values,
+            of_second=gradient.of_second - factor * delta[:, None] * z.relu(),
+            explained=gradient.explained + (factor * of_rows).abs(),
+        )
+
+
+def _single(rows: Rows, gradient: Gradient, reading: Reading, slack: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the rows whose ratio dW / db may be a single example: their numbers, ratios (ratio, input), and sizes |db|
+    (ratio,), the largest first. Such a ratio is in the data's range, up to `slack` widths, and opens its row."""
+    size = gradient.of_first[:, -1].abs()
+    at = torch.nonzero(size > gradient.rounding)[:, 0]
+    at = at[size[at].argsort(descending=True)]
+    ratios = rows.first.undo(gradient.of_first[at, :-1] / gradient.of_first[at, -1:])
+    opens = (ratios * rows.weight[at]).sum(1) + rows.bias[at] > 0
+    fits = in_range(ratios, reading.value_range, slack) & opens
+    return at[fits], ratios[fits], size[at[fits]]
+
+
+def _shared(at: Tensor, ratios: Tensor, size: Tensor, near: float) -> Tensor:
+    """Return a mean for each group among `ratios` (ratio, input) closer than `near` (root mean square), weighted by
+    `size` (ratio,) squared: the ratios shared by most rows `at` first."""
+    gaps = torch.cdist(ratios, ratios) / ratios.shape[1] ** 0.5
+    close = gaps <= near
+    remaining = torch.ones(len(at), dtype=torch.bool)
+    groups = [ratios[:0]]
+    for row in close.sum(1).argsort(descending=True, stable=True):
+        if remaining[row]:
+            own = close[row] & remaining
+            weight = size[own] ** 2
+            groups.append((weight @ ratios[own])[None] / weight.sum())
+            remaining &= ~own
+    return torch.cat(groups)
+
+
+def _width(reading: Reading) -> float:
+    low, high = reading.value_range
+    return high - low

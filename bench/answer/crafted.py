@@ -1,0 +1,76 @@
+"""Weights that the attack chooses, for a server that does not only listen (the grant `server`)."""
+
+from dataclasses import replace
+
+import torch
+
+from bench.answer.public import known_public
+from bench.answer.readings import reading_hash
+from bench.answer.setup import Setup
+from bench.answer.truth import CellTruth
+from bench.attacks.base import Attack
+from bench.cell import AttackCell
+from bench.device import repeatable
+from bench.errors import PluginError
+from bench.registry import entries as registry
+from bench.rng import Key
+from bench.trip import Server, Tensors
+
+
+def server_of(cell: AttackCell, setup: Setup, truth: CellTruth) -> Server:
+    """Return all that a server knows before the round, without a victim's update, example or label. `setup` holds
+    model, honest weights and public data; of `truth`, only the granted gallery enters."""
+    federated, point, gallery = cell.federated, truth.point, truth.gallery
+    steps = federated.steps if point.after_training else 1
+    public, labels = known_public(setup.data, cell.grants.public)
+    return Server(
+        model=setup.model,
+        weights=setup.weights,
+        kind=setup.data.kind,
+        shape=setup.data.shape,
+        classes=setup.data.classes,
+        steps=steps,
+        examples=point.examples(batch=federated.batch, steps=steps, senders=federated.per_round),
+        public_inputs=public,
+        public_labels=labels,
+        gallery_inputs=None if gallery is None else gallery.inputs,
+        gallery_labels=None if gallery is None else gallery.labels,
+    )
+
+
+def choose(cell: AttackCell, server: Server) -> Tensors:
+    """Return the weights that the cell's attack chooses for `server`, name → tensor, not yet checked (`received`).
+    Raises `NotApplicable` if the attack cannot choose weights for this model, and `PluginError` for an attack that
+    chooses none or writes to its server."""
+    attacker: Attack = registry.of("attacks", cell.attack)
+    before = reading_hash(server)
+    with repeatable("cpu"):
+        weights = attacker.craft(server, Key.of_attacker(cell.seed))
+    name = cell.attack.name
+    if reading_hash(server) != before:
+        raise PluginError(f"attack {name} wrote to the server that it was given; let craft work on copies")
+    if weights is None:
+        raise PluginError(f"attack {name} names the server {cell.grants.server} and chooses no weights; define craft")
+    return weights
+
+
+def received(cell: AttackCell, setup: Setup, weights: Tensors) -> Setup:
+    """Return the setup of a round in which all clients receive the crafted `weights`, name → (*shape), in the dtypes of
+    the honest weights. Raises `PluginError` for missing or unknown names, other shapes and values that are not
+    finite."""
+    if fault := _fault(weights, setup.weights):
+        raise PluginError(f"attack {cell.attack.name} chose weights {fault}; mend its craft")
+    crafted = {name: weights[name].detach().to(value).contiguous() for name, value in setup.weights.items()}
+    return replace(setup, weights=crafted, accuracy=None)
+
+
+def _fault(weights: Tensors, honest: Tensors) -> str | None:
+    """Return the fault of crafted `weights` in words, against the `honest` weights, name → (*shape); None if sound."""
+    if names := sorted(weights.keys() ^ honest.keys()):
+        return f"{'with an unknown' if names[0] in weights else 'without'} {names[0]}"
+    for name, value in honest.items():
+        if weights[name].shape != value.shape:
+            return f"{name} of shape {tuple(weights[name].shape)}, expected {tuple(value.shape)}"
+        if not torch.isfinite(weights[name].to(value)).all():
+            return f"{name} with values that are not finite"
+    return None

@@ -1,0 +1,231 @@
+"""Chosen rows of a first layer against closed forms: bins, trap weights, peeling, certificates, saturation."""
+
+from dataclasses import replace
+from math import e, exp
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bench.attacks.bins import Bins
+from bench.attacks.first_layer.ratios import mean_gradient
+from bench.attacks.first_layer.rows import rows_of
+from bench.attacks.trap import Judge, Trap
+from bench.gradients import group_gradients, one_hot
+from bench.kinds.images import IMAGE
+from bench.models.base import Normalise
+from bench.models.mlp import Mlp
+from bench.points import point
+from bench.rng import Key
+from bench.trip import Budget, Reading, Reconstruction, Server, Tensors
+
+SHAPE, CLASSES = (1, 6, 6), 10
+
+
+def examples(count: int, seed: int) -> Tensor:
+    """Independent Gaussian values around grey."""
+    draw = torch.Generator().manual_seed(seed)
+    return 0.5 + 0.15 * torch.randn(count, *SHAPE, generator=draw)
+
+
+def server(rows: int, batch: int, *, public: int = 20000, model: nn.Module | None = None) -> Server:
+    architecture = Mlp(hidden=(rows,), activation="relu")
+    net = (model or architecture.build(SHAPE, CLASSES)).eval()
+    return Server(
+        model=net,
+        weights=architecture.initial(net, 0),
+        kind=IMAGE,
+        shape=SHAPE,
+        classes=CLASSES,
+        steps=1,
+        examples=batch,
+        public_inputs=examples(public, 1),
+        public_labels=torch.zeros(public, dtype=torch.long),
+    )
+
+
+def read(known: Server, weights: Tensors, inputs: Tensor, noise: float = 0.0) -> Reading:
+    """The mean gradient of each row of `inputs`, (reading, example, *shape), with random labels."""
+    draw = torch.Generator().manual_seed(9)
+    labels = torch.randint(known.classes, inputs.shape[:2], generator=draw)
+    gradients = group_gradients(known.model, weights, inputs, one_hot(labels, known.classes, inputs.dtype))
+    batch = inputs.shape[1]
+    return Reading(
+        point=point("type-1"),
+        linked="vector",
+        values={
+            name: (value + noise * torch.randn(value.shape, generator=draw))[:, None]
+            for name, value in gradients.items()
+        },
+        weights={name: value[None] for name, value in weights.items()},
+        rounds=(0,),
+        indices=tuple(range(len(inputs))),
+        model=known.model,
+        kind=known.kind,
+        shape=known.shape,
+        value_range=(0.0, 1.0),
+        classes=known.classes,
+        batch=batch,
+        steps=1,
+        rate=1.0,
+        unit=1.0,
+        client_examples=batch,
+        senders=1,
+        public_mean=known.public_inputs.mean(0),
+        public_inputs=known.public_inputs,
+        public_labels=known.public_labels,
+    )
+
+
+def attacked(attack: Bins | Trap, known: Server, inputs: Tensor, noise: float = 0.0) -> Reconstruction:
+    reading = read(known, attack.craft(known, Key(seed=1)), inputs, noise)
+    assert attack.refuses(reading) is None
+    return attack.reconstruct(reading, Budget(evaluations=1), Key(seed=0))
+
+
+def decibels(found: Tensor, inputs: Tensor) -> Tensor:
+    """Of each example against the nearest reconstruction, (reading, example)."""
+    pairs = zip(found.flatten(2).double(), inputs.flatten(2).double(), strict=True)
+    gaps = [torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist").min(0).values for a, b in pairs]
+    return -20 * (torch.stack(gaps) / inputs[0, 0].numel() ** 0.5).clamp_min(1e-9).log10()
+
+
+def share(found: Reconstruction, inputs: Tensor, least: float = 30) -> float:
+    return float((decibels(found.inputs, inputs) >= least).float().mean())
+
+
+@pytest.mark.parametrize("direction", ["brightness", "random"])
+@pytest.mark.parametrize(("rows", "batch"), [(64, 16), (256, 64), (100, 63)])
+def test_bins_meet_their_closed_form(direction: str, rows: int, batch: int) -> None:
+    """Against the occupancy law; 20 000 public examples stand for the true quantiles.
+
+    A pair in a bin may count if a member dominates: a share above the form is no fault up to .06."""
+    readings = 40
+    inputs = examples(readings * batch, 2).unflatten(0, (readings, batch))
+    form = (1 - 1 / rows) ** (batch - 1)
+    load = batch / rows
+    single = load * exp(-load)
+    spread = (rows * (single - single**2 * (1 + (load - 1) ** 2 / load)) / readings) ** 0.5 / batch
+    value = share(attacked(Bins(direction=direction), server(rows, batch), inputs), inputs, least=60)  # type: ignore[arg-type]
+    assert 0.99 * form - 3 * spread <= value <= form + 3 * spread
+
+
+@pytest.mark.parametrize(("rows", "batch"), [(250, 25), (250, 100), (100, 50)])
+def test_equal_shares_meet_their_recall(rows: int, batch: int) -> None:
+    """The first pass over the rows: an example that is the only one in some row. Survey: +3, -10 points."""
+    inputs = examples(20 * batch, 3).unflatten(0, (20, batch))
+    known = server(rows, batch)
+    reading = read(known, Trap(shares="equal").craft(known, Key(seed=1)), inputs)
+    rows_read = rows_of(reading)
+    assert rows_read is not None
+    judge = Judge.of(reading, rows_read)
+    counts = [len(judge.peeled(each, reading, 0.05, passes=1)[0]) for each in mean_gradient(reading, rows_read)]
+    form = 1 - exp(-rows / (e * batch))
+    assert form - 0.1 <= sum(counts) / (20 * batch) <= form + 0.03
+
+
+def test_peeling_and_spread_shares_recover_more() -> None:
+    inputs = examples(4 * 100, 4).unflatten(0, (4, 100))
+    known = server(400, 100)
+    equal, spread = (attacked(Trap(shares=each), known, inputs) for each in ("equal", "spread"))  # type: ignore[arg-type]
+    assert 1 - exp(-400 / (e * 100)) < share(equal, inputs) < share(spread, inputs)
+    assert share(spread, inputs) > 0.95
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch", "readings"),
+    [
+        (200, 100, 6),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((256, 64, 80), (200, 100, 40), (300, 128, 40))),
+    ],
+)
+def test_no_certificate_is_wrong(rows: int, batch: int, readings: int) -> None:
+    """Every certain example is an example behind its reading, once: 10 000 with the slow loads."""
+    inputs = examples(readings * batch, 5 + rows).unflatten(0, (readings, batch))
+    result = attacked(Trap(), server(rows, batch, public=2000), inputs)
+    assert result.certificate is not None and float(result.certificate.mean()) > 0.4
+    for row, part in enumerate(result.certificate):
+        count = round(float(part) * batch)
+        found = result.inputs[row, :count].flatten(1).double()
+        gaps = torch.cdist(found, inputs[row].flatten(1).double(), compute_mode="donot_use_mm_for_euclid_dist")
+        nearest = gaps.min(1)
+        assert float(nearest.values.max()) / 6 < 0.01 and len(nearest.indices.unique()) == count
+
+
+def test_a_certificate_asks_for_the_likeness_of_the_second_layer() -> None:
+    """Ratios that are mixtures are not certain."""
+    known = server(100, 8)
+    inputs = examples(8, 6)[None]
+    reading = read(known, Trap().craft(known, Key(seed=1)), inputs)
+    rows = rows_of(reading)
+    assert rows is not None
+    judge = Judge.of(reading, rows)
+    gradient = next(mean_gradient(reading, rows))
+    at = torch.nonzero((rows.outputs(inputs[0].flatten(1).double()) > 0).sum(0) == 2)[:, 0]
+    mixtures = rows.first.undo(gradient.of_first[at, :-1] / gradient.of_first[at, -1:])
+    assert len(at) > 10 and not judge._certain(gradient, at, mixtures)[0].any()
+
+
+def test_two_classes_give_no_certificate() -> None:
+    known = replace(server(64, 4), classes=2, model=Mlp(hidden=(64,), activation="relu").build(SHAPE, 2).eval())
+    known = replace(known, weights=Mlp().initial(known.model, 0))
+    inputs = examples(4, 7)[None]
+    result = attacked(Trap(), known, inputs)
+    assert result.certificate is None and share(result, inputs) > 0.7
+
+
+@pytest.mark.parametrize("gain", [1e-3, 1.0, 1e6, 1e12])
+def test_no_gain_saturates_the_loss(gain: float) -> None:
+    inputs = examples(4 * 32, 8).unflatten(0, (4, 32))
+    known = server(128, 32)
+    shares = [share(attacked(each(gain=gain), known, inputs), inputs) for each in (Bins, Trap)]
+    assert shares == [share(attacked(each(gain=10.0), known, inputs), inputs) for each in (Bins, Trap)]
+
+
+def test_noise_falls_to_the_gain() -> None:
+    """Noise of the same size hides a batch from honest-sized weights, and nothing from large weights."""
+    inputs = examples(4 * 32, 8).unflatten(0, (4, 32))
+    known = server(256, 32)
+    low, high, without = (
+        share(attacked(Bins(gain=gain), known, inputs, noise), inputs)
+        for gain, noise in ((1.0, 0.1), (1e6, 0.1), (1.0, 0.0))
+    )
+    assert low == 0 and high == without > 0.8
+
+
+def test_a_normalisation_before_the_layer_is_undone() -> None:
+    net = nn.Sequential(Normalise((0.3,), (0.2,)), nn.Flatten(), nn.Linear(36, 128), nn.ReLU(), nn.Linear(128, CLASSES))
+    inputs = examples(2 * 16, 8).unflatten(0, (2, 16))
+    for attack in (Bins(), Trap()):
+        assert share(attacked(attack, server(128, 16, model=net), inputs), inputs) > 0.8
+
+
+def test_deeper_nets_keep_their_upper_layers() -> None:
+    net = Mlp(hidden=(128, 30), activation="relu").build(SHAPE, CLASSES)
+    inputs = examples(2 * 16, 8).unflatten(0, (2, 16))
+    known = server(128, 16, model=net)
+    for attack in (Bins(), Trap()):
+        weights = attack.craft(known, Key(seed=1))
+        assert torch.equal(weights["5.weight"], known.weights["5.weight"])
+        assert share(attacked(attack, known, inputs), inputs) > 0.8
+
+
+def test_other_weights_are_refused() -> None:
+    known = server(64, 4)
+    reading = read(known, known.weights, examples(4, 7)[None])
+    assert "not alike" in str(Bins().refuses(reading)) and Trap().refuses(reading) is None
+    assert "later local step" in str(Trap().refuses(replace(reading, steps=2)))
+
+
+@pytest.mark.parametrize("attack", [Bins(), Trap()])
+def test_an_empty_or_broken_reading_gives_finite_examples_or_says_so(attack: Bins | Trap) -> None:
+    known = server(64, 4)
+    reading = read(known, attack.craft(known, Key(seed=1)), examples(12, 7).unflatten(0, (3, 4)))
+    for value in (0.0, torch.nan, torch.inf):
+        values = {name: each.clone() for name, each in reading.values.items()}
+        for each in values.values():
+            each[1] = value
+        result = attack.reconstruct(replace(reading, values=values), Budget(evaluations=1), Key(seed=0))
+        assert torch.isfinite(result.inputs).all() and result.status[0] == result.status[2] == "ok"
+        assert torch.equal(result.inputs[1], reading.public_mean.expand(4, *SHAPE))
+        assert (result.status[1] == "ok") == (value == 0.0)
