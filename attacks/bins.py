@@ -63,7 +63,7 @@ class Bins(Attack):
         bias = -(known @ direction).quantile(torch.arange(count, dtype=torch.float64) / count)
         levels = torch.from_numpy(key.generator("levels").standard_normal(units))
         above = self.gain * honest_size(rows) * levels[:, None].expand(units, count)
-        return rows.chosen(server, direction.expand(count, -1), bias, above)
+        return rows.chosen(server, direction.expand(count, -1), bias, above, known)
 
     def refuses(self, reading: Reading) -> str | None:
         if reading.steps > 1:

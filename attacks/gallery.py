@@ -10,14 +10,19 @@ from bench.attacks.candidates import combination
 from bench.attacks.candidates.exchange import most_likely
 from bench.attacks.candidates.listed import alone, by_label, candidates
 from bench.attacks.candidates.single import by_description, likelihoods
+from bench.attacks.first_layer.ratios import honest_size
+from bench.attacks.first_layer.rows import NO_ROWS, rows_of
 from bench.attacks.inverter.sketch import Sketch
 from bench.attacks.objective.mismatch import mean_observation, observations, same_weights
 from bench.attacks.objective.rescale import rescaled
+from bench.errors import NotApplicable
 from bench.gradients import group_gradients
 from bench.rng import Key
-from bench.trip import Budget, Reading, Reconstruction
+from bench.trip import Budget, Reading, Reconstruction, Server
 
 _VALUES = 1 << 16  # kept of a gradient; larger gradients are hashed, which loses the reading's zeros
+_NO_GALLERY = "it has no candidates; grant a gallery: grants = [[{ gallery = 1000 }]]"
+_GAIN = 1e6  # of chosen weights: every gradient exceeds every clip
 LIST = 10  # candidates named for a single example, best first
 
 
@@ -36,6 +41,11 @@ class Gallery(Attack):
     candidates with the largest coefficients in a non-negative combination of gradients, fitted to the reading's nonzero
     coordinates. The first start combines the candidates' gradients; the second combines these gradients after the
     defense.
+
+    A server that chooses the weights opens a row of the first layer for each candidate and for no other. The gradients
+    of two candidates are then orthogonal, and a clip leaves each with the full norm: the worst case for a defense by
+    clip and noise, which a proved ε must survive. Behind a Gaussian mechanism with sensitivity over noise μ, the share
+    named among M candidates is ∫ φ(z - μ) Φ(z)^(M - 1) dz.
     """
 
     reference = "ours; the maximum likelihood among exchangeable candidates"
@@ -43,10 +53,26 @@ class Gallery(Attack):
     iterative = False
     takes_mates = True
     takes = ("image", "table", "text")
+    servers = ("listen", "weights")
+
+    def craft(self, server: Server, key: Key) -> dict[str, Tensor]:
+        rows = rows_of(server)
+        if rows is None:
+            raise NotApplicable(NO_ROWS)
+        if server.gallery_inputs is None:
+            raise NotApplicable(_NO_GALLERY)
+        known, (units, count) = server.gallery_inputs.flatten(1).double(), rows.above.shape
+        if len(known) > count:
+            raise NotApplicable(f"it opens a row for each candidate: {len(known)} candidates, {count} rows")
+        whole = torch.cat([known, torch.ones(len(known), 1).to(known)], 1)
+        wanted = 2 * torch.eye(len(known), count, dtype=torch.float64) - 1  # outputs (candidate, row): own 1, others -1
+        weight = torch.linalg.lstsq(whole, wanted, driver="gelsd").solution.T
+        above = torch.from_numpy(key.generator("above").standard_normal((units, count)))
+        return rows.chosen(server, weight[:, :-1], weight[:, -1], _GAIN * honest_size(rows) * above, known)
 
     def refuses(self, reading: Reading) -> str | None:
         if reading.gallery_inputs is None:
-            return "it has no candidates; grant a gallery: grants = [[{ gallery = 1000 }]]"
+            return _NO_GALLERY
         if reading.linked != "vector":
             return "it compares whole vectors, and this reading's coordinates are not linked"
         if reading.steps > 1:

@@ -79,7 +79,7 @@ class Trap(Attack):
             shares = torch.logspace(log10(0.25 / examples), log10(0.5), count, dtype=torch.float64)
         bias = -torch.stack([row.quantile(1 - share) for row, share in zip(reached, shares, strict=True)])
         above = self.gain * honest_size(rows) * torch.from_numpy(draw.standard_normal((units, count)))
-        return rows.chosen(server, weight, bias, above)
+        return rows.chosen(server, weight, bias, above, known)
 
     def refuses(self, reading: Reading) -> str | None:
         if reading.steps > 1:

@@ -35,14 +35,17 @@ class Rows:
         """Return the rows' outputs z (example, row) for `inputs` (example, input), before the ReLU."""
         return inputs @ self.weight.T + self.bias
 
-    def chosen(self, server: Server, weight: Tensor, bias: Tensor, above: Tensor) -> dict[str, Tensor]:
+    def chosen(
+        self, server: Server, weight: Tensor, bias: Tensor, above: Tensor, expected: Tensor
+    ) -> dict[str, Tensor]:
         """Return the server's weights with chosen first two layers, name → (*shape).
 
         - `weight` (row, input), `bias` (row,): first layer, on inputs without normalisation, up to a common factor. The
-          factor limits the second layer's outputs to ±1 at all public examples: however large `above`, the loss does
-          not saturate, and each example keeps its gradient.
-        - `above` (unit, row): second layer's weight; its bias becomes 0."""
-        reached = (public(server) @ weight.T + bias).relu() @ above.T
+          factor limits the second layer's outputs to ±1 at the `expected` examples: however large `above`, the loss
+          does not saturate, and each example keeps its gradient.
+        - `above` (unit, row): second layer's weight; its bias becomes 0.
+        - `expected` (example, input): examples as the server expects them behind a reading."""
+        reached = (expected @ weight.T + bias).relu() @ above.T
         factor = 1 / reached.abs().max().clamp_min(1e-12)
         weight = factor * weight / self.first.factor
         bias = factor * bias - weight @ self.first.offset
