@@ -96,7 +96,8 @@ class Trap(Attack):
             certain = rows.weight.new_zeros(0, rows.weight.shape[1])
             if judge is not None:
                 certain, gradient = judge.peeled(gradient, reading, self.slack, passes=reading.examples)
-            others = _shared(*_single(rows, gradient, reading, self.slack), _NEAR * _width(reading))
+            every = torch.ones_like(rows.bias, dtype=torch.bool)
+            others = _shared(*_single(rows, gradient, reading, self.slack, every), _NEAR * _width(reading))
             mean = reading.public_mean.double().flatten().repeat(reading.examples, 1)
             inputs.append(torch.cat([certain, others, mean])[: reading.examples].reshape(-1, *reading.shape))
             shares.append(len(certain) / reading.examples)
@@ -128,16 +129,18 @@ class Judge:
         - `slack`: distance outside the data's range allowed for an example, in widths of the range.
         - `passes`: passes over the rows, at most; each sees the rows without the examples of earlier passes."""
         certain = self.rows.weight.new_zeros(0, self.rows.weight.shape[1])
+        changed = torch.ones(len(self.rows.weight), dtype=torch.bool)
         for _ in range(passes):
-            at, ratios, _ = _single(self.rows, gradient, reading, slack)
+            at, ratios, _ = _single(self.rows, gradient, reading, slack, changed)
             sure, deltas = self._certain(gradient, at, ratios)
-            before = len(certain)
+            before = gradient.explained
             for row in torch.nonzero(sure)[:, 0]:
                 x = ratios[row]
                 if ((certain - x).square().mean(1).sqrt() > _SAME * _width(reading)).all():
                     certain = torch.cat([certain, x[None]])
                     gradient = self._without(gradient, int(at[row]), x, deltas[row])
-            if len(certain) == before:
+            changed = gradient.explained != before
+            if not changed.any():
                 break
         return certain[: reading.examples], gradient
 
@@ -165,11 +168,14 @@ class Judge:
         )
 
 
-def _single(rows: Rows, gradient: Gradient, reading: Reading, slack: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the rows whose ratio dW / db may be a single example: their numbers, ratios (ratio, input), and sizes |db|
-    (ratio,), the largest first. Such a ratio is in the data's range, up to `slack` widths, and opens its row."""
+def _single(
+    rows: Rows, gradient: Gradient, reading: Reading, slack: float, among: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the rows, in the mask `among` (row,), whose ratio dW / db may be a single example: their numbers, ratios
+    (ratio, input), and sizes |db| (ratio,), the largest first. Such a ratio is in the data's range, up to `slack`
+    widths, and opens its row."""
     size = gradient.of_first[:, -1].abs()
-    at = torch.nonzero(size > gradient.rounding)[:, 0]
+    at = torch.nonzero((size > gradient.rounding) & among)[:, 0]
     at = at[size[at].argsort(descending=True)]
     ratios = rows.first.undo(gradient.of_first[at, :-1] / gradient.of_first[at, -1:])
     opens = (ratios * rows.weight[at]).sum(1) + rows.bias[at] > 0

@@ -204,8 +204,9 @@ def test_the_suite_of_attacks_is_a_full_cross_on_twelve_conditions() -> None:
 def test_the_suite_of_attacks_names_every_attack_that_reconstructs_from_its_readings() -> None:
     named = {cell.attack.name for cell in cells(ATTACKS)}
     others = set(registry.names("attacks")) - named
-    # baselines without a gradient; a list of candidates; mixtures, which no condition has
-    assert others == {"prior-mean", "prior-nearest", "prior-class-mean", "labels-only", "gallery", "demix"}
+    # baselines without a gradient; a list of candidates; mixtures, which no condition has; servers that choose weights
+    baselines = {"prior-mean", "prior-nearest", "prior-class-mean", "labels-only"}
+    assert others == {*baselines, "gallery", "demix", "bins", "trap"}
 
 
 def test_each_attack_of_the_suite_knows_the_most_that_it_accepts() -> None:
