@@ -23,7 +23,8 @@ class Bins(Attack):
     (a bin). A single example in a bin is recovered exactly, by the ratio dW / db between both differences.
 
     With n examples and N equally probable bins, an example shares its bin with no other example with probability
-    (1 - 1/N)^(n - 1). The second layer has equal columns: then an example has an equal δ at all its open rows.
+    (1 - 1/N)^(n - 1). The second layer has equal columns: then an example has an equal δ at all its open rows. The bin
+    also gives the scale, if a defense scales weight and bias by different factors, such as a clip by tensor.
 
     Departure: the paper inserts two layers before the model; here the model's layers are used."""
 
@@ -87,10 +88,18 @@ class Bins(Attack):
         order = rows.bias.argsort(descending=True)  # the row with the lowest quantile first
         each = gradient.of_first[order]
         each = torch.cat([each[:-1] - each[1:], each[-1:]])
-        ratios = rows.first.undo(each[:, :-1] / each[:, -1:])
+        ratios = _within_bin(rows.first.undo(each[:, :-1] / each[:, -1:]), rows.weight[0], -rows.bias[order])
         size = each[:, -1].abs() * in_range(ratios, reading.value_range, self.slack)
         best = size.argsort(descending=True)[: reading.examples]
         best = best[size[best] > gradient.rounding[order][best]]
         filled = reading.public_mean.double().flatten().repeat(reading.examples, 1)
         filled[: len(best)] = ratios[best]
         return filled.reshape(reading.examples, *reading.shape)
+
+
+def _within_bin(ratios: Tensor, direction: Tensor, edges: Tensor) -> Tensor:
+    """Scale each of the `ratios` (bin, input) so that its value along `direction` (input,) lies in its bin, between two
+    of the rising `edges` (bin,); the last bin has no upper edge."""
+    values = ratios @ direction
+    inside = values.clamp(edges, torch.cat([edges[1:], edges.new_full((1,), torch.inf)]))
+    return ratios * (inside / values).clamp_min(0)[:, None]

@@ -193,6 +193,23 @@ def test_noise_falls_to_the_gain() -> None:
     assert low == 0 and high == without > 0.8
 
 
+def test_the_bin_gives_the_scale_behind_a_clip_by_tensor() -> None:
+    """Each example's weight and bias gradients have a norm of 1: their ratio is the example divided by its norm."""
+    inputs = examples(2 * 16, 8).unflatten(0, (2, 16))
+    known = server(256, 16)
+    reading = read(known, Bins().craft(known, Key(seed=1)), inputs)
+    weights = {name: value[0] for name, value in reading.weights.items()}
+    each = group_gradients(
+        known.model, weights, inputs.flatten(0, 1)[:, None], one_hot(torch.zeros(32, 1).long(), CLASSES, torch.float32)
+    )
+    clipped = {
+        name: value / value.flatten(1).norm(dim=1).reshape(-1, *[1] * (value.dim() - 1)) for name, value in each.items()
+    }
+    values = {name: value.unflatten(0, (2, 16)).mean(1)[:, None] for name, value in clipped.items()}
+    found = Bins().reconstruct(replace(reading, values=values), Budget(evaluations=1), Key(seed=0))
+    assert share(found, inputs, least=30) > 0.8
+
+
 def test_a_normalisation_before_the_layer_is_undone() -> None:
     net = nn.Sequential(Normalise((0.3,), (0.2,)), nn.Flatten(), nn.Linear(36, 128), nn.ReLU(), nn.Linear(128, CLASSES))
     inputs = examples(2 * 16, 8).unflatten(0, (2, 16))
