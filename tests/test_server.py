@@ -17,7 +17,7 @@ from bench.answer.setup import load_data, prepare
 from bench.answer.truth import draw_truth
 from bench.attacks.base import Attack
 from bench.attacks.bins import Bins
-from bench.cell import AttackCell, Federated, Grants
+from bench.cell import AttackCell, DataRef, Federated, Grants
 from bench.errors import BenchError, PluginError
 from bench.leaderboard.conditions import by_condition
 from bench.matrix.expand import PlannedCell, expand
@@ -142,6 +142,17 @@ def test_a_model_without_such_rows_is_not_applicable(tmp_path: Path) -> None:
     for model in (entry("models", "dlg-lenet"), entry("models", "mlp"), entry("models", "linear")):
         record = run(cell(model=model), RunContext(run=tmp_path), Memory())
         assert record.status == "n/a" and str(record.reason).startswith("its first layer is no fully connected layer")
+
+
+def test_a_text_has_no_such_rows(tmp_path: Path) -> None:
+    opinions = DataRef(name="opinions", sha256=RESOLVER.data("opinions", {}).sha256)
+    model = entry("models", "tiny-transformer", tokens=307)
+    grants = Grants(server="weights", gallery=40)
+    text = cell(
+        dataset=opinions, model=model, attack=entry("attacks", "gallery"), grants=grants, federated=Federated(batch=1)
+    )
+    record = run(text, RunContext(run=tmp_path), Memory())
+    assert record.status == "n/a" and str(record.reason).startswith("its first layer is no fully connected layer")
 
 
 def test_readings_under_chosen_weights_are_shared_by_no_cells(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ class Rows:
 def rows_of(known: Reading | Server) -> Rows | None:
     """Return the first two layers of the model in `known`, with its weights. None unless the first layer is fully
     connected with bias (`first_layer`), followed by a ReLU and a fully connected layer with bias."""
-    first = first_layer(known)
+    first = first_layer(known) if known.kind.differentiable else None
     if first is None:
         return None
     weights = first_weights(known)
