@@ -360,6 +360,8 @@ def test_the_expected_time_is_the_range_of_the_families_of_the_same_kind() -> No
     quick = expected(["type-1"], rows, here, 2, has_strength=True)
     assert quick == "10 to 15 minutes on 2 processes, or about 2 minutes on 2 processes if it leaks at every strength"
     assert expected(["type-1"], rows, here, 1, has_strength=False) == "about 2 minutes on 1 process"
+    both_questions = dataclasses.replace(here, attacks={("reconstructed", "type-1"): ()})
+    assert expected(["type-1"], rows, both_questions, 1, has_strength=False) == "time unknown"
     for points, where in ((["type-2"], here), (["type-1"], dataclasses.replace(here, model="other"))):
         assert expected(points, rows, where, 2, has_strength=True) == "time unknown"
 

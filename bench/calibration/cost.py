@@ -30,13 +30,15 @@ def expected(
     """Return the time to expect for the calibration of a defense family at these interception `points`, in words: the
     range over measured families of its kind. A family that leaks at every strength has no trainings, and is quick.
 
-    - `rows`: measured families; rows of another federation and rows without a time are left out.
+    - `rows`: measured families; rows of another federation, without a time, or with other questions are left out.
     - `workers`: number of processes.
     - `has_strength`: True if the family declares a strength parameter."""
+    reconstructs = any(question == "reconstructed" for question, _ in federation.attacks)
     here = [
         row
         for row in rows
-        if (row.dataset, row.model) == (federation.dataset, federation.model)
+        if (row.reconstructed is not None) == reconstructs
+        and (row.dataset, row.model) == (federation.dataset, federation.model)
         and row.seconds is not None
         and (row.parameter is not None) == has_strength
     ]

@@ -41,6 +41,10 @@ PICTURE = (
     '<a href="docs/pictures/tradeoff.svg"><img src="docs/pictures/tradeoff.svg" width="760" '
     'alt="Accuracy against named examples, at the server"></a>\n\n'
 )
+STRIP = (  # made by docs/pictures/strip.toml
+    '<img src="docs/pictures/strip.png" width="600" alt="Victims, and their reconstructions from a client\'s update of 120 '
+    'examples by an attacker with the other 119">\n\n'
+)
 _HEADS = ["defense", "strength", "accuracy kept", "named", "named later", "any attacker", "L1 proved"]
 _HEADS += ["… for all readings", "ε", "area", "DCS"]
 
@@ -73,7 +77,7 @@ def opening(tradeoff: Tradeoff) -> str:
         "[Other listeners, levels](docs/results/tradeoff.md); [reconstructions at published strengths]"
         "(docs/results/standard-v1.md)."
     )
-    return f"{PICTURE}{table(heads, rows)}\n{paragraph(note)}"
+    return f"{PICTURE}{table(heads, rows)}\n{paragraph(note)}\n{STRIP}"
 
 
 def _elsewhere(tradeoff: Tradeoff, where: tuple[str, str], ranked: Sequence[Standing]) -> str:
