@@ -163,3 +163,17 @@ def test_a_missing_figure_at_trained_weights_ends_the_calibration_with_its_reaso
     listener, own = calibration(tmp_path, Refusing())
     assert listener.absent == "take fewer readings" == own.absent
     assert own.at_levels == () and own.chance is None
+
+
+def test_a_refused_attack_leaves_the_row_without_figures(tmp_path: Path) -> None:
+    """An unlinked reading, for example: neither question has a record, and the reasons are kept."""
+
+    class Refusing(Law):
+        def record(self, item: PlannedCell) -> Record:
+            record = super().record(item)
+            attacks = isinstance(item.cell, AttackCell)
+            return replace(record, status="n/a", reason="not linked", result=None) if attacks else record
+
+    _, own = calibration(tmp_path, Refusing())
+    assert (own.absent, own.chance, own.at_levels, own.curve) == ("not linked", None, (), ())
+    assert own.reconstructed is not None and own.reconstructed.absent == "not linked"
