@@ -69,6 +69,13 @@ def _ranked(tradeoff: Tradeoff, rows: Iterable[Row]) -> tuple[Standing, ...]:
     return tuple(replace(each, rank=number if each.at else None) for number, each in enumerate(found, 1))
 
 
+def levels_of(ranked: Iterable[Standing]) -> tuple[str, ...]:
+    """Return the levels with figures in a federation's standings `ranked`, the strictest first; "L3" only if the
+    reconstructed examples of a family were measured."""
+    measured = any(each.row.reconstructed is not None for each in ranked)
+    return tuple(level for level in LEVELS if level != RECONSTRUCTED or measured)
+
+
 def advised(standings: Sequence[Standing], level: str, loss: float) -> tuple[Standing, ...]:
     """Return the standings that meet `level` and lose at most `loss` percent (0 to 100) of the undefended accuracy.
     `level` "L1" permits a share of named examples of chance + 5 points, "L2" a share of 20 %; "L3" permits 5 % of

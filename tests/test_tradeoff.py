@@ -16,7 +16,7 @@ from bench.calibration.score import SCORED
 from bench.cli.main import cli
 from bench.errors import BenchError, RecordError
 from bench.leaderboard.forms import frontier
-from bench.leaderboard.tradeoff import Standing, advised, findings, listener_of, reason, setting, standings
+from bench.leaderboard.tradeoff import Standing, advised, findings, levels_of, listener_of, reason, setting, standings
 from bench.record import store
 from bench.record.tradeoff import AtLevel, Leaked, Reconstructed, Row, Tradeoff, joined, permitted, read, write
 from bench.registry import entries as registry
@@ -138,6 +138,7 @@ def test_reconstructed_examples_are_a_level_of_their_own() -> None:
     ((_, found),) = standings(board, "type-0").items()
     (own,) = (each for each in found if each.row.family == "blurring")
     assert own.rank == 5 == len(found) - 1 and set(own.at) == {"L3"}
+    assert levels_of(found) == ("L1", "L2", "L3") and levels_of(ranked()) == ("L1", "L2")
     lines = findings(board, "type-0")
     assert lines[0] == "mnist, mlp: no useful strength hides examples: blurring, leaking."
     assert lines[1].startswith("mnist, mlp: 1 of these hide pixels and not the person") and "blurring" in lines[1]

@@ -104,6 +104,9 @@ def show(tradeoff: "Tradeoff", listener: str, level: str, loss: float | None = N
     click.echo(f"listener {listener} ({point}): {meaning}")
     for (dataset, model), ranked in board.standings(tradeoff, point).items():
         click.echo(f"\n{dataset} · {model}: undefended accuracy {tradeoff.undefended_mean(dataset, model):.1%}")
+        if level not in board.levels_of(ranked):
+            click.echo("reconstructed examples are not measured here")
+            continue
         chosen = ranked if loss is None else board.advised(ranked, level, loss)
         if chosen:
             leaked = "reconstructed" if level == RECONSTRUCTED else "named"

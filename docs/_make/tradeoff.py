@@ -13,6 +13,7 @@ from bench.leaderboard.tradeoff import (
     Standing,
     ceilings,
     findings,
+    levels_of,
     proof,
     proofs,
     reason,
@@ -42,8 +43,8 @@ PICTURE = (
     'alt="Accuracy against named examples, at the server"></a>\n\n'
 )
 STRIP = (  # made by docs/pictures/strip.toml
-    '<img src="docs/pictures/strip.png" width="600" alt="Victims, and their reconstructions from a client\'s update of 120 '
-    'examples by an attacker with the other 119">\n\n'
+    '<img src="docs/pictures/strip.png" width="560" alt="Victims and reconstructions">\n\n'
+    "Eight victims, reconstructed by `map` from a client's update; `map` knows the other 119 examples.\n\n"
 )
 _HEADS = ["defense", "strength", "accuracy kept", "named", "named later", "any attacker", "L1 proved"]
 _HEADS += ["… for all readings", "ε", "area", "DCS"]
@@ -109,7 +110,7 @@ def page(tradeoff: Tradeoff) -> str:
         for where, ranked in groups.items():
             undefended = tradeoff.undefended_mean(*where)
             parts.append(f"\n### {where[0]}, {where[1]} (undefended accuracy {undefended:.1%})\n")
-            for level in LEVELS:
+            for level in levels_of(ranked):
                 heads = ["reconstructed" if h == "named" and level == RECONSTRUCTED else h for h in _HEADS]
                 parts.append(f"\n{level}:\n\n{table(heads, [_line(tradeoff, each, level) for each in ranked])}")
     parts.append("\n## Curves\n\nShare of named tuning examples by strength, from weak to strong.\n\n")

@@ -5,8 +5,18 @@ from typing import Any
 from bench.leaderboard.forms import frontier, offline
 from bench.leaderboard.forms.charts import library
 from bench.leaderboard.forms.numbers import NONE, bracketed, epsilon
-from bench.leaderboard.tradeoff import LISTENERS, Standing, ceilings, findings, proof, reason, setting, standings
-from bench.record.tradeoff import LEVELS, PROVED_ALL, RECONSTRUCTED, AtLevel, Tradeoff, codes
+from bench.leaderboard.tradeoff import (
+    LISTENERS,
+    Standing,
+    ceilings,
+    findings,
+    levels_of,
+    proof,
+    reason,
+    setting,
+    standings,
+)
+from bench.record.tradeoff import PROVED_ALL, RECONSTRUCTED, AtLevel, Tradeoff, codes
 
 _HEADS = ("#", "defense", "accuracy kept", "named", "later", "any attacker", "L1 proved", "for all readings", "ε")
 
@@ -35,7 +45,9 @@ def _section(tradeoff: Tradeoff, name: str) -> dict[str, Any]:
             "id": f"{name}-{number}",
             "heading": f"{where[0]}, {where[1]}",
             "undefended": f"{tradeoff.undefended_mean(*where):.1%}",
-            "levels": {level: (_heads(level), [_row(tradeoff, each, level) for each in ranked]) for level in LEVELS},
+            "levels": {
+                level: (_heads(level), [_row(tradeoff, each, level) for each in ranked]) for level in levels_of(ranked)
+            },
             "spec": frontier.specification(tradeoff, point, where),
         }
         for number, (where, ranked) in enumerate(standings(tradeoff, point).items())
