@@ -271,6 +271,29 @@ def test_the_picture_has_a_line_for_each_family(tmp_path: Path) -> None:
         frontier.svg(BOARD, "type-2")
 
 
+def test_pictures_of_federations_have_legends_of_their_own(tmp_path: Path) -> None:
+    """The federations share no scale of colours: a merged legend would give a family another family's colour."""
+    other = dataclasses.replace(ROWS[1], dataset="adult")
+    both = dataclasses.replace(
+        BOARD,
+        rows=(*ROWS, other),
+        undefended={**BOARD.undefended, "adult · mlp": (0.95,)},
+        commonest={**BOARD.commonest, "adult · mlp": 0.1},
+    )
+    drawn = frontier.svg(both, "type-0")
+    assert drawn.count(">accuracy kept at L1<") == 2
+    assert drawn.count(">accurate, sigma = 0.1: 96 %<") == 1 and drawn.count(">accurate, sigma = 0.1: 97 %<") == 1
+
+
+def test_near_names_share_a_text() -> None:
+    """Two grey families end at nearly the same point."""
+    coloured = tuple(row(f"named-{n}", at("L1", 1.0, 0.95 - n / 100)) for n in range(5))
+    near = (row("first", at("L2", 1.0, 0.8, share=0.2)), row("second", at("L2", 1.0, 0.805, share=0.21)))
+    far = row("third", at("L2", 1.0, 0.7, share=0.2))
+    drawn = frontier.svg(dataclasses.replace(BOARD, rows=(*coloured, *near, far)), "type-0")
+    assert ">second, first<" in drawn and ">third<" in drawn and ">first<" not in drawn
+
+
 MATRIX = """
 title = "tiny"
 [axes]

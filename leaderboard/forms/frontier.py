@@ -21,6 +21,7 @@ _COLOURS = ("#0f766e", "#c2410c", "#1d4ed8", "#a21caf", "#a16207", "#be123c", "#
 _GREY, _OTHERS = "#9ca3af", "other families"
 _LEAST = 0.005  # share of named examples at the right end
 _WIDTH, _HEIGHT = 760, 420  # pixels
+_NEAR = (0.4, 2.0)  # logarithm of the share of named examples, accuracy in points: nearer names would overlap
 _FLOOR = 50.0  # accuracy kept at the lower end, in % of undefended
 _TOLD = {  # field → title, for the text at a point
     "setting": "--defense",
@@ -86,7 +87,9 @@ def _colours(tradeoff: Tradeoff, point: str) -> dict[str, str]:
 def _stacked(specs: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the specifications one below the other; configuration and schema are those of the first."""
     shared = {key: specs[0][key] for key in ("config", "$schema")}
-    return {**shared, "vconcat": [{key: each[key] for key in each if key not in shared} for each in specs]}
+    parts = [{key: each[key] for key in each if key not in shared} for each in specs]
+    apart = {"scale": {"color": "independent"}, "legend": {"color": "independent"}}
+    return {**shared, "vconcat": parts, "resolve": apart}
 
 
 def _points(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> list[dict[str, Any]]:
@@ -98,7 +101,6 @@ def _points(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> list[dict[str, An
         for number, at in enumerate(order):
             points.append(
                 {
-                    "family": row.family.partition("(")[0],
                     "line": row.family,
                     "order": number,
                     "named": max(_LEAST, worst(at)),
@@ -110,10 +112,24 @@ def _points(tradeoff: Tradeoff, ranked: Sequence[Standing]) -> list[dict[str, An
                     "later": "–" if at.trained is None else _percent(at.trained[0]),
                     "any": ceilings(row, at),
                     "epsilon": "–" if at.released is None else f"{epsilon(at.released)}, {at.released_of}",
-                    "end": number == len(order) - 1 and row.family not in labels,
+                    "name": "",
                 }
             )
+        if points and points[-1]["line"] == row.family not in labels:
+            _name(points, row.family.partition("(")[0])
     return points
+
+
+def _name(points: list[dict[str, Any]], name: str) -> None:
+    """Write the grey `name` of a family beside its last point, the last of `points`, or behind the name of a near
+    point, so that names do not overlap."""
+    last = points[-1]
+    for other in points:
+        near = abs(math.log(other["named"] / last["named"])) < _NEAR[0] and abs(other["kept"] - last["kept"]) < _NEAR[1]
+        if other["name"] and near:
+            other["name"] += f", {name}"
+            return
+    last["name"] = name
 
 
 def _label(standing: Standing) -> str:
@@ -171,8 +187,8 @@ def _chart(
     open_, full = (mark.encode(x=x, y=y, color=colour, tooltip=told) for mark in (hollow, full))
     names = (
         base.mark_text(align="left", dx=10, dy=4, fontSize=12)
-        .encode(x=x, y=y, text="family:N", color=colour)
-        .transform_filter("datum.end")
+        .encode(x=x, y=y, text="name:N", color=colour)
+        .transform_filter("datum.name")
     )
     return (
         (area + rule + lines + names + open_ + full)  # points above texts: they have tooltips
