@@ -38,6 +38,12 @@ class Bins(Attack):
         "direction that all rows measure: the mean over an example's values, or a random one",
         source="paper",
     )
+    rows: int | None = parameter(
+        None,
+        "number of bins; none: one per row; fewer bins survive a defense that sends few values",
+        source="ours",
+        low=2,
+    )
     gain: float = parameter(
         1e6,
         "size of the second layer's weights",
@@ -61,7 +67,10 @@ class Bins(Attack):
         direction = torch.ones(known.shape[1], dtype=torch.float64)
         if self.direction == "random":
             direction = torch.from_numpy(key.generator("direction").standard_normal(known.shape[1]))
-        bias = -(known @ direction).quantile(torch.arange(count, dtype=torch.float64) / count)
+        values, bins = known @ direction, min(count, self.rows or count)
+        edges = values.quantile(torch.arange(bins, dtype=torch.float64) / bins)
+        closed = (values.max() + 10 * (values.max() - values.min())).expand(count - bins)
+        bias = -torch.cat([edges, closed])
         levels = torch.from_numpy(key.generator("levels").standard_normal(units))
         above = self.gain * honest_size(rows) * levels[:, None].expand(units, count)
         return rows.chosen(server, direction.expand(count, -1), bias, above, known)

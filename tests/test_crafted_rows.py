@@ -193,6 +193,22 @@ def test_noise_falls_to_the_gain() -> None:
     assert low == 0 and high == without > 0.8
 
 
+def test_few_bins_survive_pruning() -> None:
+    """A tenth of the first layer's values arrives: 20 of 256 rows have their whole gradient there."""
+    inputs = examples(4 * 8, 8).unflatten(0, (4, 8))
+    known = server(256, 8)
+    shares = []
+    for bins in (None, 20):
+        attack = Bins(rows=bins)
+        reading = read(known, attack.craft(known, Key(seed=1)), inputs)
+        weight = reading.values["1.weight"]
+        least = weight.abs().flatten(1).quantile(0.9, dim=1)[:, None, None, None]
+        pruned = reading.values | {"1.weight": weight * (weight.abs() >= least)}
+        found = attack.reconstruct(replace(reading, values=pruned), Budget(evaluations=1), Key(seed=0))
+        shares.append(share(found, inputs))
+    assert shares[0] < 0.1 and shares[1] > (1 - 1 / 20) ** 7 - 0.15
+
+
 def test_the_bin_gives_the_scale_behind_a_clip_by_tensor() -> None:
     """Each example's weight and bias gradients have a norm of 1: their ratio is the example divided by its norm."""
     inputs = examples(2 * 16, 8).unflatten(0, (2, 16))
