@@ -1,0 +1,352 @@
+"""Recover texts from the row spaces of a transformer's gradients, token by token and sentence by sentence."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bench.attacks.base import Attack, closed_form
+from bench.attacks.labels.infer import infer_labels
+from bench.attacks.objective.mismatch import mean_observation, observations
+from bench.kinds.texts import PAD
+from bench.parameters import parameter
+from bench.rng import Key
+from bench.trip import Budget, Reading, Reconstruction, Tensors
+
+_ROUNDING = 1e-7  # of the largest singular value: rounding of float32 sums
+_MEMBER = 1e-4  # share of a vector's length outside the row space: rounding, if the vector belongs to it
+_EXACT = 1e-9  # mean square of these shares over a text's tokens: certain
+_PUBLIC = 256  # public texts that show in which directions vectors differ at all
+_CHUNK = 1024  # tokens, or texts, in a forward pass
+_STARTS = 8  # texts improved in parallel
+_MOVES = 32  # exchanges of a token tested exactly, by the derivative the best
+_WIDER = 4  # times as many, before a start is given up
+_NOTES = ("starts of the search for texts count as restarts; no gradient is matched",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenSpan(Attack):
+    """Test which vectors lie in the row space of a layer's gradient [dW | db] = Σ δ (h, 1)ᵀ, with the layer's inputs h
+    and δ = ∂loss/∂z at its output z.
+
+    - First attention layer: h depends on a token and its position only. All tokens at all positions are tested; the
+      token embedding's gradient, if it has zero rows, excludes further tokens.
+    - Next attention layer (or the last layer per token): h depends on the whole text. Texts of candidates are improved
+      by exchanges of single tokens, until all h lie in the row space. The derivative with respect to token vectors
+      selects the exchanges. Such a text has a certificate.
+
+    Departures from DAGER: the search for texts is ours, in place of an enumeration. A layer's query, key and value
+    gradients are tested together, with biases. Directions without any variation among public texts are ignored. If
+    noise fills the row space, the largest gap between singular values gives the rank, and the nearest texts are the
+    result, without certificate."""
+
+    reference = "Petrov et al. 2024 (DAGER)"
+    takes = ("text",)
+    iterative = False
+    most_examples = 32
+
+    starts: int = parameter(16, "starts of the search, per example", source="ours", low=1)
+
+    def refuses(self, reading: Reading) -> str | None:
+        if reading.linked != "vector":
+            return "it needs whole gradients of layers, and this reading's coordinates are not linked"
+        if reading.stepwise:
+            return "it does not handle several local steps"
+        if _Net.of(reading) is None:
+            return "its model has no linear layers on the vectors of single tokens, and of texts behind them"
+        return None
+
+    def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
+        net, observed = _Net.of(reading), mean_observation(observations(reading))
+        assert net is not None
+        results = [self._texts(net, reading, observed, row, key) for row in range(len(reading))]
+        return closed_form(
+            reading,
+            torch.stack([result.texts for result in results]).to(next(iter(observed.values())).dtype),
+            infer_labels(reading, observed),
+            loss=torch.tensor([result.loss for result in results], dtype=torch.float64),
+            certificate=torch.tensor([result.certain for result in results], dtype=torch.float64),
+            notes=_NOTES,
+        )
+
+    def _texts(self, net: "_Net", reading: Reading, observed: Tensors, row: int, key: Key) -> "_Result":
+        gradients = {name: value[row].double().cpu() for name, value in observed.items()}
+        count, index = reading.examples, reading.indices[row]
+        nothing = reading.public_mean.double().cpu().expand(count, -1)
+        if not all(bool(torch.isfinite(value).all()) for value in gradients.values()):
+            return _Result(texts=nothing, loss=float("nan"), certain=0.0)
+        public = reading.public_inputs[:_PUBLIC].double().cpu()
+        limit = count * reading.shape[0]
+        single = _Outside.of(net, net.single, gradients, public, limit)
+        candidates = _candidates(net, single, gradients, count)
+        whole = _Outside.of(net, net.whole, gradients, public, limit)
+        search = _Search(net, whole, candidates)
+        found: dict[tuple[int, ...], float] = {}
+        for start in range(0, self.starts * count, _STARTS):
+            if not candidates[:, 0].any():
+                break
+            draws = [key.generator("start", index, 0, start + number) for number in range(_STARTS)]
+            found |= search.improve(draws, {text for text, loss in found.items() if loss <= _EXACT})
+            if sum(loss <= _EXACT for loss in found.values()) >= count:
+                break
+        best = sorted(found, key=lambda text: found[text])[:count]
+        certain = sum(found[text] <= _EXACT for text in best)
+        texts = torch.tensor(best, dtype=torch.float64).reshape(-1, *reading.shape)
+        return _Result(
+            texts=torch.cat([texts, nothing[len(best) :]]),
+            loss=float(np.mean([found[text] for text in best])) if best else 1.0,
+            certain=certain / count,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Result:
+    texts: Tensor  # (example, position)
+    loss: float  # mean of the texts' `_Search.loss`
+    certain: float  # share of examples with a certificate
+
+
+class _Stop(Exception):
+    """Ends a forward pass at the layer whose input is wanted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Net:
+    model: nn.Module
+    weights: dict[str, Tensor]
+    positions: int
+    tokens: int
+    embedding: str  # path of the token embedding
+    single: tuple[str, ...]  # linear layers on the vectors of single tokens
+    whole: tuple[str, ...]  # linear layers on vectors that depend on the whole text
+
+    @classmethod
+    def of(cls, reading: Reading) -> "_Net | None":
+        model = copy.deepcopy(reading.model).double().cpu()
+        for module in model.modules():
+            module._forward_pre_hooks.clear()  # passes of the copy are no evaluations
+        weights = {name: value[0].detach().double().cpu() for name, value in reading.weights.items()}
+        # two texts with a common first token: equal vectors there depend on no other token
+        ids = torch.full((2, *reading.shape), 1.0, dtype=torch.float64)
+        ids[1, 1:] = 2
+        embeddings, groups = _layers(model, weights, ids)
+        alone = [bool(torch.allclose(h[0, 0], h[1, 0], rtol=0, atol=1e-12)) for h, _ in groups]
+        if len(embeddings) < 1 or not alone or not alone[0] or all(alone):
+            return None
+        single = groups[0][1]
+        later = [paths for (_, paths), same in zip(groups, alone, strict=True) if not same]
+        whole = next((paths for paths in later if len(paths) >= len(single) > 1), later[-1])
+        return cls(
+            model=model,
+            weights=weights,
+            positions=reading.shape[0],
+            tokens=weights[f"{embeddings[0]}.weight"].shape[0],
+            embedding=embeddings[0],
+            single=tuple(single),
+            whole=tuple(whole),
+        )
+
+    def inputs(self, path: str, texts: Tensor) -> Tensor:
+        """Return the inputs of the layer at `path`, with a 1 behind: (text, position, value + 1)."""
+        kept: list[Tensor] = []
+
+        def keep(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+            kept.append(arguments[0])
+            raise _Stop
+
+        handle = self.model.get_submodule(path).register_forward_pre_hook(keep)
+        try:
+            with suppress(_Stop):
+                functional_call(self.model, self.weights, (texts,))
+        finally:
+            handle.remove()
+        return torch.cat([kept[0], kept[0].new_ones(*kept[0].shape[:-1], 1)], -1)
+
+    @contextmanager
+    def vectors(self) -> Iterator[list[Tensor]]:
+        """Collect the token embedding's outputs (text, position, value) of forward passes, as leaves of the graph."""
+        leaves: list[Tensor] = []
+
+        def leaf(layer: nn.Module, arguments: tuple[Tensor, ...], out: Tensor) -> Tensor:
+            leaves.append(out.detach().requires_grad_())
+            return leaves[-1]
+
+        handle = self.model.get_submodule(self.embedding).register_forward_hook(leaf)
+        try:
+            yield leaves
+        finally:
+            handle.remove()
+
+
+def _layers(model: nn.Module, weights: Tensors, ids: Tensor) -> tuple[list[str], list[tuple[Tensor, list[str]]]]:
+    """Return the paths of embeddings of the `ids` (text, position), and the linear layers on vectors of positions in
+    the order of the forward pass: pairs of an input (text, position, value) and the paths of the layers with this
+    input."""
+    embeddings: list[str] = []
+    groups: list[tuple[Tensor, list[str]]] = []
+
+    def watch(path: str) -> object:
+        def hook(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+            given = arguments[0]
+            if isinstance(layer, nn.Embedding) and given.shape == ids.shape and bool((given == ids).all()):
+                embeddings.append(path)
+            elif isinstance(layer, nn.Linear) and given.shape[:-1] == ids.shape:
+                if groups and groups[-1][0] is given:
+                    groups[-1][1].append(path)
+                else:
+                    groups.append((given, [path]))
+
+        return hook
+
+    handles = [layer.register_forward_pre_hook(watch(path)) for path, layer in model.named_modules()]  # type: ignore[arg-type]
+    try:
+        with torch.no_grad():
+            functional_call(model, dict(weights), (ids,))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return embeddings, groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outside:
+    """Directions outside the row space of the gradients of layers with a common input."""
+
+    path: str  # one of the layers
+    basis: Tensor  # (value + 1, direction): directions in which inputs differ at all
+    null: Tensor  # (direction, outside): directions outside the row space, in this basis
+    exact: bool  # False if noise fills the row space
+
+    @classmethod
+    def of(cls, net: _Net, paths: tuple[str, ...], gradients: Tensors, public: Tensor, limit: int) -> "_Outside":
+        with torch.no_grad():
+            vectors = net.inputs(paths[0], public)[public != PAD]
+        values, directions = torch.linalg.eigh(vectors.mT @ vectors)
+        basis = directions[:, values > 1e-12 * values[-1]]
+        rows = []
+        for path in paths:
+            bias = gradients.get(f"{path}.bias")
+            weight = gradients[f"{path}.weight"]
+            row = torch.cat([weight, (weight.new_zeros(len(weight)) if bias is None else bias)[:, None]], 1)
+            rows.append(row / row.norm().clamp_min(1e-300))
+        _, singular, right = torch.linalg.svd(torch.cat(rows) @ basis)
+        singular = torch.cat([singular, singular.new_zeros(len(right) - len(singular))])
+        floor = _ROUNDING * singular[0]
+        exact = bool(singular[-1] <= floor)
+        within = min(limit, len(singular) - 1)
+        gaps = singular[:within] / singular[1 : within + 1]
+        rank = int((singular > floor).sum()) if exact else int(gaps.argmax()) + 1
+        return cls(path=paths[0], basis=basis, null=right[rank:].mT, exact=exact)
+
+    def squares(self, inputs: Tensor) -> Tensor:
+        """Return the squared share of each vector of `inputs` (..., value + 1) that lies outside: (...,)."""
+        inside = inputs @ self.basis
+        return (inside @ self.null).square().sum(-1) / inside.square().sum(-1)
+
+
+def _candidates(net: _Net, single: _Outside, gradients: Tensors, count: int) -> Tensor:
+    """Return which tokens may stand at which positions, (token, position), by the first layer's row space. Under noise,
+    these are the nearest of each position."""
+    rows = gradients[f"{net.embedding}.weight"].flatten(1).any(1)
+    allowed = rows.clone() if rows.any() else torch.ones_like(rows)
+    allowed[PAD] = False
+    ids = allowed.nonzero()[:, 0].double()
+    with torch.no_grad():
+        squares = torch.cat(
+            [
+                single.squares(net.inputs(single.path, part[:, None].expand(-1, net.positions)))
+                for part in ids.split(_CHUNK)
+            ]
+        )
+    result = torch.zeros(net.tokens, net.positions, dtype=torch.bool)
+    if single.exact:
+        result[allowed] = squares <= _MEMBER**2
+        return result
+    nearest = squares.topk(min(2 * count, len(squares)), 0, largest=False).indices
+    chosen = torch.zeros_like(squares, dtype=torch.bool).scatter_(0, nearest, True)
+    result[allowed] = chosen
+    return result
+
+
+class _Search:
+    """Search for texts whose vectors lie in the row space of the layers on whole texts."""
+
+    def __init__(self, net: _Net, whole: _Outside, candidates: Tensor) -> None:
+        self._net, self._whole, self._candidates = net, whole, candidates
+        self._table = net.weights[f"{net.embedding}.weight"]
+        filled = candidates.any(0)
+        self._longest = int(filled.long().cumprod(0).sum())
+        self._lists = [column.nonzero()[:, 0] for column in candidates.mT[: self._longest]]
+
+    def loss(self, texts: Tensor) -> Tensor:
+        """Return the mean squared share of the texts' vectors outside the row space, (text,)."""
+        present = (texts != PAD).double()
+        squares = self._whole.squares(self._net.inputs(self._whole.path, texts.double()))
+        return (squares * present).sum(1) / present.sum(1)
+
+    def improve(self, draws: list[np.random.Generator], known: set[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
+        """Improve a text from each of `draws` until no exchange helps: text → loss. Starts prefer tokens outside of
+        the `known` texts."""
+        texts = torch.stack([self._start(random, known) for random in draws])
+        with torch.no_grad():
+            losses = self.loss(texts)
+        wide, found = [False] * len(texts), {}
+        active = list(range(len(texts)))
+        while active:
+            scores = self._promising(texts[active])
+            moves = [
+                self._moves(texts[row], score, wide[row], draws[row]) for row, score in zip(active, scores, strict=True)
+            ]
+            with torch.no_grad():
+                values = torch.cat([self.loss(part) for part in torch.cat(moves).split(_CHUNK)])
+            for row, move, value in zip(list(active), moves, values.split([len(each) for each in moves]), strict=True):
+                best = int(value.argmin())
+                better = float(value[best]) < float(losses[row]) * (1 - _ROUNDING)
+                if better:
+                    texts[row], losses[row] = move[best], value[best]
+                if float(losses[row]) <= _EXACT or (not better and wide[row]):
+                    found[tuple(texts[row].tolist())] = float(losses[row])
+                    active.remove(row)
+                wide[row] = not better
+        return found
+
+    def _start(self, random: np.random.Generator, known: set[tuple[int, ...]]) -> Tensor:
+        text = torch.full((self._net.positions,), PAD)
+        for position in range(int(random.integers(1, self._longest + 1))):
+            choice = self._lists[position]
+            fresh = [token for token in choice.tolist() if all(token not in other for other in known)]
+            if fresh and random.random() < 0.5:
+                choice = torch.tensor(fresh)
+            text[position] = choice[int(random.integers(len(choice)))]
+        return text
+
+    def _promising(self, texts: Tensor) -> Tensor:
+        """Return how much each exchange of a token lowers the loss to first order, (text, position, token)."""
+        with torch.enable_grad(), self._net.vectors() as leaves:
+            slopes = torch.autograd.grad(self.loss(texts).sum(), leaves[0])[0]
+        drop = (slopes * self._table[texts]).sum(-1, keepdim=True) - slopes @ self._table.mT
+        other = self._candidates.mT & (texts != PAD)[..., None]
+        return drop.masked_fill(~other, -torch.inf).scatter(2, texts[..., None], -torch.inf)
+
+    def _moves(self, text: Tensor, score: Tensor, wide: bool, random: np.random.Generator) -> Tensor:
+        """Return neighbours of `text`, (neighbour, position): the most promising exchanges, all beginnings of the text,
+        and some continuations by a token."""
+        most = _MOVES * (_WIDER if wide else 1)
+        best = score.flatten().topk(min(most, score.numel()))
+        chosen = best.indices[best.values > -torch.inf]
+        exchanged = text.repeat(len(chosen), 1)
+        exchanged[torch.arange(len(chosen)), chosen // self._net.tokens] = chosen % self._net.tokens
+        length = int((text != PAD).sum())
+        shorter = text.repeat(length - 1, 1) * (torch.arange(self._net.positions) < torch.arange(1, length)[:, None])
+        moves = [text[None], exchanged, shorter]
+        if length < self._longest:
+            following = torch.from_numpy(random.permutation(self._lists[length].numpy()))[: most // 2]
+            longer = text.repeat(len(following), 1)
+            longer[:, length] = following
+            moves.append(longer)
+        return torch.cat(moves)
