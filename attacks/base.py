@@ -24,7 +24,7 @@ class Attack(ABC):
     """Levels of knowledge about the defense that the attack can use: "plain" (none), "adaptive" (the defense's public
     description) or "black-box" (a simulator)."""
     takes: ClassVar[tuple[str, ...]] = ("image", "table")
-    """Kinds of data that the attack accepts, "image" or "table"."""
+    """Kinds of data that the attack accepts, "image", "table" or "text"."""
     iterative: ClassVar[bool] = True
     """True if the attack minimises step by step and spends the budget's evaluations; False for a closed form."""
     most_examples: ClassVar[int] = 16

@@ -1,4 +1,4 @@
-"""Recover texts from the row spaces of a transformer's gradients, token by token and sentence by sentence."""
+"""Recover texts from a transformer's gradients, by their row spaces."""
 
 import copy
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ from bench.attacks.objective.mismatch import mean_observation, observations
 from bench.kinds.texts import PAD
 from bench.parameters import parameter
 from bench.rng import Key
-from bench.trip import Budget, Reading, Reconstruction, Tensors
+from bench.trip import Budget, Reading, Reconstruction, Status, Tensors
 
 _ROUNDING = 1e-7  # of the largest singular value: rounding of float32 sums
 _MEMBER = 1e-4  # share of a vector's length outside the row space: rounding, if the vector belongs to it
 _EXACT = 1e-9  # mean square of these shares over a text's tokens: certain
-_PUBLIC = 256  # public texts that show in which directions vectors differ at all
+_DRAWN = 256  # random texts that show in which directions vectors differ at all
 _CHUNK = 1024  # tokens, or texts, in a forward pass
 _STARTS = 8  # texts improved in parallel
 _MOVES = 32  # exchanges of a token tested exactly, by the derivative the best
@@ -34,16 +34,15 @@ class TokenSpan(Attack):
     """Test which vectors lie in the row space of a layer's gradient [dW | db] = Σ δ (h, 1)ᵀ, with the layer's inputs h
     and δ = ∂loss/∂z at its output z.
 
-    - First attention layer: h depends on a token and its position only. All tokens at all positions are tested; the
-      token embedding's gradient, if it has zero rows, excludes further tokens.
-    - Next attention layer (or the last layer per token): h depends on the whole text. Texts of candidates are improved
-      by exchanges of single tokens, until all h lie in the row space. The derivative with respect to token vectors
-      selects the exchanges. Such a text has a certificate.
+    - First attention layer: h depends on a token and its position only. All tokens at all positions are tested; zero
+      rows in the token embedding's gradient exclude tokens.
+    - Next attention layer (without one, the layer with the greatest rank): h depends on the whole text. Exchanges
+      improve texts made from candidates, until all h lie in the row space. The derivative with respect to token
+      vectors selects the exchanges. Such a text has a certificate.
 
-    Departures from DAGER: the search for texts is ours, in place of an enumeration. A layer's query, key and value
-    gradients are tested together, with biases. Directions without any variation among public texts are ignored. If
-    noise fills the row space, the largest gap between singular values gives the rank, and the nearest texts are the
-    result, without certificate."""
+    Departures from DAGER: the search for texts is ours, in place of an enumeration. Query, key and value gradients are
+    tested together, with biases. Directions in which no two texts differ are ignored. If noise fills the row space, the
+    largest gap between singular values gives the rank, and the nearest texts are the result, without certificate."""
 
     reference = "Petrov et al. 2024 (DAGER)"
     takes = ("text",)
@@ -71,6 +70,7 @@ class TokenSpan(Attack):
             infer_labels(reading, observed),
             loss=torch.tensor([result.loss for result in results], dtype=torch.float64),
             certificate=torch.tensor([result.certain for result in results], dtype=torch.float64),
+            status=tuple(result.status for result in results),
             notes=_NOTES,
         )
 
@@ -79,13 +79,11 @@ class TokenSpan(Attack):
         count, index = reading.examples, reading.indices[row]
         nothing = reading.public_mean.double().cpu().expand(count, -1)
         if not all(bool(torch.isfinite(value).all()) for value in gradients.values()):
-            return _Result(texts=nothing, loss=float("nan"), certain=0.0)
-        public = reading.public_inputs[:_PUBLIC].double().cpu()
+            return _Result(texts=nothing, loss=float("nan"), certain=0.0, status="nan")
         limit = count * reading.shape[0]
-        single = _Outside.of(net, net.single, gradients, public, limit)
+        single = _Outside.of(net, net.single, gradients, limit)
         candidates = _candidates(net, single, gradients, count)
-        whole = _Outside.of(net, net.whole, gradients, public, limit)
-        search = _Search(net, whole, candidates)
+        search = _Search(net, net.telling(gradients, limit), candidates)
         found: dict[tuple[int, ...], float] = {}
         for start in range(0, self.starts * count, _STARTS):
             if not candidates[:, 0].any():
@@ -109,6 +107,7 @@ class _Result:
     texts: Tensor  # (example, position)
     loss: float  # mean of the texts' `_Search.loss`
     certain: float  # share of examples with a certificate
+    status: Status = "ok"
 
 
 class _Stop(Exception):
@@ -123,7 +122,7 @@ class _Net:
     tokens: int
     embedding: str  # path of the token embedding
     single: tuple[str, ...]  # linear layers on the vectors of single tokens
-    whole: tuple[str, ...]  # linear layers on vectors that depend on the whole text
+    whole: tuple[tuple[str, ...], ...]  # linear layers on vectors that depend on the whole text, up to next attention
 
     @classmethod
     def of(cls, reading: Reading) -> "_Net | None":
@@ -139,8 +138,9 @@ class _Net:
         if len(embeddings) < 1 or not alone or not alone[0] or all(alone):
             return None
         single = groups[0][1]
-        later = [paths for (_, paths), same in zip(groups, alone, strict=True) if not same]
-        whole = next((paths for paths in later if len(paths) >= len(single) > 1), later[-1])
+        later = [tuple(paths) for (_, paths), same in zip(groups, alone, strict=True) if not same]
+        attention = [len(paths) >= len(single) > 1 for paths in later]
+        whole = later[: attention.index(True) + 1] if any(attention) else later
         return cls(
             model=model,
             weights=weights,
@@ -152,7 +152,7 @@ class _Net:
         )
 
     def inputs(self, path: str, texts: Tensor) -> Tensor:
-        """Return the inputs of the layer at `path`, with a 1 behind: (text, position, value + 1)."""
+        """Return the inputs to the layer at `path`, with a 1 behind: (text, position, value + 1)."""
         kept: list[Tensor] = []
 
         def keep(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
@@ -167,9 +167,17 @@ class _Net:
             handle.remove()
         return torch.cat([kept[0], kept[0].new_ones(*kept[0].shape[:-1], 1)], -1)
 
+    def telling(self, gradients: Tensors, limit: int) -> "_Outside":
+        """Return the directions for the next attention layer, without one for the layer with the greatest rank; layers
+        with a full row space come last."""
+        several = [_Outside.of(self, paths, gradients, limit) for paths in self.whole]
+        attention = len(self.whole[-1]) >= len(self.single) > 1
+        ranked = [(one.exact, attention and n == len(several) - 1, one.rank, n) for n, one in enumerate(several)]
+        return several[max(ranked)[-1]]
+
     @contextmanager
     def vectors(self) -> Iterator[list[Tensor]]:
-        """Collect the token embedding's outputs (text, position, value) of forward passes, as leaves of the graph."""
+        """Collect the token embedding's outputs (text, position, value) in forward passes, as leaves for autograd."""
         leaves: list[Tensor] = []
 
         def leaf(layer: nn.Module, arguments: tuple[Tensor, ...], out: Tensor) -> Tensor:
@@ -184,9 +192,8 @@ class _Net:
 
 
 def _layers(model: nn.Module, weights: Tensors, ids: Tensor) -> tuple[list[str], list[tuple[Tensor, list[str]]]]:
-    """Return the paths of embeddings of the `ids` (text, position), and the linear layers on vectors of positions in
-    the order of the forward pass: pairs of an input (text, position, value) and the paths of the layers with this
-    input."""
+    """Return the paths to embeddings that take the `ids` (text, position), and the linear layers per position in call
+    order: pairs (input (text, position, value), paths to the layers with this input)."""
     embeddings: list[str] = []
     groups: list[tuple[Tensor, list[str]]] = []
 
@@ -203,7 +210,7 @@ def _layers(model: nn.Module, weights: Tensors, ids: Tensor) -> tuple[list[str],
 
         return hook
 
-    handles = [layer.register_forward_pre_hook(watch(path)) for path, layer in model.named_modules()]  # type: ignore[arg-type]
+    handles = [layer.register_forward_pre_hook(watch(path)) for path, layer in model.named_modules()]
     try:
         with torch.no_grad():
             functional_call(model, dict(weights), (ids,))
@@ -215,17 +222,20 @@ def _layers(model: nn.Module, weights: Tensors, ids: Tensor) -> tuple[list[str],
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outside:
-    """Directions outside the row space of the gradients of layers with a common input."""
+    """Directions outside the gradients' row space, for layers with a common input."""
 
     path: str  # one of the layers
     basis: Tensor  # (value + 1, direction): directions in which inputs differ at all
     null: Tensor  # (direction, outside): directions outside the row space, in this basis
+    rank: int  # of the row space
     exact: bool  # False if noise fills the row space
 
     @classmethod
-    def of(cls, net: _Net, paths: tuple[str, ...], gradients: Tensors, public: Tensor, limit: int) -> "_Outside":
+    def of(cls, net: _Net, paths: tuple[str, ...], gradients: Tensors, limit: int) -> "_Outside":
+        draws = torch.Generator().manual_seed(0)
+        texts = torch.randint(1, net.tokens, (_DRAWN, net.positions), generator=draws).double()
         with torch.no_grad():
-            vectors = net.inputs(paths[0], public)[public != PAD]
+            vectors = net.inputs(paths[0], texts).flatten(0, 1)
         values, directions = torch.linalg.eigh(vectors.mT @ vectors)
         basis = directions[:, values > 1e-12 * values[-1]]
         rows = []
@@ -241,17 +251,17 @@ class _Outside:
         within = min(limit, len(singular) - 1)
         gaps = singular[:within] / singular[1 : within + 1]
         rank = int((singular > floor).sum()) if exact else int(gaps.argmax()) + 1
-        return cls(path=paths[0], basis=basis, null=right[rank:].mT, exact=exact)
+        return cls(path=paths[0], basis=basis, null=right[rank:].mT, rank=rank, exact=exact)
 
     def squares(self, inputs: Tensor) -> Tensor:
-        """Return the squared share of each vector of `inputs` (..., value + 1) that lies outside: (...,)."""
+        """Return each vector's squared share outside, for `inputs` (..., value + 1): (...,)."""
         inside = inputs @ self.basis
         return (inside @ self.null).square().sum(-1) / inside.square().sum(-1)
 
 
 def _candidates(net: _Net, single: _Outside, gradients: Tensors, count: int) -> Tensor:
     """Return which tokens may stand at which positions, (token, position), by the first layer's row space. Under noise,
-    these are the nearest of each position."""
+    each position has its nearest tokens."""
     rows = gradients[f"{net.embedding}.weight"].flatten(1).any(1)
     allowed = rows.clone() if rows.any() else torch.ones_like(rows)
     allowed[PAD] = False
@@ -274,7 +284,7 @@ def _candidates(net: _Net, single: _Outside, gradients: Tensors, count: int) -> 
 
 
 class _Search:
-    """Search for texts whose vectors lie in the row space of the layers on whole texts."""
+    """Search for texts whose vectors lie in the row space for whole texts."""
 
     def __init__(self, net: _Net, whole: _Outside, candidates: Tensor) -> None:
         self._net, self._whole, self._candidates = net, whole, candidates
@@ -284,14 +294,14 @@ class _Search:
         self._lists = [column.nonzero()[:, 0] for column in candidates.mT[: self._longest]]
 
     def loss(self, texts: Tensor) -> Tensor:
-        """Return the mean squared share of the texts' vectors outside the row space, (text,)."""
+        """Return each text's mean squared share outside the row space, over its tokens: (text,)."""
         present = (texts != PAD).double()
         squares = self._whole.squares(self._net.inputs(self._whole.path, texts.double()))
         return (squares * present).sum(1) / present.sum(1)
 
     def improve(self, draws: list[np.random.Generator], known: set[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
-        """Improve a text from each of `draws` until no exchange helps: text → loss. Starts prefer tokens outside of
-        the `known` texts."""
+        """Improve a text from each generator in `draws` until no exchange helps: text → loss. Starts prefer tokens
+        that are in no `known` text."""
         texts = torch.stack([self._start(random, known) for random in draws])
         with torch.no_grad():
             losses = self.loss(texts)
@@ -326,7 +336,7 @@ class _Search:
         return text
 
     def _promising(self, texts: Tensor) -> Tensor:
-        """Return how much each exchange of a token lowers the loss to first order, (text, position, token)."""
+        """Return how much each token exchange lowers the loss to first order, (text, position, token)."""
         with torch.enable_grad(), self._net.vectors() as leaves:
             slopes = torch.autograd.grad(self.loss(texts).sum(), leaves[0])[0]
         drop = (slopes * self._table[texts]).sum(-1, keepdim=True) - slopes @ self._table.mT
@@ -334,8 +344,8 @@ class _Search:
         return drop.masked_fill(~other, -torch.inf).scatter(2, texts[..., None], -torch.inf)
 
     def _moves(self, text: Tensor, score: Tensor, wide: bool, random: np.random.Generator) -> Tensor:
-        """Return neighbours of `text`, (neighbour, position): the most promising exchanges, all beginnings of the text,
-        and some continuations by a token."""
+        """Return texts near `text`, (neighbour, position): the most promising exchanges, all beginnings, and some
+        continuations by a token."""
         most = _MOVES * (_WIDER if wide else 1)
         best = score.flatten().topk(min(most, score.numel()))
         chosen = best.indices[best.values > -torch.inf]

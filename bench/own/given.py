@@ -106,12 +106,13 @@ def reading(
     - `statistics`: with `batch_statistics`, BatchNorm's running statistics after the client's steps, if the client
       sends them: its state, by name or as a list, or name → (reading, channel). Attacks then match these statistics,
       too. The model holds the statistics before. None takes the statistics in `after`, if they moved.
-    - `shape`, `classes`: (channel, height, width) or (feature,), and the number of classes. Two classes may have one
-      logit.
+    - `shape`, `classes`: (channel, height, width), (feature,) or (position,), and the number of classes. Two classes
+      may have one logit.
     - `batch`, `steps`, `rate`: without `local`, examples per local step, number of local steps, learning rate.
     - `unit`: without `local`, 1 for gradients, `rate` for a weight difference (weights before minus weights after).
     - `value_range`: smallest and largest possible input value.
-    - `kind`: kind of data (`bench.kinds`); None infers the kind from `shape`.
+    - `kind`: kind of data (`bench.kinds`); None infers the kind from `shape`. For "text" the model gets token ids as
+      floats, 0 behind a text's end.
     - `labels`: true labels, granted to the attacker.
     - `public` (example, *shape), `public_labels` (example,): public examples; None gives a uniform grey example.
     - `defense`: the client's defense, known to the attacker: a name, {"name": …, parameter: …} or a `Defense`. Its
@@ -141,7 +142,7 @@ def reading(
     if statistics is not None and not batch_statistics:
         raise BenchError("statistics show a batch in training mode only; give batch_statistics=True, too")
     of_data = of_shape(meta.shape, kind, integers=coerce.integers(public, "public"))
-    one_logit = check_model(module, meta.shape, classes)
+    one_logit = check_model(module, meta.shape, classes, of_data)
     declare(module, loss=declared_loss(loss, classes, one_logit=one_logit), batch_statistics=batch_statistics)
     if isinstance(model, nn.Module):
         refuse_closures(unwrapped(model), module, meta.shape)
@@ -169,7 +170,7 @@ def reading(
         unit=meta.unit,
         client_examples=batch * steps if local is None else local.client_examples,
         senders=1,
-        public_mean=inputs.mean(0),
+        public_mean=of_data.values.centre(inputs),
         public_inputs=inputs,
         public_labels=input_labels,
         momentum=0.0 if trained is None else trained.momentum,
@@ -243,8 +244,8 @@ def _values(update: _Update, module: nn.Module, meta: files.Meta) -> tuple[dict[
 
 def _public(inputs: Values | None, labels: Values | None, meta: files.Meta, kind: Kind) -> tuple[Tensor, Tensor]:
     """Return public examples (example, *shape) and labels (example,), -1 if unknown. Without `inputs`, the result is a
-    uniform grey example."""
-    known = torch.full((1, *meta.shape), sum(meta.value_range) / 2)
+    uniform grey example, or a text without tokens."""
+    known = torch.full((1, *meta.shape), sum(meta.value_range) / 2 if kind.differentiable else 0.0)
     if inputs is not None:
         known = coerce.examples(inputs, meta.shape, "public")
         (low, high), least, most = meta.value_range, float(known.min()), float(known.max())

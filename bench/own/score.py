@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bench.datasets.base import Group
 from bench.errors import BenchError
+from bench.kinds.base import Kind
 from bench.kinds.known import of_shape
 from bench.own import coerce
 from bench.own.check import check
@@ -41,7 +42,7 @@ def score(
 
     - `truth` (reading, example, *shape), `labels` (reading, example): the true examples; fewer axes are accepted.
     - `public` (example, *shape): examples for the prior-only baselines and for the gallery of identification. Without
-      `public` there is no identification, and `priors_from` names the baseline.
+      `public` there is no identification, and `priors_from` names the baseline; texts need it.
     - `public_labels` (example,): labels of `public`.
     - `labels_known`: True if the attacker had the true labels; a blind guess then has the right class. Requires
       `public_labels`.
@@ -53,17 +54,19 @@ def score(
     figures are meaningless: a warning is issued, and `doubt` holds the reason. Raises `BenchError` for mismatched
     shapes, labels or values."""
     claimed = replace(reconstruction, inputs=scaled_inputs(reconstruction, value_range))
-    true = coerce.scaled(coerce.like_reading(truth, tuple(claimed.inputs.shape)), value_range, "truth")
-    true_labels = coerce.labels(labels, true.shape[0] * true.shape[1]).reshape(true.shape[:2])
-    shape = true.shape[2:]
+    shape = tuple(claimed.inputs.shape[2:])
     of_data = (
         claimed.reading.kind
         if isinstance(claimed, Claim) and kind is None
         else of_shape(shape, kind, integers=coerce.integers(truth, "truth"))
     )
+    true = _values(coerce.like_reading(truth, tuple(claimed.inputs.shape)), value_range, "truth", of_data)
+    true_labels = coerce.labels(labels, true.shape[0] * true.shape[1]).reshape(true.shape[:2])
+    if public is None and not of_data.differentiable:
+        raise BenchError(f"{of_data.plural} are scored against guesses from public examples; give public=")
     known, known_labels = np.full((1, *shape), 0.5), np.array([-1])
     if public is not None:
-        known = coerce.scaled(coerce.examples(public, shape, "public"), value_range, "public")
+        known = _values(coerce.examples(public, shape, "public"), value_range, "public", of_data)
         known_labels = np.full(len(known), -1)
     if labels_known and (public is None or public_labels is None):
         raise BenchError("labels_known: chance is among examples of the true class; give public and public_labels")
@@ -95,6 +98,17 @@ def score(
         doubt=doubt,
         priors_from=NO_PUBLIC if public is None else "the public examples given",
     )
+
+
+def _values(values: Tensor, value_range: Range, what: str, kind: Kind) -> NDArray[np.float64]:
+    """Return the examples `values`, mapped from `value_range` to [0, 1] if their kind has real numbers. Raises
+    `BenchError` with the name `what` for values outside the range, or that are no examples of the kind."""
+    if kind.differentiable:
+        return coerce.scaled(values, value_range, what)
+    try:
+        return kind.values.checked(values.double().numpy())
+    except ValueError as error:
+        raise BenchError(f"{what}: {error}") from None
 
 
 def _doubt(claimed: Reconstruction, true: NDArray[np.float64], labels: Tensor) -> str | None:

@@ -9,6 +9,7 @@ from torch.func import functional_call
 
 from bench.errors import BenchError
 from bench.gradients import mixing_layer
+from bench.kinds.base import Kind
 from bench.own.coerce import Values, tensor
 from bench.own.losses import two_logits
 from bench.record.checkpoints import fit, refuse_diverged
@@ -19,15 +20,16 @@ _PREFIXES = ("module.", "_module.", "_orig_mod.")  # wrappers' prefixes
 _SAME = 0.999  # cosine above which "gradients" are the weights
 
 
-def check_model(module: nn.Module, shape: tuple[int, ...], classes: int) -> bool:
+def check_model(module: nn.Module, shape: tuple[int, ...], classes: int, kind: Kind) -> bool:
     """Return whether the user's model `module` has a single logit for two classes; the caller then adds the hook
     `two_logits`. The model is not changed here. Raises `BenchError` unless the model maps two inputs of `shape` to
-    logits (2, classes), or to a single logit each."""
+    logits (2, classes), or to a single logit each, and for embeddings, unless the `kind` of data has token ids."""
     for path, layer in module.named_modules():
-        if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+        if kind.differentiable and isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             raise BenchError(
                 f"{path or 'the model'} is an {type(layer).__name__}, which takes integers, and attacks reconstruct "
-                "numbers; give the part of the model behind it, with its outputs as inputs"
+                'numbers; give kind="text" for token ids, or the part of the model behind it, with its outputs as '
+                "inputs"
             )
     like = next(iter(module.parameters()), torch.zeros(0))
     count = 2 if mixing_layer(module) else 1

@@ -1,0 +1,138 @@
+"""Promise: sentences come back from a transformer's gradient, and a certificate is never wrong."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bench import api
+from bench.attacks.token_span import TokenSpan
+from bench.contracts.situations import situation
+from bench.errors import BenchError
+from bench.kinds.texts import TEXT
+from bench.rng import Key
+from bench.trip import Budget, Reading, Reconstruction
+
+
+def attacked(reading: Reading, starts: int = 16) -> Reconstruction:
+    return TokenSpan(starts=starts).reconstruct(reading, Budget(evaluations=1), Key(seed=0))
+
+
+def right(truth: Tensor, result: Reconstruction) -> list[int]:
+    """How many of a reading's texts came back word for word."""
+    return [
+        len({tuple(text) for text in true.tolist()} & {tuple(text) for text in guess.tolist()})
+        for true, guess in zip(truth, result.inputs, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("batch", "readings"), [(1, 3), (3, 2)])
+def test_every_sentence_comes_back_with_a_certificate(batch: int, readings: int) -> None:
+    case = situation("type-1", batch=batch, readings=readings, kind=TEXT)
+    single = replace(case.reading, values={name: value.float() for name, value in case.reading.values.items()})
+    result = attacked(single)  # as sent: in single precision
+    assert right(case.truth, result) == [batch] * readings
+    assert result.certificate is not None and result.certificate.tolist() == [1] * readings
+    assert float(result.loss.max()) < 1e-9
+
+
+def test_a_row_space_that_holds_everything_certifies_nothing() -> None:
+    """With a vector of 8 values per token, every vector lies in the row space of a few tokens."""
+    sentences, known = ids([[1, 2, 3, 4, 5, 6, 7, 8, 9, 10], [3, 1, 12, 9, 11, 2, 6, 5, 4, 13]]), ids([[1, 2, 3]])
+    model = api.build("tiny-transformer", shape=(12,), classes=2, params={"tokens": 40, "width": 8})
+    reading = read(model, sentences, public=known)
+    result = attacked(reading, starts=4)
+    assert result.certificate is not None and float(result.certificate[0]) == 0
+    assert result.inputs.shape == (1, 2, 12)
+
+
+def test_certificates_are_right_under_noise_and_pruning() -> None:
+    for defense in ("gaussian", "sign"):
+        case = situation("type-1", batch=2, readings=2, kind=TEXT, defense=defense)
+        result = attacked(case.reading, starts=2)
+        assert result.certificate is not None
+        for found, certain in zip(right(case.truth, result), result.certificate.tolist(), strict=True):
+            assert 2 * certain <= found, defense
+
+
+class PreNorm(nn.Module):
+    """A user's layout: one block, the norm before attention, vectors of positions without parameters, the last token's
+    output classified; other names, a key without bias."""
+
+    def __init__(self, tokens: int, positions: int, width: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(tokens, width)
+        self.register_buffer("places", torch.randn(positions, width))
+        self.before, self.behind = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.k, self.q, self.v = nn.Linear(width, width, bias=False), nn.Linear(width, width), nn.Linear(width, width)
+        self.up, self.down, self.out = nn.Linear(width, 64), nn.Linear(64, width), nn.Linear(width, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        present = x != 0
+        z = self.words(x.long()) + self.get_buffer("places").to(self.out.weight)
+        h = self.before(z)
+        scores = (self.q(h) @ self.k(h).mT / 5).masked_fill(~present[:, None], -1e9)
+        z = z + scores.softmax(-1) @ self.v(h)
+        z = z + self.down(torch.relu(self.up(self.behind(z))))
+        shares = present / present.sum(-1, keepdim=True).clamp_min(1)
+        out: Tensor = self.out((z * shares[..., None]).sum(-2))
+        return out
+
+
+def ids(rows: list[list[int]], positions: int = 12) -> Tensor:
+    return torch.tensor([row + [0] * (positions - len(row)) for row in rows])
+
+
+def read(model: nn.Module, sentences: Tensor, public: Tensor | None = None) -> Reading:
+    labels = torch.arange(len(sentences)) % 2
+    gradients = api.gradient(model, sentences, labels)
+    return api.reading(gradients, model=model, shape=(12,), classes=2, batch=len(sentences), kind="text", public=public)
+
+
+def test_the_layers_are_found_in_a_model_of_another_layout() -> None:
+    torch.manual_seed(0)
+    model = PreNorm(60, 12, 32)
+    sentences = ids([[7, 8, 9, 8, 7, 30], [1, 2, 3], [50, 8, 40, 41, 42]])
+    result = attacked(read(model, sentences))
+    assert right(sentences[None].double(), result) == [3]
+    assert result.certificate is not None and float(result.certificate[0]) == 1
+
+
+def test_what_the_attack_cannot_read_it_refuses() -> None:
+    reading = situation(kind=TEXT).reading
+    attack = TokenSpan()
+    assert attack.refuses(reading) is None
+    assert attack.refuses(replace(reading, linked="coordinate")) is not None
+    assert attack.refuses(replace(reading, steps=2)) == "it does not handle several local steps"
+    bag = nn.Sequential(nn.Embedding(20, 4), nn.Flatten(), nn.Linear(48, 2))
+    line = "its model has no linear layers on the vectors of single tokens, and of texts behind them"
+    weights = {name: value[None].detach() for name, value in bag.named_parameters()}
+    assert attack.refuses(replace(reading, model=Whole(bag), shape=(12,), weights=prefixed(weights))) == line
+
+
+class Whole(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x.long())
+        return out
+
+
+def prefixed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"inner.{name}": value for name, value in weights.items()}
+
+
+def test_ids_beyond_the_model_are_one_line() -> None:
+    model = api.build("tiny-transformer", shape=(12,), classes=2, params={"tokens": 40})
+    reading = read(model, ids([[1, 2, 3]]))
+    result = api.attack(reading, "token-span")
+    with pytest.raises(BenchError, match="texts are scored against guesses from public examples; give public="):
+        api.score(result, ids([[1, 2, 3]]), [0])
+    with pytest.raises(BenchError, match="truth: a text has padding"):
+        api.score(result, ids([[1, 0, 3]]), [0], public=ids([[1, 2]]))
+    with pytest.raises(BenchError, match="public: a text has no token"):
+        api.score(result, ids([[1, 2, 3]]), [0], public=ids([[]]))
+    assert api.score(result, ids([[1, 2, 3]]), [0], public=ids([[4, 5]])).summary.asr.value == 1
