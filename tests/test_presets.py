@@ -18,6 +18,7 @@ from bench.datasets.base import Dataset
 from bench.errors import MatrixError
 from bench.kinds.images import IMAGE
 from bench.kinds.tables import TABLE
+from bench.kinds.texts import TEXT
 from bench.matrix.document import PRESETS, document, preset_names
 from bench.matrix.expand import PlannedCell, expand
 from bench.matrix.feasible import DatasetFacts
@@ -43,17 +44,18 @@ SHAPES = {
     "cifar100": ((3, 32, 32), 100, 41667),
     "lfw": ((3, 32, 32), 62, 1889),
     "aptos": ((2048,), 5, 28985),
+    "opinions": ((20,), 2, 5000),
 }
 STANDARD_V1 = "a0d41babd5d6e58c4044342406b272f46f8f4214fde0d1cabf791d905aa6d511"
 ATTACKS_V1 = "38fef5ec4564a439bce6e9f973b4ab13eb0f1759a6b8069e0767ce2b77a64dfd"
-EMBEDDED = ("cancer", "digits")
+EMBEDDED = ("cancer", "digits", "opinions")
 NAMES = preset_names()
 
 
 def facts_of(name: str, params: Mapping[str, Any]) -> DatasetFacts:
     """Facts on the data by name: presets are checked without the data."""
     shape, classes, training = SHAPES[name]
-    kind = IMAGE if len(shape) == 3 else TABLE
+    kind = IMAGE if len(shape) == 3 else TEXT if name == "opinions" else TABLE
     return DatasetFacts(sha256="0" * 64, subset=None, kind=kind, shape=shape, classes=classes, training=training)
 
 
@@ -67,10 +69,10 @@ def cells(name: str) -> list[AttackCell]:
 
 
 def test_the_shapes_above_name_data_sets_that_are_there() -> None:
-    for name, (shape, *_) in SHAPES.items():
+    for name in SHAPES:
         entry: Any = registry.load("datasets", name)
         assert issubclass(entry, Dataset)
-        assert entry.kind == ("image" if len(shape) == 3 else "table")
+        assert entry.kind == facts_of(name, {}).kind.name
 
 
 @pytest.mark.parametrize("name", EMBEDDED)
@@ -204,9 +206,10 @@ def test_the_suite_of_attacks_is_a_full_cross_on_twelve_conditions() -> None:
 def test_the_suite_of_attacks_names_every_attack_that_reconstructs_from_its_readings() -> None:
     named = {cell.attack.name for cell in cells(ATTACKS)}
     others = set(registry.names("attacks")) - named
-    # baselines without a gradient; a list of candidates; mixtures, which no condition has; servers that choose weights
+    # baselines without a gradient; a list of candidates; mixtures, which no condition has; servers that choose weights;
+    # texts
     baselines = {"prior-mean", "prior-nearest", "prior-class-mean", "labels-only"}
-    assert others == {*baselines, "gallery", "demix", "bins", "trap"}
+    assert others == {*baselines, "gallery", "demix", "bins", "trap", "token-span"}
 
 
 def test_each_attack_of_the_suite_knows_the_most_that_it_accepts() -> None:

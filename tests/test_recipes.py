@@ -59,6 +59,17 @@ def test_flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert (tmp_path / "reading.npz").is_file()
 
 
+def test_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run("text.py", tmp_path, monkeypatch)
+    said = capsys.readouterr().out.splitlines()
+    assert said[:2] == ["explains what was sent: cosine 1.0000, scale 1.000", "word for word: 1.0"]
+    assert said[2:] == [
+        "my soup was cold .",
+        "the film was kind of dull .",
+        "what a waiter , the boss liked the film .",
+    ]
+
+
 def test_no_recipe_shadows_a_package_when_run_in_its_folder() -> None:
     """`python docs/recipes/NAME.py` puts the folder first on the import path."""
     imported = {
@@ -72,7 +83,7 @@ def test_no_recipe_shadows_a_package_when_run_in_its_folder() -> None:
     assert {"opacus", "torch", "bench"} <= imported
 
 
-@pytest.mark.parametrize("name", ["loop", "with_opacus", "with_flower"])
+@pytest.mark.parametrize("name", ["loop", "with_opacus", "with_flower", "text"])
 def test_the_page_shows_the_recipe_as_it_runs(name: str) -> None:
     page = (ROOT / "docs" / "OWN.md").read_text("utf-8")
     code = (RECIPES / f"{name}.py").read_text("utf-8")
