@@ -217,6 +217,8 @@ def _run(
         weight = search.noise_weight
         if problem.noise.bound and distance.kind == "l2":
             weight = torch.minimum(weight, 2 * search.residual / search.coordinates.clamp_min(1))
+        if stage.weight is not None and stage.model is not search.problem.reading.model:
+            weight = torch.maximum(weight, stage.weight * search.zero_loss)  # softened ReLUs add an error
     elif stage.weight is not None:
         weight = stage.weight * (torch.ones_like(search.zero_loss) if stage.cosine else search.zero_loss)
     else:
