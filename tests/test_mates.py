@@ -21,6 +21,7 @@ from bench.attacks.objective.mismatch import observations
 from bench.cell import AttackCell, Federated, Grants
 from bench.errors import NotApplicable
 from bench.gradients import example_gradients, one_hot
+from bench.record.metrics import PSNR_DB
 from bench.registry import entries as registry
 from bench.trip import Candidates, Description, Outcomes, Reading
 
@@ -182,6 +183,24 @@ def test_the_unknown_example_of_a_batch_is_reconstructed(tmp_path: Path, name: s
     result, _ = run_attack(which, RunContext(run=tmp_path), Memory())
     assert result.figures().asr.value == 1
     assert [len(reading.examples) for reading in result.readings] == [1, 1]
+
+
+@pytest.mark.parametrize("variance", [1e-10, 1e-7])
+def test_faint_noise_hides_no_pixels_of_a_relu_net(tmp_path: Path, variance: float) -> None:
+    """Softened ReLUs add an error far above faint noise; a prior weighted by the noise alone got 1 of 2."""
+    which = cell(
+        attack=entry("attacks", "map"),
+        model=entry("models", "mlp", hidden=[32], activation="relu"),
+        grants=Grants(labels=True, mates=True),
+        defense=entry("defenses", "gaussian", variance=variance),
+        federated=Federated(clients=20, per_round=3, batch=16),
+        evaluations=60,
+        readings=4,
+    )
+    result, _ = run_attack(which, RunContext(run=tmp_path), Memory())
+    assert result.figures().asr.value == 1
+    psnr = result.figures().median(PSNR_DB)
+    assert psnr is not None and psnr > 30
 
 
 @pytest.mark.parametrize(
