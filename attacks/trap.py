@@ -1,6 +1,6 @@
 """Trap weights: random rows in the first layer, each open for few examples in a batch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log10
 from typing import Literal
 
@@ -90,23 +90,27 @@ class Trap(Attack):
         rows = rows_of(reading)
         assert rows is not None
         judge = Judge.of(reading, rows) if reading.classes > 2 else None
-        inputs, shares, status = [], [], []
+        inputs, shares, status, evaluations = [], [], [], []
         for gradient in mean_gradient(reading, rows):
             status.append(gradient.status)
             certain = rows.weight.new_zeros(0, rows.weight.shape[1])
+            judged = 0
             if judge is not None:
-                certain, gradient = judge.peeled(gradient, reading, self.slack, passes=reading.examples)
+                most = budget.evaluations * reading.examples
+                certain, gradient, judged = judge.peeled(gradient, reading, self.slack, most=most)
+            evaluations.append(-(-judged // reading.examples))
             every = torch.ones_like(rows.bias, dtype=torch.bool)
             others = _shared(*_single(rows, gradient, reading, self.slack, every), _NEAR * _width(reading))
             mean = reading.public_mean.double().flatten().repeat(reading.examples, 1)
             inputs.append(torch.cat([certain, others, mean])[: reading.examples].reshape(-1, *reading.shape))
             shares.append(len(certain) / reading.examples)
-        return closed_form(
+        result = closed_form(
             reading,
             torch.stack(inputs).to(reading.public_mean),
             status=tuple(status),
             certificate=None if judge is None else torch.tensor(shares),
         )
+        return replace(result, evaluations=torch.tensor(evaluations))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,15 +127,22 @@ class Judge:
         plain = torch.ones(rows.above.shape[1], dtype=torch.float64)
         return cls(rows=rows, upper=Upper.of(reading, FirstLayer(prefix=rows.second, factor=plain, offset=0 * plain)))
 
-    def peeled(self, gradient: Gradient, reading: Reading, slack: float, *, passes: int) -> tuple[Tensor, Gradient]:
-        """Return the certain examples (example, input) behind a reading, and the `gradient` without them.
+    def peeled(
+        self, gradient: Gradient, reading: Reading, slack: float, *, most: int, passes: int | None = None
+    ) -> tuple[Tensor, Gradient, int]:
+        """Return the certain examples (example, input) behind a reading, the `gradient` without them, and the number of
+        judged ratios.
 
         - `slack`: distance outside the data's range allowed for an example, in widths of the range.
-        - `passes`: passes over the rows, at most; each sees the rows without the examples of earlier passes."""
+        - `most`: number of ratios to judge, at most; each judgement simulates the model.
+        - `passes`: passes over the rows, at most; each sees the rows without the examples of earlier passes. None: no
+          limit."""
         certain = self.rows.weight.new_zeros(0, self.rows.weight.shape[1])
         changed = torch.ones(len(self.rows.weight), dtype=torch.bool)
-        for _ in range(passes):
-            at, ratios, _ = _single(self.rows, gradient, reading, slack, changed)
+        judged = 0
+        for _ in range(reading.examples if passes is None else passes):
+            at, ratios, _ = (each[: most - judged] for each in _single(self.rows, gradient, reading, slack, changed))
+            judged += len(at)
             sure, deltas = self._certain(gradient, at, ratios)
             before = gradient.explained
             for row in torch.nonzero(sure)[:, 0]:
@@ -140,9 +151,9 @@ class Judge:
                     certain = torch.cat([certain, x[None]])
                     gradient = self._without(gradient, int(at[row]), x, deltas[row])
             changed = gradient.explained != before
-            if not changed.any():
+            if not changed.any() or judged >= most:
                 break
-        return certain[: reading.examples], gradient
+        return certain[: reading.examples], gradient, judged
 
     def _certain(self, gradient: Gradient, at: Tensor, ratios: Tensor) -> tuple[Tensor, Tensor]:
         """Return which `ratios` (ratio, input) at the rows `at` are certain examples, (ratio,), and each ratio's δ
