@@ -21,6 +21,7 @@ from bench.trip import Budget, Reading, Reconstruction, Status, Tensors
 _ROUNDING = 1e-7  # of the largest singular value: rounding of float32 sums
 _MEMBER = 1e-4  # share of a vector's length outside the row space: rounding, if the vector belongs to it
 _EXACT = 1e-9  # mean square of these shares over a text's tokens: certain
+_ABOVE = 1.6  # of the median singular value: more than noise
 _DRAWN = 256  # random texts that show in which directions vectors differ at all
 _CHUNK = 1024  # tokens, or texts, in a forward pass
 _STARTS = 8  # texts improved in parallel
@@ -42,7 +43,7 @@ class TokenSpan(Attack):
 
     Departures from DAGER: the search for texts is ours, in place of an enumeration. Query, key and value gradients are
     tested together, with biases. Directions in which no two texts differ are ignored. If noise fills the row space, the
-    largest gap between singular values gives the rank, and the nearest texts are the result, without certificate."""
+    rank counts singular values above 1.6 medians, and the nearest texts are the result, without certificate."""
 
     reference = "Petrov et al. 2024 (DAGER)"
     takes = ("text",)
@@ -220,6 +221,12 @@ def _layers(model: nn.Module, weights: Tensors, ids: Tensor) -> tuple[list[str],
     return embeddings, groups
 
 
+def _spectrum(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the singular values (direction,), also zeros, and the right singular vectors (direction, direction)."""
+    _, singular, right = torch.linalg.svd(matrix)
+    return torch.cat([singular, singular.new_zeros(len(right) - len(singular))]), right
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outside:
     """Directions outside the gradients' row space, for layers with a common input."""
@@ -243,14 +250,14 @@ class _Outside:
             bias = gradients.get(f"{path}.bias")
             weight = gradients[f"{path}.weight"]
             row = torch.cat([weight, (weight.new_zeros(len(weight)) if bias is None else bias)[:, None]], 1)
-            rows.append(row / row.norm().clamp_min(1e-300))
-        _, singular, right = torch.linalg.svd(torch.cat(rows) @ basis)
-        singular = torch.cat([singular, singular.new_zeros(len(right) - len(singular))])
-        floor = _ROUNDING * singular[0]
-        exact = bool(singular[-1] <= floor)
-        within = min(limit, len(singular) - 1)
-        gaps = singular[:within] / singular[1 : within + 1]
-        rank = int((singular > floor).sum()) if exact else int(gaps.argmax()) + 1
+            rows.append(row @ basis)
+        alike = torch.cat([row / row.norm().clamp_min(1e-300) for row in rows])
+        singular, right = _spectrum(alike)
+        exact = bool(singular[-1] <= _ROUNDING * singular[0])
+        if not exact:
+            singular, right = _spectrum(torch.cat(rows))  # the noise is the same in all layers
+        floor = _ROUNDING * singular[0] if exact else _ABOVE * singular.median()
+        rank = max(1, min(limit, int((singular > floor).sum())))
         return cls(path=paths[0], basis=basis, null=right[rank:].mT, rank=rank, exact=exact)
 
     def squares(self, inputs: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from bench.cell import DataRef, Entry, Federated, PublicKnowledge, TrainingCell
 from bench.datasets.loading import load
 from bench.datasets.opinions import TOKENS, Opinions
 from bench.errors import NotApplicable
+from bench.gradients import example_gradients, one_hot
 from bench.kinds.known import of_shape
 from bench.kinds.texts import TEXT, lengths
 from bench.matrix.feasible import DatasetFacts, impossible
@@ -153,3 +154,18 @@ def test_what_cannot_run_on_texts_says_so_before_the_run() -> None:
 def test_ids_have_no_statistics(opinions, known: PublicKnowledge) -> None:
     with pytest.raises(NotApplicable, match='a text has no mean and no covariance; grant public = "distribution"'):
         known_public(opinions, known)
+
+
+def test_a_repeated_token_counts_in_its_own_examples_gradient_alone() -> None:
+    """Clipping bounds an example only if all uses of its tokens are in the example's gradient."""
+    architecture = TinyTransformer(tokens=20, width=8, blocks=1)
+    module = architecture.build((6,), 2).double()
+    weights = {name: value.double() for name, value in architecture.initial(module, 0).items()}
+    x = torch.tensor([[5, 5, 5, 7, 5, 0], [5, 9, 5, 0, 0, 0]], dtype=torch.float64)
+    y = one_hot(torch.tensor([0, 1]), 2, torch.float64)
+    each = example_gradients(module, weights, x, y)["token.weight"]
+    for row in range(2):
+        leaves = {name: value.clone().requires_grad_() for name, value in weights.items()}
+        loss = -(torch.func.functional_call(module, leaves, (x[row : row + 1],)).log_softmax(-1) * y[row]).sum()
+        torch.testing.assert_close(each[row], torch.autograd.grad(loss, leaves["token.weight"])[0])
+    assert each[0].any(1).nonzero()[:, 0].tolist() == [5, 7] and each[1].any(1).nonzero()[:, 0].tolist() == [5, 9]
