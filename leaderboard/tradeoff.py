@@ -187,8 +187,8 @@ def findings(tradeoff: Tradeoff, point: str) -> tuple[str, ...]:
         if blurred:
             kept, row, figures = max(blurred, key=lambda one: one[0])
             lines.append(
-                f"{where}: {len(blurred)} of these hide pixels and not the person: at most 5% reconstructed, and named "
-                f"still; the most accurate keeps {kept:.0%}: {setting(row, figures)}."
+                f"{where}: of these, {len(blurred)} can hide pixels and not the person: at most 5% reconstructed, and "
+                f"named still; the most accurate keeps {kept:.0%}: {setting(row, figures)}."
             )
         if hidden:
             best = hidden[0]

@@ -141,7 +141,7 @@ def test_reconstructed_examples_are_a_level_of_their_own() -> None:
     assert levels_of(found) == ("L1", "L2", "L3") and levels_of(ranked()) == ("L1", "L2")
     lines = findings(board, "type-0")
     assert lines[0] == "mnist, mlp: no useful strength hides examples: blurring, leaking."
-    assert lines[1].startswith("mnist, mlp: 1 of these hide pixels and not the person") and "blurring" in lines[1]
+    assert lines[1].startswith("mnist, mlp: of these, 1 can hide pixels and not the person") and "blurring" in lines[1]
     assert reason(row("unknown"), "L3") == "not measured"
     refused = dataclasses.replace(pixels, at=None, absent="mixtures")
     assert reason(row("mixed", reconstructed=refused), "L3") == "not measured: mixtures"
