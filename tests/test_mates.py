@@ -209,6 +209,9 @@ def test_faint_noise_hides_no_pixels_of_a_relu_net(tmp_path: Path, variance: flo
         ({"grants": Grants(mates=True)}, "not the label of the unknown example; grant labels"),
         ({"grants": Grants(labels=True, mates=True, repeated_readings=2)}, "set repeated_readings and steps to 1"),
         ({"defense": entry("defenses", "mixup")}, "mixtures of examples with secret partners; take gallery"),
+        ({"defense": entry("defenses", "sign"), "point": "aggregate"}, "behind a mean, it cannot separate"),
+        ({"defense": entry("defenses", "prune"), "point": "aggregate"}, "behind a mean, it cannot separate"),
+        ({"defense": entry("defenses", "qsgd"), "point": "aggregate"}, "behind a mean, it cannot separate"),
     ],
 )
 def test_an_inseparable_reading_is_refused(tmp_path: Path, changes: dict[str, object], reason: str) -> None:

@@ -71,8 +71,14 @@ def inseparable(reading: Reading) -> str | None:
         return "it knows all other examples and not the label of the unknown example; grant labels"
     if len(reading.rounds) > 1 or reading.stepwise:
         return "it separates known examples from a single local step's reading; set repeated_readings and steps to 1"
-    if reading.description is not None and reading.description.mixed:
+    description = reading.description
+    if description is not None and description.mixed:
         return "training used mixtures of examples with secret partners; take gallery"
+    if description is None or reading.senders == 1 or description.inside_steps:
+        return None
+    first = {name: value[:1, 0] for name, value in reading.values.items()}
+    if description.hard or description.outcomes(first) is not None:
+        return "behind a mean, it cannot separate the client's message after hard or random decisions; take gallery"
     return None
 
 
