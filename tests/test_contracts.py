@@ -40,7 +40,10 @@ from bench.trip import Budget, Outcomes, Reading, Reconstruction
 
 pytestmark = pytest.mark.long
 
-SMALLER = {"learned-inverter": {"simulations": 150, "components": 16}}  # the promises do not depend on it
+SMALLER = {  # the promises do not depend on it
+    "learned-inverter": {"simulations": 150, "components": 16},
+    "token-span": {"starts": 2},
+}
 LIKE_CPL = {"dlg", "idlg", "gradinv"}  # other parts in the same engine
 LIKE_CNN = {"convnet8"}  # more of the same layers
 # Contracts of transforms, which dp-sgd (clip, noise on the step) and fed-sdp (on the server) keep by default.
