@@ -82,6 +82,7 @@ def test_at_the_truth_the_distance_is_zero(tmp_path: Path) -> None:
     assert bool((away > 1e2 * loss).all()) and bool(gradient.isfinite().all())
 
 
+@pytest.mark.slow
 def test_originals_come_out_of_mixtures_that_an_attacker_who_knows_of_none_keeps(tmp_path: Path) -> None:
     """Of digits in batches of three, granted labels: the same readings, the same budget."""
     rates = {}

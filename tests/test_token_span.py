@@ -47,6 +47,7 @@ def test_a_row_space_that_holds_everything_certifies_nothing() -> None:
     assert result.inputs.shape == (1, 2, 12)
 
 
+@pytest.mark.slow
 def test_certificates_are_right_under_noise_and_pruning() -> None:
     for defense in ("gaussian", "sign"):
         case = situation("type-1", batch=2, readings=2, kind=TEXT, defense=defense)
