@@ -70,6 +70,7 @@ def test_the_fit_finds_the_curve_that_made_the_counts(middle: float, slope: floa
         assert float(curve.share(curve.position(level))) == pytest.approx(level)
 
 
+@pytest.mark.slow
 def test_two_calibrations_with_other_seeds_agree_and_none_is_too_weak() -> None:
     """Eight calibrations: strengths within a factor of 1.25 of their median but for one, above the true strength but
     for one, and at most 1.6 times above.
