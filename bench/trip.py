@@ -109,6 +109,12 @@ class Noise:
     bound: bool = False
     """True if the variances are upper bounds; attackers then estimate the true values from the reading."""
 
+    def times(self, factor: float) -> "Noise":
+        """Return the noise of an observation multiplied by `factor`."""
+        square = factor**2
+        each = self.variances and {name: square * value for name, value in self.variances.items()}
+        return replace(self, variance=square * self.variance, variances=each)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:

@@ -69,6 +69,11 @@ def _ranked(tradeoff: Tradeoff, rows: Iterable[Row]) -> tuple[Standing, ...]:
     return tuple(replace(each, rank=number if each.at else None) for number, each in enumerate(found, 1))
 
 
+def leakage(level: str) -> str:
+    """Return the word for examples that leak at `level`: "reconstructed" for "L3", else "named"."""
+    return "reconstructed" if level == RECONSTRUCTED else "named"
+
+
 def levels_of(ranked: Iterable[Standing]) -> tuple[str, ...]:
     """Return the levels with figures in a federation's standings `ranked`, the strictest first; "L3" only if the
     reconstructed examples of a family were measured."""
@@ -107,12 +112,12 @@ def rank_line(ranked: Sequence[Standing], family: str) -> str | None:
 def reason(row: Row, level: str) -> str:
     """Return the reason, in a few words, why the family in `row` does not meet `level` ("L1", "L2" or "L3"), such as
     `12% named at the strongest`."""
-    at, leaked = row.at(level), "named"
+    at, leaked = row.at(level), leakage(level)
     curve, calibrated = row.curve, bool(row.at_levels)
     if level == RECONSTRUCTED:
         if row.reconstructed is None or row.reconstructed.absent is not None:
             return "not measured" if row.reconstructed is None else f"not measured: {row.reconstructed.absent}"
-        leaked, curve, calibrated = "reconstructed", row.reconstructed.curve, row.reconstructed.at is not None
+        curve, calibrated = row.reconstructed.curve, row.reconstructed.at is not None
     if at is not None and at.leaks_later and at.trained is not None:
         return f"{strength(row, at)}: {at.trained[0]:.0%} {leaked} later"
     shares = [each.share for each in curve]

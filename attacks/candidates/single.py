@@ -9,7 +9,7 @@ from bench.attacks.candidates.complement import by_complement
 from bench.attacks.candidates.listed import alone, candidates
 from bench.attacks.candidates.sums import by_sums
 from bench.attacks.objective.distance import Distance
-from bench.attacks.objective.known import given_known, known_examples, updates
+from bench.attacks.objective.known import given_known, given_updates, known_examples, updates
 from bench.attacks.objective.mismatch import Mismatch, by_likelihood, observations
 from bench.gradients import group_gradients
 from bench.trip import Candidates, Given, Reading, Tensors, repeated
@@ -101,4 +101,5 @@ def _scorer(mismatch: Mismatch, observed: Tensors, weights: Tensors, row: int) -
         updated, others = updates(reading, known)
         if others and (of_sums := by_sums(description, others, observed)) is not None:
             return lambda gradients, _: of_sums(updated(gradients))
+        return by_distance(given_updates(reading, observed, updated, others))
     return by_distance(given_known(reading, observed, known))

@@ -32,7 +32,15 @@ def given_known(reading: Reading, observed: Tensors, known: Candidates) -> Given
         x, y = known.inputs[0][:, None], known.targets[0][:, None]
         each = group_gradients(reading.model, known.weights, x, y)
         return description.with_mates({name: value[None] for name, value in each.items()}, observed, known)
-    updated, others = updates(reading, known)
+    return given_updates(reading, observed, *updates(reading, known))
+
+
+def given_updates(
+    reading: Reading, observed: Tensors, updated: Callable[[Tensors], dict[str, Tensor]], others: Tensors
+) -> Given:
+    """Return the function of `given_known` for a defense outside local steps. `reading` and `observed` are as there;
+    `updated` and `others` are the result of `updates`."""
+    description = reading.description
     if description is None:
         total = {name: value.sum(0) for name, value in others.items()}
         return lambda gradients, _: {
@@ -137,9 +145,7 @@ class _Part:
 
     @property
     def noise(self) -> Noise:
-        noise, square = self.inner.noise, self.scale**2
-        each = noise.variances and {name: square * value for name, value in noise.variances.items()}
-        return replace(noise, variance=square * noise.variance, variances=each)
+        return self.inner.noise.times(self.scale)
 
     additive = inside_steps = True
     ordered = mixed = False

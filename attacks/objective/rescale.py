@@ -32,9 +32,7 @@ class _RescaledDescription:
 
     @property
     def noise(self) -> Noise:
-        noise, square = self.inner.noise, self.factor**2
-        each = noise.variances and {name: square * value for name, value in noise.variances.items()}
-        return replace(noise, variance=square * noise.variance, variances=each)
+        return self.inner.noise.times(self.factor)
 
     @property
     def additive(self) -> bool:

@@ -98,7 +98,6 @@ def show(tradeoff: "Tradeoff", listener: str, level: str, loss: float | None = N
     - `level`: "L1" or "L2", the bound on named examples, or "L3", the bound on reconstructed examples.
     - `loss`: largest accuracy loss in percent of the undefended accuracy; None prints all families."""
     from bench.leaderboard import tradeoff as board
-    from bench.record.tradeoff import RECONSTRUCTED
 
     point, meaning = board.LISTENERS[listener]
     click.echo(f"listener {listener} ({point}): {meaning}")
@@ -109,8 +108,8 @@ def show(tradeoff: "Tradeoff", listener: str, level: str, loss: float | None = N
             continue
         chosen = ranked if loss is None else board.advised(ranked, level, loss)
         if chosen:
-            leaked = "reconstructed" if level == RECONSTRUCTED else "named"
-            heads = ["rank", f"defense at {level}", "kept", f"{leaked}, later, %", "any attacker", "L1 proved"]
+            leaked = f"{board.leakage(level)}, later, %"
+            heads = ["rank", f"defense at {level}", "kept", leaked, "any attacker", "L1 proved"]
             common.print_table(heads, [_line(tradeoff, each, level) for each in chosen])
         else:
             click.echo(f"no family reaches {level} with a loss of at most {loss:g} points")

@@ -13,6 +13,7 @@ from bench.leaderboard.tradeoff import (
     Standing,
     ceilings,
     findings,
+    leakage,
     levels_of,
     proof,
     proofs,
@@ -26,7 +27,6 @@ from bench.record.tradeoff import (
     LEVELS,
     PROVED,
     PROVED_ALL,
-    RECONSTRUCTED,
     AtLevel,
     Leaked,
     Reconstructed,
@@ -111,7 +111,7 @@ def page(tradeoff: Tradeoff) -> str:
             undefended = tradeoff.undefended_mean(*where)
             parts.append(f"\n### {where[0]}, {where[1]} (undefended accuracy {undefended:.1%})\n")
             for level in levels_of(ranked):
-                heads = ["reconstructed" if h == "named" and level == RECONSTRUCTED else h for h in _HEADS]
+                heads = [leakage(level) if head == "named" else head for head in _HEADS]
                 parts.append(f"\n{level}:\n\n{table(heads, [_line(tradeoff, each, level) for each in ranked])}")
     parts.append("\n## Curves\n\nShare of named tuning examples by strength, from weak to strong.\n\n")
     parts.append(

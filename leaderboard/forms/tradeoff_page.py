@@ -10,13 +10,14 @@ from bench.leaderboard.tradeoff import (
     Standing,
     ceilings,
     findings,
+    leakage,
     levels_of,
     proof,
     reason,
     setting,
     standings,
 )
-from bench.record.tradeoff import PROVED_ALL, RECONSTRUCTED, AtLevel, Tradeoff, codes
+from bench.record.tradeoff import PROVED_ALL, AtLevel, Tradeoff, codes
 
 _HEADS = ("#", "defense", "accuracy kept", "named", "later", "any attacker", "L1 proved", "for all readings", "ε")
 
@@ -56,7 +57,7 @@ def _section(tradeoff: Tradeoff, name: str) -> dict[str, Any]:
 
 
 def _heads(level: str) -> tuple[str, ...]:
-    return tuple("reconstructed" if head == "named" and level == RECONSTRUCTED else head for head in _HEADS)
+    return tuple(leakage(level) if head == "named" else head for head in _HEADS)
 
 
 def _row(tradeoff: Tradeoff, each: Standing, level: str) -> list[str]:
