@@ -9,8 +9,7 @@ from torch import Tensor
 from bench.attacks.base import Attack, closed_form
 from bench.attacks.first_layer.layer import refusal
 from bench.attacks.first_layer.ratios import Gradient, honest_size, in_range, mean_gradient
-from bench.attacks.first_layer.rows import NO_ROWS, Rows, public, rows_of
-from bench.errors import NotApplicable
+from bench.attacks.first_layer.rows import NO_ROWS, Rows, public, rows_of, rows_to_choose
 from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction, Server
@@ -60,9 +59,7 @@ class Bins(Attack):
     )
 
     def craft(self, server: Server, key: Key) -> dict[str, Tensor]:
-        rows = rows_of(server)
-        if rows is None:
-            raise NotApplicable(NO_ROWS)
+        rows = rows_to_choose(server)
         known, (units, count) = public(server), rows.above.shape
         direction = torch.ones(known.shape[1], dtype=torch.float64)
         if self.direction == "random":

@@ -11,7 +11,7 @@ from bench.attacks.candidates.exchange import most_likely
 from bench.attacks.candidates.listed import alone, by_label, candidates
 from bench.attacks.candidates.single import by_description, likelihoods
 from bench.attacks.first_layer.ratios import honest_size
-from bench.attacks.first_layer.rows import NO_ROWS, rows_of
+from bench.attacks.first_layer.rows import rows_to_choose
 from bench.attacks.inverter.sketch import Sketch
 from bench.attacks.objective.mismatch import mean_observation, observations, same_weights
 from bench.attacks.objective.rescale import rescaled
@@ -56,9 +56,7 @@ class Gallery(Attack):
     servers = ("listen", "weights")
 
     def craft(self, server: Server, key: Key) -> dict[str, Tensor]:
-        rows = rows_of(server)
-        if rows is None:
-            raise NotApplicable(NO_ROWS)
+        rows = rows_to_choose(server)
         if server.gallery_inputs is None:
             raise NotApplicable(_NO_GALLERY)
         known, (units, count) = server.gallery_inputs.flatten(1).double(), rows.above.shape

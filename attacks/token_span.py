@@ -85,20 +85,20 @@ class TokenSpan(Attack):
         single = _Outside.of(net, net.single, gradients, limit)
         candidates = _candidates(net, single, gradients, count)
         search = _Search(net, net.telling(gradients, limit), candidates)
-        found: dict[tuple[int, ...], float] = {}
+        losses: dict[tuple[int, ...], float] = {}
         for start in range(0, self.starts * count, _STARTS):
             if not candidates[:, 0].any():
                 break
             draws = [key.generator("start", index, 0, start + number) for number in range(_STARTS)]
-            found |= search.improve(draws, {text for text, loss in found.items() if loss <= _EXACT})
-            if sum(loss <= _EXACT for loss in found.values()) >= count:
+            losses |= search.improve(draws, {text for text, loss in losses.items() if loss <= _EXACT})
+            if sum(loss <= _EXACT for loss in losses.values()) >= count:
                 break
-        best = sorted(found, key=lambda text: found[text])[:count]
-        certain = sum(found[text] <= _EXACT for text in best)
+        best = sorted(losses, key=lambda text: losses[text])[:count]
+        certain = sum(losses[text] <= _EXACT for text in best)
         texts = torch.tensor(best, dtype=torch.float64).reshape(-1, *reading.shape)
         return _Result(
             texts=torch.cat([texts, nothing[len(best) :]]),
-            loss=float(np.mean([found[text] for text in best])) if best else 1.0,
+            loss=float(np.mean([losses[text] for text in best])) if best else 1.0,
             certain=certain / count,
         )
 
@@ -312,7 +312,7 @@ class _Search:
         texts = torch.stack([self._start(random, known) for random in draws])
         with torch.no_grad():
             losses = self.loss(texts)
-        wide, found = [False] * len(texts), {}
+        wide, ended = [False] * len(texts), {}
         active = list(range(len(texts)))
         while active:
             scores = self._promising(texts[active])
@@ -327,10 +327,10 @@ class _Search:
                 if better:
                     texts[row], losses[row] = move[best], value[best]
                 if float(losses[row]) <= _EXACT or (not better and wide[row]):
-                    found[tuple(texts[row].tolist())] = float(losses[row])
+                    ended[tuple(texts[row].tolist())] = float(losses[row])
                     active.remove(row)
                 wide[row] = not better
-        return found
+        return ended
 
     def _start(self, random: np.random.Generator, known: set[tuple[int, ...]]) -> Tensor:
         text = torch.full((self._net.positions,), PAD)

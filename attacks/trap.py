@@ -11,8 +11,7 @@ from bench.attacks.base import Attack, closed_form
 from bench.attacks.first_layer.certificate import Upper
 from bench.attacks.first_layer.layer import FirstLayer, refusal
 from bench.attacks.first_layer.ratios import Gradient, honest_size, in_range, mean_gradient
-from bench.attacks.first_layer.rows import NO_ROWS, Rows, public, rows_of
-from bench.errors import NotApplicable
+from bench.attacks.first_layer.rows import NO_ROWS, Rows, public, rows_of, rows_to_choose
 from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction, Server
@@ -65,9 +64,7 @@ class Trap(Attack):
     )
 
     def craft(self, server: Server, key: Key) -> dict[str, Tensor]:
-        rows = rows_of(server)
-        if rows is None:
-            raise NotApplicable(NO_ROWS)
+        rows = rows_to_choose(server)
         known, (units, count) = public(server), rows.above.shape
         draw = key.generator("rows")
         weight = torch.from_numpy(draw.standard_normal((count, known.shape[1])))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bench.attacks.first_layer.layer import FirstLayer, first_layer, first_weights
+from bench.errors import NotApplicable
 from bench.trip import Reading, Server
 
 PUBLIC = 4096  # public examples for quantiles and for the spread of the second layer's outputs
@@ -100,6 +101,15 @@ def rows_of(known: Reading | Server) -> Rows | None:
     return Rows(
         first=first, second=f"{path}.", weight=weight * first.factor, bias=bias + weight @ first.offset, above=above
     )
+
+
+def rows_to_choose(server: Server) -> Rows:
+    """Return the first two layers of the server's model (`rows_of`); raises `NotApplicable` for a model without such
+    layers."""
+    rows = rows_of(server)
+    if rows is None:
+        raise NotApplicable(NO_ROWS)
+    return rows
 
 
 def public(known: Server) -> Tensor:

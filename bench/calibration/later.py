@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from bench.calibration.ladder import next_trained, raised
 from bench.calibration.measure import TUNING, Federation, Runner, at, missing_figure, trained_cells
-from bench.calibration.run import LEVELS, Listener
+from bench.calibration.run import LEVELS_OF, Listener
 from bench.calibration.trainings import trainings
 from bench.matrix.expand import FactsOf
 from bench.matrix.read import Matrix
@@ -41,7 +41,7 @@ def hold_later(
 
 def _first(listener: Listener) -> dict[float, float]:
     """Return level → position in the first round, for the levels of a board that the family reaches."""
-    results = [listener.calibrated[level] for level in LEVELS[listener.question] if level in listener.calibrated]
+    results = [listener.calibrated[level] for level in LEVELS_OF[listener.question] if level in listener.calibrated]
     return {each.level: each.position for each in results if each.position is not None}
 
 
@@ -78,7 +78,7 @@ def _measure(
 def _raise(listener: Listener) -> None:
     counts = listener.trained_counts
     assert listener.strength is not None
-    for level in LEVELS[listener.question]:
+    for level in LEVELS_OF[listener.question]:
         first = listener.calibrated.get(level)
         if not counts or first is None or first.position is None:
             continue

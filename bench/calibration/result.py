@@ -39,25 +39,25 @@ def row(
         )
         for listener in listeners
     }
-    listeners = sorted(listeners, key=lambda each: each.question)  # named before reconstructed
-    listener = listeners[0]
-    names = listener.question == "named"
-    measured = [records for each in listeners for records in each.strengths.values()]
-    pixels = next((each for each in listeners if each.question == "reconstructed"), None)
+    by_question = {listener.question: listener for listener in listeners}
+    names, pixels, either = by_question.get("named"), by_question.get("reconstructed"), listeners[0]
+    measured = [records for each in (names, pixels) if each is not None for records in each.strengths.values()]
     return Row(
         dataset=federation.dataset,
         model=federation.model,
-        point=listener.point,
-        also=listener.also,
-        family=family_name(listener.defense, defense),
+        point=either.point,
+        also=either.also,
+        family=family_name(either.defense, defense),
         parameter=None if strength is None else strength.parameter,
-        chance=listener.chance if names and listener.absent is None else None,
+        chance=None if names is None or names.absent is not None else names.chance,
         code=next((each.provenance.bench.sha256 for group in measured for each in group), None),
         uploads=federation.uploads,
-        curve=_curve(listener.strengths, strength, "named") if names else (),
-        trained_curve=_curve(listener.trained, strength, "named") if names else (),
+        curve=() if names is None else _curve(names.strengths, strength, "named"),
+        trained_curve=() if names is None else _curve(names.trained, strength, "named"),
         at_levels=at_levels.get("named", ()),
-        missed=tuple(name for name, found in listener.calibrated.items() if found.position is None) if names else (),
+        missed=()
+        if names is None
+        else tuple(level for level, result in names.calibrated.items() if result.position is None),
         reconstructed=None
         if pixels is None
         else Reconstructed(
@@ -66,7 +66,7 @@ def row(
             at=next(iter(at_levels["reconstructed"]), None),
             absent=pixels.absent,
         ),
-        absent=listener.absent if names else None,
+        absent=None if names is None else names.absent,
         seconds=seconds,
     )
 

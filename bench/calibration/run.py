@@ -36,7 +36,7 @@ Bound = Callable[[Entry, str, float, int], float | None]
 _BISECTIONS = 20
 
 
-LEVELS: Mapping[Question, tuple[str, ...]] = {"named": NAMED, "reconstructed": (RECONSTRUCTED,)}  # of the board
+LEVELS_OF: Mapping[Question, tuple[str, ...]] = {"named": NAMED, "reconstructed": (RECONSTRUCTED,)}  # of the board
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -76,7 +76,7 @@ class Listener:
     @property
     def levels(self) -> dict[str, float]:
         """The board's levels for the question: name → largest permitted share of examples."""
-        return {level: permitted(level, self.chance) for level in LEVELS[self.question]}
+        return {level: permitted(level, self.chance) for level in LEVELS_OF[self.question]}
 
     @property
     def counts(self) -> tuple[Counts, ...]:

@@ -15,11 +15,11 @@ from bench.matrix.document import PRESETS, document, located
 from bench.matrix.messages import Errors
 
 TRADEOFF = "standard"  # accuracy at equal leakage (`bench calibrate`), not a matrix of fixed cells
-MATRICES = {"standard-v1": "standard"}  # suite → its matrix, if the names differ
-OF_DEFENSES = ("smoke", "standard-v1", "extra")  # suites whose rows are defenses, with fixed cells
 ATTACKS = "attacks"  # the suite whose rows are attacks
 SUITES = ("smoke", "standard", "extra", ATTACKS)  # as matrices declare them
 VERSIONS = {"standard": "standard-v1", ATTACKS: "attacks-v1"}
+MATRICES = {VERSIONS["standard"]: "standard"}  # suite → its matrix, if the names differ
+OF_DEFENSES = ("smoke", *MATRICES, "extra")  # suites whose rows are defenses, with fixed cells
 
 
 def title(name: str) -> str:
