@@ -104,6 +104,21 @@ def test_held_out_examples_choose_the_covariance() -> None:
     assert isinstance(public_space(reading(many.reshape(-1, 3, 6, 5))), Dense)
 
 
+def test_a_fit_is_kept_for_equal_examples_alone() -> None:
+    """The examples that decide are the values: an equal copy shares a fit, and a change in place makes another."""
+    public = torch.rand(20, 10)
+    first = public_space(reading(public, TABLE))
+    again, exact = public_space(reading(public.clone(), TABLE)), dense(public.double(), 1.0, images=False)
+    assert isinstance(first, Dense) and isinstance(again, Dense)
+    assert first.factor.equal(again.factor)
+    public[0] += 1
+    changed = public_space(reading(public, TABLE))
+    assert isinstance(changed, Dense)
+    assert not changed.mean.equal(first.mean)
+    assert torch.allclose(changed.mean, public.mean(0))
+    assert torch.allclose(exact.mean.float(), first.mean)
+
+
 def test_tables_shrink_towards_their_variances() -> None:
     few = torch.rand(6, 10)
     space = public_space(reading(few, TABLE))

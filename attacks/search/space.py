@@ -3,6 +3,7 @@
 A value with little variation among public examples moves little in these variables, so a solver reaches probable
 examples first. Spaces map the last axis, the values of an example, and keep earlier axes."""
 
+import hashlib
 import math
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -18,6 +19,7 @@ _DENSE = 1024  # values, at most, for a full covariance
 _SHARES = (1.0, 0.6, 0.3, 0.1, 0.03)  # of the target in a shrunk covariance
 _JITTER = 1e-6  # variance added to every value
 _LEAST_DEVIATION = 1e-3  # of a frequency
+_KEPT = 4  # fitted spaces
 
 
 class Space(Protocol):
@@ -127,18 +129,29 @@ def public_space(reading: Reading) -> Gaussian:
     values get a `Spectrum`. Smaller images get a full covariance shrunk towards the `Spectrum`, or the `Spectrum` alone
     if held-out public examples are then likelier. Tables get a full covariance shrunk towards its diagonal."""
     like = next(iter(reading.values.values()))
-    public, images = reading.public_inputs.double(), reading.kind.spatial
-    if images and public[0].numel() > _DENSE:
-        chosen: Gaussian = spectrum(public)
-    else:
-        held = max(1, round(_HELD_OUT * len(public)))
-        fitted, unseen = public[:-held], public[-held:].flatten(1)
-        moments = _moments(fitted, images)
-        choices: list[tuple[float | None, Gaussian]] = [(None, spectrum(fitted))] if images else []
-        choices += [(share, _shrunk(moments, share)) for share in _SHARES]
-        share, _ = max(choices, key=lambda choice: _log_likelihood(choice[1], unseen))
-        chosen = spectrum(public) if share is None else dense(public, share, images)
+    public, images = reading.public_inputs.double().cpu().contiguous(), reading.kind.spatial
+    key = hashlib.sha256(public.numpy()).digest(), tuple(public.shape), images
+    chosen = _fits.pop(key, None) or _fit(public, images)
+    _fits[key] = chosen
+    if len(_fits) > _KEPT:
+        del _fits[next(iter(_fits))]
     return replace(chosen, **{item.name: getattr(chosen, item.name).to(like) for item in fields(chosen)})
+
+
+# The cells of a run share their public examples, and a fit takes longer than a short search. Key: the examples.
+_fits: dict[tuple[bytes, tuple[int, ...], bool], Gaussian] = {}
+
+
+def _fit(public: Tensor, images: bool) -> Gaussian:
+    if images and public[0].numel() > _DENSE:
+        return spectrum(public)
+    held = max(1, round(_HELD_OUT * len(public)))
+    fitted, unseen = public[:-held], public[-held:].flatten(1)
+    moments = _moments(fitted, images)
+    choices: list[tuple[float | None, Gaussian]] = [(None, spectrum(fitted))] if images else []
+    choices += [(share, _shrunk(moments, share)) for share in _SHARES]
+    share, _ = max(choices, key=lambda choice: _log_likelihood(choice[1], unseen))
+    return spectrum(public) if share is None else dense(public, share, images)
 
 
 def spectrum(public: Tensor) -> Spectrum:
