@@ -202,6 +202,18 @@ class Description(Protocol):
     def clients(self) -> "Clients | None":
         """Description of single clients, if a mean over clients shows each client's message; None otherwise."""
 
+    @property
+    def single(self) -> "Description | None":
+        """Description of a single client's message behind a mean, if the other clients' updates determine their
+        messages (`message`); None otherwise, as after random draws."""
+
+    def message(self, others: Tensors, observed: Tensors) -> dict[str, Tensor]:
+        """Return the first client's message behind a mean, name → (1, *shape), in gradient units: the mean times the
+        number of clients, minus the other clients' messages. A difference that rounding explains is 0. Needs `single`.
+
+        - `others`: the other clients' known updates, name → (client - 1, *shape).
+        - `observed`: the mean, name → (1, *shape)."""
+
     def softened(self, width: float) -> "Description":
         """Return a description with gradual transitions in place of hard decisions, for a search by derivatives.
         `width` > 0 is the transitions' relative width (`Transform.smoothed`)."""

@@ -1,5 +1,6 @@
 """Promise: who knows all other examples behind a reading names the first by the exact likelihood."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -20,6 +21,7 @@ from bench.attacks.objective.known import of_unknown
 from bench.attacks.objective.mismatch import observations
 from bench.cell import AttackCell, Federated, Grants
 from bench.errors import NotApplicable
+from bench.federated.describe import Composition
 from bench.gradients import example_gradients, one_hot
 from bench.record.metrics import PSNR_DB
 from bench.registry import entries as registry
@@ -136,8 +138,10 @@ def test_the_own_part_of_the_unknown_example_is_simulated_as_in_the_whole(
     """The difference to an example without gradient, times the number of examples; without a defense the gradient."""
     reading, inputs, labels = taken(cell(defense=entry("defenses", name), point=where), tmp_path)
     weights = {key: value[0] for key, value in reading.weights.items()}
-    targets = one_hot(labels, reading.classes, inputs.dtype)
     part = of_unknown(reading, 1)
+    if reading.description is not None and reading.description.hard:
+        reading, inputs, labels = of_first_client(reading, inputs, labels)
+    targets = one_hot(labels, reading.classes, inputs.dtype)
     assert (len(part), part.examples, part.unknown, part.batches) == (1, 1, 1, (1,))
     flat = example_gradients(reading.model, weights, inputs[1], targets[1])
     gradient = {key: value[:1] for key, value in flat.items()}
@@ -168,15 +172,70 @@ def test_the_own_part_of_the_unknown_example_is_simulated_as_in_the_whole(
         assert torch.allclose(ours, theirs, rtol=1e-3)
 
 
+def message(description: Description, update: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A client's message by the code of the defense."""
+    single = description.single
+    assert isinstance(single, Composition) and single.unit == 1
+    for part in single.parts:
+        update, _ = part.transform.update(update, part.of_rows(1), single.contexts[part.stage])
+    return update
+
+
+def of_first_client(
+    reading: Reading, inputs: torch.Tensor, labels: torch.Tensor
+) -> tuple[Reading, torch.Tensor, torch.Tensor]:
+    """The first clients' messages behind means, by the defense's own code, with their examples."""
+    assert reading.description is not None
+    weights = {key: value[0] for key, value in reading.weights.items()}
+    batch = reading.examples // reading.senders
+    targets = one_hot(labels, reading.classes, inputs.dtype)
+    sent = []
+    for x, y in zip(inputs, targets, strict=True):
+        each = example_gradients(reading.model, weights, x, y)
+        sent.append(message(reading.description, {key: value[:batch].mean(0)[None] for key, value in each.items()}))
+    values = {key: torch.stack([one[key] for one in sent]) for key in reading.values}
+    single = replace(reading, values=values, senders=1, description=reading.description.single)
+    return single, inputs[:, :batch], labels[:, :batch]
+
+
+@pytest.mark.parametrize("name", ["prune", "sign", "top-k"])
+def test_a_mean_shows_the_only_unknown_message(tmp_path: Path, name: str) -> None:
+    """The mean minus the messages of the known clients: the same zeros and signs, and values to rounding."""
+    reading, inputs, labels = taken(cell(defense=entry("defenses", name), point="aggregate"), tmp_path)
+    description = reading.description
+    assert description is not None and description.hard
+    weights = {key: value[0] for key, value in reading.weights.items()}
+    targets = one_hot(labels, reading.classes, inputs.dtype)
+    batch = reading.examples // reading.senders
+    for row in range(len(reading)):
+        each = example_gradients(reading.model, weights, inputs[row], targets[row])
+        updates = {key: value.unflatten(0, (-1, batch)).mean(1) for key, value in each.items()}
+        observed = {key: value[row, :1] for key, value in reading.values.items()}
+        found = description.message({key: value[1:] for key, value in updates.items()}, observed)
+        sent = message(description, {key: value[:1] for key, value in updates.items()})
+        for key, value in found.items():
+            assert value.sign().equal(sent[key].sign()), key
+            assert float((value - sent[key]).abs().max()) <= 1e-5 * float(sent[key].abs().max()), key
+
+
 @pytest.mark.parametrize(
-    ("name", "params"), [("none", {}), ("gaussian", {"variance": 1e-9}), ("prune", {"share": 0.7})]
+    ("name", "params", "where"),
+    [
+        ("none", {}, "type-1"),
+        ("gaussian", {"variance": 1e-9}, "type-1"),
+        ("prune", {"share": 0.7}, "type-1"),
+        ("prune", {"share": 0.7}, "aggregate"),
+    ],
 )
-def test_the_unknown_example_of_a_batch_is_reconstructed(tmp_path: Path, name: str, params: dict[str, float]) -> None:
+def test_the_unknown_example_of_a_batch_is_reconstructed(
+    tmp_path: Path, name: str, params: dict[str, float], where: str
+) -> None:
     which = cell(
         attack=entry("attacks", "map"),
         grants=Grants(labels=True, mates=True),
         defense=entry("defenses", name, **params),
         federated=Federated(clients=20, per_round=3, batch=16),
+        point=where,
         evaluations=120,
         readings=1,
     )
@@ -209,9 +268,9 @@ def test_faint_noise_hides_no_pixels_of_a_relu_net(tmp_path: Path, variance: flo
         ({"grants": Grants(mates=True)}, "not the label of the unknown example; grant labels"),
         ({"grants": Grants(labels=True, mates=True, repeated_readings=2)}, "set repeated_readings and steps to 1"),
         ({"defense": entry("defenses", "mixup")}, "mixtures of examples with secret partners; take gallery"),
-        ({"defense": entry("defenses", "sign"), "point": "aggregate"}, "behind a mean, it cannot separate"),
-        ({"defense": entry("defenses", "prune"), "point": "aggregate"}, "behind a mean, it cannot separate"),
         ({"defense": entry("defenses", "qsgd"), "point": "aggregate"}, "behind a mean, it cannot separate"),
+        ({"defense": entry("defenses", "random-prune"), "point": "aggregate"}, "behind a mean, it cannot separate"),
+        ({"defense": entry("defenses", "variance-based"), "point": "aggregate"}, "behind a mean, it cannot separate"),
     ],
 )
 def test_an_inseparable_reading_is_refused(tmp_path: Path, changes: dict[str, object], reason: str) -> None:

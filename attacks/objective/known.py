@@ -82,11 +82,12 @@ def inseparable(reading: Reading) -> str | None:
     description = reading.description
     if description is not None and description.mixed:
         return "training used mixtures of examples with secret partners; take gallery"
-    if description is None or reading.senders == 1 or description.inside_steps:
+    if description is None or reading.senders == 1:
         return None
     first = {name: value[:1, 0] for name, value in reading.values.items()}
-    if description.hard or description.outcomes(first) is not None:
-        return "behind a mean, it cannot separate the client's message after hard or random decisions; take gallery"
+    random = not description.inside_steps and description.outcomes(first) is not None
+    if random or (description.hard and description.single is None):
+        return "behind a mean, it cannot separate the client's message after random or inner decisions; take gallery"
     return None
 
 
@@ -94,10 +95,10 @@ def of_unknown(reading: Reading, row: int) -> Reading:
     """Return the unknown example's part in the reading at position `row`, as a reading with a single example: the
     difference to the reading with a zero gradient for this example, times the number of examples. In an undefended
     mean, this part is the example's gradient. `reading` has a single observation, the grant `mates` and labels."""
-    reading = reading.of([row])
+    weights = {name: value[0] for name, value in reading.of([row]).weights.items()}
+    reading = _own_message(reading.of([row]), weights)
     (observed,) = observations(reading)
     assert reading.labels is not None
-    weights = {name: value[0] for name, value in reading.weights.items()}
     known, scale = known_examples(reading, 0, weights), float(reading.examples)
     like = next(iter(observed.values()))
     faint = Candidates(inputs=reading.public_mean.to(like)[None, None], targets=known.targets[:, :1], weights=weights)
@@ -119,6 +120,28 @@ def of_unknown(reading: Reading, row: int) -> Reading:
         mates_labels=None,
         client_examples=1,
         description=None if reading.description is None else whole,
+    )
+
+
+def _own_message(reading: Reading, weights: Tensors) -> Reading:
+    """Return the first client's message behind a mean as a reading, if messages follow hard decisions: the message
+    shows the decisions, and the mean does not. `reading` is a single reading; other readings are returned unchanged."""
+    description = reading.description
+    if description is None or not description.hard or description.single is None:
+        return reading
+    (observed,) = observations(reading)
+    _, others = updates(reading, known_examples(reading, 0, weights))
+    assert reading.labels is not None and reading.mates_inputs is not None and reading.mates_labels is not None
+    batch = reading.examples // reading.senders
+    message = description.message(others, observed)
+    return replace(
+        reading,
+        values={name: value[:, None] for name, value in message.items()},
+        senders=1,
+        labels=reading.labels[:, :batch],
+        mates_inputs=reading.mates_inputs[:, : batch - 1],
+        mates_labels=reading.mates_labels[:, : batch - 1],
+        description=description.single,
     )
 
 
@@ -151,6 +174,7 @@ class _Part:
     ordered = mixed = False
     senders = 1
     clients: Clients | None = None
+    single: Description | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -185,6 +209,9 @@ class _Part:
         raise NotImplementedError(_SINGLE)
 
     def with_clients(self, others: Tensors, observed: Tensors) -> Callable[[Tensors], dict[str, Tensor]]:
+        raise NotImplementedError(_SINGLE)
+
+    def message(self, others: Tensors, observed: Tensors) -> dict[str, Tensor]:
         raise NotImplementedError(_SINGLE)
 
     def outcomes(self, updates: Tensors) -> Outcomes | None:

@@ -67,6 +67,13 @@ class _RescaledDescription:
         inner = self.inner.clients
         return inner and replace(inner, alone=_RescaledDescription(inner.alone, self.factor))
 
+    @property
+    def single(self) -> "_RescaledDescription | None":
+        return self.inner.single and _RescaledDescription(self.inner.single, self.factor)
+
+    def message(self, others: Tensors, observed: Tensors) -> dict[str, Tensor]:
+        return _times(self.factor, self.inner.message(others, self._as_read(observed)))
+
     def softened(self, width: float) -> "_RescaledDescription":
         return replace(self, inner=self.inner.softened(width))
 

@@ -94,6 +94,9 @@ class Composition:
     clients: Clients | None = None
     """Description of single clients, if messages behind a mean are quantised (`Transform.quantises`); otherwise
     None."""
+    single: "Composition | None" = None
+    """Description of a single client's message behind a mean, if the messages are without random draws; otherwise
+    None."""
 
     def softened(self, width: float) -> "Composition":
         return replace(self, width=width)
@@ -201,20 +204,34 @@ class Composition:
         return {name: value / unit for name, value in current.items()} if unit != 1 else current
 
     def outcomes(self, updates: Tensors) -> Outcomes | None:
-        if not self.parts or any(
-            part.stage not in UPDATE_STAGES or part.transform.mixes_clients or part.rule is not None
-            for part in self.parts
-        ):
+        if not self.parts or not _of_single_clients(self.parts):
             return None
         *before, last = self.parts
         if any(part.transform.random for part in before):
             return None
+        current = self._after(before, updates)
+        outcomes = last.transform.outcomes(current, self.contexts[last.stage])
+        unit = self._unit
+        return outcomes and replace(outcomes, values={name: value / unit for name, value in outcomes.values.items()})
+
+    def message(self, others: Tensors, observed: Tensors) -> dict[str, Tensor]:
+        unit, known = self._unit, self._after(self.parts, {name: others[name] for name in observed})
+        separated = {}
+        for name, mean in observed.items():
+            total, rest = self.senders * unit * mean[0], known[name]
+            own = total - rest.sum(0)
+            rounding = self.senders * torch.finfo(mean.dtype).eps * (rest.abs().sum(0) + total.abs())
+            separated[name] = (own.where(own.abs() > rounding, 0.0) / unit)[None]
+        return separated
+
+    def _after(self, parts: Sequence[DescribedTransform], updates: Tensors) -> dict[str, Tensor]:
+        """Apply `parts` to clients' `updates` in gradient units, both name → (client, *shape); the result is in the
+        update's unit."""
         unit, count = self._unit, len(next(iter(updates.values())))
         current = {name: unit * value for name, value in updates.items()}
-        for part in before:
-            current = part(current, None, part.of_rows(count), self.contexts[part.stage], self.width)[0]
-        outcomes = last.transform.outcomes(current, self.contexts[last.stage])
-        return outcomes and replace(outcomes, values={name: value / unit for name, value in outcomes.values.items()})
+        for part in parts:
+            current = part(current, None, part.of_rows(count), self.contexts[part.stage])[0]
+        return current
 
     @property
     def _unit(self) -> float:
@@ -466,6 +483,7 @@ def describe(
         mixed=any(transform.mixes_examples for transform in stages.transforms.get("input", ())),
         hard=any(part.hard for part in parts),
         clients=_clients(parts, alone) if senders > 1 else None,
+        single=alone() if senders > 1 and parts and _determined(parts) else None,
         noise=total_noise(noises, scales, MeanOver(batch=examples, steps=steps, senders=senders), probe),
     )
 
@@ -511,6 +529,16 @@ def _parts(
         parts.append(DescribedTransform(stage=stage, code=code, state=state, shown=shown, hard=hard, rule=rule))
         current = {name: value.detach() for name, value in code(current, state, context)[0].items()}
     return tuple(parts)
+
+
+def _of_single_clients(parts: Sequence[DescribedTransform]) -> bool:
+    """Return whether the reading is a mean of messages, each made from a single client's update."""
+    return all(p.stage in UPDATE_STAGES and not p.transform.mixes_clients and p.rule is None for p in parts)
+
+
+def _determined(parts: Sequence[DescribedTransform]) -> bool:
+    """Return whether each client's update determines its message."""
+    return _of_single_clients(parts) and not any(part.transform.random for part in parts)
 
 
 def _clients(parts: tuple[DescribedTransform, ...], alone: Callable[[], Composition | None]) -> Clients | None:
