@@ -36,7 +36,7 @@ class Map(Attack):
     - A mean over clients of quantised messages (signs, ternary values) shows each message: the search then takes each
       client's message by itself (`search/clients.py`).
     - With the grant `mates`, only the first example behind a reading is unknown. The search takes the example's part in
-      the reading (`objective/known.py`)."""
+      the reading (`objective/known.py`), and mean and covariance of public examples with the example's label."""
 
     reference = "ours; as an estimator: maximum a posteriori"
     knowledge = ("plain", "adaptive")
@@ -57,9 +57,8 @@ class Map(Attack):
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
         if _known(reading):
-            space = public_space(reading)
             parts = (of_unknown(reading, row) for row in range(len(reading)))
-            return joined([self._searched(part, budget, key, space) for part in parts])
+            return joined([self._searched(part, budget, key, _of_class(part)) for part in parts])
         return self._searched(reading, budget, key)
 
     def _searched(self, reading: Reading, budget: Budget, key: Key, space: Gaussian | None = None) -> Reconstruction:
@@ -81,6 +80,11 @@ class Map(Attack):
             notes=(*result.notes, _SCALED),
             trajectory=None if way is None else usual_brightness(way, reading),
         )
+
+
+def _of_class(part: Reading) -> Gaussian:
+    assert part.labels is not None
+    return public_space(part, int(part.labels[0, 0]))
 
 
 def _known(reading: Reading) -> bool:

@@ -1,6 +1,7 @@
 """Promise: a search space whitens public examples, and its energy is their -log density."""
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
 import torch
@@ -117,6 +118,27 @@ def test_a_fit_is_kept_for_equal_examples_alone() -> None:
     assert not changed.mean.equal(first.mean)
     assert torch.allclose(changed.mean, public.mean(0))
     assert torch.allclose(exact.mean.float(), first.mean)
+
+
+def test_a_class_has_its_own_mean_and_covariance() -> None:
+    """Classes of another law are fitted alone; of the same law, or with few examples, all classes together."""
+    generator = torch.Generator().manual_seed(3)
+    draws, labels = torch.rand(300, 10, generator=generator), torch.arange(300) % 3
+    alike = replace(reading(draws, TABLE), public_labels=labels)
+    apart = replace(alike, public_inputs=draws + labels[:, None] * torch.linspace(0, 3, 10))
+    for made, own in ((alike, False), (apart, True)):
+        pooled = public_space(made)
+        for label in range(3):
+            space, of_class = public_space(made, label), made.public_inputs[labels == label].mean(0)
+            assert isinstance(space, Dense)
+            if own:
+                assert torch.allclose(space.mean, of_class, atol=1e-5)
+                assert float(space.factor.det()) < 0.1 * float(cast(Dense, pooled).factor.det())
+            else:
+                assert float((space.mean - pooled.mean).norm()) < 0.2
+    few = replace(apart, public_labels=torch.where(torch.arange(300) < 295, labels, 7))
+    assert public_space(few, 7).mean.equal(public_space(few).mean)
+    assert public_space(few, 8).mean.equal(public_space(few).mean)
 
 
 def test_tables_shrink_towards_their_variances() -> None:

@@ -19,7 +19,8 @@ _DENSE = 1024  # values, at most, for a full covariance
 _SHARES = (1.0, 0.6, 0.3, 0.1, 0.03)  # of the target in a shrunk covariance
 _JITTER = 1e-6  # variance added to every value
 _LEAST_DEVIATION = 1e-3  # of a frequency
-_KEPT = 4  # fitted spaces
+_KEPT = 12  # fitted spaces
+_LEAST_OF_CLASS = 10  # examples of a class, for a space of this class
 
 
 class Space(Protocol):
@@ -124,34 +125,68 @@ def cosines(size: int) -> Tensor:
     return matrix
 
 
-def public_space(reading: Reading) -> Gaussian:
+def public_space(reading: Reading, label: int | None = None) -> Gaussian:
     """Fit a search space to the reading's public examples, in the reading's dtype and on its device. Images above 1024
     values get a `Spectrum`. Smaller images get a full covariance shrunk towards the `Spectrum`, or the `Spectrum` alone
-    if held-out public examples are then likelier. Tables get a full covariance shrunk towards its diagonal."""
+    if held-out public examples are then likelier. Tables get a full covariance shrunk towards its diagonal.
+
+    `label`: class of the examples, for their own mean and covariance, shrunk towards the covariance of all classes.
+    Held-out examples of the class choose the shrinkage, or the space of all classes. None: all classes."""
     like = next(iter(reading.values.values()))
-    public, images = reading.public_inputs.double().cpu().contiguous(), reading.kind.spatial
-    key = hashlib.sha256(public.numpy()).digest(), tuple(public.shape), images
-    chosen = _fits.pop(key, None) or _fit(public, images)
-    _fits[key] = chosen
-    if len(_fits) > _KEPT:
-        del _fits[next(iter(_fits))]
+    chosen = _kept_fit(reading.public_inputs.double().cpu(), reading.public_labels, reading.kind.spatial, label)
     return replace(chosen, **{item.name: getattr(chosen, item.name).to(like) for item in fields(chosen)})
 
 
-# The cells of a run share their public examples, and a fit takes longer than a short search. Key: the examples.
-_fits: dict[tuple[bytes, tuple[int, ...], bool], Gaussian] = {}
+# The cells of a run share their public examples, and a fit takes longer than a short search.
+_fits: dict[tuple[bytes, bytes, tuple[int, ...], bool, int | None], Gaussian] = {}
+
+
+def _kept_fit(public: Tensor, labels: Tensor, images: bool, label: int | None) -> Gaussian:
+    digests = (hashlib.sha256(value.contiguous().numpy()).digest() for value in (public, labels.cpu()))
+    key = (*digests, tuple(public.shape), images, label)
+    chosen = _fits.pop(key, None)
+    if chosen is None and label is None:
+        chosen = _fit(public, images)
+    elif chosen is None:
+        chosen = _fit_of_class(public[labels == label], _kept_fit(public, labels, images, None), images)
+    _fits[key] = chosen
+    if len(_fits) > _KEPT:
+        del _fits[next(iter(_fits))]
+    return chosen
 
 
 def _fit(public: Tensor, images: bool) -> Gaussian:
     if images and public[0].numel() > _DENSE:
         return spectrum(public)
-    held = max(1, round(_HELD_OUT * len(public)))
-    fitted, unseen = public[:-held], public[-held:].flatten(1)
+    fitted, unseen = _halves(public)
     moments = _moments(fitted, images)
     choices: list[tuple[float | None, Gaussian]] = [(None, spectrum(fitted))] if images else []
     choices += [(share, _shrunk(moments, share)) for share in _SHARES]
     share, _ = max(choices, key=lambda choice: _log_likelihood(choice[1], unseen))
     return spectrum(public) if share is None else dense(public, share, images)
+
+
+def _fit_of_class(own: Tensor, pooled: Gaussian, images: bool) -> Gaussian:
+    """Fit a space to a class's examples `own` (example, *shape); `pooled` is the space of all classes."""
+    if len(own) < _LEAST_OF_CLASS:
+        return pooled
+    columns = linear_part(pooled) if own[0].numel() <= _DENSE else None
+
+    def spaces(examples: Tensor) -> list[Gaussian]:
+        if columns is None:
+            return [pooled, spectrum(examples)] if images else [pooled]
+        mean, covariance, _ = _moments(examples, images=False)
+        return [pooled, *(_shrunk((mean, covariance, columns.T @ columns), share) for share in _SHARES)]
+
+    fitted, unseen = _halves(own)
+    scores = [_log_likelihood(space, unseen) for space in spaces(fitted)]
+    return spaces(own)[max(range(len(scores)), key=scores.__getitem__)]
+
+
+def _halves(public: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the examples to fit, (example, *shape), and the held-out examples, (example, value)."""
+    held = max(1, round(_HELD_OUT * len(public)))
+    return public[:-held], public[-held:].flatten(1)
 
 
 def spectrum(public: Tensor) -> Spectrum:
