@@ -241,6 +241,24 @@ def test_what_top_k_sent_and_remembers_is_the_sum_of_all_gradients() -> None:
             torch.testing.assert_close(sent[name] + state[name], value, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 1.0])
+def test_the_largest_coordinates_are_kept_as_by_a_stable_sort(share: float) -> None:
+    """Few distinct magnitudes, so that most rows have equal scores at the limit; the first of equal scores is kept."""
+    source = torch.Generator().manual_seed(4)
+    given = {name: torch.randint(-2, 3, (50, *shape), generator=source).double() for name, shape in SHAPES.items()}
+    flat = joined(given)
+    order = flat.abs().argsort(dim=1, descending=True, stable=True)[:, : 37 - round(share * 37)]
+    expected = torch.zeros_like(flat).scatter(1, order, flat.gather(1, order))
+    assert torch.equal(joined(KeepLargest(share=share).apply(given, context(50))), expected)
+
+
+def test_pruning_keeps_values_that_are_no_numbers() -> None:
+    """A diverged update must not arrive as zeros."""
+    given = {"weight": torch.tensor([[1.0, torch.nan, torch.inf, 2.0, torch.nan]])}
+    sent = KeepLargest(share=0.8).apply(given, context(1))["weight"]
+    assert not bool(sent.isfinite().all())
+
+
 def test_top_k_is_pruning_in_the_first_round_and_undescribed_later() -> None:
     transform, given = RememberUnsent(share=0.9), gradients(3)
     after = transform.apply(given, context(3))

@@ -157,11 +157,16 @@ class KeepRandom(Transform):
 def _first(scores: Tensors, share: float, lead: int) -> dict[str, Tensor]:
     """Return masks of the coordinates with the highest `scores`, compared over all tensors of a row together. A row's n
     scores give False for the round(`share`·n) lowest, True for the others. `scores` have `lead` leading axes."""
-    vectors = flattened(scores, lead)
-    count = vectors.shape[-1]
-    order = vectors.argsort(dim=-1, descending=True, stable=True)[..., : count - round(share * count)]
-    kept = torch.zeros_like(vectors, dtype=torch.bool)
-    return unflattened(kept.scatter(-1, order, torch.ones_like(order, dtype=torch.bool)), scores, lead)
+    vectors = flattened(scores, lead).nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    kept = vectors.shape[-1] - round(share * vectors.shape[-1])
+    if not kept:
+        return unflattened(torch.zeros_like(vectors, dtype=torch.bool), scores, lead)
+    least = vectors.kthvalue(vectors.shape[-1] - kept + 1, dim=-1, keepdim=True).values  # a sort takes 4 times as long
+    mask = vectors >= least
+    if bool((mask.sum(-1) > kept).any()):  # of equal scores, the first
+        above, equal = vectors > least, vectors == least
+        mask = above | (equal & (equal.cumsum(-1) <= kept - above.sum(-1, keepdim=True)))
+    return unflattened(mask, scores, lead)
 
 
 def gradual(tensor: Tensor, threshold: Tensor, width: float) -> Tensor:
