@@ -7,12 +7,15 @@ import torch
 from torch import Tensor
 
 from bench.attacks.base import Attack, closed_form
+from bench.attacks.first_layer.disguise import unseen
 from bench.attacks.first_layer.layer import refusal
 from bench.attacks.first_layer.ratios import Gradient, honest_size, in_range, mean_gradient
 from bench.attacks.first_layer.rows import NO_ROWS, Rows, public, rows_of, rows_to_choose
 from bench.parameters import parameter
 from bench.rng import Key
 from bench.trip import Budget, Reading, Reconstruction, Server
+
+_BLOCK = 20  # rows with equal columns in the second layer behind a disguise; a block's last bin is lost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +27,9 @@ class Bins(Attack):
     With n examples and N equally probable bins, an example shares its bin with no other example with probability
     (1 - 1/N)^(n - 1). The second layer has equal columns: then an example has an equal δ at all its open rows. The bin
     also gives the scale, if a defense scales weight and bias by different factors, such as a clip by tensor.
+
+    With `disguise`, a client sees no rows that are multiples of each other: noise where public examples hardly vary
+    fills each row up to its honest norm, and the second layer's columns are equal only within blocks of rows.
 
     Departure: the paper inserts two layers before the model; here the model's layers are used."""
 
@@ -50,6 +56,14 @@ class Bins(Attack):
         source="ours",
         above=0,
     )
+    disguise: float = parameter(
+        0.0,
+        "share of noise in each first-layer row of honest norm; 0: plain rows; needs gain 1 to keep honest sizes",
+        unit="of the row's squared norm",
+        source="ours",
+        low=0,
+        high=0.999,
+    )
     slack: float = parameter(
         0.05,
         "root mean square distance outside the data's range allowed for an example",
@@ -67,10 +81,16 @@ class Bins(Attack):
         values, bins = known @ direction, min(count, self.rows or count)
         edges = values.quantile(torch.arange(bins, dtype=torch.float64) / bins)
         closed = (values.max() + 10 * (values.max() - values.min())).expand(count - bins)
-        bias = -torch.cat([edges, closed])
-        levels = torch.from_numpy(key.generator("levels").standard_normal(units))
-        above = self.gain * honest_size(rows) * levels[:, None].expand(units, count)
-        return rows.chosen(server, direction.expand(count, -1), bias, above, known)
+        weight, bias = direction.expand(count, -1), -torch.cat([edges, closed])
+        block = _BLOCK if self.disguise else count
+        levels = torch.from_numpy(key.generator("levels").standard_normal((units, -(-count // block))))
+        above = self.gain * honest_size(rows) * levels.repeat_interleave(block, 1)[:, :count]
+        if not self.disguise:
+            return rows.chosen(server, weight, bias, above, known)
+        above = above * self.gain * honest_size(rows) / above.square().mean().sqrt()
+        weight, bias = unseen(weight, bias, rows.weight, known, self.disguise, key.generator("disguise"))
+        order = torch.from_numpy(key.generator("order").permutation(count))
+        return rows.chosen(server, weight[order], bias[order], above[:, order], known, limit=False)
 
     def refuses(self, reading: Reading) -> str | None:
         if reading.steps > 1:
@@ -78,8 +98,8 @@ class Bins(Attack):
         rows = rows_of(reading)
         if rows is None:
             return refusal(reading) or NO_ROWS
-        if not torch.equal(rows.weight, rows.weight[:1].expand_as(rows.weight)):
-            return "the rows of its first layer are not alike; bins needs the weights of its own craft"
+        if not _alike(rows.above[:, _rising(reading, rows)]).any():
+            return "the second layer's columns are not alike; bins needs the weights of its own craft"
         return None
 
     def reconstruct(self, reading: Reading, budget: Budget, key: Key) -> Reconstruction:
@@ -91,11 +111,12 @@ class Bins(Attack):
         return closed_form(reading, torch.stack(inputs).to(reading.public_mean), status=status)
 
     def _one(self, reading: Reading, rows: Rows, gradient: Gradient) -> Tensor:
-        order = rows.bias.argsort(descending=True)  # the row with the lowest quantile first
+        order = _rising(reading, rows)
         each = gradient.of_first[order]
         each = torch.cat([each[:-1] - each[1:], each[-1:]])
-        ratios = _within_bin(rows.first.undo(each[:, :-1] / each[:, -1:]), rows.weight[0], -rows.bias[order])
+        ratios = _within_bin(rows.first.undo(each[:, :-1] / each[:, -1:]), rows.weight[order], -rows.bias[order])
         size = each[:, -1].abs() * in_range(ratios, reading.value_range, self.slack)
+        size[:-1] *= _alike(rows.above[:, order])
         best = size.argsort(descending=True)[: reading.examples]
         best = best[size[best] > gradient.rounding[order][best]]
         filled = reading.public_mean.double().flatten().repeat(reading.examples, 1)
@@ -103,9 +124,22 @@ class Bins(Attack):
         return filled.reshape(reading.examples, *reading.shape)
 
 
-def _within_bin(ratios: Tensor, direction: Tensor, edges: Tensor) -> Tensor:
-    """Scale each of the `ratios` (bin, input) so that its value along `direction` (input,) lies in its bin, between two
-    of the rising `edges` (bin,); the last bin has no upper edge."""
-    values = ratios @ direction
-    inside = values.clamp(edges, torch.cat([edges[1:], edges.new_full((1,), torch.inf)]))
-    return ratios * (inside / values).clamp_min(0)[:, None]
+def _rising(reading: Reading, rows: Rows) -> Tensor:
+    """Return the order of the rows (row,) from the lowest quantile to the highest, by their outputs at the public mean
+    of `reading`."""
+    mean = reading.public_mean.double().cpu().flatten()
+    return rows.outputs(mean).argsort(descending=True)
+
+
+def _alike(above: Tensor) -> Tensor:
+    """Return which neighbouring columns of the second layer's weight `above` (unit, row) are equal, (row - 1,)."""
+    return (above[:, :-1] == above[:, 1:]).all(0)
+
+
+def _within_bin(ratios: Tensor, weight: Tensor, edges: Tensor) -> Tensor:
+    """Scale each of the `ratios` (bin, input) so that the example opens its row of `weight` (bin, input), whose output
+    exceeds 0 above the bin's edge in `edges` (bin,), and leaves the next row closed; the last bin has no next row."""
+    own, following = (ratios * weight).sum(1), (ratios[:-1] * weight[1:]).sum(1)
+    factor = (own.maximum(edges) / own).clamp_min(0)
+    factor[:-1] = torch.where(following > edges[1:], (edges[1:] / following).clamp_min(0), factor[:-1])
+    return ratios * factor[:, None]

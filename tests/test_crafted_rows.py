@@ -233,6 +233,27 @@ def test_the_bin_gives_the_scale_behind_a_clip_by_tensor() -> None:
     assert share(found, inputs, least=30) > 0.8
 
 
+def test_a_disguise_keeps_honest_sizes_and_hides_alike_rows() -> None:
+    """Half of the values hardly vary: noise there costs few examples."""
+    varied = torch.ones(SHAPE)
+    varied[:, 3:] = 1e-4
+    grey = replace(server(256, 32), public_inputs=0.5 + (examples(20000, 1) - 0.5) * varied)
+    inputs = (0.5 + (examples(4 * 32, 8) - 0.5) * varied).unflatten(0, (4, 32))
+    likeness, shares = [], []
+    for disguise in (0.0, 0.5, 0.9):
+        attack = Bins(gain=1.0, disguise=disguise)
+        weights = attack.craft(grey, Key(seed=1))
+        units = torch.nn.functional.normalize(weights["1.weight"])
+        likeness.append(float((units @ units.T).fill_diagonal_(0).mean()))
+        shares.append(share(attacked(attack, grey, inputs), inputs))
+        if disguise:
+            sizes = [float(each.norm() / grey.weights[name].norm()) for name, each in weights.items() if each.dim() > 1]
+            assert sizes == pytest.approx([1, 1], abs=0.01)
+            assert len({tuple(column) for column in weights["3.weight"].T.tolist()}) == 13  # blocks of 20 rows
+    assert likeness == pytest.approx([1, 0.5, 0.1], abs=0.03)  # the direction's share of the squared norm
+    assert shares[0] > shares[1] > 0.8 * shares[0] and shares[2] > 0.8 * shares[0]
+
+
 def test_a_normalisation_before_the_layer_is_undone() -> None:
     net = nn.Sequential(Normalise((0.3,), (0.2,)), nn.Flatten(), nn.Linear(36, 128), nn.ReLU(), nn.Linear(128, CLASSES))
     inputs = examples(2 * 16, 8).unflatten(0, (2, 16))

@@ -97,7 +97,7 @@ def test_two_files_of_the_same_name_do_not_meet(tmp_path: Path) -> None:
         ("import json\n\njson.loads('{')", r"--plugin .*mine\.py:3: JSONDecodeError"),
         ("import not_to_be_had", r"--plugin .*mine\.py:1: ModuleNotFoundError"),
         ("raise SystemExit(4)", r"--plugin .*mine\.py:1: SystemExit: 4"),
-        ("x = 1", "it defines no attack, defense, data set or model; derive a class from"),
+        ("x = 1", "it defines no attack, defense, data set, model or detector; derive a class from"),
         (GOOD.replace('"chosen"', '"my-rdp-noise"'), "'my-rdp-noise' is taken twice, by --plugin .*mine.py"),
         (GOOD.replace('"chosen"', '"prune"'), r"'prune' is taken twice, by gradient-leakage-.* and by --plugin"),
     ],

@@ -70,7 +70,13 @@ def test_names_are_those_of_pyproject() -> None:
 
 @pytest.mark.parametrize("kind", registry.KINDS)
 def test_every_own_entry_loads_and_its_literals_are_its_attributes(kind: str) -> None:
-    distinguishing = {"attacks": "knowledge", "defenses": "stages", "datasets": "kind", "models": "takes"}
+    distinguishing = {
+        "attacks": "knowledge",
+        "defenses": "stages",
+        "datasets": "kind",
+        "models": "takes",
+        "detectors": "looks_at",
+    }
     for name in registry.names(kind):
         entry, said = registry.load(kind, name), registry.literals(kind, name)
         assert said["reference"] == entry.reference  # type: ignore[attr-defined]
@@ -238,7 +244,7 @@ def test_list_reads_a_wheel_as_it_reads_a_checkout(tmp_path: Path) -> None:
     ("words", "line"),
     [
         (["list", "attack"], "there are no 'attack' to list; did you mean 'attacks'?"),
-        (["list", "zzz"], "there are no 'zzz' to list; there are attacks, defenses, datasets, models"),
+        (["list", "zzz"], "there are no 'zzz' to list; there are attacks, defenses, datasets, models, detectors"),
         (["leaderbord"], "there is no command 'leaderbord'; did you mean 'leaderboard'?"),
         (["zzzz"], "there is no command 'zzzz'; `bench --help` lists them"),
     ],

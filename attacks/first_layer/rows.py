@@ -37,7 +37,7 @@ class Rows:
         return inputs @ self.weight.T + self.bias
 
     def chosen(
-        self, server: Server, weight: Tensor, bias: Tensor, above: Tensor, expected: Tensor
+        self, server: Server, weight: Tensor, bias: Tensor, above: Tensor, expected: Tensor, *, limit: bool = True
     ) -> dict[str, Tensor]:
         """Return the server's weights with chosen first two layers, name → (*shape).
 
@@ -45,16 +45,18 @@ class Rows:
           factor limits the second layer's outputs to ±1 at the `expected` examples: however large `above`, the loss
           does not saturate, and each example keeps its gradient.
         - `above` (unit, row): second layer's weight; its bias becomes 0.
-        - `expected` (example, input): examples as the server expects them behind a reading."""
+        - `expected` (example, input): examples as the server expects them behind a reading.
+        - `limit`: False takes the first layer as given, without the factor; the second layer's bias then centres its
+          outputs."""
         reached = (expected @ weight.T + bias).relu() @ above.T
-        factor = 1 / reached.abs().max().clamp_min(1e-12)
+        factor = 1 / reached.abs().max().clamp_min(1e-12) if limit else 1.0
         weight = factor * weight / self.first.factor
         bias = factor * bias - weight @ self.first.offset
         values = {
             f"{self.first.prefix}weight": weight,
             f"{self.first.prefix}bias": bias,
             f"{self.second}weight": above,
-            f"{self.second}bias": torch.zeros(len(above)),
+            f"{self.second}bias": torch.zeros(len(above)) if limit else -reached.mean(0),
         }
         return {name: values.get(name, value).to(value) for name, value in server.weights.items()}
 

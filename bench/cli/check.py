@@ -25,7 +25,7 @@ _COLOURS = {"ok": "green", "broken": "red", "skipped": "yellow"}
 @common.data_dir
 @common.json_flag
 def command(name: str, kind: str | None, params: dict[str, Any], data_dir: Path | None, as_json: bool) -> None:
-    """Run the contracts on an attack, defense, data set or model.
+    """Run the contracts on an attack, defense, data set, model or detector.
 
     Each contract is ok, broken or skipped, with the reason.  Exit code 1 for a broken contract."""
     kinds = [kind] if kind else [other for other in registry.KINDS if name in registry.names(other)]

@@ -22,7 +22,7 @@ def entries(kind: str, *, several: bool = False) -> Completer:
 
 
 def every_entry(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Complete the name of any attack, defense, data set or model, for the shell. `typed` is its beginning."""
+    """Complete the name of any registered entry, for the shell. `typed` is its beginning."""
     from bench.registry import entries as registry
 
     return _starting(sorted({name for kind in registry.KINDS for name in registry.names(kind)}), typed)

@@ -23,7 +23,7 @@ _SAID = ("name", "doc", "parameters", "kind", "target", "distribution", "version
 @common.plugins
 @common.json_flag
 def command(name: str, kind: str | None, as_json: bool) -> None:
-    """Show an attack, defense, data set or model: parameters, defaults, units, reference."""
+    """Show an attack, defense, data set, model or detector: parameters, defaults, units, reference."""
     kind = kind or _kind(name)
     entry, origin = registry.load(kind, name), registry.origin(kind, name)
     declared = parameters(entry)

@@ -15,6 +15,7 @@ _SHOWN = {
     "defenses": ("Defenses", "stages", "stage"),
     "datasets": ("Data sets", "kind", "kind"),
     "models": ("Models", "takes", "takes"),
+    "detectors": ("Detectors", "looks_at", "looks at"),
 }
 
 
@@ -32,9 +33,9 @@ def _known(context: click.Context, argument: click.Parameter, kinds: tuple[str, 
 @common.plugins
 @common.json_flag
 def command(kinds: tuple[str, ...], as_json: bool) -> None:
-    """List attacks, defenses, data sets and models, with source paper and stage or knowledge.
+    """List attacks, defenses, data sets, models and detectors, with source paper and stage or knowledge.
 
-    KIND is attacks, defenses, datasets or models; without it all are listed."""
+    KIND is attacks, defenses, datasets, models or detectors; without it all are listed."""
     kinds = kinds or registry.KINDS
     listing = {kind: [_entry(kind, name) for name in registry.names(kind)] for kind in kinds}
     if as_json:

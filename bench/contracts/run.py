@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.cell import Entry
-from bench.contracts import attacks, datasets, defenses, models
+from bench.contracts import attacks, datasets, defenses, detectors, models
 from bench.contracts.base import Contract, ContractBroken, ContractSkipped, Outcome
 from bench.contracts.datasets import LoadedDataset, reload
 from bench.datasets.files import MissingDataError
@@ -19,11 +19,12 @@ _CONTRACTS: dict[str, tuple[Contract, ...]] = {
     "defenses": defenses.CONTRACTS,
     "datasets": datasets.CONTRACTS,
     "models": models.CONTRACTS,
+    "detectors": detectors.CONTRACTS,
 }
 
 
 def contracts(kind: str) -> tuple[Contract, ...]:
-    """Return the contracts for a kind of entry ("attacks", "defenses", "datasets", "models"), in test order."""
+    """Return the contracts for a kind of entry, such as "attacks" or "detectors", in test order."""
     return _CONTRACTS[kind]
 
 
@@ -33,7 +34,7 @@ def check(
     """Test a registered entry against all contracts of its kind; return an outcome per contract, also after a broken
     one.
 
-    - `kind`: "attacks", "defenses", "datasets" or "models".
+    - `kind`: "attacks", "defenses", "datasets", "models" or "detectors".
     - `name`: the entry's name.
     - `params`: the entry's parameters; None takes the defaults.
     - `data_dir`: folder for data sets; None for the default folder.
@@ -58,10 +59,10 @@ def check_instance(
     data_dir: Path | None = None,
     only: Collection[str] | None = None,
 ) -> list[Outcome]:
-    """Test an `instance` of an attack, defense, data set or model, registered or not, against the contracts of its
-    kind; return an outcome per contract.
+    """Test an `instance` of an attack, defense, data set, model or detector, registered or not, against the contracts
+    of its kind; return an outcome per contract.
 
-    - `kind`: "attacks", "defenses", "datasets" or "models".
+    - `kind`: "attacks", "defenses", "datasets", "models" or "detectors".
     - `name`, `data_dir`: for a data set, its registered name and folder. The data set is loaded once for all contracts.
     - `only`: names of the contracts to test; None tests all."""
     if kind != "datasets":

@@ -1,1 +1,1 @@
-"""Attacks, defenses, data sets and models by name, loaded on request."""
+"""Attacks, defenses, data sets, models and detectors by name, loaded on request."""

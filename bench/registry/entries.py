@@ -1,4 +1,4 @@
-"""Registered attacks, defenses, data sets and models by name, loaded on request.
+"""Registered attacks, defenses, data sets, models and detectors by name, loaded on request.
 
 An entry is a line in an installed distribution's entry-point table (groups `bench.attacks` and so on), or a class in a
 `--plugin` file.  Names come from installed metadata, and class attributes from the source text (`ast`); only `load` and
@@ -18,24 +18,31 @@ from bench.errors import PluginError, UnknownName
 from bench.parameters import build
 from bench.registry import plugins, static
 
-KINDS = ("attacks", "defenses", "datasets", "models")
+KINDS = ("attacks", "defenses", "datasets", "models", "detectors")
 DISTRIBUTION = "gradient-leakage-bench"
-SINGULAR = {"attacks": "attack", "defenses": "defense", "datasets": "data set", "models": "model"}
+SINGULAR = {
+    "attacks": "attack",
+    "defenses": "defense",
+    "datasets": "data set",
+    "models": "model",
+    "detectors": "detector",
+}
 _BASES = {
     "attacks": "bench.attacks.base:Attack",
     "defenses": "bench.defenses.base:Defense",
     "datasets": "bench.datasets.base:Dataset",
     "models": "bench.models.base:Model",
+    "detectors": "bench.detectors.base:Detector",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Source of a registered entry (attack, defense, data set or model): a distribution with its version, or a plug-in
-    file."""
+    """Source of a registered entry (attack, defense, data set, model or detector): a distribution with its version, or
+    a plug-in file."""
 
     kind: str
-    """Kind of entry: attacks, defenses, datasets or models."""
+    """Kind of entry: attacks, defenses, datasets, models or detectors."""
     name: str
     """Name in the registry."""
     target: str
@@ -63,7 +70,7 @@ _added: dict[tuple[str, str], tuple[Origin, type | None]] = {}
 
 
 def names(kind: str) -> tuple[str, ...]:
-    """Return the registered names of a kind (attacks, defenses, datasets or models), sorted."""
+    """Return the registered names of a kind (attacks, defenses, datasets, models or detectors), sorted."""
     return tuple(sorted({*_claims(kind), *(name for plugin_kind, name in _added if plugin_kind == kind)}))
 
 
@@ -132,8 +139,8 @@ def of(kind: str, entry: Any) -> Any:
 
 
 def add_plugin(spec: str) -> tuple[Origin, ...]:
-    """Register all attacks, defenses, data sets and models in the `.py` file or module `spec`, and return their
-    sources; after an error, none is registered. Repeated calls have no effect. Raises `PluginError` for a failed
+    """Register all attacks, defenses, data sets, models and detectors in the `.py` file or module `spec`, and return
+    their sources; after an error, none is registered. Repeated calls have no effect. Raises `PluginError` for a failed
     import, a module without entries, or a name already registered."""
     module = plugins.module(spec)
     defined: dict[tuple[str, str], tuple[Origin, type | None]] = {}
@@ -154,7 +161,7 @@ def add_plugin(spec: str) -> tuple[Origin, ...]:
         defined[kind, name] = (claim, entry)
     if not defined:
         raise PluginError(
-            f"--plugin {spec}: it defines no attack, defense, data set or model; derive a class from "
+            f"--plugin {spec}: it defines no attack, defense, data set, model or detector; derive a class from "
             + ", ".join(_BASES.values())
         )
     _added.update(defined)

@@ -1,0 +1,26 @@
+"""Noise in the rows of a first layer that a client sees and public examples hardly excite."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_FLOOR = 1e-6  # of the mean variance: directions with less have equal noise
+
+
+def unseen(
+    weight: Tensor, bias: Tensor, honest: Tensor, known: Tensor, share: float, draw: np.random.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return weight (row, input) and bias (row,) of a first layer with noise in each row. A row opens for almost the
+    same examples as before, and has the root mean square norm of the `honest` rows (row, input).
+
+    - `weight`, `bias`: first layer before.
+    - `known` (example, input): public examples; noise is large where their variance is small.
+    - `share` in [0, 1): share of noise in a row's squared norm.
+    - `draw`: source of the noise."""
+    size = honest.square().sum(1).mean().sqrt()
+    variances, axes = torch.linalg.eigh(torch.cov(known.T))
+    damped = (variances.clamp_min(0) + _FLOOR * variances.mean()).rsqrt()
+    noise = torch.from_numpy(draw.standard_normal(tuple(weight.shape))) * damped @ axes.T
+    noise *= share**0.5 * size / noise.norm(dim=1, keepdim=True)
+    factor = (1 - share) ** 0.5 * size / weight.norm(dim=1, keepdim=True)
+    return factor * weight + noise, factor[:, 0] * bias - noise @ known.mean(0)

@@ -1,0 +1,105 @@
+"""Honest received models: initial, early and late rounds of small federations, with and without defenses."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bench.answer.context import Memory, RunContext
+from bench.answer.setup import Setup, prepare
+from bench.cell import AttackCell, Entry, TrainingCell
+from bench.detectors.base import Received
+from bench.federated.training import TrainingJob, begin, train
+from bench.gradients import one_hot
+from bench.models.base import Model
+from bench.parameters import values
+from bench.registry import entries as registry
+from bench.rng import generator
+from bench.trip import Tensors
+
+EARLY, LATE = 1, 20
+AGES = (EARLY, 2, 6, LATE)  # finished rounds of models after the first round
+_DEFENSES: tuple[tuple[str, dict[str, float]], ...] = (
+    ("none", {}),
+    ("dp-sgd", {"clip": 0.5, "sigma": 0.3}),
+    ("gaussian", {"variance": 1e-5}),
+)
+_SENDERS, _BATCH = 4, 32  # of a training, at most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Honest:
+    """An honest model at the start of a round."""
+
+    setup: Setup
+    """Data, clients and model of the model's training."""
+    weights: Tensors
+    """Weights that the server sends, name → (*shape)."""
+    previous: Tensors
+    """Weights of the round before, name → (*shape); in the first round, a client's own draw of initial weights."""
+    seed: int
+    """Seed of the training."""
+    age: int
+    """Number of finished rounds."""
+
+
+def honest_models(
+    cell: AttackCell, seeds: Iterable[int], ages: tuple[int, ...], context: RunContext, memory: Memory
+) -> Iterator[Honest]:
+    """Train a small federation for each of the `seeds`, with the data set, model and setting of `cell`; yield its model
+    after each number of rounds in `ages`. The defenses none, `dp-sgd` and `gaussian` take turns. `context` has the
+    folders, `memory` caches data sets."""
+    federated = cell.federated
+    per_round = min(_SENDERS, federated.per_round)
+    small = federated.model_copy(update={"per_round": per_round, "batch": min(_BATCH, federated.batch)})
+    for seed in seeds:
+        name, params = _DEFENSES[seed % len(_DEFENSES)]
+        training = TrainingCell(
+            dataset=cell.dataset,
+            model=cell.model,
+            federated=small,
+            defense=Entry(name=name, params=values(registry.instance("defenses", name, params))),
+            rounds=max(1, *ages),
+            seed=seed,
+            checkpoints=tuple(sorted({max(0, round_) for age in ages for round_ in (age - 1, age)})),
+            test_every=max(1, *ages),
+            test_examples=1,
+        )
+        setup = prepare(training, context, memory)
+        job = TrainingJob(cell=training, data=setup.data, clients=setup.clients, model=setup.model)
+        start = begin(job, setup.weights, setup.stages)
+        kept = (train(job, start) if max(ages) else start).checkpoints
+        for age in ages:
+            if age in kept:  # absent after a divergence
+                before = kept[age - 1] if age else own_draw(cell, setup, seed)
+                yield Honest(setup=setup, weights=kept[age], previous=before, seed=seed, age=age)
+
+
+def own_draw(cell: AttackCell, setup: Setup, seed: int) -> Tensors:
+    """Return a client's own draw of the initial weights, name → (*shape): the reference of the first round. `setup` has
+    the model of `cell`; `seed` is the seed of the federation."""
+    architecture: Model = registry.of("models", cell.model)
+    return architecture.initial(setup.model, int(generator(seed, "a client's own draw").integers(2**31)))
+
+
+def received(cell: AttackCell, sent: Honest) -> Received:
+    """Return all that a random client of the federation knows after it received the honest model `sent`. The setting of
+    `cell` gives the number of the client's examples, a local batch."""
+    draw = generator(sent.seed, "a client that looks", sent.age)
+    client = sent.setup.clients[draw.integers(len(sent.setup.clients))]
+    at = draw.permutation(client)[: cell.federated.batch]
+    data = sent.setup.data.training
+    return seen(sent, sent.weights, torch.from_numpy(data.floats(at)), torch.from_numpy(data.labels[at]))
+
+
+def seen(sent: Honest, weights: Tensors, inputs: Tensor, labels: Tensor) -> Received:
+    """Return all that a client knows after it received `weights`, name → (*shape), in the place of the honest model
+    `sent`. `inputs` (example, *shape) and `labels` (example,) are the client's examples."""
+    return Received(
+        model=sent.setup.model,
+        weights=weights,
+        previous=sent.previous,
+        inputs=inputs,
+        targets=one_hot(labels, sent.setup.data.classes, inputs.dtype),
+    )

@@ -1,0 +1,213 @@
+"""Share of crafted models that an honest client catches, for each attack, round and detector."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from bench.answer.context import Memory, RunContext
+from bench.answer.crafted import choose, server_of
+from bench.answer.crafted import received as checked
+from bench.answer.setup import load_data
+from bench.answer.truth import draw_truth
+from bench.cell import AttackCell
+from bench.detection import thresholds
+from bench.detection.honest import AGES, EARLY, LATE, Honest, honest_models, received, seen
+from bench.detection.thresholds import FIRST, LATER, UNION, Null
+from bench.detectors.base import Detector, Received
+from bench.errors import BenchError
+from bench.federated.training import accuracy
+from bench.parameters import values
+from bench.record.names import value_text
+from bench.record.schema import AttackResult, Record, Share
+from bench.registry import entries as registry
+from bench.scoring.intervals import wilson
+
+ROUNDS = {0: "first", EARLY: "second", LATE: "late"}  # finished rounds → name of the attacked round
+MODELS = 200  # honest models of a null, in each stage
+NULL_SEEDS, TRIAL_SEEDS = 10_000, 20_000  # first seeds: no federation of the trials has a part in the null
+_TESTED = 500  # examples of an accuracy
+Tick = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caught:
+    """Alarms for an attack's weights in a round."""
+
+    trials: int
+    """Number of received models, each in a federation of its own."""
+    alarms: Mapping[str, int]
+    """Detector → number of alarms; `UNION` counts alarms of all detectors together."""
+    honest: float
+    """Mean test accuracy of the honest models, in [0, 1]."""
+    attacked: float
+    """Mean test accuracy of the received models, in [0, 1]."""
+
+    def share(self, detector: str = UNION) -> Share:
+        """Return the share of caught models, with its 95 % interval, for a `detector` or the union."""
+        count = self.alarms[detector]
+        low, high = wilson(count, self.trials)
+        return Share(value=count / self.trials, low=low, high=high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """An attack that chooses weights: its reconstructions, and how often a client catches its weights."""
+
+    attack: str
+    """Name of the attack with the parameters that differ from the defaults."""
+    family: str
+    """Name of the attack."""
+    condition: str
+    """Data set, model and batch."""
+    cell: str
+    """Id of the record with the reconstructions."""
+    reconstructed: Share
+    """Share of reconstructed examples without a defense, from the record."""
+    named: Share | None
+    """Share of named examples, from the record; None without a gallery."""
+    seconds: float
+    """Mean time of all detectors together, for a received model, in seconds."""
+    caught: Mapping[str, Caught]
+    """Name of the round → alarms."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """The detectors, and what their trials need."""
+
+    detectors: Mapping[str, Detector]
+    """Name → detector."""
+    context: RunContext
+    """The run's folders."""
+    memory: Memory
+    """Cache of data sets."""
+    trials: int
+    """Number of received models for each attack and round."""
+    tick: Tick = lambda text: None
+    """Function that shows the progress in words."""
+
+    def scores(self, known: Received) -> dict[str, float]:
+        """Return detector → score, for the model that a client has received (`known`)."""
+        return {name: thresholds.score(name, each, known) for name, each in self.detectors.items()}
+
+
+def detectors() -> dict[str, Detector]:
+    """Return all registered detectors with their default parameters, name → detector."""
+    return {name: registry.instance("detectors", name, {}) for name in registry.names("detectors")}
+
+
+def crafted(records: Iterable[Record]) -> list[Record]:
+    """Return the records of attacks that chose the weights and attacked an undefended round, a record for each attack
+    and condition. Raises `BenchError` if there are none."""
+    chosen: dict[str, Record] = {}
+    for record in records:
+        cell, result = record.cell, record.result
+        if isinstance(cell, AttackCell) and isinstance(result, AttackResult) and result.summary is not None:
+            plain = cell.model_copy(update={"draw": 0, "seed": 0})
+            if cell.grants.server == "weights" and cell.defense.name == "none":
+                chosen.setdefault(plain.id, record)
+    if not chosen:
+        raise BenchError("no undefended record of an attack that chooses the weights; bench run --matrix server")
+    return sorted(chosen.values(), key=lambda record: _label(_cell(record)))
+
+
+def null_of(cell: AttackCell, bench: Bench, seed: int = NULL_SEEDS, models: int = MODELS) -> Null:
+    """Measure the scores of `models` honest models in the first round, and of as many in later rounds, in federations
+    with the setting of `cell`. `seed` is the first of their seeds."""
+    few = range(seed, seed + -(-models // len(AGES)))
+    sent = {
+        FIRST: honest_models(cell, range(seed, seed + models), (0,), bench.context, bench.memory),
+        LATER: honest_models(cell, few, AGES, bench.context, bench.memory),
+    }
+    scores: dict[str, list[dict[str, float]]] = {}
+    for stage, each in sent.items():
+        for number, model in enumerate(each):
+            bench.tick(f"honest models, {stage}: {number + 1} of {models}")
+            scores.setdefault(stage, []).append(bench.scores(received(cell, model)))
+    return Null.of(cell, scores)
+
+
+def rows(records: Sequence[Record], bench: Bench, null: Callable[[AttackCell], Null]) -> list[Row]:
+    """Return a row for each of the `records` of `crafted`: the attack chooses weights in the first, the second and a
+    late round of honest federations, and a client scores them. `null` gives the thresholds for a cell's setting."""
+    trained: dict[str, list[Honest]] = {}
+    made = []
+    for record in records:
+        cell = _cell(record)
+        key = _condition(cell)
+        if key not in trained:
+            seeds = range(TRIAL_SEEDS, TRIAL_SEEDS + bench.trials)
+            trained[key] = list(honest_models(cell, seeds, (*ROUNDS,), bench.context, bench.memory))
+        made.append(_row(record, cell, trained[key], bench, null(cell)))
+    return made
+
+
+def _row(record: Record, cell: AttackCell, federations: Sequence[Honest], bench: Bench, null: Null) -> Row:
+    alarms: dict[int, list[dict[str, bool]]] = {age: [] for age in ROUNDS}
+    accuracies: dict[int, list[tuple[float, float]]] = {age: [] for age in ROUNDS}
+    seconds = 0.0
+    for number, sent in enumerate(federations):
+        bench.tick(f"{_label(cell)}: {number + 1} of {len(federations)}")
+        known = attacked(cell, sent, bench.context, bench.memory)
+        began = time.perf_counter()
+        scores = bench.scores(known)
+        seconds += (time.perf_counter() - began) / len(federations)
+        alarms[sent.age].append(null.alarms(LATER if sent.age else FIRST, scores))
+        tested = sent.setup.data.test
+        accuracies[sent.age].append(
+            (
+                accuracy(sent.setup.model, sent.weights, tested, _TESTED),
+                accuracy(sent.setup.model, known.weights, tested, _TESTED),
+            )
+        )
+    result = record.result
+    assert isinstance(result, AttackResult) and result.summary is not None
+    return Row(
+        attack=_label(cell),
+        family=cell.attack.name,
+        condition=_condition(cell),
+        cell=record.id,
+        reconstructed=result.summary.asr,
+        named=result.summary.naming,
+        seconds=seconds,
+        caught={
+            name: Caught(
+                trials=len(alarms[age]),
+                alarms={each: sum(one[each] for one in alarms[age]) for each in (*bench.detectors, UNION)},
+                honest=_mean([honest for honest, _ in accuracies[age]]),
+                attacked=_mean([after for _, after in accuracies[age]]),
+            )
+            for age, name in ROUNDS.items()
+            if alarms[age]
+        },
+    )
+
+
+def attacked(cell: AttackCell, sent: Honest, context: RunContext, memory: Memory) -> Received:
+    """Return all that the first victim knows after the attack of `cell` sent its weights in the place of the honest
+    model `sent`. `context` has the folders, `memory` caches data sets."""
+    victims = cell.model_copy(update={"seed": sent.seed})
+    truth = draw_truth(victims, load_data(cell, context, memory), context.run)
+    setup = replace(sent.setup, weights=dict(sent.weights))
+    setup = checked(victims, setup, choose(victims, server_of(victims, setup, truth)))
+    return seen(sent, setup.weights, truth.victims.inputs[0, 0, 0], truth.victims.labels[0, 0, 0])
+
+
+def _cell(record: Record) -> AttackCell:
+    assert isinstance(record.cell, AttackCell)
+    return record.cell
+
+
+def _label(cell: AttackCell) -> str:
+    """Return the attack's name with the parameters that differ from the defaults, such as `bins gain 1`."""
+    default = values(registry.instance("attacks", cell.attack.name, {}))
+    changed = [f"{key} {value_text(value)}" for key, value in cell.attack.params.items() if default.get(key) != value]
+    return " ".join((cell.attack.name, ", ".join(changed))).strip()
+
+
+def _condition(cell: AttackCell) -> str:
+    return f"{cell.dataset.name}, {cell.model}, {cell.federated.batch} examples"
+
+
+def _mean(shares: Sequence[float]) -> float:
+    return sum(shares) / len(shares)

@@ -1,0 +1,56 @@
+"""Three sentences on detection, by a fixed rule from the rows."""
+
+from collections.abc import Iterator, Sequence
+
+from bench.detection.measure import Caught, Row
+from bench.detection.thresholds import FALSE_ALARMS
+from bench.errors import BenchError
+
+COMPLETE = 0.5  # share of reconstructed examples
+Dot = tuple[Row, str, Caught]  # with the name of the round
+
+
+def dots(rows: Sequence[Row]) -> list[Dot]:
+    """Return a dot for each attack that reconstructs examples (a row without a gallery) and each round. Raises
+    `BenchError` if no attack of the `rows` reconstructs."""
+    listed = [(row, name, caught) for row in rows if row.named is None for name, caught in row.caught.items()]
+    if not listed:
+        raise BenchError("no attack of the run reconstructs examples; bench run --matrix server has some")
+    return listed
+
+
+def uncaught(caught: Caught) -> bool:
+    """Return whether the alarms are no more than false alarms: the interval for the share of `caught` models reaches
+    down to 5 %."""
+    return caught.share().low <= FALSE_ALARMS
+
+
+def corner(rows: Sequence[Row]) -> list[Dot]:
+    """Return the dots of `rows` that are uncaught and complete: half of the examples or more are reconstructed."""
+    return [dot for dot in dots(rows) if uncaught(dot[2]) and dot[0].reconstructed.value >= COMPLETE]
+
+
+def sentences(rows: Sequence[Row]) -> list[str]:
+    """Return three sentences on the `rows`: attacks that are always caught, the corner, and the rounds."""
+    listed, hidden = dots(rows), corner(rows)
+    always = sum(caught.share().value == 1 for _, _, caught in listed)
+    return [
+        f"Caught in every trial: {always} of {len(listed)} choices of weights, counted by attack and round.",
+        "Uncaught and complete (no more alarms than false alarms, half of the examples or more): "
+        + ("; ".join(map(_told, hidden)) if hidden else "no attack in any round")
+        + ".",
+        f"Caught on average, by round: {', '.join(_by_round(listed))}.",
+    ]
+
+
+def _told(dot: Dot) -> str:
+    row, name, caught = dot
+    return (
+        f"{row.attack}, {name} round ({row.reconstructed.value:.0%} reconstructed, {caught.share().value:.0%} caught)"
+    )
+
+
+def _by_round(listed: Sequence[Dot]) -> Iterator[str]:
+    for name in dict.fromkeys(name for _, name, _ in listed):
+        shares = [caught.share().value for _, each, caught in listed if each == name]
+        yield f"{name} {sum(shares) / len(shares):.0%}"

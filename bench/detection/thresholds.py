@@ -1,0 +1,143 @@
+"""Thresholds at 5 % false alarms, from the scores of honest received models: for each detector and for their union."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from math import inf, isnan
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.cell import AttackCell
+from bench.detectors.base import Detector, Received
+from bench.errors import BenchError, PluginError
+from bench.record.files import read_plain, write_atomically
+from bench.registry.plugins import error_line
+
+FALSE_ALARMS = 0.05
+LEAST = 200  # honest models
+FIRST, LATER = STAGES = ("first", "later")  # the client knows whether the round is the first
+UNION = "any"  # all detectors together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Null:
+    """Scores of honest received models, and the thresholds that follow."""
+
+    net: str
+    """Model with its parameters."""
+    dataset: str
+    """Data set with its content's hash."""
+    batch: int
+    """Number of the client's examples."""
+    scores: Mapping[str, Mapping[str, tuple[float, ...]]]
+    """Stage (first round, or later) → detector → scores (model,), in the same order of models for all detectors."""
+
+    @classmethod
+    def of(cls, cell: AttackCell, scores: Mapping[str, Iterable[Mapping[str, float]]]) -> Self:
+        """Return the null of the setting of `cell`. `scores` are stage → (model,) detector → score."""
+        listed = {stage: list(models) for stage, models in scores.items()}
+        return cls(
+            **_setting(cell),
+            scores={
+                stage: {name: tuple(each[name] for each in models) for name in models[0]}
+                for stage, models in listed.items()
+            },
+        )
+
+    @property
+    def detectors(self) -> tuple[str, ...]:
+        """Names of the detectors."""
+        return tuple(self.scores[FIRST])
+
+    def count(self, stage: str) -> int:
+        """Return the number of honest models in the `stage`."""
+        return len(self.scores[stage][self.detectors[0]])
+
+    def threshold(self, stage: str, detector: str) -> float:
+        """Return the least score of the null that at most 5 % of the honest models exceed, for a `detector` in the
+        `stage`."""
+        falling = np.sort(self.scores[stage][detector])[::-1]
+        return float(falling[int(FALSE_ALARMS * len(falling))])
+
+    def alarms(self, stage: str, scores: Mapping[str, float]) -> dict[str, bool]:
+        """Return whether each detector, and the union of all (`UNION`), raise an alarm for a received model in the
+        `stage`, with the `scores` detector → score. The union's statistic is the least p-value of all detectors; its
+        threshold, too, holds 5 % false alarms. Raises `BenchError` for too few honest models."""
+        raised = {name: score > self.threshold(stage, name) for name, score in scores.items()}
+        least = min(_tail(self.scores[stage][name], score) for name, score in scores.items())
+        return raised | {UNION: least <= self._union_threshold(stage)}
+
+    def _union_threshold(self, stage: str) -> float:
+        models: Iterable[NDArray[np.float64]] = (np.asarray(each) for each in self.scores[stage].values())
+        shares = np.min([1 - (np.searchsorted(np.sort(each), each)) / len(each) for each in models], axis=0)
+        fitting = [value for value in np.unique(shares) if np.mean(shares <= value) <= FALSE_ALARMS]
+        threshold = float(fitting[-1] if fitting else shares.min() - 1 / len(shares))
+        if threshold < 1 / (len(shares) + 1):  # below every p-value
+            raise BenchError(
+                f"the union of {len(self.scores[stage])} detectors has no threshold at 5 % false alarms from "
+                f"{len(shares)} honest models; take more models"
+            )
+        return threshold
+
+    def write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(asdict(self), indent=1).encode())
+
+
+def _tail(scores: tuple[float, ...], score: float) -> float:
+    """Return the p-value of a `score` among the honest models' `scores`."""
+    return (1 + sum(each >= score for each in scores)) / (len(scores) + 1)
+
+
+def read(path: Path, cell: AttackCell, detectors: Iterable[str]) -> Null:
+    """Read a file of thresholds. Raises `BenchError` for an unreadable file, another net, data set or batch than that
+    of `cell`, fewer than 200 models in a stage, scores that are NaN, and a missing one of the `detectors`."""
+    try:
+        content = json.loads(read_plain(path))
+        null = Null(
+            **{
+                **content,
+                "scores": {s: {n: tuple(map(float, v)) for n, v in content["scores"][s].items()} for s in STAGES},
+            }
+        )
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise BenchError(f"{path}: no file of thresholds; remove the file, and bench detect makes another") from None
+    for name, value in _setting(cell).items():
+        if (there := getattr(null, name)) != value:
+            raise BenchError(f"{path}: thresholds for {name} {there}, not {value}; leave out --thresholds")
+    for stage, by_detector in null.scores.items():
+        counts = {len(values) for values in by_detector.values()}
+        if (counts and len(counts) > 1) or min(counts, default=0) < LEAST:
+            raise BenchError(
+                f"{path}: thresholds from {min(counts, default=0)} honest models in stage {stage}, "
+                f"at least {LEAST} are needed; take more models"
+            )
+        if any(isnan(value) for values in by_detector.values() for value in values):
+            raise BenchError(f"{path}: a score is NaN; remove the file, and bench detect makes another")
+        if missing := sorted({*detectors} - {*by_detector}):
+            raise BenchError(f"{path}: no scores of the detector {missing[0]}; leave out --thresholds")
+    return null
+
+
+def score(name: str, detector: Detector, received: Received) -> float:
+    """Return the score of the `detector` called `name` for a `received` model. Weights of another architecture have the
+    score -infinity for detectors other than `architecture`. Raises `PluginError` for NaN, for a score that is no
+    number, and for an exception in the detector."""
+    if not received.agreed and name != "architecture":
+        return -inf
+    try:
+        value = float(detector.score(received))
+    except Exception as error:
+        raise PluginError(f"detector {name}: {error_line(error)}; mend its score") from None
+    if isnan(value):
+        count = len(received.inputs)
+        raise PluginError(f"detector {name} gives NaN for a client with {count} examples; return a number")
+    return value
+
+
+def _setting(cell: AttackCell) -> dict[str, Any]:
+    dataset = f"{cell.dataset.name} {cell.dataset.sha256[:16]}"
+    return {"net": str(cell.model), "dataset": dataset, "batch": cell.federated.batch}

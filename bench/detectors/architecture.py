@@ -1,0 +1,18 @@
+"""Architecture: received weights with other names or shapes than agreed."""
+
+from dataclasses import dataclass
+
+from bench.detectors.base import Detector, Received, shapes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture(Detector):
+    """Number of weights whose name or shape differs from the agreed architecture. A client that pins the architecture
+    stops every inserted layer; chosen weights of the agreed shapes always pass."""
+
+    reference = "Hear No Evil 2025 (arXiv 2506.20651)"
+    looks_at = "weights"
+
+    def score(self, received: Received) -> float:
+        got, agreed = shapes(received.weights), shapes(dict(received.model.named_parameters()))
+        return float(sum(got.get(name) != agreed.get(name) for name in {*got, *agreed}))

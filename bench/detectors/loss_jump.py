@@ -1,0 +1,22 @@
+"""Loss jump: a received model that is worse on the client's own data than the model of the round before."""
+
+from dataclasses import dataclass
+from math import inf, isfinite
+
+from bench.detectors.base import Detector, Received
+from bench.training import loss_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossJump(Detector):
+    """Loss of the received model on the client's own examples, minus the loss of the model of the round before."""
+
+    reference = "On the Detectability of Active Gradient Inversion 2025 (arXiv 2511.10502), loss dynamics"
+    looks_at = "data"
+
+    def score(self, received: Received) -> float:
+        loss = loss_of(received.model)
+        now, before = (
+            float(loss(received.logits(weights), received.targets)) for weights in (received.weights, received.previous)
+        )
+        return now - before if isfinite(now) else inf

@@ -1,0 +1,27 @@
+"""Proportional rows: rows of a layer that are multiples of each other."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bench.detectors.base import Detector, Received
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProportionalRows(Detector):
+    """Mean over a layer's rows of the largest |cosine| with another row of the layer, in the layer with the largest
+    mean. The mean grows with the share of proportional rows."""
+
+    reference = "On the Detectability of Active Gradient Inversion 2025 (arXiv 2511.10502); the mean over rows: ours"
+    looks_at = "weights"
+
+    def score(self, received: Received) -> float:
+        return max((_likeness(value.flatten(1)) for value in received.weights.values() if value.dim() > 1), default=0.0)
+
+
+def _likeness(rows: Tensor) -> float:
+    if len(rows) < 2 or rows.shape[1] < 2:
+        return 0.0  # every pair of numbers is proportional
+    units = torch.nn.functional.normalize(rows.float(), eps=1e-30)
+    return float((units @ units.T).abs().fill_diagonal_(0).amax(1).mean())

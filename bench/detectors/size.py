@@ -1,0 +1,28 @@
+"""Size: a tensor whose norm jumps against the round before."""
+
+from dataclasses import dataclass
+from math import log
+
+from torch import Tensor
+
+from bench.detectors.base import Detector, Received
+
+_LEAST = 1e-12  # norm of an empty tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size(Detector):
+    """Largest change of a weight tensor's norm against the round before, |ln(‖w‖ / ‖w_before‖)|, biases left out."""
+
+    reference = "Geminio 2025, ICCV (sizes of chosen weights); the ratio of norms: ours"
+    looks_at = "weights"
+
+    def score(self, received: Received) -> float:
+        now, before = received.weights, received.previous
+        return max(
+            (abs(_log_norm(now[name]) - _log_norm(before[name])) for name in now if now[name].dim() > 1), default=0
+        )
+
+
+def _log_norm(value: Tensor) -> float:
+    return log(max(_LEAST, float(value.double().norm())))
