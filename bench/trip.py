@@ -205,11 +205,12 @@ class Description(Protocol):
     @property
     def single(self) -> "Description | None":
         """Description of a single client's message behind a mean, if the other clients' updates determine their
-        messages (`message`); None otherwise, as after random draws."""
+        messages (`message`) up to a few values (`outcomes`); None otherwise, as behind noise."""
 
     def message(self, others: Tensors, observed: Tensors) -> dict[str, Tensor]:
         """Return the first client's message behind a mean, name → (1, *shape), in gradient units: the mean times the
-        number of clients, minus the other clients' messages. A difference that rounding explains is 0. Needs `single`.
+        number of clients, minus the other clients' messages, which have no random draws. A difference that rounding
+        explains is 0. Needs `single`.
 
         - `others`: the other clients' known updates, name → (client - 1, *shape).
         - `observed`: the mean, name → (1, *shape)."""

@@ -1,6 +1,7 @@
 """Promise: who knows all other examples behind a reading names the first by the exact likelihood."""
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import cast
 
@@ -130,8 +131,13 @@ def test_an_attack_that_cannot_use_known_examples_refuses(tmp_path: Path) -> Non
         run_attack(cell(attack=entry("attacks", "cpl")), RunContext(run=tmp_path), Memory())
 
 
-@pytest.mark.parametrize("where", ["type-1", "aggregate"])
-@pytest.mark.parametrize("name", ["none", "prune", "sign", "gaussian", "dp-sgd", "fed-sdp", "qsgd"])
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        *product(["none", "prune", "sign", "gaussian", "dp-sgd", "fed-sdp"], ["type-1", "aggregate"]),
+        ("qsgd", "type-1"),  # behind a mean: tests/test_choices.py
+    ],
+)
 def test_the_own_part_of_the_unknown_example_is_simulated_as_in_the_whole(
     tmp_path: Path, name: str, where: str
 ) -> None:
@@ -268,8 +274,14 @@ def test_faint_noise_hides_no_pixels_of_a_relu_net(tmp_path: Path, variance: flo
         ({"grants": Grants(mates=True)}, "not the label of the unknown example; grant labels"),
         ({"grants": Grants(labels=True, mates=True, repeated_readings=2)}, "set repeated_readings and steps to 1"),
         ({"defense": entry("defenses", "mixup")}, "mixtures of examples with secret partners; take gallery"),
-        ({"defense": entry("defenses", "qsgd"), "point": "aggregate"}, "behind a mean, it cannot separate"),
-        ({"defense": entry("defenses", "random-prune"), "point": "aggregate"}, "behind a mean, it cannot separate"),
+        (
+            {
+                "defense": entry("defenses", "qsgd"),
+                "point": "aggregate",
+                "federated": Federated(clients=60, per_round=20, batch=2),
+            },
+            "behind a mean, it cannot separate",
+        ),
         ({"defense": entry("defenses", "variance-based"), "point": "aggregate"}, "behind a mean, it cannot separate"),
     ],
 )

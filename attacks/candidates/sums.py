@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from bench.attacks.objective.choices import all_sums, few_sums, flat, rounding
 from bench.trip import Description
 
 Tensors = Mapping[str, Tensor]
 _COORDINATES = 256  # compared; a single coordinate with the candidate's own value nearly decides
-_SUMS = 1 << 12  # largest number of the other clients' sums per coordinate
-_PRECISION = 1e-5  # of a sum in single precision, relative to the sum of magnitudes
 _NEAREST = 8  # sums compared with a mean; others are too far
 _LEAST = 1e-6  # probability assumed for a mean that the candidate cannot cause
 
@@ -23,23 +22,17 @@ def by_sums(description: Description, others: Tensors, observed: Tensors) -> Cal
 
     - `others`: known updates of the other clients, name → (client, *shape).
     - `observed`: the mean, name → (1, *shape)."""
-    known = description.outcomes(others)
+    known = few_sums(description, others)
     if known is None:
         return None
-    chances, values = _flat(known.chances), _flat(known.values)
-    kinds, clients, _ = values.shape
-    if kinds**clients > _SUMS:
-        return None
+    chances, values = flat(known.chances), flat(known.values)
     mean = torch.cat([value.flatten() for value in observed.values()]).double()
     typical = (chances * values.abs()).sum((0, 1))
     at = (typical + (mean != 0) * typical.sum()).topk(min(_COORDINATES, len(mean))).indices
     chances, values = chances[..., at], values[..., at]
-    sums, weights = values.new_zeros(1, len(at)), values.new_ones(1, len(at))
-    for client in range(clients):
-        sums = (sums[:, None] + values[:, client]).flatten(0, 1)
-        weights = (weights[:, None] * chances[:, client]).flatten(0, 1)
-    total = (clients + 1) * mean[at]
-    precision = _PRECISION * (values.abs().amax(0).sum(0) + total.abs()).clamp_min(torch.finfo(torch.float32).tiny)
+    sums, weights = all_sums(values, chances)
+    total = (values.shape[1] + 1) * mean[at]
+    precision = rounding(values, total)
     order = sums.argsort(0)
     ordered, weights = (each.gather(0, order).T.contiguous() for each in (sums, weights))
     window = torch.arange(min(_NEAREST, len(sums)))
@@ -47,7 +40,7 @@ def by_sums(description: Description, others: Tensors, observed: Tensors) -> Cal
     def scores(updates: Tensors) -> Tensor:
         own = description.outcomes(updates)
         assert own is not None
-        own_values, own_chances = (_flat(each)[..., at] for each in (own.values, own.chances))
+        own_values, own_chances = (flat(each)[..., at] for each in (own.values, own.chances))
         left = (total - own_values).flatten(0, 1).T.contiguous()  # (coordinate, outcome · row)
         first = (torch.searchsorted(ordered, left) - _NEAREST // 2).clamp(0, len(sums) - len(window))
         near = (first[..., None] + window).flatten(1)
@@ -61,8 +54,3 @@ def by_sums(description: Description, others: Tensors, observed: Tensors) -> Cal
         return each.clamp_min(_LEAST).log().sum(-1)
 
     return scores
-
-
-def _flat(tensors: Tensors) -> Tensor:
-    """Return all tensors as vectors, (outcome, row, coordinate) in float64."""
-    return torch.cat([value.flatten(2) for value in tensors.values()], -1).double()

@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from bench.attacks.objective.choices import few_sums, first_message
 from bench.attacks.objective.mismatch import observations
 from bench.gradients import group_gradients, one_hot
 from bench.trip import Candidates, Clients, Description, Given, Noise, Outcomes, Reading, StepDefense, Tensors
 
+_PUBLIC = 24  # public examples, as guesses of the unknown example
 _SINGLE = "a single example's part of a reading has no further examples, steps or clients"
 
 
@@ -84,10 +86,11 @@ def inseparable(reading: Reading) -> str | None:
         return "training used mixtures of examples with secret partners; take gallery"
     if description is None or reading.senders == 1:
         return None
-    first = {name: value[:1, 0] for name, value in reading.values.items()}
-    random = not description.inside_steps and description.outcomes(first) is not None
-    if random or (description.hard and description.single is None):
-        return "behind a mean, it cannot separate the client's message after random or inner decisions; take gallery"
+    others = {n: value[:1, 0].expand(reading.senders - 1, *value.shape[2:]) for n, value in reading.values.items()}
+    random = not description.inside_steps and description.outcomes(others) is not None
+    many = random and few_sums(description, others) is None
+    if many or (description.single is None and (random or description.hard)):
+        return "behind a mean, it cannot separate the client's message after these decisions; take gallery"
     return None
 
 
@@ -124,16 +127,23 @@ def of_unknown(reading: Reading, row: int) -> Reading:
 
 
 def _own_message(reading: Reading, weights: Tensors) -> Reading:
-    """Return the first client's message behind a mean as a reading, if messages follow hard decisions: the message
-    shows the decisions, and the mean does not. `reading` is a single reading; other readings are returned unchanged."""
+    """Return the first client's message behind a mean as a reading, if messages follow hard or random decisions: the
+    message shows the decisions, and the mean does not. `reading` is a single reading; other readings are returned
+    unchanged."""
     description = reading.description
-    if description is None or not description.hard or description.single is None:
+    if description is None or description.single is None:
         return reading
     (observed,) = observations(reading)
-    _, others = updates(reading, known_examples(reading, 0, weights))
+    updated, others = updates(reading, known_examples(reading, 0, weights))
+    choices = few_sums(description, others)
+    if choices is not None:
+        message = first_message(description, choices, updated(_of_public(reading, weights)), observed)
+    elif description.hard:
+        message = description.message(others, observed)
+    else:
+        return reading
     assert reading.labels is not None and reading.mates_inputs is not None and reading.mates_labels is not None
     batch = reading.examples // reading.senders
-    message = description.message(others, observed)
     return replace(
         reading,
         values={name: value[:, None] for name, value in message.items()},
@@ -143,6 +153,16 @@ def _own_message(reading: Reading, weights: Tensors) -> Reading:
         mates_labels=reading.mates_labels[:, : batch - 1],
         description=description.single,
     )
+
+
+def _of_public(reading: Reading, weights: Tensors) -> dict[str, Tensor]:
+    """Return the gradients of public examples with the unknown example's label, or of any without such an example."""
+    assert reading.labels is not None
+    same = torch.nonzero(reading.public_labels == reading.labels[0, 0])[:, 0]
+    like = next(iter(weights.values()))
+    inputs = reading.public_inputs[same if len(same) > 1 else slice(None)][:_PUBLIC].to(like)
+    targets = one_hot(reading.labels[:1, :1].expand(len(inputs), 1), reading.classes, like.dtype)
+    return group_gradients(reading.model, weights, inputs[:, None], targets.to(like.device))
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,8 +95,8 @@ class Composition:
     """Description of single clients, if messages behind a mean are quantised (`Transform.quantises`); otherwise
     None."""
     single: "Composition | None" = None
-    """Description of a single client's message behind a mean, if the messages are without random draws; otherwise
-    None."""
+    """Description of a single client's message behind a mean, if the other clients' updates determine their messages up
+    to a few values; otherwise None."""
 
     def softened(self, width: float) -> "Composition":
         return replace(self, width=width)
@@ -483,7 +483,7 @@ def describe(
         mixed=any(transform.mixes_examples for transform in stages.transforms.get("input", ())),
         hard=any(part.hard for part in parts),
         clients=_clients(parts, alone) if senders > 1 else None,
-        single=alone() if senders > 1 and parts and _determined(parts) else None,
+        single=alone() if senders > 1 and _few_messages(parts, contexts, probe) else None,
         noise=total_noise(noises, scales, MeanOver(batch=examples, steps=steps, senders=senders), probe),
     )
 
@@ -536,9 +536,13 @@ def _of_single_clients(parts: Sequence[DescribedTransform]) -> bool:
     return all(p.stage in UPDATE_STAGES and not p.transform.mixes_clients and p.rule is None for p in parts)
 
 
-def _determined(parts: Sequence[DescribedTransform]) -> bool:
-    """Return whether each client's update determines its message."""
-    return _of_single_clients(parts) and not any(part.transform.random for part in parts)
+def _few_messages(parts: Sequence[DescribedTransform], contexts: Mapping[Stage, Context], probe: Tensors) -> bool:
+    """Return whether each client's update determines its message, up to a few values per coordinate."""
+    if not parts or not _of_single_clients(parts) or any(part.transform.random for part in parts[:-1]):
+        return False
+    last = parts[-1]
+    rows = {name: value[None] for name, value in probe.items()}
+    return not last.transform.random or last.transform.outcomes(rows, contexts[last.stage]) is not None
 
 
 def _clients(parts: tuple[DescribedTransform, ...], alone: Callable[[], Composition | None]) -> Clients | None:

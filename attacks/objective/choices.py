@@ -1,0 +1,82 @@
+"""Random choices of clients behind a mean: each client sends one of a few values per coordinate."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from bench.trip import Description, Outcomes
+
+Tensors = Mapping[str, Tensor]
+_SUMS = 1 << 12  # largest number of the other clients' sums per coordinate
+_PRECISION = 1e-5  # of a sum in single precision, relative to the sum of magnitudes
+_SURE = 0.9  # least posterior probability of choices that show a value behind a mask
+_CHUNK = 2048  # coordinates at once: 512 sums of them take 8 MiB
+
+
+def few_sums(description: Description, others: Tensors) -> Outcomes | None:
+    """Return the values that the other clients may send, with their probabilities. Return None if a message may take
+    more than a few values, or for more than 4096 sums over the clients. `others`: updates, name → (client, *shape)."""
+    known = description.outcomes(others)
+    if known is None:
+        return None
+    kinds, clients = next(iter(known.values.values())).shape[:2]
+    return known if kinds**clients <= _SUMS else None
+
+
+def flat(tensors: Tensors) -> Tensor:
+    """Return the tensors (outcome, row, *shape) as vectors in double precision, (outcome, row, coordinate)."""
+    return torch.cat([value.flatten(2) for value in tensors.values()], 2).double()
+
+
+def all_sums(values: Tensor, chances: Tensor) -> tuple[Tensor, Tensor]:
+    """Return all sums over clients of a value per client, and their probabilities, both (sum, coordinate). `values` and
+    `chances` are (outcome, client, coordinate)."""
+    sums, weights = values.new_zeros(1, values.shape[-1]), values.new_ones(1, values.shape[-1])
+    for client in range(values.shape[1]):
+        sums = (sums[:, None] + values[:, client]).flatten(0, 1)
+        weights = (weights[:, None] * chances[:, client]).flatten(0, 1)
+    return sums, weights
+
+
+def rounding(values: Tensor, total: Tensor) -> Tensor:
+    """Return the rounding error of a sum in single precision, (coordinate,). `values` are (outcome, client,
+    coordinate), and `total` (coordinate,) is the clients' sum."""
+    return _PRECISION * (values.abs().amax(0).sum(0) + total.abs()).clamp_min(torch.finfo(torch.float32).tiny)
+
+
+def first_message(description: Description, others: Outcomes, guesses: Tensors, observed: Tensors) -> dict[str, Tensor]:
+    """Return the most probable message of the first client behind a mean, name → (1, *shape): the client's choice and
+    the other clients' choices of largest posterior probability, coordinate by coordinate. Behind a random mask, a value
+    with uncertain choices counts as masked. `description` has outcomes.
+
+    - `others`: the other clients' possible messages, from `few_sums`.
+    - `guesses`: probable updates of the first client, name → (guess, *shape); their mean and variance are the prior of
+      the client's values.
+    - `observed`: the mean, name → (1, *shape)."""
+    own = description.outcomes(guesses)
+    assert own is not None
+    values, chances = flat(others.values), flat(others.chances)
+    own_values, own_chances = flat(own.values), flat(own.chances).mean(1)
+    centre, variance = own_values.mean(1), own_values.var(1)
+    update = flat({name: value[None] for name, value in guesses.items()})[0].mean(0)
+    total = (values.shape[1] + 1) * torch.cat([value.flatten() for value in observed.values()]).double()
+    error = rounding(values, total)
+    messages = []
+    for at in torch.arange(len(total)).split(_CHUNK):
+        sums, weights = all_sums(values[..., at], chances[..., at])
+        spread = variance[:, at] + error[at].square()
+        apart = total[at] - sums[:, None] - centre[:, at]
+        score = (weights[:, None] * own_chances[:, at]).log() - 0.5 * (apart.square() / spread + spread.log())
+        score = score.flatten(0, 1)
+        best, sure = score.argmax(0), score.softmax(0).amax(0) >= _SURE
+        chosen, kind = best // len(centre), best % len(centre)
+        left = total[at] - sums.gather(0, chosen[None])[0]
+        constant = variance[:, at] == 0  # such as the value 0 of a mask
+        whole = (centre[:, at] - update[at]).abs() <= _PRECISION * update[at].abs()
+        masked = (constant & (centre[:, at] == 0)).any(0) & whole.any(0)
+        left = left.where(sure | ~masked, 0.0)
+        kind = kind[None]
+        messages.append(centre[:, at].gather(0, kind)[0].where(constant.gather(0, kind)[0], left))
+    parts = torch.cat(messages).split([value.numel() for value in observed.values()])
+    return {n: part.reshape(value.shape).to(value) for (n, value), part in zip(observed.items(), parts, strict=True)}
