@@ -6,7 +6,7 @@ from typing import Literal
 
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Defense, Setting, StageTransforms
-from bench.defenses.fed_cdp import of_examples
+from bench.defenses.fed_cdp import PLACEMENTS, Noise, of_examples, share_of
 from bench.defenses.schedules import AsPublished, Constant, Cyclic, Exponential, Linear, Schedule, Staircase
 from bench.defenses.strength import Strength
 from bench.defenses.transforms.clip import Clip
@@ -21,9 +21,9 @@ _SOURCE = "Fed-αCDP"
 class FedAlphaCdp(Defense):
     """Clip each tensor of each example gradient to C, and add noise σ·S; S ≤ C is the largest norm in the batch. With
     `decay` (Fed-αCDP[σ]) σ falls during training, to `final` after T rounds. `noise` is placed as in `fed-cdp`: on each
-    example, on the mean (`batch`), or on the mean and divided by the batch size B (`code`). The paper gives no
-    constants for its decays; `as-published` follows the authors' accounting script. S depends on the data: the paper
-    claims ε as if S = C, and no accountant covers the difference."""
+    example, on the mean (`batch`), or on the mean and divided by the batch size B (`code`) and by √K (`share`). The
+    paper gives no constants for its decays; `as-published` follows the authors' accounting script. S depends on the
+    data: the paper claims ε as if S = C, and no accountant covers the difference."""
 
     reference = "Fed-αCDP §5.1 to §5.3"
     stages = ("example", "step")
@@ -40,9 +40,7 @@ class FedAlphaCdp(Defense):
     by: Literal["round", "step"] = parameter(
         "round", "unit of the decay; the authors' code: local steps", source=f"{_SOURCE}, §5.3"
     )
-    noise: Literal["per-example", "batch", "code"] = parameter(
-        "per-example", "noise placement: §5.2, algorithm 1 (line 19), or the authors' code", source=f"{_SOURCE}, §5.2"
-    )
+    noise: Noise = parameter("per-example", PLACEMENTS, source=f"{_SOURCE}, §5.2")
     clipping: Literal["per-tensor", "flat"] = parameter(
         "per-tensor", "each tensor by its norm, or all by their joint norm", source=_SOURCE
     )
@@ -52,7 +50,7 @@ class FedAlphaCdp(Defense):
 
     def transforms(self, setting: Setting) -> StageTransforms:
         clip = Clip(bound=self.clip, per="tensor" if self.clipping == "per-tensor" else "flat")
-        share = 1 / setting.batch if self.noise == "code" else 1.0
+        share = share_of(self.noise, setting)
         noise = SensitivityNoise(
             multiplier=self.schedule(setting), bound=self.clip, measure=self.measure, share=share, by=self.by
         )

@@ -11,18 +11,23 @@ from bench.defenses.transforms.noise import GaussianNoise
 from bench.parameters import parameter
 from bench.points import UPDATE_STAGES, Stage
 
+Noise = Literal["per-example", "batch", "code", "share"]
+PLACEMENTS = "noise placement: §5.2, algorithm 1 (line 19), the authors' code, or `code` shared by all clients"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedCdp(Defense):
-    """Clip each example gradient to C, and add Gaussian noise with multiplier σ in every local step. Noise has three
-    placements, for batch size B:
+    """Clip each example gradient to C, and add Gaussian noise with multiplier σ in every local step. Noise has four
+    placements, for batch size B and K clients in a round:
 
     - `per-example`: N(0, σ²C²) on each example.
     - `batch`: N(0, σ²C²) on the mean of the examples.
     - `code`: N(0, σ²C²/B²) on the mean, which equals DP-SGD and has the accountants' ε for σ.
+    - `share`: N(0, σ²C²/(B²K)) on the mean. The sum over all clients carries N(0, σ²C²): for a single local step behind
+      secure aggregation, the B·K examples are a lot of DP-SGD.
 
-    With `batch` and `code` a single example's gradient, at type-2, is only clipped. The sensitivity is √M·C if each of
-    M tensors is clipped separately, and C with flat clipping."""
+    With `batch`, `code` and `share` a single example's gradient, at type-2, is only clipped. The sensitivity is √M·C if
+    each of M tensors is clipped separately, and C with flat clipping."""
 
     reference = "Wei et al. 2021 (Fed-CDP); Fed-αCDP §4.2, §5.2 and algorithm 1"
     stages = ("example", "step")
@@ -32,9 +37,7 @@ class FedCdp(Defense):
         4.0, "C, bound on the norm of an example's gradient", unit="of the gradient", source="Fed-αCDP §7", above=0
     )
     sigma: float = parameter(6.0, "σ, noise multiplier", source="Fed-αCDP §7", low=0)
-    noise: Literal["per-example", "batch", "code"] = parameter(
-        "per-example", "noise placement: §5.2, algorithm 1 (line 19), or the authors' code", source="Fed-αCDP §5.2"
-    )
+    noise: Noise = parameter("per-example", PLACEMENTS, source="Fed-αCDP §5.2")
     clipping: Literal["per-tensor", "flat"] = parameter(
         "per-tensor", "each tensor by its norm, or all by their joint norm", source="Fed-αCDP"
     )
@@ -44,8 +47,7 @@ class FedCdp(Defense):
         whole = self.sigma * self.clip
         if self.noise == "per-example":
             return {"example": (clip, GaussianNoise(deviation=whole))}
-        deviation = whole if self.noise == "batch" else whole / setting.batch
-        return {"example": (clip,), "step": (GaussianNoise(deviation=deviation),)}
+        return {"example": (clip,), "step": (GaussianNoise(deviation=whole * share_of(self.noise, setting)),)}
 
     def mechanism(self, setting: Setting) -> Mechanism:
         return of_examples(
@@ -53,11 +55,18 @@ class FedCdp(Defense):
         )
 
 
+def share_of(noise: Noise, setting: Setting) -> float:
+    """Return the noise deviation on a mean over B examples, in units of σC, for the placement `noise`."""
+    if noise not in ("code", "share"):
+        return 1.0
+    return 1 / (setting.batch * (setting.per_round**0.5 if noise == "share" else 1))
+
+
 def of_examples(
     sigmas: tuple[float, ...],
     setting: Setting,
     *,
-    noise: Literal["per-example", "batch", "code"],
+    noise: Noise,
     per_tensor: bool,
     by_step: bool = False,
     caveats: tuple[str, ...] = (),
@@ -68,12 +77,12 @@ def of_examples(
     - `sigmas`: noise multipliers σ_t, per round, or per local step if `by_step`.
     - `setting`: the federated setting.
     - `noise`: placement, which sets the noise deviation on the sum of the B gradients of a batch, each clipped to C:
-      σC·√B on each example, σC·B on the mean (`batch`), or σC on the mean divided by B (`code`).
+      σC·√B on each example, σC·B on the mean (`batch`), σC on the mean divided by B (`code`), or σC/√K (`share`).
     - `per_tensor`, `by_step`, `caveats`, `unproved`: fields of `Mechanism`.
 
     Replacing an example moves the sum by 2C. At `aggregate` the noise of all K clients protects an example."""
     batch = setting.batch
-    on_sum = {"per-example": batch**0.5, "batch": float(batch), "code": 1.0}[noise]
+    on_sum = {"per-example": batch**0.5, "batch": float(batch), "code": 1.0, "share": setting.per_round**-0.5}[noise]
     alone: dict[Stage, float] = {"example": 0.5} if noise == "per-example" else {}
     after: tuple[Stage, ...] = ("step", *UPDATE_STAGES)
     return Mechanism(

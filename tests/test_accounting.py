@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+from typing import cast
 
 import mpmath
 import numpy as np
@@ -21,11 +22,12 @@ from bench.defenses.adaclip import AdaClip
 from bench.defenses.base import Setting
 from bench.defenses.dp_sgd import DpSgd
 from bench.defenses.fed_alpha_cdp import FedAlphaCdp
-from bench.defenses.fed_cdp import FedCdp
+from bench.defenses.fed_cdp import FedCdp, Noise
 from bench.defenses.fed_sdp import FedSdp
 from bench.defenses.fed_split import FedSplit
 from bench.defenses.gaussian import Gaussian
 from bench.defenses.quantile import Quantile
+from bench.defenses.transforms.noise import GaussianNoise
 from bench.federated.privacy import NO_MECHANISM, account, at_point
 from bench.points import point
 
@@ -289,6 +291,23 @@ def test_at_the_tap_by_stage() -> None:
     assert at_tap(FedSdp(at="client").mechanism(PAPER), "step", tensors=3) is None
     assert at_tap(FedSdp(at="server").mechanism(PAPER), "client", tensors=3) is None
     assert at_tap(FedSdp(noise="mean").mechanism(PAPER), "server", tensors=3) is None
+
+
+def test_noise_shared_by_all_clients_is_the_noise_of_a_single_lot_behind_the_mean() -> None:
+    shared, own = (
+        FedCdp(noise=noise, clipping="flat", clip=0.5, sigma=4.0)
+        for noise in cast(tuple[Noise, ...], ("share", "code"))
+    )
+    setting = dataclasses.replace(PAPER, steps=1)
+    deviations = [each.transforms(setting)["step"][0] for each in (shared, own)]
+    assert deviations == [GaussianNoise(deviation=0.5 * 4 / 5 / 10), GaussianNoise(deviation=0.5 * 4 / 5)]
+    mean, client, alone = (
+        at_tap(each.mechanism(setting), stage, tensors=3)
+        for each, stage in ((shared, "aggregate"), (shared, "step"), (own, "step"))
+    )
+    assert mean is not None and client is not None and alone is not None
+    assert mean.epsilon == pytest.approx(alone.epsilon)
+    assert client.epsilon is None or client.epsilon > 5 * cast(float, alone.epsilon)
 
 
 def test_what_no_epsilon_covers_says_why() -> None:

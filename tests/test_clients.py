@@ -140,7 +140,7 @@ NORM_BASED = ("fed-cdp", "fed-alpha-cdp")
 
 
 @pytest.mark.parametrize("name", NORM_BASED)
-@pytest.mark.parametrize("noise", ["per-example", "batch", "code"])
+@pytest.mark.parametrize("noise", ["per-example", "batch", "code", "share"])
 def test_noise_on_the_mean_has_the_variance_of_noise_on_each_example(name: str, noise: str) -> None:
     """One draw on the mean, and one for each example: the same mean and variance, within five standard
     errors of 3·1.5·10⁵ coordinates."""
