@@ -2,20 +2,22 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 from PIL.Image import Image
 
-from bench.cell import TrainingCell
+from bench.cell import AttackCell, TrainingCell
 from bench.cli import common, completion, lookup
 from bench.cli.cell_text import headline, lines
+from bench.errors import BenchError
+from bench.kinds.texts import TEXT
 from bench.leaderboard import attacks, knowledge, trainings
 from bench.leaderboard.forms import terminal
 from bench.matrix import published
-from bench.pictures import grid, trajectory
+from bench.pictures import grid, trajectory, words
 from bench.record import store as records
 from bench.record.names import cell_name, entry_text
 from bench.record.runs import checked_run
@@ -74,7 +76,7 @@ def command(
     """List the cells of RUN (default: the newest below runs/), or show a single cell.
 
     The first digits of an id name a cell.  Its reconstruction grid (truth above reconstruction) and
-    its trajectory over the iterations are written to RUN/pictures.
+    its trajectory over the iterations are written to RUN/pictures.  Wrong tokens of a text stand in brackets.
 
     \b
     bench show                  all cells of the newest run
@@ -95,17 +97,39 @@ def command(
             return _table(run, table, as_json)
         return _list(run, as_json, _Chosen(defenses, attacks_, points), sort)
     run, record = lookup.by_prefix(cell, run)
-    folder = run / "pictures"
-    picture = _saved(grid.of_record(run, record), folder / f"{record.id}.png")
+    folder, texts = run / "pictures", _texts(run, record)
+    image = words.picture(texts) if texts else grid.of_record(run, record)
+    picture = _saved(image, folder / f"{record.id}.png")
     iterations = _saved(trajectory.of_record(run, record), folder / f"{record.id}-iterations.png")
     if as_json:
         content = json.loads(records.to_json(record))
-        common.print_json({**content, "picture": picture, "over_iterations": iterations})
+        shown = {"picture": picture, "over_iterations": iterations}
+        common.print_json({**content, **shown, **({"texts": [asdict(each) for each in texts]} if texts else {})})
     else:
-        _print(record, picture, iterations)
+        _print(record, picture, iterations, texts)
     if opened and picture is not None:
         click.launch(picture)
     return None
+
+
+def _texts(run: Path, record: Record) -> list[words.Words]:
+    """Return a record's texts in words; none for another kind, and without the data set or the arrays."""
+    cell = record.cell
+    if not isinstance(cell, AttackCell) or record.attack is None or record.attack.data != TEXT.name:
+        return []
+    from bench.answer.context import Memory, RunContext
+    from bench.answer.setup import load_data
+
+    try:
+        tokens = load_data(cell, RunContext(run=run), Memory()).tokens
+        arrays = records.read_arrays(run, record.arrays) if record.arrays else {}
+    except BenchError:
+        return []
+    return (
+        words.words(arrays["truth"], arrays["reconstruction"], tokens)
+        if {"truth", "reconstruction"} <= {*arrays}
+        else []
+    )
 
 
 def _saved(image: Image | None, path: Path) -> str | None:
@@ -115,10 +139,13 @@ def _saved(image: Image | None, path: Path) -> str | None:
     return str(path)
 
 
-def _print(record: Record, picture: str | None, iterations: str | None) -> None:
+def _print(record: Record, picture: str | None, iterations: str | None, texts: Sequence[words.Words]) -> None:
     click.echo(click.style(f"{record.id[:8]}  {sanitize(cell_name(record.cell))}", bold=True, fg="cyan"))
     for heading, text in lines(record):
         click.echo(f"{f'{heading}:' if heading else '':<{_HEADING}}{sanitize(text, LONGEST)}")
+    for text in texts:
+        marked = (token if right else f"[{token}]" for token, right in zip(text.guess, text.right, strict=True))
+        click.echo(f"{'text:':<{_HEADING}}{' '.join(text.truth)}\n{'reconstructed:':<{_HEADING}}{' '.join(marked)}")
     click.echo(f"{'picture:':<{_HEADING}}{picture or 'none: this cell reconstructed nothing'}")
     if iterations is not None:
         click.echo(f"{'over iterations:':<{_HEADING}}{iterations}")
