@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -474,6 +474,7 @@ def describe(
     # draws at `input` change the examples: means over draws, and likelihoods of original examples, are useless
     additive = additive and not stages.has("input")
     scales: dict[Stage, float] = {stage: 1.0 if stage in _IN_STEPS else unit for stage in STAGES}
+    single = cache(alone)
     return Composition(
         parts=parts,
         contexts=contexts,
@@ -482,8 +483,8 @@ def describe(
         additive=additive,
         mixed=any(transform.mixes_examples for transform in stages.transforms.get("input", ())),
         hard=any(part.hard for part in parts),
-        clients=_clients(parts, alone) if senders > 1 else None,
-        single=alone() if senders > 1 and _few_messages(parts, contexts, probe) else None,
+        clients=_clients(parts, single) if senders > 1 else None,
+        single=single() if senders > 1 and _few_messages(parts, contexts, probe) else None,
         noise=total_noise(noises, scales, MeanOver(batch=examples, steps=steps, senders=senders), probe),
     )
 
