@@ -16,7 +16,7 @@ from bench.answer.setup import prepare
 from bench.cell import AttackCell, Federated, Grants
 from bench.cli.detect import command
 from bench.contracts.run import check
-from bench.detection import measure, picture, thresholds
+from bench.detection import measure, thresholds
 from bench.detection.honest import Honest, own_draw
 from bench.detection.measure import Bench, Caught, Row, attacked, detectors, null_of
 from bench.detection.sentences import corner, sentences
@@ -277,8 +277,7 @@ def test_a_plug_in_detector_is_a_column(run_folder: Path, monkeypatch: pytest.Mo
 def test_a_run_without_chosen_weights_is_a_line(tmp_path: Path) -> None:
     answer(cell(attack=entry("attacks", "labels-only"), grants=Grants()), tmp_path)
     assert "bench run --matrix server" in fault(command, tmp_path)
-    with pytest.raises(BenchError, match="ends in .svg or .png"):
-        picture.save([row("a", 1, 0)], tmp_path / "x.pdf")
+    assert "ends in .svg or .png" in fault(command, tmp_path, "--picture", tmp_path / "x.pdf")
 
 
 def row(name: str, reconstructed: float, alarms: int, named: float | None = None) -> Row:
@@ -314,7 +313,7 @@ def test_the_corner_is_uncaught_and_complete() -> None:
 def test_a_second_null_holds_its_false_alarms(tmp_path: Path) -> None:
     """Of other federations: the share of alarms is 5 % or its interval reaches down to 5 %."""
     bench = Bench(detectors=detectors(), context=RunContext(run=tmp_path), memory=Memory(), trials=1)
-    first, second = (null_of(cell(), bench, seed) for seed in (measure.NULL_SEEDS, 50_000))
+    first, second = (null_of(cell(), bench, 200, seed) for seed in (measure.NULL_SEEDS, 50_000))
     for stage in STAGES:
         models = range(second.count(stage))
         alarms = [

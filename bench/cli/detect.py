@@ -24,11 +24,18 @@ if TYPE_CHECKING:
 @common.plugins
 @common.data_dir
 @click.option("--trials", type=click.IntRange(1), default=20, show_default=True, help="Received models per round.")
+@click.option("--models", type=click.IntRange(200), default=200, show_default=True, help="Honest models per stage.")
 @click.option("--thresholds", type=common.PATH, help="File of thresholds [default: measured once, in RUN/detection/].")
 @click.option("--picture", type=common.PATH, help="Draw caught against reconstructed: .svg or .png.")
 @common.json_flag
 def command(
-    run: Path, data_dir: Path | None, trials: int, thresholds: Path | None, picture: Path | None, as_json: bool
+    run: Path,
+    data_dir: Path | None,
+    trials: int,
+    models: int,
+    thresholds: Path | None,
+    picture: Path | None,
+    as_json: bool,
 ) -> None:
     """Say how often an honest client catches the weights that an attack has chosen.
 
@@ -47,6 +54,8 @@ def command(
     from bench.detection.sentences import sentences
     from bench.record import store
 
+    if picture is not None:
+        drawing.check(picture)
     with Status("", console=Console(stderr=True)) as status:
         bench = measure.Bench(
             detectors=measure.detectors(),
@@ -58,7 +67,7 @@ def command(
         nulls: dict[str, Null] = {}
 
         def null(cell: "AttackCell") -> "Null":
-            return _null(cell, bench, thresholds, nulls)
+            return _null(cell, bench, models, thresholds, nulls)
 
         rows = measure.rows(measure.crafted(store.records(run)), bench, null)
     told = sentences(rows)
@@ -73,18 +82,18 @@ def command(
         click.echo(f"drawn: {picture}", err=as_json)
 
 
-def _null(cell: "AttackCell", bench: "Bench", given: Path | None, nulls: "dict[str, Null]") -> "Null":
-    """Return the thresholds for the cell's setting: from the file `given`, or measured once and kept in the run
-    folder."""
+def _null(cell: "AttackCell", bench: "Bench", models: int, given: Path | None, nulls: "dict[str, Null]") -> "Null":
+    """Return the thresholds for the cell's setting: from the file `given`, or measured once on `models` honest models
+    in each stage and kept in the run folder."""
     from bench.detection import measure
     from bench.detection import thresholds as files
 
     names = sorted(bench.detectors)
     setting = f"{cell.dataset.name}-{cell.model.name}-{cell.federated.batch}"
-    text = repr((cell.dataset.sha256, str(cell.model), cell.federated, names))
+    text = repr((cell.dataset.sha256, str(cell.model), cell.federated, names, models))
     path = given or bench.context.run / "detection" / f"{setting}-{hashlib.sha256(text.encode()).hexdigest()[:8]}.json"
     if given is None and not path.is_file():
-        measure.null_of(cell, bench).write(path)
+        measure.null_of(cell, bench, models).write(path)
     nulls[str(path)] = files.read(path, cell, names)
     return nulls[str(path)]
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from bench.answer.context import Memory, RunContext
 from bench.answer.crafted import choose, server_of
@@ -23,7 +24,7 @@ from bench.registry import entries as registry
 from bench.scoring.intervals import wilson
 
 ROUNDS = {0: "first", EARLY: "second", LATE: "late"}  # finished rounds → name of the attacked round
-MODELS = 200  # honest models of a null, in each stage
+_SPARE = 4  # federations for each that is needed: a training may diverge
 NULL_SEEDS, TRIAL_SEEDS = 10_000, 20_000  # first seeds: no federation of the trials has a part in the null
 _TESTED = 500  # examples of an accuracy
 Tick = Callable[[str], None]
@@ -111,19 +112,15 @@ def crafted(records: Iterable[Record]) -> list[Record]:
     return sorted(chosen.values(), key=lambda record: _label(_cell(record)))
 
 
-def null_of(cell: AttackCell, bench: Bench, seed: int = NULL_SEEDS, models: int = MODELS) -> Null:
+def null_of(cell: AttackCell, bench: Bench, models: int, seed: int = NULL_SEEDS) -> Null:
     """Measure the scores of `models` honest models in the first round, and of as many in later rounds, in federations
     with the setting of `cell`. `seed` is the first of their seeds."""
-    few = range(seed, seed + -(-models // len(AGES)))
-    sent = {
-        FIRST: honest_models(cell, range(seed, seed + models), (0,), bench.context, bench.memory),
-        LATER: honest_models(cell, few, AGES, bench.context, bench.memory),
-    }
-    scores: dict[str, list[dict[str, float]]] = {}
-    for stage, each in sent.items():
-        for number, model in enumerate(each):
-            bench.tick(f"honest models, {stage}: {number + 1} of {models}")
-            scores.setdefault(stage, []).append(bench.scores(received(cell, model)))
+    scores: dict[str, list[dict[str, float]]] = {FIRST: [], LATER: []}
+    for stage, ages in ((FIRST, (0,)), (LATER, AGES)):
+        seeds = range(seed, seed + _SPARE * models)
+        for sent in islice(honest_models(cell, seeds, ages, bench.context, bench.memory), models):
+            scores[stage].append(bench.scores(received(cell, sent)))
+            bench.tick(f"honest models, {stage}: {len(scores[stage])} of {models}")
     return Null.of(cell, scores)
 
 

@@ -16,11 +16,14 @@ _SCALE = {"domain": [0, 100], "nice": False}
 _CORNER = 10  # % caught: width of the shaded corner
 
 
-def save(rows: Sequence[Row], path: Path) -> None:
-    """Draw the `rows` into the file `path`. Raises `BenchError` for a suffix other than .svg and .png, and if no attack
-    reconstructs examples."""
+def check(path: Path) -> None:
+    """Check the name of a picture's file. Raises `BenchError` for a suffix other than .svg and .png."""
     if path.suffix not in (".svg", ".png"):
         raise BenchError(f"--picture {path}: it ends in .svg or .png; rename it")
+
+
+def save(rows: Sequence[Row], path: Path) -> None:
+    """Draw the `rows` into the file `path`, a .svg or .png. Raises `BenchError` if no attack reconstructs examples."""
     text = chart_to_svg(specification(rows))
     write_atomically(path, text.encode() if path.suffix == ".svg" else svg_to_png(text, scale=2))
 

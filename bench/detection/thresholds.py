@@ -78,7 +78,7 @@ class Null:
         if threshold < 1 / (len(shares) + 1):  # below every p-value
             raise BenchError(
                 f"the union of {len(self.scores[stage])} detectors has no threshold at 5 % false alarms from "
-                f"{len(shares)} honest models; take more models"
+                f"{len(shares)} honest models; give more --models"
             )
         return threshold
 
@@ -113,7 +113,7 @@ def read(path: Path, cell: AttackCell, detectors: Iterable[str]) -> Null:
         if (counts and len(counts) > 1) or min(counts, default=0) < LEAST:
             raise BenchError(
                 f"{path}: thresholds from {min(counts, default=0)} honest models in stage {stage}, "
-                f"at least {LEAST} are needed; take more models"
+                f"at least {LEAST} are needed; leave out --thresholds"
             )
         if any(isnan(value) for values in by_detector.values() for value in values):
             raise BenchError(f"{path}: a score is NaN; remove the file, and bench detect makes another")
