@@ -27,6 +27,7 @@ from bench.gradients import one_hot
 from bench.models.mlp import Mlp
 from bench.record.schema import Share
 from bench.registry import entries as registry
+from bench.scoring.intervals import simultaneous, wilson
 
 ALL = registry.names("detectors")
 
@@ -146,10 +147,11 @@ def null(scores: dict[str, list[float]], **changes: Any) -> Null:
     return Null.of(cell(**changes), dict.fromkeys(STAGES, models))
 
 
-def test_at_most_a_twentieth_of_the_null_is_above_a_threshold() -> None:
+def test_a_further_honest_model_exceeds_a_threshold_with_a_twentieth() -> None:
+    """A further model is above the tenth of 200 with probability 10 / 201."""
     known = null({"one": [*range(1, 201)], "none": [0] * 200})
-    assert known.threshold(FIRST, "one") == 190 and known.threshold(LATER, "none") == 0
-    assert known.alarms(FIRST, {"one": 190, "none": 0}) == {"one": False, "none": False, UNION: False}
+    assert known.threshold(FIRST, "one") == 191 and known.threshold(LATER, "none") == 0
+    assert known.alarms(FIRST, {"one": 191, "none": 0}) == {"one": False, "none": False, UNION: False}
     assert known.alarms(FIRST, {"one": 192, "none": 0}) == {"one": True, "none": False, UNION: True}
     assert known.alarms(FIRST, {"one": 1, "none": 1}) == {"one": False, "none": True, UNION: True}
 
@@ -265,7 +267,7 @@ def test_a_plug_in_detector_is_a_column(run_folder: Path, monkeypatch: pytest.Mo
     told = json.loads(made[: made.rindex("}") + 1])
     caught = {row["attack"]: row["caught"] for row in told["rows"]}
     assert list(caught) == ["bins", "bins gain 1"]  # another draw is no other attack
-    assert told["thresholds"][0]["first"]["largest-weight"] == told["thresholds"][0]["later"]["size"] == 0.945
+    assert told["thresholds"][0]["first"]["largest-weight"] == told["thresholds"][0]["later"]["size"] == 0.95
     assert [each["alarms"]["largest-weight"] for each in caught["bins"].values()] == [2, 2, 2]
     assert [each["alarms"]["architecture"] for each in caught["bins"].values()] == [0, 0, 0]
     assert len(told["sentences"]) == 3 and (run_folder / "p.svg").read_text().startswith("<svg")
@@ -311,16 +313,18 @@ def test_the_corner_is_uncaught_and_complete() -> None:
 
 @pytest.mark.slow
 def test_a_second_null_holds_its_false_alarms(tmp_path: Path) -> None:
-    """Of other federations: the share of alarms is 5 % or its interval reaches down to 5 %."""
+    """Of other federations: the interval for the share of alarms reaches down to 5 %, for all shares together."""
     bench = Bench(detectors=detectors(), context=RunContext(run=tmp_path), memory=Memory(), trials=1)
     first, second = (null_of(cell(), bench, 200, seed) for seed in (measure.NULL_SEEDS, 50_000))
+    counts: dict[tuple[str, str], int] = {}
     for stage in STAGES:
-        models = range(second.count(stage))
         alarms = [
             first.alarms(stage, {name: second.scores[stage][name][model] for name in second.detectors})
-            for model in models
+            for model in range(200)
         ]
-        for name in (*first.detectors, UNION):
-            count = sum(each[name] for each in alarms)
-            caught = Caught(trials=len(alarms), alarms={name: count}, honest=0, attacked=0)
-            assert caught.share(name).low <= 0.05, (stage, name, count)
+        counts |= {(stage, name): sum(each[name] for each in alarms) for name in (*first.detectors, UNION)}
+    level = simultaneous(len(counts))
+    assert {which: count for which, count in counts.items() if wilson(count, 200, level)[0] > 0.05} == {}
+    assert all(wilson(counts[stage, UNION], 200)[0] <= 0.05 for stage in STAGES)
+    assert sum(counts[stage, UNION] for stage in STAGES) > 0
+    assert sum(counts.values()) <= 0.05 * 200 * len(counts)

@@ -57,10 +57,10 @@ class Null:
         return len(self.scores[stage][self.detectors[0]])
 
     def threshold(self, stage: str, detector: str) -> float:
-        """Return the least score of the null that at most 5 % of the honest models exceed, for a `detector` in the
-        `stage`."""
+        """Return the score of the null that a further honest model exceeds with a probability of at most 5 %, for a
+        `detector` in the `stage`."""
         falling = np.sort(self.scores[stage][detector])[::-1]
-        return float(falling[int(FALSE_ALARMS * len(falling))])
+        return float(falling[int(FALSE_ALARMS * (len(falling) + 1)) - 1])
 
     def alarms(self, stage: str, scores: Mapping[str, float]) -> dict[str, bool]:
         """Return whether each detector, and the union of all (`UNION`), raise an alarm for a received model in the
