@@ -93,6 +93,7 @@ def test_no_name_reaches_a_form_as_markup_mention_link_or_control(form: str) -> 
             assert part not in outside, part
 
 
+@pytest.mark.slow
 def test_a_comment_of_ten_thousand_comparisons_stays_below_the_limit() -> None:
     text = comment(hostile(10_000 // len(HOSTILE) // 2 + 1))
     assert 1_000 < len(text) <= MOST

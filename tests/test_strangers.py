@@ -272,6 +272,7 @@ def test_another_optimizer_is_named_first() -> None:
     assert "; the client's SGD has a momentum of 0.9: declare momentum=0.9" in line
 
 
+@pytest.mark.slow
 def test_the_order_of_shuffled_examples_is_sought_or_declared() -> None:
     """A shuffled `DataLoader`, two epochs, momentum and GroupNorm; the truth in the order of the data."""
     torch.manual_seed(0)
