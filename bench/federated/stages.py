@@ -11,6 +11,7 @@ from bench.defenses.base import Context, Defense, Draws, Local, Setting, Shapes,
 from bench.federated.draws import KeyedDraws
 from bench.points import STAGES, Point, Scope, Stage
 
+_LOCAL: tuple[Stage, ...] = ("input", "example", "step")  # stages inside local training
 Place = tuple[Stage, int]  # a transform's stage, and its position in the stage
 Output = TypeVar("Output")
 
@@ -160,8 +161,10 @@ class Stages:
         if self._is_clients(place):
             at = self.positions(clients)
             output, after = update(values, {key: value[at] for key, value in state.items()}, context)
+            whole = self.members == clients
             after = {
-                key: value.index_copy(0, at.to(value.device), after[key].to(value)) for key, value in state.items()
+                key: after[key].to(value) if whole else value.index_copy(0, at.to(value.device), after[key].to(value))
+                for key, value in state.items()
             }
         else:
             output, after = update(values, state, context)
@@ -179,11 +182,11 @@ class Stages:
         return replace(self, states=states, members=clients)
 
     def joined(self, parts: "tuple[Stages, ...]") -> "Stages":
-        """Return the stages with the clients' states taken from `parts`, each with the states of other clients: the
-        inverse of `of`."""
+        """Return the stages with the clients' states after local training, taken from `parts`, each with the states of
+        other clients (`of`). Later stages have no part in local training, and keep their states."""
         at = self.positions(tuple(client for part in parts for client in part.members or ()))
         states = dict(self.states)
-        for place in filter(self._is_clients, self.states):
+        for place in (each for each in self.states if self._is_clients(each) and each[0] in _LOCAL):
             states[place] = {
                 key: value.index_copy(0, at.to(value.device), torch.cat([part.states[place][key] for part in parts]))
                 for key, value in self.states[place].items()
