@@ -69,7 +69,8 @@ class _RescaledDescription:
 
     @property
     def single(self) -> "_RescaledDescription | None":
-        return self.inner.single and _RescaledDescription(self.inner.single, self.factor)
+        single = self.inner.single
+        return None if single is None else _RescaledDescription(single, self.factor)
 
     def message(self, others: Tensors, observed: Tensors) -> dict[str, Tensor]:
         return _times(self.factor, self.inner.message(others, self._as_read(observed)))

@@ -142,8 +142,8 @@ _fits: dict[tuple[bytes, bytes, tuple[int, ...], bool, int | None], Gaussian] = 
 
 
 def _kept_fit(public: Tensor, labels: Tensor, images: bool, label: int | None) -> Gaussian:
-    digests = (hashlib.sha256(value.contiguous().numpy()).digest() for value in (public, labels.cpu()))
-    key = (*digests, tuple(public.shape), images, label)
+    examples, classes = (hashlib.sha256(value.contiguous().numpy()).digest() for value in (public, labels.cpu()))
+    key = (examples, classes, tuple(public.shape), images, label)
     chosen = _fits.pop(key, None)
     if chosen is None and label is None:
         chosen = _fit(public, images)

@@ -143,9 +143,9 @@ def _print(record: Record, picture: str | None, iterations: str | None, texts: S
     click.echo(click.style(f"{record.id[:8]}  {sanitize(cell_name(record.cell))}", bold=True, fg="cyan"))
     for heading, text in lines(record):
         click.echo(f"{f'{heading}:' if heading else '':<{_HEADING}}{sanitize(text, LONGEST)}")
-    for text in texts:
-        marked = (token if right else f"[{token}]" for token, right in zip(text.guess, text.right, strict=True))
-        click.echo(f"{'text:':<{_HEADING}}{' '.join(text.truth)}\n{'reconstructed:':<{_HEADING}}{' '.join(marked)}")
+    for each in texts:
+        marked = (token if right else f"[{token}]" for token, right in zip(each.guess, each.right, strict=True))
+        click.echo(f"{'text:':<{_HEADING}}{' '.join(each.truth)}\n{'reconstructed:':<{_HEADING}}{' '.join(marked)}")
     click.echo(f"{'picture:':<{_HEADING}}{picture or 'none: this cell reconstructed nothing'}")
     if iterations is not None:
         click.echo(f"{'over iterations:':<{_HEADING}}{iterations}")
