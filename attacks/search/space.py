@@ -142,7 +142,9 @@ _fits: dict[tuple[bytes, bytes, tuple[int, ...], bool, int | None], Gaussian] = 
 
 
 def _kept_fit(public: Tensor, labels: Tensor, images: bool, label: int | None) -> Gaussian:
-    examples, classes = (hashlib.sha256(value.contiguous().numpy()).digest() for value in (public, labels.cpu()))
+    examples, classes = (
+        hashlib.sha256(value.contiguous().numpy().tobytes()).digest() for value in (public, labels.cpu())
+    )
     key = (examples, classes, tuple(public.shape), images, label)
     chosen = _fits.pop(key, None)
     if chosen is None and label is None:
