@@ -301,10 +301,8 @@ def test_noise_shared_by_all_clients_is_the_noise_of_a_single_lot_behind_the_mea
     setting = dataclasses.replace(PAPER, steps=1)
     deviations = [each.transforms(setting)["step"][0] for each in (shared, own)]
     assert deviations == [GaussianNoise(deviation=0.5 * 4 / 5 / 10), GaussianNoise(deviation=0.5 * 4 / 5)]
-    mean, client, alone = (
-        at_tap(each.mechanism(setting), stage, tensors=3)
-        for each, stage in ((shared, "aggregate"), (shared, "step"), (own, "step"))
-    )
+    mean = at_tap(shared.mechanism(setting), "aggregate", tensors=3)
+    client, alone = (at_tap(each.mechanism(setting), "step", tensors=3) for each in (shared, own))
     assert mean is not None and client is not None and alone is not None
     assert mean.epsilon == pytest.approx(alone.epsilon)
     assert client.epsilon is None or client.epsilon > 5 * cast(float, alone.epsilon)
