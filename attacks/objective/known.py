@@ -8,10 +8,10 @@ from torch import Tensor
 
 from bench.attacks.objective.choices import few_sums, first_message
 from bench.attacks.objective.mismatch import observations
+from bench.attacks.objective.public import gradients_of, public_of
 from bench.gradients import group_gradients, one_hot
 from bench.trip import Candidates, Clients, Description, Given, Noise, Outcomes, Reading, StepDefense, Tensors
 
-_PUBLIC = 24  # public examples, as guesses of the unknown example
 _SINGLE = "a single example's part of a reading has no further examples, steps or clients"
 
 
@@ -98,8 +98,9 @@ def of_unknown(reading: Reading, row: int) -> Reading:
     """Return the unknown example's part in the reading at position `row`, as a reading with a single example: the
     difference to the reading with a zero gradient for this example, times the number of examples. In an undefended
     mean, this part is the example's gradient. `reading` has a single observation, the grant `mates` and labels."""
-    weights = {name: value[0] for name, value in reading.of([row]).weights.items()}
-    reading = _own_message(reading.of([row]), weights)
+    reading = reading.of([row])
+    weights = {name: value[0] for name, value in reading.weights.items()}
+    reading = _own_message(reading, weights)
     (observed,) = observations(reading)
     assert reading.labels is not None
     known, scale = known_examples(reading, 0, weights), float(reading.examples)
@@ -133,16 +134,17 @@ def _own_message(reading: Reading, weights: Tensors) -> Reading:
     description = reading.description
     if description is None or description.single is None:
         return reading
+    assert reading.labels is not None and reading.mates_inputs is not None and reading.mates_labels is not None
     (observed,) = observations(reading)
     updated, others = updates(reading, known_examples(reading, 0, weights))
     choices = few_sums(description, others)
     if choices is not None:
-        message = first_message(description, choices, updated(_of_public(reading, weights)), observed)
+        guesses = gradients_of(reading, *public_of(reading, int(reading.labels[0, 0]), least=2))
+        message = first_message(description, choices, updated(guesses), observed)
     elif description.hard:
         message = description.message(others, observed)
     else:
         return reading
-    assert reading.labels is not None and reading.mates_inputs is not None and reading.mates_labels is not None
     batch = reading.examples // reading.senders
     return replace(
         reading,
@@ -153,16 +155,6 @@ def _own_message(reading: Reading, weights: Tensors) -> Reading:
         mates_labels=reading.mates_labels[:, : batch - 1],
         description=description.single,
     )
-
-
-def _of_public(reading: Reading, weights: Tensors) -> dict[str, Tensor]:
-    """Return the gradients of public examples with the unknown example's label, or of any without such an example."""
-    assert reading.labels is not None
-    same = torch.nonzero(reading.public_labels == reading.labels[0, 0])[:, 0]
-    like = next(iter(weights.values()))
-    inputs = reading.public_inputs[same if len(same) > 1 else slice(None)][:_PUBLIC].to(like)
-    targets = one_hot(reading.labels[:1, :1].expand(len(inputs), 1), reading.classes, like.dtype)
-    return group_gradients(reading.model, weights, inputs[:, None], targets.to(like.device))
 
 
 @dataclass(frozen=True, slots=True)

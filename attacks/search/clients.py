@@ -11,15 +11,14 @@ from torch import Tensor
 from bench.attacks.labels.head import last_layer
 from bench.attacks.labels.hypotheses import label_hypotheses
 from bench.attacks.objective.mismatch import observations
+from bench.attacks.objective.public import gradients_of, public_of
 from bench.attacks.objective.separate import separate
-from bench.gradients import group_gradients, one_hot
 from bench.rng import Key
 from bench.trip import Budget, Clients, Reading, Reconstruction
 
 Search = Callable[[Reading, Budget], Reconstruction]
 Messages = dict[str, Tensor]  # tensor name → (client, *shape)
 
-_PUBLIC = 24  # public examples of a label, whose mean gradient finds the messages of this label
 _FIRST = 0.4  # of the evaluations: search by the messages of a single tensor
 _LINKED = (
     0.6  # of the median cosine between candidates' gradients and messages: less for two clients marks a wrong tensor
@@ -71,10 +70,10 @@ def _searched(one: Reading, clients: Clients, messages: Messages, budget: Budget
     assert one.labels is not None
     anchor, first = next(iter(messages)), round(_FIRST * budget.evaluations)
     labels = one.labels[0]
-    typical = [_gradients(one, *_public(one, int(label)))[anchor].mean(0) for label in labels]
+    typical = [gradients_of(one, *public_of(one, int(label)))[anchor].mean(0) for label in labels]
     linked = {anchor: _linked(torch.stack(typical), messages[anchor])[0]}
     found = search(_of_clients(one, clients, linked), replace(budget, evaluations=first))
-    gradients = _gradients(one, found.inputs[:, 0], labels)
+    gradients = gradients_of(one, found.inputs[:, 0], labels)
     for name, value in messages.items():
         chosen, fits = _linked(gradients[name], value)
         if name != anchor and fits:
@@ -117,20 +116,6 @@ def _linked(gradients: Tensor, messages: Tensor) -> tuple[Tensor, bool]:
     rows, columns = linear_sum_assignment(-cosines)
     each = np.sort(cosines[rows, columns])
     return messages[torch.from_numpy(columns)], bool(each[1] >= _LINKED * np.median(each))
-
-
-def _public(one: Reading, label: int) -> tuple[Tensor, Tensor]:
-    """Return public examples with the label, or any if none has the label, and the label for each."""
-    same = one.public_inputs[one.public_labels == label]
-    inputs = (same if len(same) else one.public_inputs)[:_PUBLIC]
-    return inputs, torch.full((len(inputs),), label)
-
-
-def _gradients(one: Reading, inputs: Tensor, labels: Tensor) -> Messages:
-    like = next(iter(one.values.values()))
-    weights = {name: value[0] for name, value in one.weights.items()}
-    targets = one_hot(labels[:, None], one.classes, like.dtype).to(like.device)
-    return group_gradients(one.model, weights, inputs[:, None].to(like), targets, differentiable=False)
 
 
 def joined(results: list[Reconstruction]) -> Reconstruction:

@@ -133,24 +133,27 @@ def public_space(reading: Reading, label: int | None = None) -> Gaussian:
     `label`: class of the examples, for their own mean and covariance, shrunk towards the covariance of all classes.
     Held-out examples of the class choose the shrinkage, or the space of all classes. None: all classes."""
     like = next(iter(reading.values.values()))
-    chosen = _kept_fit(reading.public_inputs.double().cpu(), reading.public_labels, reading.kind.spatial, label)
+    chosen = _kept_fit(reading.public_inputs, reading.public_labels, reading.kind.spatial, label)
     return replace(chosen, **{item.name: getattr(chosen, item.name).to(like) for item in fields(chosen)})
 
 
 # The cells of a run share their public examples, and a fit takes longer than a short search.
-_fits: dict[tuple[bytes, bytes, tuple[int, ...], bool, int | None], Gaussian] = {}
+_fits: dict[tuple[bytes, bytes, tuple[int, ...], torch.dtype, bool, int | None], Gaussian] = {}
 
 
 def _kept_fit(public: Tensor, labels: Tensor, images: bool, label: int | None) -> Gaussian:
     examples, classes = (
-        hashlib.sha256(value.contiguous().numpy().tobytes()).digest() for value in (public, labels.cpu())
+        hashlib.sha256(value.cpu().contiguous().numpy().tobytes()).digest() for value in (public, labels)
     )
-    key = (examples, classes, tuple(public.shape), images, label)
+    key = (examples, classes, tuple(public.shape), public.dtype, images, label)
     chosen = _fits.pop(key, None)
-    if chosen is None and label is None:
-        chosen = _fit(public, images)
-    elif chosen is None:
-        chosen = _fit_of_class(public[labels == label], _kept_fit(public, labels, images, None), images)
+    if chosen is None:
+        exact = public.double().cpu()
+        if label is None:
+            chosen = _fit(exact, images)
+        else:
+            own = exact[labels.cpu() == label]
+            chosen = _fit_of_class(own, _kept_fit(public, labels, images, None), images)
     _fits[key] = chosen
     if len(_fits) > _KEPT:
         del _fits[next(iter(_fits))]

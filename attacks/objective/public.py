@@ -1,0 +1,26 @@
+"""Public examples of a label, and their gradients."""
+
+import torch
+from torch import Tensor
+
+from bench.gradients import group_gradients, one_hot
+from bench.trip import Reading
+
+_MOST = 24  # examples
+
+
+def public_of(reading: Reading, label: int, least: int = 1) -> tuple[Tensor, Tensor]:
+    """Return at most 24 public examples with the `label`, or of any label if fewer than `least` have the label: inputs
+    (example, *shape), and the label for each (example,)."""
+    same = reading.public_inputs[reading.public_labels == label]
+    inputs = (same if len(same) >= least else reading.public_inputs)[:_MOST]
+    return inputs, torch.full((len(inputs),), label)
+
+
+def gradients_of(reading: Reading, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Return the gradient of each example at the reading's first weights, name → (example, *shape). `inputs` are
+    (example, *shape), `labels` (example,)."""
+    like = next(iter(reading.values.values()))
+    weights = {name: value[0] for name, value in reading.weights.items()}
+    targets = one_hot(labels[:, None], reading.classes, like.dtype).to(like.device)
+    return group_gradients(reading.model, weights, inputs[:, None].to(like), targets, differentiable=False)
