@@ -6,7 +6,7 @@ from typing import Literal
 
 from bench.defenses.accounting.mechanism import Mechanism
 from bench.defenses.base import Defense, Setting, StageTransforms
-from bench.defenses.fed_cdp import PLACEMENTS, Noise, of_examples, share_of
+from bench.defenses.fed_cdp import PLACEMENTS, Noise, divisor, of_examples
 from bench.defenses.schedules import AsPublished, Constant, Cyclic, Exponential, Linear, Schedule, Staircase
 from bench.defenses.strength import Strength
 from bench.defenses.transforms.clip import Clip
@@ -50,7 +50,7 @@ class FedAlphaCdp(Defense):
 
     def transforms(self, setting: Setting) -> StageTransforms:
         clip = Clip(bound=self.clip, per="tensor" if self.clipping == "per-tensor" else "flat")
-        share = share_of(self.noise, setting)
+        share = 1 / divisor(self.noise, setting)
         noise = SensitivityNoise(
             multiplier=self.schedule(setting), bound=self.clip, measure=self.measure, share=share, by=self.by
         )

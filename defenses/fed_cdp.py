@@ -1,5 +1,6 @@
 """Fed-CDP: example-level differential privacy, by noise inside local training."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,7 +48,7 @@ class FedCdp(Defense):
         whole = self.sigma * self.clip
         if self.noise == "per-example":
             return {"example": (clip, GaussianNoise(deviation=whole))}
-        return {"example": (clip,), "step": (GaussianNoise(deviation=whole * share_of(self.noise, setting)),)}
+        return {"example": (clip,), "step": (GaussianNoise(deviation=whole / divisor(self.noise, setting)),)}
 
     def mechanism(self, setting: Setting) -> Mechanism:
         return of_examples(
@@ -55,11 +56,9 @@ class FedCdp(Defense):
         )
 
 
-def share_of(noise: Noise, setting: Setting) -> float:
-    """Return the noise deviation on a mean over B examples, in units of σC, for the placement `noise`."""
-    if noise not in ("code", "share"):
-        return 1.0
-    return 1 / (setting.batch * (setting.per_round**0.5 if noise == "share" else 1))
+def divisor(noise: Noise, setting: Setting) -> float:
+    """Return σC over the noise deviation on an example or on a mean over B examples, for the placement `noise`."""
+    return {"code": setting.batch, "share": setting.batch * math.sqrt(setting.per_round)}.get(noise, 1.0)
 
 
 def of_examples(
@@ -82,7 +81,7 @@ def of_examples(
 
     Replacing an example moves the sum by 2C. At `aggregate` the noise of all K clients protects an example."""
     batch = setting.batch
-    on_sum = {"per-example": batch**0.5, "batch": float(batch), "code": 1.0, "share": setting.per_round**-0.5}[noise]
+    on_sum = batch**0.5 if noise == "per-example" else batch / divisor(noise, setting)
     alone: dict[Stage, float] = {"example": 0.5} if noise == "per-example" else {}
     after: tuple[Stage, ...] = ("step", *UPDATE_STAGES)
     return Mechanism(
