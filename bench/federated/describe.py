@@ -447,16 +447,6 @@ def describe(
         )
         for stage in seen
     }
-    alone = partial(
-        describe,
-        stages,
-        point_of("type-0"),
-        round_=round_,
-        unit=unit,
-        probe=probe,
-        weights=weights,
-        colluders=colluders,
-    )
     setting = stages.setting
     senders = setting.per_round if point.scope is Scope.AGGREGATE else 1
     steps = setting.steps if point.after_training else 1
@@ -474,7 +464,18 @@ def describe(
     # draws at `input` change the examples: means over draws, and likelihoods of original examples, are useless
     additive = additive and not stages.has("input")
     scales: dict[Stage, float] = {stage: 1.0 if stage in _IN_STEPS else unit for stage in STAGES}
-    single = cache(alone)
+    single = cache(
+        partial(
+            describe,
+            stages,
+            point_of("type-0"),
+            round_=round_,
+            unit=unit,
+            probe=probe,
+            weights=weights,
+            colluders=colluders,
+        )
+    )
     return Composition(
         parts=parts,
         contexts=contexts,
