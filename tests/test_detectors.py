@@ -21,7 +21,7 @@ from bench.detection.honest import Honest, own_draw
 from bench.detection.measure import Bench, Caught, Row, attacked, detectors, null_of
 from bench.detection.sentences import corner, sentences
 from bench.detection.thresholds import FIRST, LATER, STAGES, UNION, Null
-from bench.detectors.base import Detector, Received
+from bench.detectors.base import Detector, ReceivedModel
 from bench.errors import BenchError, PluginError
 from bench.gradients import one_hot
 from bench.models.mlp import Mlp
@@ -38,16 +38,16 @@ def received(
     inputs: Tensor,
     labels: list[int],
     previous: dict[str, Tensor] | None = None,
-) -> Received:
+) -> ReceivedModel:
     targets = one_hot(torch.tensor(labels), 2, torch.float32)
-    return Received(model=net, weights=weights, previous=previous or weights, inputs=inputs, targets=targets)
+    return ReceivedModel(model=net, weights=weights, previous=previous or weights, inputs=inputs, targets=targets)
 
 
-def score(name: str, known: Received) -> float:
+def score(name: str, known: ReceivedModel) -> float:
     return thresholds.score(name, registry.instance("detectors", name, {}), known)
 
 
-def linear(weight: Tensor, previous: Tensor | None = None, inputs: Tensor | None = None) -> Received:
+def linear(weight: Tensor, previous: Tensor | None = None, inputs: Tensor | None = None) -> ReceivedModel:
     """A client of a linear net with two classes."""
     net = nn.Linear(weight.shape[1], len(weight)).eval()
     bias = torch.zeros(len(weight))
@@ -133,7 +133,7 @@ def test_the_architecture_passes_chosen_weights_and_no_other_net(tmp_path: Path,
     deeper, wider = Mlp(hidden=(64, 64), activation="relu"), Mlp(hidden=(65,), activation="relu")
     for other in (deeper, wider):
         weights = other.initial(other.build((1, 8, 8), 10), 0)
-        inserted = Received(
+        inserted = ReceivedModel(
             model=known.model, weights=weights, previous=own, inputs=known.inputs, targets=known.targets
         )
         assert {each: score(each, inserted) > 0 for each in ALL} == {each: each == "architecture" for each in ALL}
@@ -207,7 +207,7 @@ class Broken(Detector):
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def score(self, received: Received) -> float:
+    def score(self, received: ReceivedModel) -> float:
         return float(self.value[len(received.inputs)])
 
 
@@ -223,14 +223,14 @@ def test_nan_and_an_exception_are_a_line() -> None:
 
 MINE = """
 from dataclasses import dataclass
-from bench.detectors.base import Detector, Received
+from bench.detectors.base import Detector, ReceivedModel
 
 @dataclass(frozen=True, kw_only=True)
 class LargestWeight(Detector):
     reference = "mine"
     looks_at = "weights"
 
-    def score(self, received: Received) -> float:
+    def score(self, received: ReceivedModel) -> float:
         return max(float(value.abs().max()) for value in received.weights.values())
 """
 

@@ -70,13 +70,13 @@ def command(
             return _null(cell, bench, models, thresholds, nulls)
 
         rows = measure.rows(measure.crafted(store.records(run)), bench, null)
-    told = sentences(rows)
+    lines = sentences(rows)
     if as_json:
         content = [dataclasses.asdict(row) for row in rows]
-        common.print_json({"rows": content, "thresholds": _thresholds(nulls), "sentences": told})
+        common.print_json({"rows": content, "thresholds": _thresholds(nulls), "sentences": lines})
     else:
         show(rows)
-        click.echo("\n" + "\n".join(told))
+        click.echo("\n" + "\n".join(lines))
     if picture is not None:
         drawing.save(rows, picture)
         click.echo(f"drawn: {picture}", err=as_json)

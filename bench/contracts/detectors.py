@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from bench.contracts.base import DECLARED, Contract, require
-from bench.detectors.base import Detector, Received
+from bench.detectors.base import Detector, ReceivedModel
 from bench.gradients import one_hot
 
 CLASSES = 5
@@ -41,7 +41,7 @@ def leaves_the_model(detector: Detector) -> None:
         require(same, "the detector writes to the received weights or to the client's examples")
 
 
-def _received() -> Iterator[Received]:
+def _received() -> Iterator[ReceivedModel]:
     """Yield received models of two architectures, for clients with 1 and 8 examples."""
     nets = (
         nn.Sequential(nn.Flatten(), nn.Linear(36, 12), nn.ReLU(), nn.Linear(12, CLASSES)),
@@ -55,7 +55,7 @@ def _received() -> Iterator[Received]:
         )
         for count in (1, 8):
             labels = torch.randint(CLASSES, (count,), generator=draw)
-            yield Received(
+            yield ReceivedModel(
                 model=net.eval(),
                 weights=weights,
                 previous=previous,

@@ -9,7 +9,7 @@ from torch import Tensor
 from bench.answer.context import Memory, RunContext
 from bench.answer.setup import Setup, prepare
 from bench.cell import AttackCell, Entry, TrainingCell
-from bench.detectors.base import Received
+from bench.detectors.base import ReceivedModel
 from bench.federated.training import TrainingJob, begin, train
 from bench.gradients import one_hot
 from bench.models.base import Model
@@ -83,7 +83,7 @@ def own_draw(cell: AttackCell, setup: Setup, seed: int) -> Tensors:
     return architecture.initial(setup.model, int(generator(seed, "a client's own draw").integers(2**31)))
 
 
-def received(cell: AttackCell, sent: Honest) -> Received:
+def received(cell: AttackCell, sent: Honest) -> ReceivedModel:
     """Return all that a random client of the federation knows after it received the honest model `sent`. The setting of
     `cell` gives the number of the client's examples, a local batch."""
     draw = generator(sent.seed, "a client that looks", sent.age)
@@ -93,10 +93,10 @@ def received(cell: AttackCell, sent: Honest) -> Received:
     return seen(sent, sent.weights, torch.from_numpy(data.floats(at)), torch.from_numpy(data.labels[at]))
 
 
-def seen(sent: Honest, weights: Tensors, inputs: Tensor, labels: Tensor) -> Received:
+def seen(sent: Honest, weights: Tensors, inputs: Tensor, labels: Tensor) -> ReceivedModel:
     """Return all that a client knows after it received `weights`, name → (*shape), in the place of the honest model
     `sent`. `inputs` (example, *shape) and `labels` (example,) are the client's examples."""
-    return Received(
+    return ReceivedModel(
         model=sent.setup.model,
         weights=weights,
         previous=sent.previous,

@@ -14,7 +14,7 @@ from bench.cell import AttackCell
 from bench.detection import thresholds
 from bench.detection.honest import AGES, EARLY, LATE, Honest, honest_models, received, seen
 from bench.detection.thresholds import FIRST, LATER, UNION, Null
-from bench.detectors.base import Detector, Received
+from bench.detectors.base import Detector, ReceivedModel
 from bench.errors import BenchError
 from bench.federated.training import accuracy
 from bench.parameters import values
@@ -87,7 +87,7 @@ class Bench:
     tick: Tick = lambda text: None
     """Function that shows the progress in words."""
 
-    def scores(self, known: Received) -> dict[str, float]:
+    def scores(self, known: ReceivedModel) -> dict[str, float]:
         """Return detector → score, for the model that a client has received (`known`)."""
         return {name: thresholds.score(name, each, known) for name, each in self.detectors.items()}
 
@@ -180,7 +180,7 @@ def _row(record: Record, cell: AttackCell, federations: Sequence[Honest], bench:
     )
 
 
-def attacked(cell: AttackCell, sent: Honest, context: RunContext, memory: Memory) -> Received:
+def attacked(cell: AttackCell, sent: Honest, context: RunContext, memory: Memory) -> ReceivedModel:
     """Return all that the first victim knows after the attack of `cell` sent its weights in the place of the honest
     model `sent`. `context` has the folders, `memory` caches data sets."""
     victims = cell.model_copy(update={"seed": sent.seed})

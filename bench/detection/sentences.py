@@ -37,13 +37,13 @@ def sentences(rows: Sequence[Row]) -> list[str]:
     return [
         f"Caught in every trial: {always} of {len(listed)} choices of weights, counted by attack and round.",
         "Uncaught and complete (no more alarms than false alarms, half of the examples or more): "
-        + ("; ".join(map(_told, hidden)) if hidden else "no attack in any round")
+        + ("; ".join(map(_words_of, hidden)) if hidden else "no attack in any round")
         + ".",
         f"Caught on average, by round: {', '.join(_by_round(listed))}.",
     ]
 
 
-def _told(dot: Dot) -> str:
+def _words_of(dot: Dot) -> str:
     row, name, caught = dot
     return (
         f"{row.attack}, {name} round ({row.reconstructed.value:.0%} reconstructed, {caught.share().value:.0%} caught)"

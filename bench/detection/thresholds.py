@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.cell import AttackCell
-from bench.detectors.base import Detector, Received
+from bench.detectors.base import Detector, ReceivedModel
 from bench.errors import BenchError, PluginError
 from bench.record.files import read_plain, write_atomically
 from bench.registry.plugins import error_line
@@ -122,7 +122,7 @@ def read(path: Path, cell: AttackCell, detectors: Iterable[str]) -> Null:
     return null
 
 
-def score(name: str, detector: Detector, received: Received) -> float:
+def score(name: str, detector: Detector, received: ReceivedModel) -> float:
     """Return the score of the `detector` called `name` for a `received` model. Weights of another architecture have the
     score -infinity for detectors other than `architecture`. Raises `PluginError` for NaN, for a score that is no
     number, and for an exception in the detector."""

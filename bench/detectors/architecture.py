@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bench.detectors.base import Detector, Received, shapes
+from bench.detectors.base import Detector, ReceivedModel, shapes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,6 +13,6 @@ class Architecture(Detector):
     reference = "Hear No Evil 2025 (arXiv 2506.20651)"
     looks_at = "weights"
 
-    def score(self, received: Received) -> float:
+    def score(self, received: ReceivedModel) -> float:
         got, agreed = shapes(received.weights), shapes(dict(received.model.named_parameters()))
         return float(sum(got.get(name) != agreed.get(name) for name in {*got, *agreed}))

@@ -13,7 +13,7 @@ from bench.trip import Tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
+class ReceivedModel:
     """Everything known to an honest client that has received a model, before the client sends an update."""
 
     model: nn.Module
@@ -49,10 +49,10 @@ class Detector(ABC):
     """What the score depends on: "weights" (received and previous ones) or "data" (the client's examples too)."""
 
     @abstractmethod
-    def score(self, received: Received) -> float:
+    def score(self, received: ReceivedModel) -> float:
         """Return how suspicious the `received` model is: a larger score is more suspicious, infinity included, NaN
         excluded. Except for the detector `architecture`, called only for weights of the agreed architecture
-        (`Received.agreed`)."""
+        (`ReceivedModel.agreed`)."""
 
 
 def shapes(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bench.detectors.base import Detector, Received
+from bench.detectors.base import Detector, ReceivedModel
 from bench.gradients import group_gradients
 
 _CHUNK = 16  # examples' gradients in memory at once
@@ -20,7 +20,7 @@ class DSnr(Detector):
     reference = "Garov et al. 2024, ICLR (Hiding in Plain Sight), §3"
     looks_at = "data"
 
-    def score(self, received: Received) -> float:
+    def score(self, received: ReceivedModel) -> float:
         pairs = zip(received.inputs.split(_CHUNK), received.targets.split(_CHUNK), strict=True)
         parts = [_norms(group_gradients(received.model, received.weights, x[:, None], y[:, None])) for x, y in pairs]
         largest = 0.0

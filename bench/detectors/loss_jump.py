@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import inf, isfinite
 
-from bench.detectors.base import Detector, Received
+from bench.detectors.base import Detector, ReceivedModel
 from bench.training import loss_of
 
 
@@ -14,7 +14,7 @@ class LossJump(Detector):
     reference = "On the Detectability of Active Gradient Inversion 2025 (arXiv 2511.10502), loss dynamics"
     looks_at = "data"
 
-    def score(self, received: Received) -> float:
+    def score(self, received: ReceivedModel) -> float:
         loss = loss_of(received.model)
         now, before = (
             float(loss(received.logits(weights), received.targets)) for weights in (received.weights, received.previous)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bench.detectors.base import Detector, Received
+from bench.detectors.base import Detector, ReceivedModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +16,7 @@ class ProportionalRows(Detector):
     reference = "On the Detectability of Active Gradient Inversion 2025 (arXiv 2511.10502); the mean over rows: ours"
     looks_at = "weights"
 
-    def score(self, received: Received) -> float:
+    def score(self, received: ReceivedModel) -> float:
         return max((_likeness(value.flatten(1)) for value in received.weights.values() if value.dim() > 1), default=0.0)
 
 

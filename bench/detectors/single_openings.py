@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bench.detectors.base import Detector, Received
+from bench.detectors.base import Detector, ReceivedModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,7 @@ class SingleOpenings(Detector):
     reference = "Nowak et al. 2024 (AGGP); the share: ours"
     looks_at = "data"
 
-    def score(self, received: Received) -> float:
+    def score(self, received: ReceivedModel) -> float:
         shares: list[float] = []
 
         def keep(layer: nn.Module, arguments: tuple[Any, ...], out: Tensor) -> None:

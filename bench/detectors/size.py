@@ -5,7 +5,7 @@ from math import log
 
 from torch import Tensor
 
-from bench.detectors.base import Detector, Received
+from bench.detectors.base import Detector, ReceivedModel
 
 _LEAST = 1e-12  # norm of an empty tensor
 
@@ -17,7 +17,7 @@ class Size(Detector):
     reference = "Geminio 2025, ICCV (sizes of chosen weights); the ratio of norms: ours"
     looks_at = "weights"
 
-    def score(self, received: Received) -> float:
+    def score(self, received: ReceivedModel) -> float:
         now, before = received.weights, received.previous
         return max(
             (abs(_log_norm(now[name]) - _log_norm(before[name])) for name in now if now[name].dim() > 1), default=0

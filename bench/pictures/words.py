@@ -40,13 +40,13 @@ def words(truth: NDArray[Any], guess: NDArray[Any], tokens: Sequence[str]) -> li
     if not alike(truth, guess):
         return []
     made = []
-    for true, found in zip(*(_ids(chosen(values)) for values in (truth, guess)), strict=True):
-        kept = np.flatnonzero(found != PAD)
+    for true, guessed in zip(*(_ids(chosen(values)) for values in (truth, guess)), strict=True):
+        kept = np.flatnonzero(guessed != PAD)
         made.append(
             Words(
                 truth=tuple(_token(tokens, at) for at in true[true != PAD]),
-                guess=tuple(_token(tokens, at) for at in found[kept]),
-                right=tuple(bool(each) for each in found[kept] == true[kept]),
+                guess=tuple(_token(tokens, at) for at in guessed[kept]),
+                right=tuple(bool(each) for each in guessed[kept] == true[kept]),
             )
         )
     return made
