@@ -11,7 +11,9 @@ from _make.tradeoff import area, capability
 from click.testing import CliRunner
 
 from bench.calibration.cost import expected
+from bench.calibration.curve import Counts
 from bench.calibration.measure import Federation
+from bench.calibration.result import levels_met
 from bench.calibration.score import SCORED
 from bench.cli.main import cli
 from bench.errors import BenchError, RecordError
@@ -24,7 +26,14 @@ from bench.registry import entries as registry
 CHANCE = 0.01
 
 
-def at(level: str, value: float | None, accuracy: float, share: float = 0.02, ceiling: float | None = None) -> AtLevel:
+def at(
+    level: str,
+    value: float | None,
+    accuracy: float,
+    share: float = 0.02,
+    ceiling: float | None = None,
+    meets: tuple[str, ...] = (),
+) -> AtLevel:
     return AtLevel(
         level=level,
         most=None if level == "point" else permitted(level, CHANCE),
@@ -41,6 +50,7 @@ def at(level: str, value: float | None, accuracy: float, share: float = 0.02, ce
         ceiling_all=None if ceiling is None else 5 * ceiling,
         released=None if ceiling is None else 3.0,
         released_of=None if ceiling is None else "client, one replaced",
+        meets=meets,
     )
 
 
@@ -73,7 +83,7 @@ ROWS = (
     row("accurate", at("L1", 0.1, 0.92), at("L2", 0.05, 0.94)),
     row("useless", at("L1", 100.0, 0.3), at("L2", 9.0, 0.6)),
     row("leaking", missed=("L1", "L2")),
-    row("fixed", at("point", None, 0.95, share=0.1), parameter=None),
+    row("fixed", at("point", None, 0.95, share=0.1, meets=("L2",)), parameter=None),
     row("elsewhere", at("L1", 1.0, 0.95), point="aggregate", also=()),
     row("failed", absent="the attack cannot", chance=None),
 )
@@ -122,13 +132,19 @@ def test_a_listener_sees_families_that_change_its_reading() -> None:
         listener_of("moon")
 
 
-def test_a_family_without_a_strength_meets_a_level_with_its_whole_interval() -> None:
-    """10 % [5, 15] named: below 20 %, not below 6 %."""
+def test_a_family_without_a_strength_meets_a_level_by_its_tuning_victims() -> None:
     (fixed,) = (each for each in ranked() if each.row.family == "fixed")
     assert set(fixed.at) == {"L2"}
-    wide = dataclasses.replace(fixed.row, at_levels=(dataclasses.replace(fixed.at["L2"], high=0.21),))
-    assert wide.at("L2") is None
     assert fixed.row.at("proved") is None and fixed.row.at("half") is None, "a measured share is no proof"
+    later = dataclasses.replace(fixed.row.at_levels[0], trained=(0.4, 0.3, 0.5))
+    (found,) = (each for each in (dataclasses.replace(fixed.row, at_levels=(later,)).at("L2"),) if each)
+    assert found.leaks_later, "trained weights count as for a strength"
+    seeds = tuple(range(16))
+    none, single = (Counts(position=0.0, hits=(n, *[0] * 15), readings=(4,) * 16) for n in (0, 1))
+    assert levels_met(none, {"L3": 0.05}) == ("L3",), "0 of 64: at most 4.1 %"
+    assert levels_met(single, {"L3": 0.05, "L2": 0.2}) == ("L2",), "1 of 64: at most 6.8 %"
+    half = Counts(position=0.0, hits=tuple(4 * (seed % 2) for seed in seeds), readings=(4,) * 16)
+    assert levels_met(half, {"L2": 0.5, "all": 1.0}) == ("all",)
 
 
 def test_reconstructed_examples_are_a_level_of_their_own() -> None:
@@ -148,10 +164,10 @@ def test_reconstructed_examples_are_a_level_of_their_own() -> None:
     curve = (Leaked(value=1.0, share=0.4, hits=(3, 3), readings=(8, 7)),)
     leaks = dataclasses.replace(pixels, at=None, curve=curve)
     assert reason(row("leaks", reconstructed=leaks), "L3") == "40% reconstructed at the strongest"
-    point = dataclasses.replace(pixels, at=at("point", None, 0.93, share=0.0))
-    assert row("fixed", reconstructed=point).at("L3") is point.at
+    point = dataclasses.replace(pixels, at=at("point", None, 0.93, share=0.0, meets=("L3",)))
+    assert row("fixed", reconstructed=point).at("L3") == dataclasses.replace(point.at, most=0.05)
     wide = dataclasses.replace(pixels, at=at("point", None, 0.93, share=0.04))
-    assert row("fixed", reconstructed=wide).at("L3") is None, "the interval reaches above 5 %"
+    assert row("fixed", reconstructed=wide).at("L3") is None
     assert row("later", reconstructed=point, chance=None).at("L1") is None
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bench.calibration.curve import Counts
 from bench.calibration.measure import Federation, Question, accuracy_of, counts_of
 from bench.calibration.run import Bound, Listener
 from bench.calibration.score import Score
@@ -12,7 +13,7 @@ from bench.defenses.strength import Strength
 from bench.parameters import parameters
 from bench.record.schema import Record
 from bench.record.tradeoff import AtLevel, Leaked, Reconstructed, Row
-from bench.scoring.intervals import clustered_share
+from bench.scoring.intervals import LEVEL, clustered_share
 
 
 def row(
@@ -91,6 +92,7 @@ def _curve(
 
 def _at_level(score: Score, strength: Strength | None, uploads: int, bound: Bound) -> AtLevel:
     question = score.listener.question
+    fixed = counts_of(0.0, score.listener.strengths.get(None, ()), question)
     share, low, high = _share(score.readings, question)
     found = score.listener.calibrated.get(score.level)
     point, chance = score.listener.point, score.listener.chance
@@ -112,7 +114,15 @@ def _at_level(score: Score, strength: Strength | None, uploads: int, bound: Boun
         ceiling_all=bound(score.defense, point, chance, uploads),
         released=None if released is None else released.epsilon,
         released_of=None if released is None or released.epsilon is None else f"{released.unit}, {released.adjacency}",
+        meets=() if fixed is None or not fixed.hits else levels_met(fixed, score.listener.levels),
     )
+
+
+def levels_met(counts: Counts, levels: Mapping[str, float]) -> tuple[str, ...]:
+    """Return the levels that `counts` of named or reconstructed examples meet: the upper end of their share (95 %,
+    one-sided, over weight seeds) is at most the permitted share. `levels` maps a level to its permitted share."""
+    high = _interval(counts, 2 * LEVEL - 1)[1]
+    return tuple(level for level, most in levels.items() if high <= most)
 
 
 def _share(records: Sequence[Record], question: Question) -> tuple[float, float, float]:
@@ -120,10 +130,13 @@ def _share(records: Sequence[Record], question: Question) -> tuple[float, float,
     seeds."""
     counted = counts_of(0.0, records, question)
     assert counted is not None
-    outcomes = [n < hits for hits, of in zip(counted.hits, counted.readings, strict=True) for n in range(of)]
-    seeds = [seed for seed, of in enumerate(counted.readings) for _ in range(of)]
-    low, high = clustered_share(outcomes, range(len(outcomes)), seeds)
-    return counted.share, low, high
+    return counted.share, *_interval(counted, LEVEL)
+
+
+def _interval(counts: Counts, level: float) -> tuple[float, float]:
+    outcomes = [n < hits for hits, of in zip(counts.hits, counts.readings, strict=True) for n in range(of)]
+    seeds = [seed for seed, of in enumerate(counts.readings) for _ in range(of)]
+    return clustered_share(outcomes, range(len(outcomes)), seeds, level)
 
 
 def _ends(interval: tuple[float, float], strength: Strength) -> tuple[float, float]:

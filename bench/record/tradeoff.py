@@ -3,7 +3,7 @@ the strengths calibrated for levels.  `bench calibrate` makes a trade-off."""
 
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -75,6 +75,9 @@ class AtLevel:
     """Valid ε of the released models after the training; None: no ε is proved."""
     released_of: str | None
     """Protected unit and neighbours of `released`, in words; None without `released`."""
+    meets: tuple[str, ...] = ()
+    """Levels that a family without a strength meets: the upper end of the share among the tuning victims (95 %,
+    one-sided) is at most the permitted share. Empty for a family with a strength."""
 
     @property
     def accuracy(self) -> float:
@@ -152,16 +155,15 @@ class Row:
     None: unknown."""
 
     def at(self, level: str) -> AtLevel | None:
-        """Return the figures at `level`, or None if the family does not reach it. A family without a strength meets
-        each board level above its share, and is never `proved`."""
+        """Return the figures at `level`, or None if the family does not reach it. A family without a strength is never
+        `proved`."""
+        figures = self.at_levels
         if level == RECONSTRUCTED:
-            at = None if self.reconstructed is None else self.reconstructed.at
-            return at if at is None or at.level == level or at.high <= permitted(level, 0.0) else None
-        found = next((each for each in self.at_levels if each.level == level), None)
-        if found is not None or self.chance is None or level not in NAMED:
+            figures = () if self.reconstructed is None or self.reconstructed.at is None else (self.reconstructed.at,)
+        found = next((each for each in figures if level in (each.level, *each.meets)), None)
+        if found is None or found.level == level:
             return found
-        most = permitted(level, self.chance)
-        return next((each for each in self.at_levels if each.level == "point" and each.high <= most), None)
+        return replace(found, most=permitted(level, self.chance or 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,7 +111,7 @@ def page(tradeoff: Tradeoff) -> str:
             undefended = tradeoff.undefended_mean(*where)
             parts.append(f"\n### {where[0]}, {where[1]} (undefended accuracy {undefended:.1%})\n")
             for level in levels_of(ranked):
-                heads = [leakage(level) if head == "named" else head for head in _HEADS]
+                heads = [head.replace("named", leakage(level)) for head in _HEADS]
                 parts.append(f"\n{level}:\n\n{table(heads, [_line(tradeoff, each, level) for each in ranked])}")
     parts.append("\n## Curves\n\nShare of named tuning examples by strength, from weak to strong.\n\n")
     parts.append(
