@@ -80,15 +80,15 @@ def gradient(
     loss: Callable[..., Tensor] | None = None,
     batch_statistics: bool = False,
 ) -> dict[str, Tensor]:
-    """Compute the gradient that a client would send for a batch, name → (*shape), from a copy of the model in eval
-    mode, by plain autograd.
+    """Return the gradient that a client would send for a batch, parameter name → (*shape). A copy of the model in eval
+    mode computes it by plain autograd.
 
     - `inputs` (example, *shape), `labels` (example,): the batch.
-    - `loss`: the training's loss; None is the mean cross entropy.
+    - `loss`: loss of the client's training; None is the mean cross entropy.
     - `batch_statistics`: True if BatchNorm was in training mode.
 
     Raises `BenchError` for inputs or labels unfit for the model, for weights that are not finite, and for a model whose
-    copy uses the original's parameters."""
+    copy still uses the original model's parameters."""
     if not batch_statistics:
         refuse_batch_statistics(model)
     module = plain_copy(model, batch_statistics=batch_statistics)
@@ -114,9 +114,13 @@ def gradient(
 def save_pictures(
     path: str | PathLike[str], truth: Values | None, reconstruction: Reconstruction, *, value_range: Range = ZERO_TO_ONE
 ) -> Path:
-    """Write a PNG with up to eight true examples above their reconstructions, and return its path. `truth` (reading,
-    example, *shape) None draws only the `reconstruction`. `value_range` are the smallest and largest possible values.
-    Raises `BenchError` if the data are no images."""
+    """Write a PNG with up to eight true examples above their reconstructions, and return its path.
+
+    - `truth` (reading, example, *shape): true examples; None draws only the reconstructions.
+    - `reconstruction`: result of `attack`.
+    - `value_range`: smallest and largest possible values of the examples.
+
+    Raises `BenchError` if the examples are not images."""
     guess = scaled_inputs(reconstruction, value_range).numpy()
     kind = reconstruction.reading.kind if isinstance(reconstruction, Claim) else of_shape(guess.shape[2:])
     if truth is None:

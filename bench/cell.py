@@ -26,7 +26,8 @@ ServerLevel = Literal["listen", "weights"]
 
 
 class Mark(Enum):
-    """Role of a cell's field in ids and tables, such as "part of the id"; written in the field's annotation."""
+    """Role of a field of a cell (an experiment configuration) in the cell's id and in tables; written in the field's
+    annotation."""
 
     IN_ID = "part of the id also at its default; other fields leave the id at their default"
     NOT_IN_ID = "no part of the configuration"
@@ -74,8 +75,7 @@ def _in_ids(kind: type[Frozen]) -> tuple[tuple[str, Any], ...]:
 
 
 def marked(kind: type[BaseModel], *marks: Mark) -> tuple[str, ...]:
-    """Return the names of the fields of the class `kind` that carry at least one of the `marks` (`Mark`) in their
-    annotation."""
+    """Return the names of the fields of the class `kind` whose annotation carries at least one of the `marks`."""
     return tuple(name for name, field in kind.model_fields.items() if {*marks} & {*field.metadata})
 
 
@@ -167,7 +167,7 @@ class CheckpointWeights(Frozen):
     round: Annotated[int, Field(ge=0)]
     """Training round after which the weights were saved."""
     series: Annotated[str, NOT_IN_ID] = ""
-    """Id of the same training with seed 0; tables count the trainings with equal `series` together."""
+    """Id of the same training with seed 0; tables count trainings with equal `series` together."""
 
 
 Weights = Annotated[InitialWeights | FileWeights | CheckpointWeights, Field(discriminator="kind")]
@@ -176,7 +176,7 @@ Weights = Annotated[InitialWeights | FileWeights | CheckpointWeights, Field(disc
 class Grants(Frozen):
     """The attacker's permissions in addition to the reading (the observed update), such as the true labels.
 
-    The `description` in a field's annotation is the text for tables, with `{}` in place of the value."""
+    A field's annotation has a `description`, the text for tables; `{}` stands for the field's value."""
 
     labels: Annotated[bool, Field(description="the true labels")] = False
     """Whether the attacker knows the true labels."""
@@ -317,7 +317,8 @@ class AttackCell(_Cell):
         NOT_AN_AXIS,
         ATTACKER,
     ] = ()
-    """Ids of the cascade's earlier cells; readings whose examples all leaked to these cells are not attacked again."""
+    """Ids of the earlier cells in the cascade (attacks one after the other); readings whose examples all leaked to
+    these cells are not attacked again."""
     victims: Annotated[str | None, Field(min_length=1, description="which draw of victims"), NOT_AN_AXIS] = None
     """Key of a second sample of victims (`bench.matrix.suites.draw_key`), with equal weights; None: the matrix's own
     sample."""

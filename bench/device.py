@@ -18,7 +18,7 @@ _FEWEST, _MOST = 256, 4096  # rows: fewer do not fill a GPU, more do not make it
 
 @contextmanager
 def repeatable(device: torch.device | str) -> Iterator[None]:
-    """Make figures on a GPU repeatable inside a `with` statement: deterministic algorithms, and no TF32. No effect on a
+    """Make results on a GPU repeatable inside a `with` statement: deterministic algorithms, and no TF32. No effect on a
     CPU."""
     if torch.device(device).type == "cpu":
         yield

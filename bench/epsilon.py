@@ -8,20 +8,20 @@ class Epsilon:
     """A guarantee of differential privacy: a pair (ε, δ) with its assumptions, or the reason why no ε exists."""
 
     convention: str
-    """`valid` (actual sampling), `idealised` (Poisson sampling), `paper` (the paper's accounting), `tap` (for an
-    attacker at a point) or `bayesian`; before protocol 3 also `tight`."""
+    """Rule of accounting: `valid` (actual sampling), `idealised` (Poisson sampling), `paper` (as in the defense's
+    paper), `tap` (for an attacker at an interception point) or `bayesian`; before protocol 3 also `tight`."""
     accountant: str
     """Composition method, in words."""
     unit: str
     """Protected unit: `example` or `client`."""
     adversary: str
-    """The adversary's access, in words: the released models, or a point (tap) in a round."""
+    """The adversary's access, in words: the released models, or an interception point in a round."""
     epsilon: float | None
     """ε, at least 0; None: absent, with the reason in `absent`."""
     delta: float
     """δ, in [0, 1); 0 for pure ε."""
     q: float
-    """Sampling rate: probability that a step or round uses the protected row, in (0, 1]."""
+    """Sampling rate: probability that a step or round uses a given example or client, in (0, 1]."""
     steps: int
     """Number of composed releases, such as local steps or rounds."""
     multiplier: tuple[float, float] | None
@@ -35,7 +35,8 @@ class Epsilon:
     absent: str | None = None
     """Reason why ε is absent; None if ε exists."""
     removed_multiplier: float | None = None
-    """Noise multiplier if a row becomes zero instead of another row; None: twice the smallest `multiplier`."""
+    """Noise multiplier against removal: a row (an example or client) becomes zero, not another row. None: twice the
+    smallest `multiplier`."""
 
     # Records refuse unknown fields, wrong types and NaN (pydantic; a plain dict keeps the accounting free of imports).
     __pydantic_config__ = {"extra": "forbid", "strict": True, "allow_inf_nan": False}

@@ -51,7 +51,7 @@ class NotApplicable(Exception):
 
 
 def with_place(error: BaseException) -> str:
-    """Describe an unexpected error in a line: its type, its message, and the innermost line of code."""
+    """Return a line of text about an unexpected error: its type, its message, and the innermost line of code."""
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
     place = f" ({Path(last.filename).name}:{last.lineno})" if last else ""

@@ -37,7 +37,7 @@ def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
 
 
 def example_loss(model: nn.Module) -> Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]:
-    """Return a function that computes the cross entropy of a single example, for `torch.func`. Its arguments are
+    """Return a function for `torch.func` that computes the cross entropy of a single example. Its arguments are
     weights, name → (*parameter shape), an input (*shape), and a label () or class probabilities (class,)."""
 
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -49,14 +49,14 @@ def example_loss(model: nn.Module) -> Callable[[dict[str, Tensor], Tensor, Tenso
 def group_gradients(
     model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor, *, differentiable: bool = False
 ) -> dict[str, Tensor]:
-    """Return the mean gradient of each group of examples under the same `weights`: name → (group, *parameter shape).
+    """Return the mean gradient of each group of examples at the same `weights`: name → (group, *parameter shape).
 
     - `weights`: name → (*parameter shape).
     - `inputs` (group, example, *shape); `targets` (group, example, class), class probabilities.
     - `differentiable`: True keeps autograd's graph to inputs and targets.
 
-    Raises `NotApplicable` for batch statistics, which mix examples, unless they are declared (`bench.training`): a
-    group is then a batch."""
+    Raises `NotApplicable` for a model with batch statistics, which mix examples. Allowed are batch statistics that
+    `bench.training.declare` states; each group is then a batch."""
     declared = mixes(model)
     if not declared and (layer := mixing_layer(model)):
         raise NotApplicable(
@@ -88,8 +88,8 @@ def batch_gradient(model: nn.Module, logits: Tensor, targets: Tensor) -> dict[st
 
 
 def mixing_layer(model: nn.Module) -> str | None:
-    """Describe a layer that computes statistics over the batch, and so mixes the batch's examples; None if the model
-    has no such layer."""
+    """Return the path, class and mode of the first layer that computes statistics over the batch (BatchNorm), as text;
+    None if the model has no such layer. Such a layer mixes the batch's examples."""
     for path, layer in model.named_modules():
         # without running statistics, eval mode uses batch statistics, too
         if isinstance(layer, BATCH_NORM) and (layer.training or layer.running_mean is None):
@@ -99,9 +99,12 @@ def mixing_layer(model: nn.Module) -> str | None:
 
 
 def example_gradients(model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Return each example's gradient, name → (example, *parameter shape). `weights` name → (*parameter shape), `inputs`
-    (example, *shape), `targets` (example, class) are class probabilities. Raises `NotApplicable` for batch statistics,
-    which mix examples."""
+    """Return each example's gradient, name → (example, *parameter shape).
+
+    - `weights`: name → (*parameter shape).
+    - `inputs` (example, *shape); `targets` (example, class), class probabilities.
+
+    Raises `NotApplicable` for batch statistics, which mix examples."""
     return group_gradients(model, weights, inputs[:, None], targets[:, None])
 
 
@@ -358,8 +361,9 @@ def convolution_backward(
 
 
 def twice_under_vmap(model: nn.Module, weights: Tensors, inputs: Tensor) -> bool:
-    """Return whether second derivatives of the model's loss are correct under `torch.func.vmap`, as far as the bench
-    can verify it by a trial with `inputs` (example, *shape). `weights` are name → (*parameter shape)."""
+    """Return whether second derivatives of the model's loss are correct under `torch.func.vmap`, by a trial with
+    `inputs` (example, *shape). False may also mean that the bench cannot verify the model. `weights` are name →
+    (*parameter shape)."""
     return not mixes(model) and _uses(model, weights, inputs).under_vmap
 
 

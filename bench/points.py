@@ -1,4 +1,4 @@
-"""Interception points: where in a federated round the attacker observes.
+"""Interception points: positions in a federated round at which the attacker observes gradients or updates.
 
     stage order:  input → example → step → client → exchange → server → aggregate
 
@@ -39,7 +39,7 @@ class Point:
     name: str
     """Name of the point."""
     after: Stage
-    """Last stage whose result the reading shows."""
+    """Last stage of the round whose result the reading shows."""
     scope: Scope
     """Part of a round behind a reading."""
     source: str
@@ -48,7 +48,8 @@ class Point:
     """The point's meaning in two or three words, for column heads."""
 
     def examples(self, *, batch: int, steps: int, senders: int) -> int:
-        """Return the number of examples behind a reading, given B = `batch`, L = `steps` and K = `senders`."""
+        """Return the number of examples behind a reading (an observed update). The arguments are B = `batch` examples
+        in a local step, L = `steps` local steps, and K = `senders` clients in a round."""
         return (1, batch, batch * steps, batch * steps * senders)[list(Scope).index(self.scope)]
 
     @property
@@ -88,7 +89,7 @@ POINTS = {point.name: point for point in _TABLE}
 
 
 def point(name: str) -> Point:
-    """Return the point with this name; raises `BenchError`, with all known names, for an unknown name."""
+    """Return the interception point with this name; raises `BenchError`, with all known names, for an unknown name."""
     if name not in POINTS:
         raise BenchError(f"unknown interception point {name!r}; there are {', '.join(POINTS)}")
     return POINTS[name]

@@ -39,10 +39,11 @@ class _PhiloxKey(ISeedSequence):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """The attacker's key for random draws. A draw adds fields to the seed, such as a reading's number."""
+    """The attacker's key for random draws. Each draw uses the seed and further fields, such as the number of the
+    reading."""
 
     seed: int
-    """Seed that does not reveal the choice of victims or the noise."""
+    """Seed from which an attack cannot compute the choice of victims or the defense's noise."""
 
     @classmethod
     def of_attacker(cls, seed: int) -> "Key":

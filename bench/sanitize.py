@@ -10,7 +10,7 @@ _MOST_LINES = 100
 
 
 def sanitize(text: object, most: int = SHORT) -> str:
-    """Return `text` on a line with at most `most` characters.  Unprintable characters (controls, direction marks,
+    """Return `text` as a single line of at most `most` characters. Unprintable characters (controls, direction marks,
     lone surrogates) become �; longer texts are cut."""
     line = str(text)
     line = line if len(line) <= most else line[: most - 1] + "…"
@@ -18,18 +18,18 @@ def sanitize(text: object, most: int = SHORT) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return an error message's first line, sanitized; the error's type if it has no message."""
+    """Return the first line of an error's message, sanitized; the name of the error's type if there is no message."""
     lines = str(error).strip().splitlines()
     return sanitize(lines[0] if lines else type(error).__name__)
 
 
 def sanitized_lines(error: BaseException) -> str:
-    """Return the lines of an error's message, sanitized; at most 100 lines."""
+    """Return an error's message, with each line sanitized; at most 100 lines."""
     return "\n".join(sanitize(line, LONGEST) for line in str(error).splitlines()[:_MOST_LINES])
 
 
 def first_error(error: "ValidationError") -> str:
-    """Return the field and the reason of the first validation error, sanitized."""
+    """Return the first validation error as text, `field: reason`, sanitized."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(sanitize(part, 80) for part in first["loc"])
     return f"{where or 'its text'}: {sanitize(first['msg'].lower())}"

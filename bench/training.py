@@ -1,4 +1,4 @@
-"""A model's training, its loss and batch statistics, kept with the model: every simulation of its gradients follows."""
+"""A model's loss and use of batch statistics in training, stored on the model: all simulated gradients use them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,31 +11,33 @@ _NAME = "bench_training"
 
 
 def soft_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return each example's cross entropy (example,) of `logits` (example, class) against `targets` (example, class).
-    `targets` are class probabilities."""
+    """Return each example's cross entropy, (example,), of `logits` against the class probabilities `targets`, both
+    (example, class)."""
     return -(targets * F.log_softmax(logits, dim=-1)).sum(-1)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross entropy of a batch: `logits` and class probabilities `targets`, both (example, class)."""
+    """Return the mean cross entropy of a batch, (), of `logits` against the class probabilities `targets`, both
+    (example, class)."""
     return soft_cross_entropy(logits, targets).mean()
 
 
 def loss_of(model: nn.Module) -> BatchLoss:
-    """Return the loss of the model's training, a function from logits and class probabilities, both (example, class),
-    to a batch's loss (); without a declaration `cross_entropy`."""
+    """Return the loss with which the model is trained: a function from logits and class probabilities, both (example,
+    class), to the batch's loss (). Without a call of `declare`, this is `cross_entropy`."""
     return _of(model).loss
 
 
 def mixes(model: nn.Module) -> bool:
-    """Return whether the model's training normalises by the batch (BatchNorm in training mode), as declared with
-    `declare`."""
+    """Return whether the model is trained with batch statistics (BatchNorm in training mode), as `declare` states."""
     return _of(model).batch_statistics
 
 
 def declare(model: nn.Module, *, loss: BatchLoss | None, batch_statistics: bool) -> None:
-    """Note with `model` how it is trained, so that all simulated gradients follow: its `loss` (None: mean cross
-    entropy), and whether the training normalises by the batch (`batch_statistics`)."""
+    """Store on `model` the loss and the batch statistics of its training, for all simulated gradients.
+
+    - `loss`: function from logits and class probabilities to the batch's loss; None: mean cross entropy.
+    - `batch_statistics`: True if BatchNorm is in training mode."""
     object.__setattr__(model, _NAME, _Training(loss or cross_entropy, batch_statistics))
 
 

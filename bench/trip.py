@@ -38,8 +38,8 @@ SHARED = {"axis": "shared"}  # equal for all readings
 
 @dataclass(frozen=True, slots=True)
 class ByReading:
-    """Base class for results with an entry per reading (observed update). `of` selects readings in all fields with the
-    metadata `READING` or `MARK`."""
+    """Base class for results with a value for each reading (observed update). The method `of` selects readings in all
+    fields with the metadata `READING` or `MARK`."""
 
     def of(self, rows: Sequence[int]) -> Self:
         """Return the same object restricted to the readings at positions `rows`, in this order."""
@@ -129,7 +129,7 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Candidate batches of examples for a local step, whose gradients are not computed yet; a row is a batch."""
+    """Candidate batches of examples for a local step, before their gradients are computed; a row is a batch."""
 
     inputs: Tensor
     """(row, example, *shape): candidate inputs."""
@@ -178,13 +178,13 @@ class Description(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines for the record about transforms without a description: each names the transform, and the rule by which
-        the reading shows its random draws (such as zeros that show a mask). Attacks do not use these lines."""
+        """Lines for the record about transforms without a description. Each line names the transform, and the rule by
+        which the reading shows its random draws (such as zeros that show a mask). Attacks do not use these lines."""
 
     @property
     def ordered(self) -> bool:
-        """True if a simulated reading changes when two clients exchange an example, as under a clip of each client's
-        update."""
+        """True if the order of examples matters: a simulated reading changes when two clients exchange an example, as
+        under a clip of each client's update."""
 
     @property
     def senders(self) -> int:
@@ -196,11 +196,13 @@ class Description(Protocol):
 
     @property
     def hard(self) -> bool:
-        """True if a hard decision (kept or not, sign, limit) leaves `simulate` without a useful derivative."""
+        """True if the defense makes a hard decision (a coordinate kept or not, a sign, a limit), so that `simulate` has
+        no useful derivative."""
 
     @property
     def clients(self) -> "Clients | None":
-        """Description of single clients, if a mean over clients shows each client's message; None otherwise."""
+        """Description of single clients' messages, if a mean over clients shows each client's message; None
+        otherwise."""
 
     @property
     def single(self) -> "Description | None":
@@ -256,8 +258,8 @@ class Description(Protocol):
         - `observed`: the attacked reading, name → (1, *shape)."""
 
     def outcomes(self, updates: Tensors) -> Outcomes | None:
-        """Return the values that clients may send for their `updates` (client, *shape), in gradient units. None: a
-        message may take more than a few values, or the reading is more than the messages' mean."""
+        """Return the values that clients may send for their `updates` (client, *shape), in gradient units. None if a
+        message may take more than a few values, or if the reading is not just the mean of the messages."""
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
         """Return log p(`observed` | `simulated`) ≤ 0 for each reading, (reading,), up to a constant; it guides a
@@ -271,13 +273,13 @@ class Description(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clients:
-    """Description for single clients behind a mean over quantised messages: a client's message has a step τ for each
-    tensor."""
+    """Description of single clients' messages behind a mean over quantised messages. In a message, each coordinate is
+    -τ, 0 or τ, with a step τ for each tensor."""
 
     signs: bool
     """True for messages of ±τ; False for -τ, 0, τ."""
     alone: Description
-    """A single client's message as a description, for readings that may hold only some tensors."""
+    """Description of a single client's message, for readings that may hold only some tensors."""
 
 
 class Simulator(Protocol):
@@ -305,7 +307,8 @@ class Simulator(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """Everything known to a server before a round, for an attack that chooses the weights (`Attack.craft`). No field
-    holds a victim's update, example or label; a granted gallery holds the examples among strangers."""
+    holds a victim's update, example or label, except a granted gallery: candidates that contain the victims'
+    examples."""
 
     model: nn.Module
     """Model in eval mode; its parameters are in `weights`."""
@@ -333,7 +336,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading(ByReading):
-    """Everything known to the attacker: a batch with readings (observed updates), taken at an interception point under
+    """Everything known to the attacker: a batch of readings (observed updates), taken at an interception point under
     the same weights.
 
     Fields from `description` to `mates_labels` keep their defaults unless the cell's knowledge or grants fill them.
@@ -428,7 +431,8 @@ class Reading(ByReading):
 
     @property
     def stepwise(self) -> bool:
-        """True if the reading is no mean of gradients at the given weights: several local steps, or Adam."""
+        """True if the reading is not a mean of gradients at the given weights, because of several local steps or of
+        Adam."""
         return self.steps > 1 or self.adam is not None
 
     @property

@@ -1,4 +1,4 @@
-"""Unpickle with a list of allowed names, because an unrestricted pickle may call any function."""
+"""Read pickled values with a list of allowed names, because an unrestricted pickle may call any function."""
 
 import io
 import pickle
@@ -9,9 +9,9 @@ Names = Mapping[tuple[str, str], Any]  # (module, name) → object
 
 
 def load(content: bytes, names: Names, classes: Callable[[type], bool] | None = None, encoding: str = "ASCII") -> Any:
-    """Read a pickled value from untrusted bytes `content`, with a list of allowed names.
+    """Return the value pickled in the untrusted bytes `content`; only names on a list may occur.
 
-    - `names`: allowed objects.
+    - `names`: allowed objects, (module, name) → object.
     - `classes`: function that returns True for an allowed class under `bench`; None allows no class.
     - `encoding`: encoding of texts from Python 2.
 

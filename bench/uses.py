@@ -24,14 +24,14 @@ _PLAIN = frozenset((bool, int, float, str))
 
 @dataclass(slots=True)
 class Trace:
-    """Record of a model's forward pass on two examples, by which the bench tests how the model uses its parameters."""
+    """Record of a model's forward pass on two examples, for tests of how the model uses its parameters."""
 
     inputs: Tensor
     """The examples, (2, *shape)."""
     logits: Tensor = field(default_factory=lambda: torch.zeros(()))
     """Outputs of the model for the two examples."""
     calls: list[tuple[Any, Any]] = field(default_factory=list)
-    """First argument and output of each call of a layer with parameters."""
+    """(first argument, output) of each call of a layer with parameters."""
     own: bool = False
     """True if each parameter acts on the logits only through the call of its own layer."""
 
@@ -57,8 +57,7 @@ def trace(model: nn.Module, weights: Tensors, inputs: Tensor) -> Trace:
 
 
 def bypass(name: str) -> str:
-    """Return the error text for the parameter `name` of a model that keeps its value although the model gets other
-    weights."""
+    """Return the error text for a model that keeps using its own parameter `name` after its weights were replaced."""
     return f"the model uses its parameter {name!r} through a closure, so a copy does not replace it; read it from self"
 
 
@@ -72,21 +71,21 @@ def bare(layer: nn.Module) -> bool:
 
 
 def reached(outputs: Tensor, tensors: Tensors) -> str | None:
-    """Return the name of one of `tensors` (name → tensor) on which `outputs` depend, by the autograd graph; None if
-    there is none."""
+    """Return the name of a tensor in `tensors` (name → tensor) on which `outputs` depend, by the autograd graph; None
+    if `outputs` depend on none."""
     return nearest(outputs, tensors)
 
 
 def nearest(outputs: Tensor, tensors: Tensors) -> str | None:
-    """Return the name of the tensor in `tensors` (name → tensor) with the fewest operations between it and `outputs`,
-    by the autograd graph; None if `outputs` depend on none."""
+    """Return the name of the tensor in `tensors` (name → tensor) with the fewest operations between the tensor and
+    `outputs`, by the autograd graph; None if `outputs` depend on none."""
     names = {id(value): name for name, value in tensors.items()}
     return next((names[id(leaf)] for leaf in _leaves(outputs) if id(leaf) in names), None)
 
 
 def separate(traced: Trace) -> bool:
-    """Return whether the examples of the forward pass `traced` stay separate: each stays in its rows of axis 0, in the
-    logits and in every layer's input and output."""
+    """Return whether the two examples of the forward pass `traced` do not influence each other: each stays in its rows
+    of axis 0, in the logits and in every layer's input and output."""
     calls = [call for call in traced.calls if all(isinstance(value, Tensor) for value in call)]
     batched = all(len(a) % 2 == 0 and len(z) % 2 == 0 and z.requires_grad for a, z in calls)
     if len(calls) < len(traced.calls) or not batched or len(traced.logits) != 2:
@@ -99,8 +98,8 @@ def separate(traced: Trace) -> bool:
 
 
 def state(model: nn.Module) -> list[Hashable]:
-    """Return values that change if the model's layers, modes, hooks, or plain attributes of a user's classes change;
-    equal values mean that a cached result about the model is still valid."""
+    """Return a list of values that describe the model's layers, modes, hooks and the plain attributes of a user's
+    classes. Equal lists mean that a cached result about the model is still valid."""
     parts: list[Hashable] = []
     for layer in model.modules():
         own = vars(layer)
