@@ -1,1 +1,1 @@
-"""The steps that turn a cell (an experiment's configuration) into its record."""
+"""Steps that run a cell (an experiment configuration) and return its record (the result as JSON)."""

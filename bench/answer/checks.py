@@ -1,4 +1,5 @@
-"""Checks of readings before the attack: distortion, the objective at the true examples, conditions, ε."""
+"""Checks of readings (observed updates) before the attack: effect of the defense, objective at the true examples,
+conditions, ε."""
 
 from collections.abc import Mapping, Sequence
 
@@ -33,8 +34,9 @@ REFERENCES = 8  # readings per cell: seconds each
 def diagnose(
     cell: AttackCell, setup: Setup, truth: CellTruth, reading: Reading, batches: Sequence[Batches]
 ) -> Diagnosis:
-    """Check a cell's readings (observed updates) before the attack. Return the change made by the defense, the attack's
-    objective at the true examples, the conditions, and ε. Raises `NotApplicable` if the attack refuses the readings.
+    """Check a cell's readings (observed updates) before the attack. Return the effect of the defense on the readings
+    (SNR and cosine), the attack's objective at the true examples, the conditions of the attack, and ε. Raises
+    `NotApplicable` if the attack refuses the readings.
 
     - `setup`: model, weights and defense.
     - `truth`: true examples.
@@ -63,9 +65,9 @@ def diagnose(
 
 
 def reference(reading: Reading, truth: Truth) -> float | None:
-    """Return the PSNR in dB that an ideal estimate would reach if the gradient were linear around the truth: the
+    """Return the PSNR in dB of an ideal reconstruction for a gradient that is linear around the true examples: the
     estimate with least error under a Gaussian prior (`ceilings.linear_gaussian`). The value is a median over the first
-    `REFERENCES` readings of the true examples `truth`; None if not supported."""
+    `REFERENCES` readings (observed updates), with the true examples `truth`. None if not supported, as for tables."""
     if not reading.kind.spatial:
         return None
     errors = mean_squared_errors(reading, truth.inputs[:REFERENCES, 0], truth.labels[:REFERENCES, 0])
@@ -73,8 +75,9 @@ def reference(reading: Reading, truth: Truth) -> float | None:
 
 
 def self_check(attacker: Attack, reading: Reading, truth: Truth, setup: Setup, seed: int) -> SelfCheck:
-    """Check that `attacker` can recognise the truth: compare its objective at the true examples `truth` with its value
-    at random public examples, drawn by `seed`. The figures are None if the attack has no objective."""
+    """Check whether `attacker` can recognise the true examples: compare its objective at the true examples `truth` with
+    its objective at random public examples, drawn by `seed`. `reading` holds the attacked readings (observed updates),
+    and `setup` the public data. Both values are None if the attack has no objective."""
     described = explained(reading, truth)
     objective = attacker.objective(reading)
     if objective is None:
@@ -102,11 +105,12 @@ def conditions(
     *,
     decoded: bool = False,
 ) -> AttackConditions:
-    """Return the conditions of the attack for the record: the model, gradient norms and the attacker's knowledge.
+    """Return the conditions of the attack for the record: the model's state, gradient norms and the attacker's
+    knowledge.
 
     - `setup`, `point`: model, weights and defense, and the interception point.
-    - `reading`: the attacker's readings.
-    - `undefended`: the same observation without the defense, name → (reading, *shape); its norms are recorded.
+    - `reading`: the attacker's readings (observed updates).
+    - `undefended`: the same readings without the defense, name → (reading, *shape); their norms are recorded.
     - `decoded`: True if the likelihood decoder ranked the gallery's candidates."""
     norms = torch.stack([value.flatten(1).square().sum(1) for value in undefended.values()]).sum(0).sqrt()
     weights_norm = float(sum(value.square().sum() for value in setup.weights.values()) ** 0.5)
@@ -128,8 +132,8 @@ def conditions(
 
 
 def privacy_at(cell: AttackCell, setup: Setup, point: Point, reading: Reading) -> Privacy:
-    """Return the ε that the defense guarantees for a reading at the interception point, or the reason for its absence.
-    The value depends on the number of observations in `reading`."""
+    """Return the ε that the defense guarantees for a reading (an observed update) at the interception point, or the
+    reason why no ε exists. The value depends on the number of observations in `reading`."""
     spent, absent = at_point(
         defense_of(cell),
         setup.setting,
@@ -143,7 +147,7 @@ def privacy_at(cell: AttackCell, setup: Setup, point: Point, reading: Reading) -
 
 
 def privacy(figures: tuple[Epsilon, ...], headline: Epsilon | None, absent: str | None) -> Privacy:
-    """Put values of ε into the form of a record: all values `figures`, the main value `headline`, and the reason
-    `absent` if there is none."""
+    """Return values of ε in the form for a record: all values `figures`, the main value `headline`, and the reason
+    `absent` if there is no main value (`headline` None)."""
     epsilon, absent = (headline.epsilon, headline.absent) if headline else (None, absent)
     return Privacy(epsilon=epsilon, absent=absent, figures=figures)

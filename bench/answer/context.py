@@ -29,12 +29,12 @@ class RunContext:
     rows: int | None = None
     """Number of readings attacked at once, over several cells; None: a GPU's capacity, or a single cell on a CPU."""
     data_errors_fail_cell: bool = True
-    """True: missing or altered data crash the cell.  False: the error is raised, as the machine's fault."""
+    """True: missing or altered data crash the cell. False: the error is raised, as a fault of the machine."""
 
 
 def many_rows(context: RunContext) -> bool:
-    """Return whether several cells may share a batch: on a GPU or with `context.rows`, but not with a limit on a cell's
-    time."""
+    """Return whether readings from several cells may be attacked in a single batch: on a GPU or with `context.rows`,
+    but not with a time limit per cell."""
     return context.time_limit is None and (context.rows is not None or context.device != "cpu")
 
 
@@ -56,7 +56,7 @@ class TrainingProgress:
 
 @dataclass(slots=True)
 class Memory:
-    """A worker's cache between cells: data sets, reconstructions, simulated readings."""
+    """A worker's cache between cells (experiments): data sets, reconstructions, simulated readings."""
 
     data: dict[str, Data] = field(default_factory=dict)
     """Loaded data sets, by configuration."""

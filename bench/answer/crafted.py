@@ -1,4 +1,4 @@
-"""Weights that the attack chooses, for a server that does not only listen (the grant `server`)."""
+"""Weights that the attack chooses, for the grant `server = "weights"`: a server that does not only listen."""
 
 from dataclasses import replace
 
@@ -18,8 +18,8 @@ from bench.trip import Server, Tensors
 
 
 def server_of(cell: AttackCell, setup: Setup, truth: CellTruth) -> Server:
-    """Return all that a server knows before the round, without a victim's update, example or label. `setup` holds
-    model, honest weights and public data; of `truth`, only the granted gallery enters."""
+    """Return all that the attacking server knows before the round, without a victim's update, example or label. `setup`
+    holds model, honest weights and public data. From `truth`, only the granted gallery is used."""
     federated, point, gallery = cell.federated, truth.point, truth.gallery
     steps = federated.steps if point.after_training else 1
     public, labels = known_public(setup.data, cell.grants.public)
@@ -39,9 +39,9 @@ def server_of(cell: AttackCell, setup: Setup, truth: CellTruth) -> Server:
 
 
 def choose(cell: AttackCell, server: Server) -> Tensors:
-    """Return the weights that the cell's attack chooses for `server`, name → tensor, not yet checked (`received`).
-    Raises `NotApplicable` if the attack cannot choose weights for this model, and `PluginError` for an attack that
-    chooses none or writes to its server."""
+    """Return the model weights that the cell's attack chooses with the knowledge `server`, name → tensor. The weights
+    are not yet checked (see `received`). Raises `NotApplicable` if the attack cannot choose weights for this model, and
+    `PluginError` for an attack that chooses none or changes `server`."""
     attacker: Attack = registry.of("attacks", cell.attack)
     before = reading_hash(server)
     with repeatable("cpu"):
@@ -55,9 +55,9 @@ def choose(cell: AttackCell, server: Server) -> Tensors:
 
 
 def received(cell: AttackCell, setup: Setup, weights: Tensors) -> Setup:
-    """Return the setup of a round in which all clients receive the crafted `weights`, name → (*shape), in the dtypes of
-    the honest weights. Raises `PluginError` for missing or unknown names, other shapes and values that are not
-    finite."""
+    """Return the setup of a round in which all clients receive the attack's `weights`, name → (*shape), converted to
+    the dtypes of the honest weights in `setup`. Raises `PluginError` for missing or unknown names, other shapes and
+    values that are not finite."""
     if fault := _fault(weights, setup.weights):
         raise PluginError(f"attack {cell.attack.name} chose weights {fault}; mend its craft")
     crafted = {name: weights[name].detach().to(value).contiguous() for name, value in setup.weights.items()}

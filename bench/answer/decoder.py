@@ -1,8 +1,8 @@
-"""Likelihood decoder: ranks the gallery's candidates for a reading's first example by likelihood.
+"""Likelihood decoder: ranks the gallery's candidates for the first example of a reading (observed update) by
+likelihood.
 
-The decoder knows the batch's other examples.  If all candidates are equally likely in advance, no attacker on the same
-weights and data has a higher success rate than the decoder.
-"""
+The decoder knows the batch's other examples. If all candidates are equally likely in advance, no attacker on the same
+weights and data has a higher success rate than the decoder."""
 
 import torch
 
@@ -19,8 +19,8 @@ _CHUNK = 64  # candidates computed at once
 
 
 def has_likelihood(reading: Reading) -> bool:
-    """Return whether additive noise with a known law is the only randomness of the reading, so that candidates have an
-    exact likelihood."""
+    """Return whether candidates have an exact likelihood for the reading (observed update): its only randomness is
+    additive noise with a known distribution."""
     description = reading.description
     if description is None or reading.steps > 1 or reading.linked != "vector" or not description.additive:
         return False
@@ -30,11 +30,11 @@ def has_likelihood(reading: Reading) -> bool:
 
 
 def decoder_places(reading: Reading, truth: Truth, gallery: Gallery) -> tuple[int, ...] | None:
-    """Rank the candidates of `gallery` by exact likelihood; return the rank, from 0, of each reading's first true
-    example in `truth`: (reading,).
+    """Rank the candidates of `gallery` by exact likelihood for each reading (observed update); return the rank, from 0,
+    of each reading's first true example in `truth`: (reading,).
 
     With granted labels, only candidates with the same label are ranked. Returns None for a single unknown example (the
-    attack's ranking is used), for more than `EXAMPLES` unknown examples, and without a likelihood."""
+    attack's ranking is used), for more than `EXAMPLES` unknown examples, and without an exact likelihood."""
     if not 1 < reading.unknown <= EXAMPLES or not has_likelihood(reading):
         return None
     reading = rescaled(reading)

@@ -1,6 +1,6 @@
-"""Check of a defense's description in every cell: applied to the true examples, it must give the reading. The
-contracts `description` and `noise` check the same on trial data, which a defense could recognise.
-"""
+"""Check of a defense's description in every cell: applied to the true examples, the description must give the reading
+(observed update). The contracts `description` and `noise` check the same on trial data, which a defense could
+recognise."""
 
 import torch
 
@@ -17,8 +17,8 @@ _LAPLACE = 5.0  # variance of a squared Laplace draw, in squared variances
 
 
 def explained(reading: Reading, truth: Truth) -> bool | None:
-    """Return whether the defense's description is right for these readings: applied to the true examples `truth`, it
-    must give the readings up to the stated noise.
+    """Return whether the defense's description is right for these readings (observed updates). Applied to the true
+    examples `truth`, the description must give the readings up to the stated noise.
 
     A difference below this noise is accepted only if the stated noise is an upper bound. Returns None without a
     description, with randomness other than additive Gaussian or Laplace noise, and for a mean over clients with several

@@ -1,4 +1,5 @@
-"""The gallery granted to an attacker: the victims' examples, mixed with strangers from the gallery split."""
+"""The gallery granted to an attacker: candidates that mix the victims' examples with strangers from the gallery
+split."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,20 +21,20 @@ from bench.trip import READING, SHARED, ByReading, Reconstruction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gallery(ByReading):
-    """Candidates granted to an attacker: the true examples among strangers, in a random order given by a key."""
+    """Candidates granted to an attacker: the true examples among strangers, in a random order drawn by a key."""
 
     inputs: Tensor = field(metadata=SHARED)
     """(candidate, *shape): inputs."""
     labels: Tensor = field(metadata=SHARED)
     """(candidate,): labels."""
     positions: Tensor = field(metadata=READING)
-    """(reading, example): number of the candidate that is the true example; the attacker never sees it."""
+    """(reading, example): number of the candidate that is the true example; hidden from the attacker."""
 
 
 def granted_gallery(cell: AttackCell, data: Data, truth: Truth) -> Gallery | None:
-    """Return the cell's gallery, the true examples in `truth` among strangers from the data set; None if no gallery is
-    granted. The gallery is equal for all defenses and attacks. Raises `NotApplicable` for a gallery too small to hold
-    strangers, or too large for the data set's gallery split."""
+    """Return the candidates that the cell grants to the attacker: the true examples in `truth` among strangers from
+    `data`. None without this grant. The candidates are equal for all defenses and attacks. Raises `NotApplicable` for a
+    gallery too small to hold strangers, or too large for the data set's gallery split."""
     if not cell.grants.gallery:
         return None
     strangers = data.gallery
@@ -58,9 +59,9 @@ def granted_gallery(cell: AttackCell, data: Data, truth: Truth) -> Gallery | Non
 
 
 def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, labels: bool) -> Naming | None:
-    """Compare the candidates that the attack picked from `gallery`, in its `reconstruction`, with the true examples
-    `truth`: which examples are named, and a blind guess's chance. None if the attack picked none. `labels` is True if
-    labels are granted; a blind guess then knows the class."""
+    """Return which true examples in `truth` the attack named, with the chance of a blind guess. An example is named if
+    the attack picks it among the candidates in `gallery` (`reconstruction.named`). None if the attack picked no
+    candidates. `labels` is True if labels are granted; a blind guess then knows the class."""
     if reconstruction.named is None:
         return None
     named = reconstruction.named.cpu()
@@ -72,9 +73,11 @@ def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, la
 
 
 def naming_chance(gallery: Tensor, labels: Tensor, *, granted: bool) -> float:
-    """Return the chance that a blind guess among candidates with labels `gallery`, (candidate,), is a true example.
-    `labels` (reading, example) are the true labels; if `granted` to the attacker, the guess is among candidates of the
-    example's class."""
+    """Return the chance that a blind guess among the gallery's candidates is a true example, in [0, 1].
+
+    - `gallery` (candidate,): labels of the candidates.
+    - `labels` (reading, example): true labels.
+    - `granted`: True if the attacker knows the labels; the guess is then among candidates of the example's class."""
     if not granted:
         return labels.shape[1] / len(gallery)
     own = (labels[:, :, None] == labels[:, None, :]).sum(-1)
@@ -82,8 +85,8 @@ def naming_chance(gallery: Tensor, labels: Tensor, *, granted: bool) -> float:
 
 
 def of_first(places: Sequence[int], hits: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Spread ranks of first examples over all examples: `places` (reading,) at each reading's first example, -1 at the
-    others, in the shape of `hits` (reading, example)."""
+    """Return ranks for all examples, in the shape of `hits` (reading, example): `places` (reading,) for each reading's
+    first example, and -1 for all others."""
     whole = np.full(hits.shape, -1, np.int64)
     whole[:, 0] = places
     return whole

@@ -1,4 +1,4 @@
-"""Observe a cell: run the defended round, take the attacker's reading, and run the harness's checks."""
+"""Observe a cell (an experiment): run the defended round, take the attacker's readings, and check them."""
 
 from bench.answer.checks import diagnose
 from bench.answer.context import Memory, RunContext
@@ -16,10 +16,15 @@ def observe_cell(
     cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory, crafted: Tensors | None = None
 ) -> Observation:
     """Run the defended round on the true examples `truth`; return the attacker's readings (observed updates) at the
-    cell's point, with their checks (`Diagnosis`). In a cascade, readings without an unleaked example are left out.
-    `context` is the run, and `memory` the worker's cache of data sets and simulated readings. `crafted` are weights
-    already chosen by the attack for the grant `server`, name → (*shape); None: not yet. Raises `NotApplicable` for a
-    cell that cannot run, or if the attack refuses the readings, and `PluginError` for wrong weights."""
+    cell's interception point, with their checks (`Diagnosis`). In a cascade, readings whose examples all leaked to
+    earlier attacks are left out.
+
+    - `context`: the run's folders and limits.
+    - `memory`: the worker's cache of data sets and simulated readings.
+    - `crafted`: weights already chosen by the attack for the grant `server`, name → (*shape); None: not chosen yet.
+
+    Raises `NotApplicable` for a cell that cannot run, or if the attack refuses the readings, and `PluginError` for
+    wrong weights."""
     setup = prepare(cell, context, memory)
     if cell.grants.server != "listen":
         setup = received(cell, setup, crafted or choose(cell, server_of(cell, setup, truth)))
@@ -34,8 +39,9 @@ def observe_cell(
 def draw_and_observe(
     cell: AttackCell, context: RunContext, memory: Memory, crafted: Tensors | None = None
 ) -> Observation:
-    """Draw the cell's true examples, and return the attacker's readings with their checks, as `observe_cell` does.
-    `context` is the run, and `memory` the worker's cache; `crafted` as there. Raises `NotApplicable` for a cell that
-    cannot run, or if the attack refuses the readings."""
+    """Draw the cell's true examples, and return the attacker's readings (observed updates) with their checks, as
+    `observe_cell` does. `context` is the run, and `memory` the worker's cache. `crafted` are weights chosen by the
+    attack, or None, as in `observe_cell`. Raises `NotApplicable` for a cell that cannot run, or if the attack refuses
+    the readings."""
     truth = draw_truth(cell, load_data(cell, context, memory), context.run)
     return observe_cell(cell, truth, context, memory, crafted)

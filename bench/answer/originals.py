@@ -1,7 +1,7 @@
-"""Scores for a defense that mixes two examples (`mixup`): a type-2 reading leaks if either is reconstructed.
+"""Scores for a defense that mixes two examples (`mixup`): a single example's reading leaks if either is reconstructed.
 
-A defense at stage `input` may mix an example with the batch's next example (`bench.registry.mixing`).  Readings of
-whole batches contain both examples anyway."""
+A defense at stage `input` may mix an example with the batch's next example (`bench.registry.mixing`). Readings of whole
+batches contain both examples anyway."""
 
 import math
 from collections.abc import Callable
@@ -20,17 +20,21 @@ EITHER = "its defense mixes examples before their gradient: one leaks if either 
 
 
 def other_originals(cell: AttackCell, truth: CellTruth) -> tuple[Truth, ...]:
-    """Return the second example of each mixture as further true examples, for type-2 readings under a defense that
-    mixes examples; otherwise an empty tuple."""
+    """Return the second example of each mixture, as true examples. The tuple has a single element for type-2 readings
+    (a single example's gradient) under a defense that mixes examples, and is empty otherwise."""
     return tuple(truth_at(truth.victims, truth.point, n).of(truth.rows) for n in range(1, originals(cell)))
 
 
 def against_originals(
     cell: AttackCell, truth: CellTruth, first: Truth, score: Callable[[Truth], Scores]
 ) -> tuple[Truth, Scores]:
-    """Score each reading of a mixture against its first example, and against its second. Return the example that leaked
-    and its scores; if neither leaked, the example with the higher PSNR. `first` holds the first examples, and `score`
-    computes scores against given true examples. A blind guess has two chances, so the identification chance doubles."""
+    """Score each reading of a mixture (two examples mixed by the defense) against its first example, and against its
+    second. Return the example that leaked and its scores; if neither leaked, the example with the higher PSNR. A blind
+    guess has two chances, so the identification chance doubles.
+
+    - `truth`: the cell's true examples.
+    - `first`: the first example of each mixture.
+    - `score`: function that computes scores against given true examples."""
     scores = score(first)
     used = first
     for other in other_originals(cell, truth):

@@ -1,4 +1,4 @@
-"""Places that run the code of attacks, defenses, models and data sets: this process, or plug-in processes."""
+"""Runners of the code of attacks, defenses, models and data sets: this process, or plug-in processes."""
 
 import resource
 import time
@@ -30,7 +30,7 @@ class Usage:
 
     @staticmethod
     def here() -> "Usage":
-        """Return this process's usage since its start."""
+        """Return the CPU time and peak memory of this process since its start."""
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return Usage(cpu_seconds=time.process_time(), peak_mb=peak)
 
@@ -44,13 +44,13 @@ class Place(Protocol):
     worker's cache between cells."""
 
     def concerns(self, cell: AnyCell) -> bool:
-        """Return whether the cell runs in other processes than this process."""
+        """Return whether the cell (experiment) runs in other processes than this process."""
 
     def data(self, cell: AnyCell, context: RunContext, memory: Memory) -> Data:
         """Return the cell's data set; raises `DataError` if the files changed since the run was planned."""
 
     def attack_together(self, cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
-        """Attack `cell` in a single batch with suitable later cells from `company`; their results wait in `memory`."""
+        """Attack `cell` in a single batch with suitable later cells from `company`; the results wait in `memory`."""
 
     def attacked(
         self, cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory
@@ -65,7 +65,7 @@ class Place(Protocol):
         """Train the cell's model; return result and cost. `on_progress` is called after every round."""
 
     def usage(self) -> Usage:
-        """Return the resources that other processes used since the previous call."""
+        """Return the CPU time and memory that other processes used since the previous call."""
 
 
 class Here:
@@ -84,8 +84,9 @@ class Here:
     def attacked(
         self, cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory
     ) -> tuple[Diagnosis, Attempt]:
-        """Return the result that `attack_together` left in `memory`, if it is for the same readings; otherwise attack
-        now. Returns the checks of the readings, and the reconstruction with its cost."""
+        """Return the checks of the cell's readings (observed updates), and the reconstruction with its cost. A result
+        that `attack_together` left in `memory` is used if it is for the same readings; otherwise the attack runs
+        now."""
         waiting = memory.attacked.pop(cell.id, None)
         if waiting is not None and waiting[0].reading.indices == truth.rows:
             return waiting[0].diagnosis, waiting[1]
@@ -98,7 +99,7 @@ class Here:
         return train_cell(cell, context, memory, on_progress)
 
     def usage(self) -> Usage:
-        """Return zero usage, because no other process works."""
+        """Return zero CPU time and memory, because no other process works."""
         return Usage()
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
 """Public examples granted to an attacker: the public split, random examples with its mean and covariance, or generic
-ones. The attacker always gets examples, so an attack computes its statistics in the same way for every grant."""
+examples. The attacker always gets examples, so an attack computes its statistics in the same way for every grant."""
 
 import torch
 from torch import Tensor
@@ -16,14 +16,14 @@ _COMMON = 0.9  # share of this variance that all channels have in common
 
 def known_public(data: Data, known: PublicKnowledge) -> tuple[Tensor, Tensor]:
     """Return the public examples that the attacker may use: inputs (example, *shape) and labels (example,), with -1 for
-    unknown labels. `known` is the grant:
+    unknown labels. `known` is the granted knowledge:
 
     - `distribution`: the data set's public split.
     - `statistics`: Gaussian draws with the public split's mean and covariance.
     - `none`: images drawn from the 1/f law for natural images (Field 1987, amplitudes inverse to frequency), or uniform
       table rows.
 
-    Raises `NotApplicable` for statistics or random draws of values that are no quantities, such as token ids."""
+    Raises `NotApplicable` for `statistics` or `none` with inputs that are no quantities, such as token ids."""
     inputs = torch.from_numpy(data.public.floats())
     if known == "distribution":
         return inputs, torch.from_numpy(data.public.labels)

@@ -1,4 +1,4 @@
-"""Run a federated round with the defense's stages, and observe it at the cell's point."""
+"""Run a federated round with the defense's stages, and observe it at the cell's interception point."""
 
 import copy
 import hashlib
@@ -27,7 +27,8 @@ _MOST = 2048  # examples whose gradients are computed at once
 def take_reading(
     cell: AttackCell, setup: Setup, truth: CellTruth, batches: Sequence[Batches], simulations: Kept | None = None
 ) -> Reading:
-    """Return the attacker's readings at the cell's interception point, with all that the attacker knows.
+    """Return the attacker's readings (observed updates) at the cell's interception point, with all that the attacker
+    knows.
 
     - `setup`: model, weights and defense.
     - `truth`: true examples, for granted labels and other grants.
@@ -92,8 +93,8 @@ def take_reading(
 def simulator(
     cell: AttackCell, setup: Setup, point: Point, reading: Reading, simulations: Kept | None = None
 ) -> RoundSimulator:
-    """Return a black box for attackers: a function that runs the cell's defended round on chosen examples, with random
-    draws independent of the victims' draws.
+    """Return a black box for attackers without a description of the defense: a function that runs the cell's defended
+    round on chosen examples, with random draws independent of the victims' draws.
 
     - `setup`, `point`: model, weights and defense, and the interception point.
     - `reading`: gives the number of observations, and the public examples that fill a batch.
@@ -126,7 +127,8 @@ def simulator(
 def observe(
     cell: AttackCell, setup: Setup, point: Point, batches: Sequence[Batches], stages: Stages, *, observation: int = 0
 ) -> dict[str, Tensor]:
-    """Run the federated round and return the values that an attacker observes at `point`, name → (reading, *shape).
+    """Run the federated round and return the gradients or updates that an attacker observes at `point`, name →
+    (reading, *shape).
 
     - `setup`: model and weights.
     - `batches`: the observed clients' batches.
@@ -170,8 +172,8 @@ def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def reading_hash(reading: Reading | Server) -> str:
-    """Return the SHA-256 of the fields of a reading (grants included, the point's name excluded) or of a server's
-    knowledge; readings with equal hashes are attacked once."""
+    """Return the SHA-256 of a reading's fields (grants included, the point's name excluded), or of a server's
+    knowledge. Readings with equal hashes are attacked once."""
     digest = hashlib.sha256()
     for field in fields(reading):
         value = reading.examples if field.name == "point" else getattr(reading, field.name)
@@ -188,7 +190,8 @@ def reading_hash(reading: Reading | Server) -> str:
 
 
 def to_device(reading: Reading, device: torch.device) -> Reading:
-    """Return the reading with model, values and weights on `device`; labels and public data stay on the CPU."""
+    """Return the reading with model, observed values and weights on `device`; labels and public data stay on the
+    CPU."""
     if device.type == "cpu":
         return reading
     return replace(

@@ -1,4 +1,4 @@
-"""Attack a reading within the device's memory; equal readings are attacked once."""
+"""Attack readings (observed updates) within the device's memory; equal readings are attacked once."""
 
 import time
 from dataclasses import replace
@@ -35,12 +35,14 @@ def attacker_of(cell: AttackCell, reading: Reading) -> Attack:
 
 
 def reading_key(reading: Reading, cell: AttackCell) -> ReadingKey:
-    """Return a key for the cache of reconstructions; it is equal for equal readings under the same attack."""
+    """Return a key for the cache of reconstructions; the key is equal for equal readings (observed updates) under the
+    same attack."""
     return (reading_hash(reading), cell.attack.model_dump_json(), cell.evaluations, cell.chunk, cell.seed)
 
 
 def recalled(key: ReadingKey, memory: Memory) -> Attempt | None:
-    """Return the reconstruction in the cache `memory` for this key, with its cost; None if there is none."""
+    """Return the reconstruction that the cache `memory` holds for this key, marked as reused; None if the cache has
+    none."""
     if key not in memory.reconstructions:
         return None
     reconstruction, other = memory.reconstructions[key] = memory.reconstructions.pop(key)
@@ -48,17 +50,18 @@ def recalled(key: ReadingKey, memory: Memory) -> Attempt | None:
 
 
 def remember(key: ReadingKey, cell: AttackCell, attempt: Attempt, memory: Memory) -> None:
-    """Put a cell's reconstruction with its cost, `attempt`, into the cache `memory`, for later cells with equal
-    readings; above `REUSED` entries, the least recently used is dropped."""
+    """Put a cell's reconstruction (`attempt`) into the cache `memory` under `key`, for later cells with equal readings.
+    Above `REUSED` entries, the least recently used entry is dropped."""
     if len(memory.reconstructions) >= REUSED:
         del memory.reconstructions[next(iter(memory.reconstructions))]
     memory.reconstructions[key] = (attempt.reconstruction, cell.id)
 
 
 def reconstruct(reading: Reading, cell: AttackCell, context: RunContext, memory: Memory) -> Attempt:
-    """Attack the readings, or return the reconstruction of equal readings from the worker's cache `memory`; readings
-    under crafted weights are never shared. `context` is the run. Raises `PluginError` for an attack that writes to its
-    reading or returns a wrong shape."""
+    """Return the reconstruction of the cell's readings (observed updates), with its cost: from the cache `memory` for
+    equal readings and attack, otherwise from a new attack. Readings under weights that the attack chose are never
+    cached. `context` is the run. Raises `PluginError` for an attack that writes to its reading or returns a wrong
+    shape."""
     key, shared = reading_key(reading, cell), cell.grants.server == "listen"
     if shared and (known := recalled(key, memory)) is not None:
         return known
@@ -75,9 +78,9 @@ def reconstruct(reading: Reading, cell: AttackCell, context: RunContext, memory:
 def attack_reading(
     attacker: Attack, reading: Reading, cell: AttackCell, context: RunContext, key: ReadingKey
 ) -> Attempt:
-    """Attack the reading, and return the reconstruction with its cost. `key` is the reading's cache key
-    (`reading_key`), with which a change by the attack is detected. Raises `PluginError` for an attack that writes to
-    its reading or returns a wrong shape."""
+    """Attack the reading (observed updates), and return the reconstruction with its cost. `key` is the reading's cache
+    key (`reading_key`); it serves to detect that the attack changed the reading. Raises `PluginError` for an attack
+    that writes to its reading or returns a wrong shape."""
     began = time.perf_counter()
     budget = Budget(evaluations=cell.evaluations, chunk=cell.chunk)
     reconstruction = attack_readings(attacker, reading, cell, context, budget)
@@ -98,8 +101,8 @@ def attack_reading(
 def attack_readings(
     attacker: Attack, reading: Reading, cell: AttackCell, context: RunContext, budget: Budget
 ) -> Reconstruction:
-    """Run the attack on the device of `context`, with at least `budget.chunk` readings at once; return the
-    reconstruction. Raises `PluginError` for a reconstruction with a wrong shape."""
+    """Return the reconstruction by `attacker`, run on the device of `context`, with at least `budget.chunk` readings at
+    once. Raises `PluginError` for a reconstruction with a wrong shape."""
     chunk = max(budget.chunk, min(len(reading), rows_at_once(context, reading)))
     with repeatable(context.device):
         key, device = Key.of_attacker(cell.seed), torch.device(context.device)
@@ -109,9 +112,9 @@ def attack_readings(
 
 
 def rows_at_once(context: RunContext, reading: Reading) -> int:
-    """Return how many readings, from several cells together, fit in a batch on the device. `context.rows` gives the
-    number if set. Otherwise it follows from a GPU's memory and the size of `reading`. On a CPU it is 0: the attack then
-    keeps its own chunk size."""
+    """Return how many readings (observed updates), from several cells together, fit in a batch on the device.
+    `context.rows` gives the number if set; otherwise a GPU's memory and the size of `reading` decide. The number is 0
+    on a CPU: the attack then keeps its own chunk size."""
     if context.rows is not None:
         return context.rows
     values = next(iter(reading.values.values()))

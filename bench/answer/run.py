@@ -29,7 +29,7 @@ def run(
     place: Place = HERE,
     company: Sequence[AnyCell] = (),
 ) -> Record:
-    """Run a cell and return its record. A failure becomes the status of the record (`n/a` or `crashed`).
+    """Run a cell (an experiment) and return its record. A failure becomes the record's status (`n/a` or `crashed`).
 
     - `context`: the run's folders, device and limits.
     - `memory`: the worker's cache between cells.
@@ -72,7 +72,8 @@ def run(
 def record_without_result(
     cell: AttackCell | TrainingCell, context: RunContext, status: Status, reason: str | None
 ) -> Record:
-    """Return the record of a cell without a result, with its `status` (such as `crashed`) and the `reason`."""
+    """Return the record of a cell (an experiment) that has no result, with its `status` (such as `crashed`) and the
+    `reason`. `context` gives the run folder and device."""
     return Record(
         id=cell.id,
         status=status,

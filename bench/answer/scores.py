@@ -24,15 +24,15 @@ class Scored:
     """Scores of a reconstruction, with the examples used as truth."""
 
     truth: Truth
-    """True examples against which the scores were computed."""
+    """True examples against which the scores are computed."""
     scores: Scores
     """Scores against `truth`."""
 
 
 def score_truth(cell: AttackCell, truth: CellTruth, claim: Reconstruction, diagnosis: Diagnosis) -> Scored:
-    """Score the reconstruction `claim` against the true examples `truth` of the cell. `diagnosis` holds the checks of
-    the readings. Raises `PluginError` for a reconstruction with a wrong shape, and `ValueError` for a truth outside its
-    range."""
+    """Return the scores of the reconstruction `claim` against the cell's true examples `truth`. `diagnosis` holds the
+    checks of the readings (observed updates). Raises `PluginError` for a reconstruction with a wrong shape, and
+    `ValueError` for true examples outside their range."""
     examples = scored_once(truth.examples.of(truth.rows), claim.inputs.shape[1])
     named = _naming(cell, truth, examples, claim, diagnosis)
     against = partial(_score, cell, truth.source.data, claim, named)

@@ -1,4 +1,5 @@
-"""The true examples of a cell: victims, their examples at the point, and the gallery.  Attacks never see them."""
+"""The true examples of a cell (an experiment): victims, their examples at the interception point, and the gallery.
+Attacks never get these values."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +17,18 @@ from bench.trip import Victims
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellTruth:
-    """A cell's victims and true examples, which are equal for all defenses and attacks."""
+    """A cell's victims (observed clients) and true examples, which are equal for all defenses and attacks."""
 
     source: Source
-    """Data set, clients and training round that the truth is drawn from."""
+    """Data set, clients and training round from which the true examples are drawn."""
     point: Point
-    """Observation point."""
+    """Interception point, the attacker's position in the round."""
     victims: Victims
     """All examples in the observed clients' batches."""
     examples: Truth
-    """True examples of each reading at this point that the attacker does not know: the victims, which are scored."""
+    """True examples behind each reading that the attacker does not know; they are scored."""
     mates: Truth | None
-    """Examples behind each reading that the attacker is granted, in order; None without the grant."""
+    """Examples behind each reading that are granted to the attacker, in order; None without the grant."""
     gallery: Gallery | None
     """Gallery granted to the attacker; None if none is granted."""
     rows: tuple[int, ...]
@@ -35,15 +36,15 @@ class CellTruth:
 
 
 def draw_truth(cell: AttackCell, data: Data, run: Path) -> CellTruth:
-    """Draw the victims of a cell, with their true examples and the gallery. `run` is the run folder, with the records
-    of earlier cells and the weights. Raises `BenchError` if an earlier cell in the cascade has no record,
-    `WeightsError` for missing weights, and `NotApplicable` for an impossible gallery size."""
+    """Draw the victims (observed clients) of a cell, with their true examples and the gallery. `run` is the run folder,
+    with the records of earlier cells and the weights. Raises `BenchError` if an earlier cell in the cascade has no
+    record, `WeightsError` for missing weights, and `NotApplicable` for an impossible gallery size."""
     return truth_from(cell, source_of(cell, data, run), left(cell, run))
 
 
 def truth_from(cell: AttackCell, source: Source, rows: tuple[int, ...] | None = None) -> CellTruth:
-    """Draw the victims of a cell from `source`, with their true examples and the gallery. `rows` are the numbers of the
-    readings to attack; None takes all."""
+    """Draw the victims (observed clients) of a cell from `source`, with their true examples and the gallery. `rows` are
+    the numbers of the readings to attack; None takes all. Raises `NotApplicable` for an impossible gallery size."""
     point = point_of(cell.point)
     victims = draw_victims(cell, source, point)
     examples, mates = truth_at(victims, point), None

@@ -22,11 +22,11 @@ HALVES = ("tuning", "scoring")
 
 
 def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
-    """Draw the victims of an attack cell: the clients behind each reading, with their examples. They are equal for all
-    points, defenses and attacks.
+    """Draw the victims of an attack cell: the clients behind each reading (observed update), with their examples. The
+    victims are equal for all points, defenses and attacks.
 
-    A key draws the order of the clients in `source`, each with its batch for the round. A reading takes the next
-    client; at point `aggregate`, the next K clients (a round's number)."""
+    A key draws the order of the clients in `source`, each with its batch for the round. Each reading takes the next
+    client; at point `aggregate`, the next K clients (the number of clients in a round)."""
     senders = cell.federated.per_round if point.scope is Scope.AGGREGATE else 1
     generator = rng.generator(cell.seed, "victims", data_key(cell, source.data))
     order = generator.permutation(cell.federated.clients)
@@ -62,7 +62,7 @@ def _of_half(cell: AttackCell, source: Source, order: Indices, senders: int) -> 
 
 
 def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> list[Batches]:
-    """Return the clients' batches in each round to simulate, for the interception `point` that `cell.point` names.
+    """Return the clients' batches for each simulated round, at the interception `point` that `cell.point` names.
 
     - At `aggregate`: a round for each reading, with the reading's K victims as clients.
     - At other points, if a client's reading depends on other clients (`Setup.whole_round`, as for exchanged noise): a
@@ -82,7 +82,7 @@ def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth(ByReading):
-    """True examples behind the readings at an interception point."""
+    """True examples behind the readings (observed updates) at an interception point."""
 
     inputs: Tensor = field(metadata=READING)
     """(reading, example, *shape): inputs in [0, 1]."""
@@ -95,8 +95,8 @@ class Truth(ByReading):
     None."""
 
     def probabilities(self, classes: int, dtype: torch.dtype) -> Tensor:
-        """Return the class probabilities that the client's loss used, (reading, example, class), in `dtype`. `classes`
-        is the number of classes."""
+        """Return the class probabilities in the client's loss, (reading, example, class), in `dtype`. `classes` is the
+        number of classes."""
         return one_hot(self.labels, classes, dtype) if self.targets is None else self.targets.to(dtype)
 
     def split_at(self, count: int) -> "tuple[Truth, Truth]":
@@ -113,8 +113,8 @@ class Truth(ByReading):
         )
 
     def or_else(self, other: "Truth", rows: Tensor) -> "Truth":
-        """Return these true examples, but with the inputs and labels of `other` at the readings in the mask `rows`
-        (reading,). Positions and class probabilities do not change."""
+        """Return the same true examples, but with the inputs and labels of `other` at the readings selected by the mask
+        `rows` (reading,). Positions and class probabilities do not change."""
         at = rows.reshape(-1, *[1] * (self.inputs.dim() - 1))
         return replace(
             self, inputs=other.inputs.where(at, self.inputs), labels=other.labels.where(rows[:, None], self.labels)
@@ -122,8 +122,8 @@ class Truth(ByReading):
 
 
 def truth_at(victims: Victims, point: Point, example: int = 0) -> Truth:
-    """Return the true examples of `victims` behind readings at `point`; at type-2 only example number `example` of each
-    batch."""
+    """Return the true examples of `victims` behind the readings (observed updates) at `point`. At type-2, a reading has
+    a single example: number `example` of its batch."""
     if point.scope is Scope.STEP:
         return Truth(inputs=victims.inputs[:, 0, 0], labels=victims.labels[:, 0, 0], indices=victims.indices[:, 0, 0])
     shown = slice(example, example + 1) if point.scope is Scope.EXAMPLE else slice(None)
@@ -135,8 +135,8 @@ def truth_at(victims: Victims, point: Point, example: int = 0) -> Truth:
 
 
 def trained_at(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> Truth:
-    """Return the training data of `victims` behind the readings at `point`, as the gradient saw them: examples and
-    targets after stage `input` of the defense in `setup`."""
+    """Return the training data of `victims` behind the readings (observed updates) at `point`, as the gradient used
+    them: inputs and class probabilities after stage `input` of the defense in `setup`."""
     truth, stages = truth_at(victims, point), setup.stages
     if not stages.has("input"):
         return truth
@@ -157,9 +157,9 @@ def trained_at(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -
 
 
 def scored_once(truth: Truth, claimed: int) -> Truth:
-    """Remove repeats from the true examples `truth`, to score a reconstruction with `claimed` examples per reading. A
-    client may use an example several times. If `claimed` is at most the number of distinct examples, each distinct
-    example is returned once, at its first position. Otherwise all positions are returned."""
+    """Return the true examples `truth` without repeats, because a client may use an example several times. `claimed` is
+    the number of reconstructed examples per reading. If `claimed` is at most the number of distinct examples, each
+    distinct example is returned once, at its first position. Otherwise all positions are returned."""
     firsts = [np.sort(np.unique(row.numpy(), return_index=True)[1]) for row in truth.indices]
     if claimed > min(len(first) for first in firsts) or len({len(first) for first in firsts}) > 1:
         return truth
