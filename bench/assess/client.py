@@ -1,4 +1,4 @@
-"""A client under assessment: its update, its model, its true examples, and public examples."""
+"""A federated client under assessment: its update, its model, its true examples, and public examples."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,13 +23,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """A client under assessment, with its secrets; only the report uses the true examples, no attack sees them."""
+    """A federated client under assessment, with its true examples. Only the report uses the true examples; attacks
+    never get them."""
 
     update: Reading | None
     """The update that leaves the client, as attackers read it, with granted labels; None: no attack can simulate the
-    training."""
+    client's training."""
     line: str
-    """Result of checking the declared or recorded training against the update, as text."""
+    """Result of the check whether the declared or recorded training gives the update, as text."""
     model: nn.Module
     """Model in eval mode at the weights before the training, on the CPU."""
     inputs: Tensor
@@ -43,7 +44,7 @@ class Client:
     kind: Kind
     """Kind of data."""
     public: Tensor | None
-    """(example, *shape): public examples without the client's; None: none are known."""
+    """(example, *shape): public examples without the client's examples; None: none are known."""
     public_labels: Tensor | None
     """(example,): labels of `public`; None: unknown."""
 
@@ -59,9 +60,10 @@ class Client:
 
 
 def of_recording(sent: Recording, public: Values | None, public_labels: Values | None) -> Client:
-    """Return the client of the recorded training `sent`. `public` (example, *shape) and `public_labels` (example,) are
-    public examples; without `public`, the recording's passes without gradients give them. Raises `BenchError` for a
-    recording without examples, and for BatchNorm in training mode without an update to attack."""
+    """Return the client under assessment from the recorded training `sent`. `public` (example, *shape) and
+    `public_labels` (example,) are public examples and their labels. If `public` is None, the examples of recorded
+    forward passes without gradients are public. Raises `BenchError` for a recording without examples, and for BatchNorm
+    in training mode without an update to attack."""
     inputs, labels = sent.truth
     held, held_labels = sent.held_out
     known = held if public is None else coerce.tensor(public, "public").float()
@@ -93,8 +95,8 @@ def of_reading(reading: Reading, truth: Values | None, labels: Values | None) ->
 
     - `truth` (reading, example, *shape), `labels` (reading, example): the distinct true examples.
 
-    The reading's public examples count as public unless they are the uniform grey. Raises `BenchError` without a truth,
-    or for a truth of another shape."""
+    The reading's public examples are used if there are several; the default is a single grey example. Raises
+    `BenchError` without `truth` or `labels`, or for a truth of another shape."""
     if truth is None or labels is None:
         raise BenchError("the report compares with the truth: give truth and labels of a client of your own")
     distinct = distinct_examples(reading)

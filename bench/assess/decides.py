@@ -1,4 +1,4 @@
-"""The facts that decide how much leaks: examples behind the update, steps, rank, labels, noise."""
+"""Facts that decide how much leaks from an update: examples behind the update, steps, rank, labels, noise."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,8 +17,9 @@ _RANK = 1e-5  # singular values below this share of the largest are rounding
 
 
 def decides(client: Client) -> Iterator[str]:
-    """Yield sentences on the facts that decide how much the assessed client leaks: counts, rank, labels and noise of
-    its update; without an update, only the number of examples."""
+    """Yield sentences on the facts that decide how much leaks from the client's update: number of examples, rank of
+    layers' gradients, inferred labels, and noise. For a client without an update, the only sentence gives the number of
+    examples."""
     if client.update is None:
         yield f"The client's {client.labels.shape[1]} examples were attacked inside the client only."
         return

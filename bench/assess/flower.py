@@ -1,7 +1,7 @@
-"""A Flower app's client, called in this process: the server's first message, the client's training, and its reply.
+"""Run the client of a Flower app in this process: the server's first message, the client's training, and its reply.
 
-The app's own `ServerApp` makes the message, on a grid that carries no message. The app's own `ClientApp` answers, with
-taps before and after its mods."""
+The app's own `ServerApp` makes the message, with a grid that sends no message. The app's own `ClientApp` answers; its
+reply is recorded before and after its mods (Flower's processing of messages)."""
 
 import importlib
 import logging
@@ -42,7 +42,7 @@ _EQUAL = 1e-6  # largest relative difference of two updates that count as equal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowerClient:
-    """A client of a Flower app after a round, with the recorded training."""
+    """A client of a Flower app after a round, with its recorded training."""
 
     recording: Recording
     """The recorded training, with the reply's weights as the message that left the client."""
@@ -101,13 +101,14 @@ class _NoGrid(Grid):  # type: ignore[misc]
 def run_client(
     folder: Path, *, partition: int = 0, clients: int = 10, config: Mapping[str, Any] | None = None
 ) -> FlowerClient:
-    """Run a round of the Flower app in `folder` for a single client, in this process.
+    """Run a round of the Flower app in `folder` for a single client, in this process; return the client's recorded
+    training.
 
     - `partition`, `clients`: the client's number, and the number of all clients.
-    - `config`: values that replace those of the app's run configuration; None replaces none.
+    - `config`: values that replace values of the app's run configuration; None replaces none.
 
-    Raises `BenchError` for a folder without an app, for an app of the old interface (`client_fn`), and for an app that
-    fails, with the app's message."""
+    Raises `BenchError` for a folder without an app, for an app of the old interface (`client_fn`), for an unknown name
+    in `config`, and for an app that fails, with the app's message."""
     components, values, remedy = _pyproject(folder)
     unknown = [name for name in config or {} if name not in values]
     if unknown:
@@ -142,8 +143,8 @@ def run_client(
 
 
 def sensitivity(mod: Any) -> str:
-    """Return a sentence about `mod`, Flower's `LocalDpMod`: its noise, and whether the stated sensitivity really bounds
-    the change of a clipped update."""
+    """Return a sentence about `mod`, Flower's `LocalDpMod`: its noise, and whether its stated sensitivity bounds the
+    change of a clipped update."""
     clip, stated, epsilon, delta = (
         float(getattr(mod, name)) for name in ("clipping_norm", "sensitivity", "epsilon", "delta")
     )

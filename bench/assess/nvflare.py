@@ -1,4 +1,4 @@
-"""NVFLARE filters, called in this process: a filter as a defense of a client's weight difference."""
+"""NVFLARE filters as defenses: a filter, called in this process, changes a client's weight difference."""
 
 import ast
 import importlib
@@ -31,8 +31,8 @@ _EXAMPLES = 16  # of the client, from the digits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filtered(Transform):
-    """A defense's transform that runs an NVFLARE filter. The filter gets a client's weight difference, -rate times the
-    gradient, as `nvflare` clients send it."""
+    """A defense's transform that runs an NVFLARE filter on each client's update. The filter gets the client's weight
+    difference, -rate times the gradient, as in NVFLARE."""
 
     random = True
 
@@ -73,7 +73,7 @@ class FilterDefense(Defense):
 
 
 def parse(typed: str, folder: Path) -> Any:
-    """Make the NVFLARE filter that the user typed: `typed` is `package.module:Filter(name=value, …)`. `folder` is
+    """Return the NVFLARE filter that the text `typed` describes, as `package.module:Filter(name=value, …)`. `folder` is
     searched first, then the installed packages. Raises `BenchError` for other text, a missing class, and arguments that
     the filter refuses."""
     module, _, call = typed.partition(":")
@@ -98,8 +98,8 @@ def parse(typed: str, folder: Path) -> Any:
 
 
 def digits_client(*, seed: int = 0) -> Client:
-    """Return a client for trials of a filter: with 16 examples of the registered data set digits, at an untrained `mlp`
-    with weights drawn by `seed`."""
+    """Return a client for trials of a filter, with 16 examples of the data set digits and an untrained `mlp`. The
+    weights and the choice of examples follow from `seed`."""
     data = load(registry.instance("datasets", "digits", {}), "digits")
     architecture: Model = registry.instance("models", "mlp", {})
     model = architecture.build(data.shape, data.classes).eval()
@@ -122,11 +122,11 @@ def digits_client(*, seed: int = 0) -> Client:
 
 
 def assess_filter(chosen: Any, *, rate: float, trials: int, seed: int = 0) -> tuple[Remedy, ...]:
-    """Measure how many examples an attacker with knowledge of the defense recognises: without defense, behind the
-    NVFLARE filter `chosen`, and behind five shipped families of defenses.
+    """Measure how many examples an attacker recognises without a defense, behind the NVFLARE filter `chosen`, and
+    behind five shipped families of defenses. The attacker knows the defense. Return a `Remedy` for each, in this order.
 
     - `rate`: the client's learning rate.
-    - `trials`: number of trials for each figure.
+    - `trials`: number of trials for each defense.
     - `seed`: seed of the trials.
 
     Raises `BenchError` for a filter that fails on a weight difference or changes its tensors' names or shapes."""

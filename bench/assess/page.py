@@ -11,8 +11,8 @@ FILE, JSON = "report.html", "report.json"
 
 
 def write(folder: Path, result: Assessment) -> Path:
-    """Write the report of an assessment into `folder`, as a page and as JSON; return the page's path. The pictures are
-    already in the folder."""
+    """Write the report of an assessment into `folder`, as a page and as JSON; return the page's path. The folder must
+    already hold the pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     text = offline.render(
         offline.environment(),

@@ -1,4 +1,4 @@
-"""Recognition of a client's examples behind a defense, as `bench calibrate` measures recognition.
+"""Recognition of a client's examples behind a defense, measured as by `bench calibrate`.
 
 The client sends the gradient over its examples. The attacker knows the defense, the labels and all examples except the
 first, and ranks candidates by likelihood."""
@@ -37,17 +37,19 @@ _NUMBERS = 5e7  # in a step's example gradients, at most
 
 
 def examples_behind(client: Client) -> int:
-    """Return how many of the client's examples are in the gradient on which recognition is measured, a mean over these
-    examples. Memory limits the number."""
+    """Return the number of the client's examples behind the gradient on which recognition is measured; the gradient is
+    a mean over them. Memory limits the number."""
     size = sum(value.numel() for value in client.weights.values())
     return int(min(client.labels.shape[1], 128, max(2, _NUMBERS // size)))
 
 
 def recognised(client: Client, defense: Defense, *, trials: int = TRIALS, seed: int = 0) -> Figure:
-    """Measure the share of trials in which an attacker recognises an example in the defended gradient. The gradient is
-    a mean over `examples_behind` examples; the attacker knows the defense, the labels and all other examples.
+    """Measure the share of trials in which an attacker picks the true example among candidates, by the defended
+    gradient. The gradient is a mean over `examples_behind` examples; the attacker knows the defense, the labels and all
+    other examples.
 
-    - `trials`: number of trials, each with new draws of the defense. Up to 16 examples of the first reading take turns.
+    - `trials`: number of trials, each with new draws of the defense. Up to 16 examples of the client are victims in
+      turn.
     - `seed`: seed of the trials.
 
     Raises `BenchError` without public examples with labels, and for a defense that cannot act on this model."""

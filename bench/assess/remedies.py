@@ -1,4 +1,5 @@
-"""The same client behind families of defenses, each at the strength that the board calibrated for the server."""
+"""The assessed client behind shipped families of defenses, each at the strength calibrated for an attacker at the
+server."""
 
 import time
 from collections.abc import Iterator
@@ -34,8 +35,8 @@ class Family:
     """Caveat from the shipped trade-off; empty without caveat."""
 
     def measured(self, client: Client, trials: int, seed: int) -> Remedy:
-        """Measure how many examples of the `client` are recognised behind this family, in `trials` trials drawn by
-        `seed`. The result has the shipped accuracy."""
+        """Measure how many examples of the `client` an attacker recognises behind this family, in `trials` trials drawn
+        by `seed`. The returned `Remedy` also has the shipped accuracy."""
         (parsed,) = entries([self.defense], "--defense")
         defense = registry.instance("defenses", *split(parsed))
         found = measured(client, defense, self.defense, trials, seed)
@@ -44,8 +45,9 @@ class Family:
 
 
 def families() -> tuple[Family, ...]:
-    """Return five shipped families of defenses for an attacker at the server: the ranked families first, at the
-    strength for L1, then families that leak later in training or hide no examples."""
+    """Return five shipped families of defenses, against an attacker at the server. First come the ranked families at
+    the strength for level L1 (a bound on named examples), then families that leak later in training or hide no
+    examples. Empty if no trade-off is shipped."""
     shipped = shipped_tradeoff()
     if shipped is None:
         return ()
@@ -64,8 +66,8 @@ def _family(shipped: Tradeoff, row: Row, useful: AtLevel | None) -> Family | Non
 
 
 def remedies(client: Client, seconds: float, *, seed: int = 0) -> Iterator[Remedy]:
-    """Measure the client without a defense, then behind each shipped family; yield each result. `seconds` is the time
-    for all; `seed` draws the trials."""
+    """Yield the recognition of the client's examples without a defense, then behind each shipped family of defenses.
+    `seconds` is the time for all together; `seed` draws the trials."""
     none: Defense = registry.instance("defenses", "none", {})
     began = time.monotonic()
     measured(client, none, "none", 1, seed)
@@ -77,8 +79,9 @@ def remedies(client: Client, seconds: float, *, seed: int = 0) -> Iterator[Remed
 
 
 def measured(client: Client, defense: Defense, name: str, trials: int, seed: int) -> Remedy:
-    """Measure how many examples of the `client` are recognised behind a `defense` that the shipped trade-off does not
-    have. `name` is the defense's name in the result; `trials` trials are drawn by `seed`."""
+    """Measure how many examples of the `client` an attacker recognises behind `defense`; the result has no shipped
+    accuracy. `name` is the defense's name in the result; `trials` trials are drawn by `seed`. If the measurement is
+    impossible, the result's `note` gives the reason."""
     try:
         figure, note = recognised(client, defense, trials=trials, seed=seed), ""
     except (BenchError, NotApplicable) as error:
@@ -87,7 +90,7 @@ def measured(client: Client, defense: Defense, name: str, trials: int, seed: int
 
 
 def of_what(client: Client) -> str:
-    """Describe in words the gradient on which the client's `remedies` are measured."""
+    """Return a text that describes the gradient on which the client's `remedies` are measured."""
     return (
         f"the gradient over {examples_behind(client)} of the client's examples, for an attacker who knows the defense, "
         "the label and all other examples; strength and accuracy are the board's (MNIST, mlp, 120 examples a client)"

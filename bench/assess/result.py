@@ -1,4 +1,5 @@
-"""Result of an assessment: figures for each listener, and the same client behind families of defenses."""
+"""Result of an assessment: leaked shares for each listener (an attacker at a point of the round), and defenses that
+help."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,13 +14,12 @@ TITLES = {"update": "The message that leaves the client", "inside": "Inside the 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A measured share of the client's examples, such as the reconstructed examples, for a listener (an attacker at a
-    point of the round)."""
+    """A measured share of the client's examples, such as the share of reconstructed examples."""
 
     share: Share
     """The share, with its 95 % interval."""
     of: int
-    """Number of examples over which the share is."""
+    """Number of examples in the measurement."""
     chance: float | None = None
     """Share that a guess without the update reaches; None: not applicable."""
     ceiling: float | None = None
@@ -28,7 +28,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """An attack on the reading of a listener (an attacker at a point of the round)."""
+    """An attack on the reading (observed update) of a listener (an attacker at a point of the round)."""
 
     attack: str
     """Name of the attack."""
@@ -40,16 +40,17 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """An attacker at a point of the round, with the figures and attacks on its reading (the observed update)."""
+    """An attacker at a point of the round, with the attacks on its reading (the observed update) and the measured
+    shares."""
 
     name: str
     """`update`: the message that leaves the client; `inside`: single examples' gradients inside the client."""
     reads: str
     """The listener's reading, in words."""
     figures: Mapping[str, Figure]
-    """Name of a figure → the figure. `reconstructed`: examples that an attack reconstructs; `identified`:
-    reconstructions nearer to their example than to strangers; `recognised`: examples that the gallery attack picks
-    among candidates."""
+    """Name of a measurement → the share of examples. `reconstructed`: examples that an attack reconstructs;
+    `identified`: reconstructions nearer to their example than to strangers; `recognised`: examples that the gallery
+    attack picks among candidates."""
     attempts: tuple[Attempt, ...]
     """The attacks, in order."""
     picture: str | None
@@ -58,24 +59,28 @@ class Listener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """The assessed client behind a defense, at a calibrated strength."""
+    """The assessed client behind a defense, at a calibrated strength: its recognised examples, and the accuracy that
+    remains."""
 
     defense: str
-    """The defense with its parameters, as typed after `--defense`; `none` for the client as it is."""
+    """The defense with its parameters, as typed after `--defense`; `none` for the client without a further defense."""
     level: str
-    """Level for which the strength is calibrated; empty for a family without a strength."""
+    """Level (upper bound on named examples, `L1` or `L2`) for which the strength is calibrated; empty for a family
+    without a strength."""
     recognised: Figure | None
-    """Examples that an attacker recognises; the attacker knows the defense, the label and all other examples. None: not
-    measured."""
+    """Share of examples that an attacker recognises; the attacker knows the defense, the label and all other examples.
+    None: not measured."""
     kept: float | None
-    """Share of the undefended accuracy that remains in the shipped trade-off; None: it has no figure."""
+    """Share of the undefended accuracy that remains in the shipped trade-off, in [0, 1]; None if the trade-off lacks
+    the defense."""
     note: str = ""
-    """Reason for a missing figure, or a caveat from the shipped trade-off."""
+    """Reason for a missing value, or a caveat from the shipped trade-off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """Report about a client: how much leaks from its update, the facts that decide, and defenses that would help."""
+    """Report about a client: how much leaks from its update, the facts that decide how much, and defenses that would
+    help."""
 
     declaration: str
     """Whether the declared or recorded training explains the update, as a line of text."""
@@ -98,7 +103,7 @@ class Assessment:
 
     @property
     def verdict(self) -> str:
-        """Summary for each listener (an attacker at a point of the round), a sentence each: the share of examples that
+        """Summary with a sentence for each listener (an attacker at a point of the round): the share of examples that
         leaked."""
         return " ".join(f"{TITLES[each.name]}: {_counts(each)}." for each in self.listeners)
 
@@ -106,14 +111,14 @@ class Assessment:
         return f"{self.verdict} Report: {self.page}"
 
     def figure(self, name: str) -> Figure | None:
-        """Return the figure `name` (in `FIGURES`) for the update that leaves the client; None if it was not measured.
-        Raises `BenchError` for another name."""
+        """Return the measured share `name` (`reconstructed`, `identified` or `recognised`) for the update that leaves
+        the client; None if it was not measured. Raises `BenchError` for another name."""
         if name not in FIGURES:
             raise BenchError(f"{name!r} is no figure; there are {', '.join(FIGURES)}")
         return next((each.figures.get(name) for each in self.listeners if each.name == "update"), None)
 
     def json(self) -> dict[str, Any]:
-        """Return the report as JSON types, with the file names of the pictures."""
+        """Return the whole report as JSON values, field name → value; pictures are file names."""
         return asdict(self)
 
 

@@ -1,5 +1,5 @@
-"""An assessment: attacks for each listener within a time, the facts that decide, defenses that would help, and the
-report."""
+"""Run an assessment: attacks for each listener (an attacker at a point of the round) within a time, the facts that
+decide how much leaks, defenses that would help, and the report."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -98,8 +98,10 @@ def assess(
     """Assess how much leaks from a client: attack its update with the bench's strongest attacks, and write a report
     into the folder `out`.
 
-    - `client`: a `Recording`, or a reading with `truth` (reading, example, *shape) and `labels` (reading, example).
-    - `public` (example, *shape), `public_labels` (example,): for a recording; None takes its passes without gradients.
+    - `client`: a `Recording` of a training, or a reading (an observed update) with `truth` and `labels`.
+    - `truth` (reading, example, *shape), `labels` (reading, example): the true examples behind a reading.
+    - `public` (example, *shape), `public_labels` (example,): public examples for a recording; None takes the examples
+      of its forward passes without gradients.
     - `defense`: the reading's declared defense, for ε and upper bounds (None: no defense is declared); a recording has
       its own.
     - `minutes`: time for the attacks on two cores; searches get as many evaluations as fit.
