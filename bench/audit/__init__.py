@@ -1,1 +1,1 @@
-"""Audits: lower bounds of ε, measured on what a pipeline releases for two neighbouring data sets."""
+"""Audits: lower bounds of ε, measured on the values that a pipeline releases for two neighbouring data sets."""

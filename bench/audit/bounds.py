@@ -1,4 +1,5 @@
-"""Lower bounds of ε from scores of two worlds: some runs choose an event, other runs bound its two probabilities."""
+"""Lower bounds of ε from scores in two worlds (neighbouring data sets): some runs choose an event, other runs bound its
+two probabilities."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -38,14 +39,15 @@ class Bound:
 
 
 def pure(least: Values, most: Values, delta: float) -> Values:
-    """Return ln((p - δ)/q): the ε that every (ε, δ) guarantee must have, if an event has at least the probability p =
-    `least` in a world (data set), and at most q = `most` in the neighbouring world. `delta` is δ."""
+    """Return a lower bound of ε, ln((p - δ)/q), that every (ε, δ) guarantee must respect. An event has at least the
+    probability p = `least` in a world (data set), and at most q = `most` in the neighbouring world. `delta` is δ; the
+    bound is -∞ for p ≤ δ."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(least > delta, np.log((least - delta) / most), -math.inf)
 
 
 def gaussian(least: Values, most: Values) -> Values:
-    """Return Φ⁻¹(p) - Φ⁻¹(q): the μ (sensitivity over noise deviation) that a Gaussian mechanism must have, if an event
+    """Return a lower bound of μ (sensitivity over noise deviation), Φ⁻¹(p) - Φ⁻¹(q), for a Gaussian mechanism. An event
     has at least the probability p = `least` in a world (data set), and at most q = `most` in the neighbouring world. Φ
     is the normal distribution function."""
     apart: Values = ndtri(least) - ndtri(most)
@@ -59,32 +61,32 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def epsilon_bound(select: Sequence[Scores], test: Sequence[Scores], *, delta: float, confidence: float) -> Bound:
-    """Return a lower bound of ε at δ = `delta`, measured in runs, that holds with probability `confidence`, without an
-    assumption on the noise.
+    """Return a lower bound of ε at δ = `delta`, measured in runs of a pipeline; the bound holds with probability
+    `confidence`, without an assumption on the noise.
 
-    - `select`: for each score, its values in the runs that choose the event, in both worlds.
-    - `test`: values in the runs that bound the event's probabilities, in the same order."""
+    - `select`: for each score, its values (run,) in the two worlds (data sets), in the runs that choose the event.
+    - `test`: the same scores in the runs that bound the event's probabilities."""
     return _bound(select, test, confidence, lambda least, most: pure(least, most, delta))
 
 
 def mu_bound(select: Sequence[Scores], test: Sequence[Scores], *, confidence: float) -> Bound:
-    """Return a lower bound of μ (sensitivity over noise deviation) for a Gaussian mechanism, measured in runs, that
-    holds with probability `confidence`. It refutes every claim of a Gaussian mechanism with a smaller μ. `select` and
-    `test` are as in `epsilon_bound`."""
+    """Return a lower bound of μ (sensitivity over noise deviation) for a Gaussian mechanism, measured in runs of a
+    pipeline; the bound holds with probability `confidence`. It refutes every claim of a Gaussian mechanism with a
+    smaller μ. `select` and `test` are as in `epsilon_bound`."""
     return _bound(select, test, confidence, gaussian)
 
 
 def largest(runs: int, *, delta: float, confidence: float) -> float:
-    """Return the largest ε at δ = `delta` that an audit can prove with `runs` test runs in each world, at this
-    `confidence`: for an event that always occurs in a world, and never in the other."""
+    """Return the largest ε at δ = `delta` that an audit can prove with `runs` test runs in each world (data set), at
+    this `confidence`. This ε is reached by an event that always occurs in a world, and never in the other."""
     low, high = limits(runs, confidence)
     return float(pure(low[-1:], high[:1], delta)[0])
 
 
 @lru_cache(maxsize=16)
 def limits(runs: int, confidence: float) -> tuple[Values, Values]:
-    """Return confidence bounds of an event's probability, for every count 0 … `runs` of the event in `runs` runs: lower
-    bounds (count,) and upper bounds (count,), by Clopper and Pearson. Two bounds, of two counts, hold together with
+    """Return lower and upper confidence bounds of an event's probability, by Clopper and Pearson, each (count,). Index
+    k is the bound after k occurrences in `runs` runs, k = 0 … `runs`. Two bounds, of two counts, hold together with
     probability `confidence`."""
     counts, tail = np.arange(runs + 1.0), (1 - confidence) / 2
     low, high = np.zeros(runs + 1), np.ones(runs + 1)

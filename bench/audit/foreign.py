@@ -1,4 +1,4 @@
-"""Audit of a pipeline from another project: a callable that releases arrays for either of two data sets."""
+"""Audit of a pipeline from another project: a function that releases arrays for each of two neighbouring data sets."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,19 +34,20 @@ def audit(
     """Measure a lower bound of ε at δ = `delta` for a pipeline of your own, from many runs on two neighbouring data
     sets (worlds).
 
-    - `pipeline`: a function of the world (0 or 1) and a seed, which returns all that leaves: an array, or a mapping or
-      sequence of arrays. A text names the function, `pkg.mod:function` or `FILE.py:function`.
-    - `runs`: number of runs in each world; the seed of each is different.
+    - `pipeline`: a function of the world (0 or 1) and a seed that returns all released values: an array, or a mapping
+      or sequence of arrays. A text names the function, `pkg.mod:function` or `FILE.py:function`.
+    - `runs`: number of runs in each world, each with another seed.
     - `epsilon`: the claimed ε at `delta`; None: no claim, unless `multiplier` is given.
     - `multiplier`: claims a Gaussian mechanism with this noise deviation over the sensitivity; None: no such claim.
     - `confidence`: probability with which each bound holds.
-    - `score`: the exact likelihood ratio of the released values (value,), if known; None: scores are learned.
+    - `score`: function from the released values (value,) to their exact likelihood ratio, if known; None: scores are
+      learned.
     - `seed`: seed from which the runs' seeds follow.
     - `name`: name in the result; None: the function's name.
     - `tick`: called after every run in both worlds; None: no call.
 
-    Raises `BenchError` for a pipeline that fails, or that releases unequal shapes, NaN, or the same values in all runs.
-    """
+    Raises `BenchError` for a pipeline that fails, or that releases unequal shapes, NaN, or the same values in all
+    runs."""
     plan = Plan(runs=runs, delta=delta, confidence=confidence, seed=seed)
     claim = claimed(epsilon, multiplier, delta)
     called = pipeline if isinstance(pipeline, str) else str(getattr(pipeline, "__name__", "pipeline"))
@@ -71,8 +72,8 @@ def audit(
 
 def claimed(epsilon: float | None, multiplier: float | None, delta: float) -> Claim | None:
     """Return the claim to audit: `epsilon` at δ = `delta`, or a Gaussian mechanism with the noise `multiplier` (noise
-    deviation over sensitivity). None if both are None. Raises `BenchError` for both, for an ε that is negative or
-    infinite, for a multiplier that is not positive, and for a multiplier at δ = 0."""
+    deviation over sensitivity). None if both are None. Raises `BenchError` if both are given, for an ε that is negative
+    or infinite, for a multiplier that is not positive and finite, and for a multiplier at δ = 0."""
     if epsilon is not None and multiplier is not None:
         raise BenchError("give the claim as ε or as a noise multiplier, not both")
     if multiplier is not None:
@@ -109,9 +110,9 @@ def load(text: str) -> Foreign:
 
 
 def released(pipeline: Foreign) -> Pipeline:
-    """Wrap the user's `pipeline`, so that its output is a checked vector at a point named `released`. A run raises
-    `BenchError` for an exception in the pipeline, and for an output that is no array, is empty, is not finite, or has
-    other shapes than the first run."""
+    """Return the user's `pipeline` in the form of an audit: a function of world and seed that returns the released
+    values as a checked vector, under the name `released`. A run raises `BenchError` for an exception in the pipeline,
+    and for an output that is no array, is empty, is not finite, or has other shapes than the first run."""
     known: list[Shapes] = []
 
     def run(world: int, seed: int) -> dict[str, Values]:

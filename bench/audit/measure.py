@@ -1,4 +1,4 @@
-"""Runs of a pipeline in two worlds, and the lower bounds that follow."""
+"""Run a pipeline in two worlds (neighbouring data sets), and compute the lower bounds of ε that follow."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -21,14 +21,14 @@ Tick = Callable[[], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Lower bounds of ε and μ for the values released at a point."""
+    """Lower bounds of ε and μ, measured on the values released at an interception point."""
 
     epsilon: Bound
     """Lower bound of ε, without an assumption on the noise."""
     mu: Bound
     """Lower bound of μ (sensitivity over noise deviation), for a Gaussian mechanism."""
     scores: tuple[str, ...]
-    """Names of the scores."""
+    """Names of the scores to which the bounds' indices refer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,19 +57,19 @@ class Plan:
 
     @property
     def tested(self) -> int:
-        """Number of runs in each world (data set) that test the chosen event, a score above or below a threshold; the
-        other runs choose it."""
+        """Number of runs in each world (data set) that test the event, a score above or below a threshold. The other
+        runs choose the event."""
         return self.runs - self.runs // 2
 
     def learning(self, values: int) -> int:
-        """Return the number of runs in each world (data set) that learn scores, for outputs with `values` released
-        values: few for few values. The rest of the first half chooses the event."""
+        """Return the number of runs in each world (data set) from which scores are learned, if a run releases `values`
+        values: few for few values. The rest of the first half of the runs chooses the event."""
         half = self.runs // 2
         return half // 4 if values <= _FEW else 2 * half // 3
 
     @property
     def largest(self) -> float:
-        """The largest ε that an audit with these numbers of runs can prove."""
+        """The largest ε that an audit with this plan can prove."""
         return largest(self.tested, delta=self.delta, confidence=self.confidence)
 
     def _least(self) -> str:
@@ -82,11 +82,12 @@ class Plan:
 def measured(
     pipeline: Pipeline, plan: Plan, *, score: Score | None = None, tick: Tick | None = None
 ) -> dict[str, Measured]:
-    """Run the pipeline `plan.runs` times in each world (of two neighbouring data sets), and return the lower bounds at
-    each interception point. The first half of the runs chooses an event of a score; the second half bounds the event's
-    probabilities.
+    """Run the pipeline `plan.runs` times in each world (of two neighbouring data sets), and return the lower bounds for
+    each interception point: name → bounds. The first half of the runs chooses an event of a score; the second half
+    bounds the event's probabilities.
 
-    - `score`: an exact likelihood ratio of the released values, if known; None: some of the first half learn scores.
+    - `score`: function from the released values to their exact likelihood ratio, if known; None: some of the first half
+      of the runs learn scores.
     - `tick`: called after every run in both worlds; None: no call.
 
     Raises `BenchError` if all runs of both worlds release the same values."""

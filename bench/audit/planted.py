@@ -1,4 +1,5 @@
-"""Audit of a defense with a mechanism: worst-case rows planted in a federated round of the bench."""
+"""Audit of a defense with stated noise and sensitivity: worst-case rows are planted in a federated round of the
+bench."""
 
 import math
 import time
@@ -32,37 +33,38 @@ _SMALL = 1e-18  # of squared values: the variance of values without noise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
-    """Two neighbouring data sets (worlds) for the audit of a defense, with a worst-case row planted in one of them, and
-    the points to audit."""
+    """Two neighbouring data sets (worlds) for the audit of a defense, and the interception points to audit. The worlds
+    differ in a planted row: the tensors of a client or an example, chosen as the worst case."""
 
     points: tuple[Point, ...]
-    """Interception points at which ε is claimed, or a mechanism is stated."""
+    """Interception points at which the defense claims an ε or states noise and sensitivity."""
     worlds: tuple[dict[str, Tensor], dict[str, Tensor]]
-    """Tensors that reach the stage `start` in world 0 and in world 1, name → tensor."""
+    """Tensors that reach the stage `start` in world 0 and in world 1, each name → tensor."""
     words: str
     """The difference between the worlds, in words."""
     start: Stage
-    """Stage at which the rows are planted."""
+    """Stage of the round at which the rows are planted."""
     suffix: str = ""
     """Addition to a point's name, such as `, one report`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A defense under audit, in the federated setting of the trial."""
+    """A defense under audit, in a federated round of the audit."""
 
     name: str
     """Name with the parameters that differ from their defaults, as `--defense` takes it."""
     defense: Defense
     """The defense."""
     trial: Trial
-    """Round with three clients, on which rows are planted."""
+    """Round with three clients, in which rows (tensors of a client or an example) are planted."""
     mechanism: Mechanism | Reports
-    """Noise and sensitivity, or locally private reports."""
+    """The defense's stated noise and sensitivity, or its locally private reports."""
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """Interception points at which the mechanism protects its unit (example or client)."""
+        """Interception points at which the mechanism (noise and sensitivity, or reports) protects its unit (example or
+        client)."""
         return tuple(
             point
             for point in POINTS.values()
@@ -72,9 +74,9 @@ class Subject:
 
 
 def subject(name: str, defense: Defense) -> Subject:
-    """Prepare the audit of the defense with the `name`: put it in the first federated setting that it accepts. If its
-    parameters fit no setting, the first change of a single option that fits is taken. Raises `BenchError` for a defense
-    without a mechanism (stated noise and sensitivity), or that refuses every setting."""
+    """Return the defense in the first federated setting that it accepts, ready for an audit; `name` is its name in the
+    result. If its parameters fit no setting, the first change of a single option that fits is taken. Raises
+    `BenchError` for a defense without a mechanism (stated noise and sensitivity), or that refuses every setting."""
     reasons: list[str] = []
     for variant in variants(defense):
         try:
@@ -90,8 +92,8 @@ def subject(name: str, defense: Defense) -> Subject:
 
 
 def has_mechanism(defense: Defense) -> bool:
-    """Return whether a defense can be audited: it has a mechanism (stated noise and sensitivity) in a setting of the
-    audit, if necessary after a change of a single option."""
+    """Return whether a defense can be audited: it states a mechanism (noise and sensitivity) in a setting of the audit,
+    if necessary after a change of a single option."""
     try:
         subject("", defense)
     except BenchError:
@@ -100,8 +102,9 @@ def has_mechanism(defense: Defense) -> bool:
 
 
 def pipeline_of(subject: Subject) -> tuple[Pipeline, dict[str, tuple[Point, str]]]:
-    """Return the subject's federated round as a function of world (0 or 1, two neighbouring data sets) and seed. The
-    second result maps each name in its output to (interception point, difference between the worlds in words)."""
+    """Return the federated round of `subject` as a pipeline for an audit: a function of world (0 or 1, two neighbouring
+    data sets) and seed that returns released values by name. The second result maps each name to (interception point,
+    difference between the worlds in words)."""
     planted = [*_planted(subject)]
     readers: dict[str, tuple[Planted, _Reader]] = {}
     for each in planted:
@@ -129,9 +132,13 @@ def pipeline_of(subject: Subject) -> tuple[Pipeline, dict[str, tuple[Point, str]
 def audit_defense(
     subject: Subject, pipeline: Pipeline, places: Mapping[str, tuple[Point, str]], plan: Plan, tick: Tick | None = None
 ) -> tuple[Audit, ...]:
-    """Audit a defense at each interception point: compare measured lower bounds with its claimed ε. `pipeline` and
-    `places` come from `pipeline_of`; `plan` has the number of runs; `tick` is called after every run in both worlds
-    (None: no call). Raises `BenchError` for a round that releases NaN."""
+    """Return an audit of the defense for each interception point: measured lower bounds of ε, and the claimed ε.
+
+    - `pipeline`, `places`: results of `pipeline_of`.
+    - `plan`: number of runs, δ and confidence.
+    - `tick`: called after every run in both worlds (data sets); None: no call.
+
+    Raises `BenchError` for a round that releases NaN."""
     start = time.process_time()
     found = measured(pipeline, plan, tick=tick)
     seconds = time.process_time() - start
@@ -139,7 +146,7 @@ def audit_defense(
 
 
 def not_audited(subject: Subject) -> dict[str, str]:
-    """Return the interception points without an audit: point → reason."""
+    """Return the interception points that are not audited: point's name → reason."""
     reasons = {}
     for name, point in POINTS.items():
         if point not in subject.points:

@@ -1,4 +1,4 @@
-"""The result of an audit: a measured lower bound of ε next to the claimed ε."""
+"""The result of an audit: a measured lower bound of ε, and the claimed ε."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,7 +10,7 @@ VIOLATED = "epsilon-violated"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The ε under audit: claimed for a pipeline, or proved for a defense."""
+    """The claimed ε under audit: claimed for a user's pipeline, or proved for a defense."""
 
     epsilon: float
     """ε at the audit's δ, at least 0."""
@@ -20,8 +20,8 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """Result of an audit at a point: a lower bound of ε, measured in runs of two neighbouring data sets (worlds), and
-    the claimed ε."""
+    """Result of an audit at an interception point: a lower bound of ε, measured in runs on two neighbouring data sets
+    (worlds), and the claimed ε."""
 
     name: str
     """Name of the pipeline or defense, with its parameters."""
@@ -30,9 +30,10 @@ class Audit:
     worlds: str
     """The difference between the two data sets, in words."""
     stated: float | None
-    """ε as the paper counts for one round; None: the paper counts none, or the pipeline is no registered defense."""
+    """ε for a single round by the accounting of the defense's paper; None: the paper's accounting does not apply, or
+    the pipeline is no registered defense."""
     claim: Claim | None
-    """The claim under audit: the valid ε of a registered defense, or the caller's; None: no claim."""
+    """The claim under audit: the valid ε of a registered defense, or the caller's claim; None: no claim."""
     absent: str | None = None
     """Reason why a registered defense has no valid ε; None if a claim exists."""
     delta: float
@@ -57,8 +58,8 @@ class Audit:
 
     @property
     def violated(self) -> bool:
-        """True if the runs refute the claim. The claim of a Gaussian mechanism bounds both error rates of every test by
-        its μ, so a larger measured μ refutes it without an assumption."""
+        """True if the measured lower bound refutes the claimed ε. A claim of a Gaussian mechanism is compared by μ
+        (sensitivity over noise deviation), any other claim by ε."""
         if self.claim is None:
             return False
         if self.claim.mu is not None:
@@ -67,7 +68,8 @@ class Audit:
 
     @property
     def evidence(self) -> str:
-        """The event that decides on the claim, in words: a score above or below a threshold, with its probabilities."""
+        """The event that decides on the claim, in words: a score above or below a threshold, with its probabilities in
+        the two worlds (data sets)."""
         by_mu = self.claim is None or self.claim.mu is not None
         bound = self.mu if by_mu else self.epsilon
         side = "above" if bound.above else "at most"
@@ -77,7 +79,8 @@ class Audit:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return all figures as JSON values."""
+        """Return all values of the audit as JSON: field name → value, with `epsilon_if_gaussian`, the deciding events
+        and `fault` (None if the claim is not refuted)."""
         return {
             **asdict(self),
             "epsilon": self.epsilon.value,

@@ -1,4 +1,5 @@
-"""Scores that tell two worlds apart, learned from released values: projections on the difference, and the spread."""
+"""Scores that tell two worlds (neighbouring data sets) apart, learned from released values: projections on the
+difference of means, and the spread."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ _EXACT = 1e-9  # relative deviation below which a value counts as free of noise
 
 class Moments:
     """Running mean and (co)variance of the values that a pipeline releases in a world (data set); memory does not grow
-    with the runs. `origin` (value,) is a point near the values, subtracted against rounding."""
+    with the number of runs. `origin` (value,) is subtracted from all values against rounding errors, and should be near
+    the values."""
 
     def __init__(self, origin: Values) -> None:
         self._origin = origin.copy()  # near the mean: squares of large values would lose digits
@@ -55,8 +57,8 @@ class Learned:
     """Inverse variances, (value,); 0 for values without noise."""
 
     def __call__(self, values: Values) -> Values:
-        """Return the scores (run, score) of the `values` (run, value): a projection for each direction, then the spread
-        Σ (y - m)²/v over values y with mean m and variance v."""
+        """Return the scores (run, score) of the released `values` (run, value): a projection for each direction, then
+        the spread Σ (y - m)²/v over values y with mean m and variance v."""
         apart = values - self.centre
         return np.stack([*(apart @ direction for direction in self.directions), np.square(apart) @ self.precision], -1)
 
@@ -76,9 +78,9 @@ def learned(worlds: Sequence[Moments]) -> Learned:
     values.
 
     - Difference of means, in units of the variance: the likelihood ratio for independent Gaussian noise.
-    - The same with the inverse covariance: the likelihood ratio for dependent Gaussian noise, such as noise that is
-      used twice. Only for few values.
-    - Spread: the size of the noise may tell the worlds apart."""
+    - Difference of means with the inverse covariance: the likelihood ratio for dependent Gaussian noise, such as noise
+      that is used twice. Only for few values.
+    - Spread: a larger or smaller noise may also tell the worlds apart."""
     difference = worlds[1].mean - worlds[0].mean
     covariance = (worlds[0].covariance + worlds[1].covariance) / 2
     variance = np.diag(covariance) if covariance.ndim == 2 else covariance
