@@ -24,8 +24,8 @@ _STATUSES = ("ok", "diverged", "nan")
 
 
 def takes_or_refuses(attack: Attack) -> None:
-    """Check that the attack accepts a reading (observed update) at each interception point, or refuses it with a
-    one-line reason and without an exception. Raises `ContractBroken` otherwise."""
+    """Check that the attack accepts a reading (observed update) at each interception point, or refuses the reading with
+    a one-line reason and without an exception. Raises `ContractBroken` otherwise."""
     single, untouched = situated(attack), Composition(parts=(), contexts={})
     for case in (
         single,
@@ -47,8 +47,8 @@ def takes_or_refuses(attack: Attack) -> None:
 
 
 def alone_in_company(attack: Attack) -> None:
-    """Check that a reading's result does not depend on other readings in the batch: to 1e-9 after 20 evaluations.
-    Raises `ContractBroken` otherwise."""
+    """Check that the reconstruction for a reading (observed update) does not depend on other readings in the batch: to
+    1e-9 after 20 evaluations. Raises `ContractBroken` otherwise."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         together = _run(attack, case, evaluations=SHORT)
         for row in (0, 2):
@@ -57,8 +57,8 @@ def alone_in_company(attack: Attack) -> None:
 
 
 def any_chunk(attack: Attack) -> None:
-    """Check that the number of readings attacked at once (`Budget.chunk`) changes neither the results of a short
-    attack, nor the set of reconstructed readings of a long attack. Raises `ContractBroken` otherwise."""
+    """Check that `Budget.chunk`, the number of readings attacked at once, changes neither the results of a short attack
+    nor the set of reconstructed readings of a long attack. Raises `ContractBroken` otherwise."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         whole = _run(attack, case, evaluations=SHORT)
         parts = _run(attack, case, evaluations=SHORT, chunk=2)  # of three readings: two, then one alone
@@ -78,8 +78,8 @@ def _public(inputs: Tensor, reading: Reading) -> bool:
 
 
 def budget(attack: Attack) -> None:
-    """Check that an attack stays within its budget of evaluations per reading, restarts included, by an independent
-    count of forward passes. Raises `ContractBroken` otherwise."""
+    """Check that an attack stays within its budget: the number of gradient evaluations per reading, restarts included.
+    Forward passes are counted independently. Raises `ContractBroken` otherwise."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         for evaluations in (1, 7, 30):
             reading = case.reading.of((0,))
@@ -106,8 +106,8 @@ def budget(attack: Attack) -> None:
 
 
 def finite(attack: Attack) -> None:
-    """Check that non-finite output has a status other than "ok", and that a damaged reading does not affect other
-    readings. Raises `ContractBroken` otherwise."""
+    """Check that each reconstruction with a non-finite value has a status other than "ok", and that a damaged reading
+    in the batch does not affect other readings. Raises `ContractBroken` otherwise."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2))[:1]:
         clean = _run(attack, case, evaluations=SHORT)
         _says_so(clean, case.words)
@@ -134,8 +134,8 @@ def repeated_labels(attack: Attack) -> None:
 
 
 def reading_alone(attack: Attack) -> None:
-    """Check that the attack uses the reading only: truth or noise, hidden in the model's module, must not change the
-    output. Raises `ContractBroken` otherwise."""
+    """Check that the attack uses only the reading (observed update). The true examples are hidden in the model's
+    buffers and parameters, then noise: both must give the same output. Raises `ContractBroken` otherwise."""
     for case in _attackable(attack, situated(attack, "type-1", batch=2), situated(attack))[:1]:
         honest = _run(attack, _planted(case, case.truth), evaluations=SHORT)
         noise = torch.rand(case.truth.shape, generator=torch.Generator().manual_seed(5))
@@ -144,15 +144,15 @@ def reading_alone(attack: Attack) -> None:
 
 
 def keyed(attack: Attack) -> None:
-    """Check that equal keys give equal output, bit for bit, under any global seed. Raises `ContractBroken`
-    otherwise."""
+    """Check that the attack draws random numbers only by its key: equal keys must give equal output, bit for bit, under
+    any global seed. Raises `ContractBroken` otherwise."""
     for case in _attackable(attack, situated(attack, "type-1", batch=2), situated(attack))[:1]:
         first, second = under_two_seeds(lambda: _run(attack, case, evaluations=SHORT))  # noqa: B023
         _equal(first, second, f"{case.words}: two runs with one key", 0.0)
 
 
 def reading_untouched(attack: Attack) -> None:
-    """Check that the attack does not modify the reading, because readings may be shared. Raises `ContractBroken`
+    """Check that the attack does not modify the tensors of its reading (observed update). Raises `ContractBroken`
     otherwise."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         before = _tensors(case.reading)
@@ -163,13 +163,13 @@ def reading_untouched(attack: Attack) -> None:
 
 
 def situated(attack: Attack, where: str = "type-2", **changes: Any) -> Situation:
-    """Return readings with known truth, on which a contract tests `attack`. `where` is the interception point, and
-    `changes` are further arguments of `situation`. The attacker has the first level of knowledge in `attack.knowledge`,
-    such as `plain`.
+    """Return readings (observed updates) with known truth, on which a contract tests `attack`. `where` is the
+    interception point, and `changes` are further arguments of `situation`. The attacker has the first level of
+    knowledge in `attack.knowledge`, such as `plain`.
 
-    If an adaptive attack refuses undefended readings, as an attack on mixtures does, the readings come from the defense
-    `mixup` instead, with granted labels. Without granted labels, such an attack would infer labels by simulations:
-    these run the model but do not count as evaluations."""
+    An adaptive attack may refuse undefended readings, as an attack on mixtures does. The readings then come from the
+    defense `mixup`, with granted labels. Without granted labels, such an attack would infer labels by simulations,
+    which run the model but do not count as evaluations."""
     first: Any = attack.knowledge[0]
     changes = {"kind": named(attack.takes[0])} | changes
     case = situation(where, knowledge=first, **changes)

@@ -9,16 +9,18 @@ from bench.parameters import values
 
 
 class ContractBroken(AssertionError):
-    """An entry breaks its promise; the message is a single line."""
+    """Error for an entry (such as an attack or a defense) that breaks a contract; the message is a single line."""
 
 
 class ContractSkipped(Exception):
-    """A promise cannot be tested on this entry; the message gives the reason."""
+    """Error for a contract that cannot be tested on an entry (such as an attack or a defense); the message gives the
+    reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """A promise that every entry of a kind must keep, with its test."""
+    """A promise that every entry of a kind (every attack, defense, data set, model or detector) must keep, with its
+    test."""
 
     name: str
     """Name of the contract."""
@@ -26,12 +28,12 @@ class Contract:
     """The promise in words."""
     function: Callable[[Any], None]
     """Test: `function(subject)` returns if the promise is kept, otherwise raises `ContractBroken` or `ContractSkipped`.
-    The subject is an instance; for a data set, `datasets.LoadedDataset`."""
+    The subject is the tested instance; for a data set, `datasets.LoadedDataset`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of a contract's test on an entry."""
+    """The result of a contract's test on an entry, such as an attack."""
 
     contract: Contract
     """The tested contract."""
@@ -53,7 +55,8 @@ def one_line(text: object) -> bool:
 
 
 def declared(entry: Any) -> None:
-    """Check that `entry` is a frozen dataclass with a `reference` and with parameters that JSON can hold. Raises
+    """Check that the class of `entry` (an attack, defense, data set, model or detector) is a frozen dataclass, with a
+    one-line `reference` to its source. Parameters need a meaning, and values that JSON can hold. Raises
     `ContractBroken` otherwise."""
     kind = type(entry)
     # only a dataclass has these parameters

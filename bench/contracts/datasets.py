@@ -47,8 +47,8 @@ class LoadedDataset:
 
 
 def values(loaded: LoadedDataset) -> None:
-    """Check that all values are allowed by the declared kind of data, and take at most four bytes each. Raises
-    `ContractBroken` otherwise."""
+    """Check that all input values are allowed by the declared kind of data (such as images), and take at most four
+    bytes each. Raises `ContractBroken` otherwise."""
     for part, inputs, _ in loaded.parts():
         fault = loaded.kind.values.fault(inputs)
         require(fault is None, f"{part}: {fault}")
@@ -82,14 +82,14 @@ def classes(loaded: LoadedDataset) -> None:
 
 
 def content(loaded: LoadedDataset) -> None:
-    """Check that repeated loads have equal content hashes. Raises `ContractBroken` otherwise."""
+    """Check that two loads of the data set have equal content hashes. Raises `ContractBroken` otherwise."""
     again, first = content_hash(loaded.again()), content_hash(loaded.raw)
     require(first == again, f"two loads hash to {first[:12]} and {again[:12]}")
 
 
 def order(loaded: LoadedDataset) -> None:
-    """Check that repeated loads give equal examples in equal order, under any global seed. Raises `ContractBroken`
-    otherwise."""
+    """Check that two loads of the data set give equal examples in equal order, under any global random seed. Raises
+    `ContractBroken` otherwise."""
     again = loaded.again()
     for part in ("train_inputs", "train_labels", "test_inputs", "test_labels"):
         same = np.array_equal(getattr(loaded.raw, part), getattr(again, part))
@@ -97,8 +97,8 @@ def order(loaded: LoadedDataset) -> None:
 
 
 def reload(load: Callable[[], Raw]) -> Callable[[], Raw]:
-    """Return a function that runs `load` at its first call, under other global random seeds, and returns the kept
-    result at later calls."""
+    """Return a function that loads a data set a second time. Its first call runs `load` under other global random
+    seeds; later calls return the same result again."""
 
     @cache
     def again() -> Raw:
@@ -115,8 +115,8 @@ def reload(load: Callable[[], Raw]) -> Callable[[], Raw]:
 
 
 def disjoint(loaded: LoadedDataset) -> None:
-    """Check that the splits together hold each example of the source's training part exactly once. Raises
-    `ContractBroken` otherwise."""
+    """Check that the splits (training, public, tuning, gallery) together hold each example of the source's training
+    part exactly once, and that the test split is the source's test part. Raises `ContractBroken` otherwise."""
     splits = loaded.data()
     source = _examples(loaded.raw.train_inputs, loaded.raw.train_labels)
     used: Counter[bytes] = Counter()
@@ -133,8 +133,8 @@ def disjoint(loaded: LoadedDataset) -> None:
 
 
 def columns(loaded: LoadedDataset) -> None:
-    """Check a table's columns: each is in exactly one group, categories are one-hot (or all zero), and numeric columns
-    have positive standard deviations. Raises `ContractBroken` otherwise."""
+    """Check a table's columns: each column is in exactly one group (feature), categories are one-hot (or all zero), and
+    numeric columns have positive standard deviations. Raises `ContractBroken` otherwise."""
     if not loaded.kind.columns:
         raise ContractSkipped(f"{loaded.kind.plural} have no columns")
     groups, rows = loaded.raw.groups, loaded.raw.train_inputs
@@ -152,8 +152,8 @@ def columns(loaded: LoadedDataset) -> None:
 
 
 def kind(loaded: LoadedDataset) -> None:
-    """Check that the declared kind of data is known, and that the examples have its axes. Raises `ContractBroken`
-    otherwise."""
+    """Check that the data set declares a known kind of data (such as images), and that its examples have the axes of
+    this kind. Raises `ContractBroken` otherwise."""
     says = loaded.raw.kind or loaded.dataset.kind
     require(says in KINDS, f"kind is {says!r}; {' or '.join(KINDS)} expected")
     for part, inputs, _ in loaded.parts():

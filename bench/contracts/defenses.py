@@ -44,8 +44,8 @@ def _wired(defense: Defense) -> Iterator[tuple[str, Trial, Stage, dict[str, Tens
 
 
 def settings(defense: Defense) -> None:
-    """Check that the defense accepts each federated setting, or refuses it with a one-line reason. Raises
-    `ContractBroken` otherwise."""
+    """Check that the defense accepts each of three federated settings, or refuses the setting with a one-line reason.
+    Raises `ContractBroken` otherwise."""
     for words, steps, batch in SETTINGS:
         try:
             trial_of(defense, steps=steps, batch=batch)
@@ -54,8 +54,8 @@ def settings(defense: Defense) -> None:
 
 
 def stages_claimed(defense: Defense) -> None:
-    """Check that the attribute `stages` names exactly the stages at which the defense has transforms, under some
-    parameters. Raises `ContractBroken` otherwise."""
+    """Check that the attribute `stages` is exact: the defense has transforms at each named stage (place in the round)
+    for some choice of its parameters, and at no other stage. Raises `ContractBroken` otherwise."""
     claimed = type(defense).stages
     unknown = set(claimed) - set(STAGES)
     require(not unknown, f"claims stage {sorted(unknown)}; there are {', '.join(STAGES)}")
@@ -76,8 +76,8 @@ def stages_claimed(defense: Defense) -> None:
 
 
 def acts(defense: Defense) -> None:
-    """Check that each stage of the defense changes its tensors; a clip whose bound no gradient reaches, for example,
-    does not. Raises `ContractBroken` otherwise."""
+    """Check that the defense changes the tensors at each of its stages (places in the round). This fails, for example,
+    for a clip with a bound above all gradient norms. Raises `ContractBroken` otherwise."""
     for words, trial, stage, before in _wired(defense):
         if _changes(trial, stage):
             continue
@@ -90,8 +90,9 @@ def acts(defense: Defense) -> None:
 
 
 def readings(defense: Defense) -> None:
-    """Check that readings before the first stage with transforms equal the undefended readings, bit for bit, and that
-    later readings differ. Raises `ContractBroken` otherwise."""
+    """Check the tensors shown after each stage of a round: before the defense's first stage they must equal the
+    undefended tensors, bit for bit; from the first stage with an effect on, they must differ. Raises `ContractBroken`
+    otherwise."""
     for words, trial in trials(defense):
         plain, defended = trial.taps(trial.stages.undefended), trial.taps(trial.stages)
         first = min((STAGES.index(stage) for stage in trial.wired), default=len(STAGES))
@@ -115,8 +116,8 @@ def _rows(tensors: Tensors, row: int) -> dict[str, Tensor]:
 
 
 def shapes_kept(defense: Defense) -> None:
-    """Check that each stage returns tensors with the names, order, shapes and dtype of its input, in single and double
-    precision. Raises `ContractBroken` otherwise."""
+    """Check that each stage of the defense returns tensors with the names, order, shapes and dtype of its input, in
+    single and double precision. Raises `ContractBroken` otherwise."""
     for words, trial in trials(defense):
         for stage in trial.wired:
             for dtype in (torch.float32, torch.float64):
@@ -130,7 +131,8 @@ def shapes_kept(defense: Defense) -> None:
 
 
 def finite(defense: Defense) -> None:
-    """Check that output is finite for gradients scaled by 0, 1 and 1e15. Raises `ContractBroken` otherwise."""
+    """Check that the defense's output is finite for gradients scaled by 0, 1 and 1e15. Raises `ContractBroken`
+    otherwise."""
     for words, trial, stage, before in _wired(defense):
         for scale in (0.0, 1.0, 1e15):
             after = trial.apply(stage, {name: scale * value for name, value in before.items()})
@@ -139,8 +141,8 @@ def finite(defense: Defense) -> None:
 
 
 def keyed(defense: Defense) -> None:
-    """Check that the defense draws by its key: equal keys give equal output, bit for bit, and a new draw changes the
-    output exactly if a transform is `random`. Raises `ContractBroken` otherwise."""
+    """Check that the defense draws random numbers only by its key: equal keys give equal output, bit for bit. Another
+    draw number must change the output exactly if a transform is `random`. Raises `ContractBroken` otherwise."""
     for words, trial, stage, before in _wired(defense):
         first, second = under_two_seeds(lambda: trial.apply(stage, before))  # noqa: B023
         name = differing(first, second)
@@ -176,9 +178,9 @@ def row_alone(defense: Defense) -> None:
 
 
 def originals(defense: Defense) -> None:
-    """Check a defense that mixes examples (stage `input`): a mixed example may depend only on this example and the next
-    in its batch, because a single example's reading is scored against these two. Targets must stay probabilities.
-    Raises `ContractBroken` otherwise."""
+    """Check a defense that mixes training examples (at stage `input`): a mixed example may depend only on the example
+    itself and on the next in its batch. A reading of a single example is scored against these two. Targets must stay
+    probabilities. Raises `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     if not trial.stages.has("input"):
         raise ContractSkipped("it leaves examples as they are")
@@ -199,8 +201,8 @@ def originals(defense: Defense) -> None:
 
 
 def bias(defense: Defense) -> None:
-    """Check the defense's attribute `unbiased`: it must be True if the mean output over random draws equals the input,
-    and False otherwise. Raises `ContractBroken` otherwise."""
+    """Check the defense's attribute `unbiased`: True if the mean output over random draws equals the input, otherwise
+    False. Raises `ContractBroken` for the wrong value."""
     says = vars(type(defense)).get("unbiased")
     if says is None:
         raise ContractSkipped("it does not say whether it is unbiased")
@@ -216,8 +218,8 @@ def bias(defense: Defense) -> None:
 
 
 def transforms_only(defense: Defense) -> None:
-    """Check that every stage of the defense is a sequence of transforms, in the first accepted setting. Raises
-    `ContractBroken` otherwise."""
+    """Check that every stage of the defense is a sequence of `Transform` instances, in the first federated setting that
+    the defense accepts. Raises `ContractBroken` otherwise."""
     for words, steps, batch in SETTINGS:
         try:
             transforms = defense.transforms(setting_of(federated_of(steps, batch)))

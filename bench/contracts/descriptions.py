@@ -1,4 +1,5 @@
-"""Contracts for a defense's description, and for a training's shortcut, which needs only the norms of gradients."""
+"""Contracts for a defense's description (for adaptive attackers), and for trainings that need only the norms of
+gradients."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,10 +26,10 @@ POSITIVE = 1e-12
 
 @dataclass(frozen=True)
 class Quiet(Transform):
-    """A transform without its noise, for tests: its output is that of the inner transform's method `expected`."""
+    """A transform whose random output is replaced by the expected output (`Transform.expected`), for tests."""
 
     inner: Transform
-    """The transform with noise."""
+    """The transform with random output."""
 
     @property
     def mixes_clients(self) -> bool:  # type: ignore[override]
@@ -47,13 +48,13 @@ class Quiet(Transform):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A reading at an interception point without the noise that the description states, for a comparison with the
-    description."""
+    """A reading (observed update) at an interception point, without the noise that the description states. Contracts
+    compare the reading with the description."""
 
     words: str
     """The setting in words, for error messages."""
     point: Point
-    """Observation point."""
+    """Interception point, the attacker's position in the round."""
     trial: Trial
     """The federated round that gave the reading."""
     said: Composition
@@ -63,11 +64,13 @@ class Seen:
 
 
 def description(defense: Defense) -> None:
-    """Check that the defense's description is exact: applied to the truth, it must give each point's reading without
-    the described noise. It must be differentiable and draw no random numbers. Raises `ContractBroken` otherwise.
+    """Check that the defense's description is exact: applied to the true training data, the description must give the
+    reading (observed update) at each interception point, without the described noise. The description must be
+    differentiable. Raises `ContractBroken` otherwise.
 
-    The truth is the training data after stage `input`: examples and class probabilities. Batch sizes 1 and 3, and 1 and
-    2 local steps are tested."""
+    The true training data are examples and class probabilities after stage `input`. Batch sizes 1 and 3, and 1 and 2
+    local steps are tested. If a random transform's draws are hidden (`unread`), the true data must only be nearer to
+    the reading than other examples."""
     seen = list(seen_of(defense))
     if not seen:
         raise ContractSkipped("there is nothing to describe, or attackers stay plain, with a flag")
@@ -85,8 +88,8 @@ def description(defense: Defense) -> None:
 
 
 def unread(said: Composition) -> list[str]:
-    """Return the names of random transforms in a description whose draws are neither described as noise nor shown by
-    the reading."""
+    """Return the class names of a description's random transforms with hidden draws: the draws are neither described as
+    noise nor shown by the reading (observed update)."""
     return [
         type(part.transform).__name__
         for part in said.parts
@@ -98,8 +101,9 @@ def unread(said: Composition) -> list[str]:
 
 
 def noise(defense: Defense) -> None:
-    """Check that the noise around `Transform.expected` has mean 0 and each tensor's stated variance, to five standard
-    errors; a stated upper bound must not be exceeded. Raises `ContractBroken` otherwise."""
+    """Check that the noise around `Transform.expected` has mean 0 and, for each tensor, the variance that the transform
+    states, to five standard errors. If the stated variance is an upper bound, the variance may be smaller. Raises
+    `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     stated = 0
     for stage, transform, given, state in arriving_at(trial):
@@ -139,8 +143,8 @@ def _claims_a_mean(transform: Transform, given: Tensors, state: State, context: 
 
 
 def by_norms(defense: Defense) -> None:
-    """Check that `Transform.by_norms` gives the scale factors and the noise that the transform really applies. Raises
-    `ContractBroken` otherwise."""
+    """Check that `Transform.update_by_norms`, which gets only gradient norms, returns the scale factors and the noise
+    that the transform really applies. Raises `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     checked = 0
     for stage, transform, arriving, state in arriving_at(trial):
@@ -160,8 +164,8 @@ def by_norms(defense: Defense) -> None:
 
 
 def gradual(defense: Defense) -> None:
-    """Check that `Transform.smoothed` is differentiable, and tends to `expected` for width → 0. Raises `ContractBroken`
-    otherwise."""
+    """Check the gradual version of a transform's hard decisions: `Transform.smoothed` must be differentiable and tend
+    to the transform's expected output for width → 0. Raises `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     checked = 0
     for stage, transform, arriving, state in arriving_at(trial):
@@ -195,8 +199,8 @@ def gradual(defense: Defense) -> None:
 
 
 def seen_of(defense: Defense) -> Iterator[Seen]:
-    """Yield the defense's readings at each interception point with their descriptions, in each setting that the defense
-    accepts."""
+    """Yield the defense's reading (observed update) and description at each interception point, for each combination of
+    1 or 2 local steps and batch size 1 or 3 that the defense accepts."""
     for steps, batch in SETTINGS:
         trial = _taken(defense, steps, batch)
         if trial is None:
@@ -298,8 +302,8 @@ def _require_derivative(one: Seen, after: Tensors, free: Tensor) -> None:
 
 
 def arriving_at(trial: Trial) -> Iterator[tuple[Stage, Transform, dict[str, Tensor], State]]:
-    """Yield (stage, transform, noiseless tensors that reach the transform, its state before round 0) for each transform
-    in the round `trial`."""
+    """Yield a tuple for each transform in the round `trial`: its stage, the transform, the noiseless tensors that reach
+    the transform, and its state (memory) before round 0."""
     for stage in STAGES:
         given = trial.at(stage)
         rows = len(next(iter(given.values()))) if lead_of(stage) else 1
@@ -310,8 +314,8 @@ def arriving_at(trial: Trial) -> Iterator[tuple[Stage, Transform, dict[str, Tens
 
 
 def of_one(transform: Transform, state: State) -> State:
-    """Return the first client's part of a transform's `state` (memory), with a client axis of length 1; a server's
-    state is returned unchanged."""
+    """Return a client transform's `state` (memory between rounds) for the first client, with a client axis of length 1.
+    A server transform's state is returned unchanged."""
     return state if transform.owner == "server" else {key: value[:1] for key, value in state.items()}
 
 

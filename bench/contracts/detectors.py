@@ -14,8 +14,8 @@ CLASSES = 5
 
 
 def gives_scores(detector: Detector) -> None:
-    """Check that the score is a number or infinity for a client with one example and with several, for fully connected
-    nets and convolutions. Raises `ContractBroken` otherwise."""
+    """Check that the detector's score for a received model is a number or infinity, for clients with 1 and 8 examples,
+    for fully connected nets and convolutions. Raises `ContractBroken` otherwise."""
     for received in _received():
         score, count = detector.score(received), len(received.inputs)
         require(isinstance(score, int | float), f"the score is no float but {type(score).__name__}")

@@ -21,9 +21,9 @@ _HALF = 0.5  # least squared change in a later round, relative to the first roun
 
 
 def rounds(defense: Defense) -> None:
-    """Check that the defense does not weaken after the attacked round: each transform must change its tensors, in every
-    later round, by at least half its change in round 0. Attacks read a single round, and their figure must hold for all
-    rounds. Raises `ContractBroken` otherwise.
+    """Check that the defense does not weaken in later rounds: each transform must change its tensors, in every round,
+    by at least half its change in round 0. Attacks read a single round, and their result must hold for all rounds.
+    Raises `ContractBroken` otherwise.
 
     The change is a squared norm, for equal tensors and draws. It is measured twice: from the initial state, and from
     the state after the previous rounds. A smaller change is allowed if the defense states smaller noise for the round,
@@ -95,9 +95,9 @@ def _change(after: Tensors, before: Tensors) -> float:
 
 
 def training_draws(defense: Defense) -> None:
-    """Check that random draws in a training, from a stream per client, give the same distribution of outputs as the
-    keyed draws in an attack. Without randomness, outputs must be equal; otherwise mean and mean square must agree to
-    five standard errors. Raises `ContractBroken` otherwise."""
+    """Check that a defense's outputs have the same distribution in a training as in an attack. A training takes random
+    draws from a stream per client, an attack from keys. Without randomness, outputs must be equal; otherwise mean and
+    mean square must agree to five standard errors. Raises `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     for stage, transform, given, state in arriving_at(trial):
         if not lead_of(stage):

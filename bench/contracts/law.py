@@ -28,8 +28,8 @@ _GROWN = 2.0  # largest growth of the variance for gradients ten times larger
 
 def law(defense: Defense) -> None:
     """Check that a transform's noise has its stated distribution on every row (client or example), so that an attacker
-    cannot remove it. Coordinates must be independent, rows distinct, and the variance equal for gradients ten times
-    larger. Raises `ContractBroken` otherwise.
+    cannot remove the noise. Coordinates must be independent, rows distinct, and the variance about equal for gradients
+    ten times larger. Raises `ContractBroken` otherwise.
 
     A transform with `log_density` or `log_likelihood` may have another distribution, and noise that scales with the
     gradient."""

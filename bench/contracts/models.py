@@ -38,8 +38,8 @@ def builds(model: Model) -> None:
 
 
 def initial_weights(model: Model) -> None:
-    """Check that initial weights are finite, have each parameter's shape, and are equal for equal seeds only. Raises
-    `ContractBroken` otherwise."""
+    """Check that the model's initial weights are finite, have each parameter's shape, and are equal for equal seeds
+    only. Raises `ContractBroken` otherwise."""
     for _, shape, module in _modules(model):
         first = model.initial(module, 0)
         expected = {name: tuple(value.shape) for name, value in module.named_parameters()}
@@ -64,8 +64,8 @@ def no_batch_statistics(model: Model) -> None:
 
 
 def alone_in_company(model: Model) -> None:
-    """Check that an example's logits do not depend on the other examples in the batch (float64, 1e-9), with fixed
-    buffers. Raises `ContractBroken` otherwise."""
+    """Check that an example's logits do not depend on the other examples in the batch (float64, 1e-9), and that a
+    forward pass changes no buffer. Raises `ContractBroken` otherwise."""
     for kind, shape, module in _modules(model, double=True):
         before = {name: value.clone() for name, value in module.named_buffers()}
         inputs = _inputs(kind, shape, 4, torch.float64)
@@ -99,8 +99,8 @@ def gradients(model: Model) -> None:
 
 
 def gradients_flow(model: Model) -> None:
-    """Check that the gradient's derivative by the input, which attacks need, equals autograd's. Raises `ContractBroken`
-    otherwise."""
+    """Check that the derivative of the model's gradient by the input, which attacks need, equals autograd's. Raises
+    `ContractBroken` otherwise."""
     modules = [found for found in _modules(model, double=True) if found[0].differentiable]
     if not modules:
         raise ContractSkipped("no loss has a derivative to the values of its data")

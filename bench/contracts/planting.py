@@ -1,4 +1,5 @@
-"""Worst-case rows planted in a contract's trial, and what each stage shows of the rows."""
+"""Worst-case rows (tensors of a client or an example) for a contract's federated round, and the effect of a row at each
+stage."""
 
 from collections.abc import Iterator
 
@@ -17,9 +18,9 @@ _SIZES = (1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e4, LARGE)  # a bound may fail for 
 
 
 def crafted(given: Tensors) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yield extreme rows (the tensors of a client or an example) for a test of a defense's sensitivity, as (words,
-    row). A row, tensor name → (*shape), is a multiple of the first row of `given`, or has only some of its tensors;
-    missing tensors count as zero."""
+    """Yield extreme rows (the tensors of a client or an example) for a test of a defense's sensitivity, as (description
+    in words, row). A row, tensor name → (*shape), is a multiple of the first row of `given`, or a single tensor of this
+    row times 10⁶; missing tensors count as zero."""
     own = {name: first(value, given) for name, value in given.items()}
     for size in _SIZES:
         yield f"a gradient {size:g} times larger", {name: size * value for name, value in own.items()}
@@ -29,14 +30,15 @@ def crafted(given: Tensors) -> Iterator[tuple[str, dict[str, Tensor]]]:
 
 
 def first(value: Tensor, given: Tensors) -> Tensor:
-    """Return the first row of the tensor `value`, (*shape): the first client's, or for example gradients the first
-    client's first example's. `given` are all tensors; their shapes tell whether rows are examples."""
+    """Return the first row of the tensor `value`, (*shape). For example gradients, this is the first example of the
+    first client, otherwise the first client. `given` are all tensors; their numbers of axes tell whether they are
+    example gradients."""
     return value[0, 0] if min(each.ndim for each in given.values()) > 2 else value[0]
 
 
 def with_row(given: Tensors, row: Tensors) -> dict[str, Tensor]:
-    """Return the tensors `given` with their first row (client or example) replaced by `row`; names that the row lacks
-    become zero."""
+    """Return a copy of the tensors `given` in which `row` (name → (*shape)) replaces the first row (client or example);
+    tensors missing in `row` become zero."""
     changed = {}
     for name, value in given.items():
         changed[name] = value.clone()
@@ -47,9 +49,9 @@ def with_row(given: Tensors, row: Tensors) -> dict[str, Tensor]:
 def shown_from(
     trial: Trial, start: Stage, given: Tensors, *, draw: int = 0, draws: Draws | None = None
 ) -> dict[Stage, dict[str, Tensor]]:
-    """Run a round from the stage `start` on, with the tensors `given` as its input. Return the tensors after each
-    stage: stage → name → (client, example, *shape), (client, *shape) or (*shape). Random numbers come from `draws`;
-    None takes the key with the number `draw`."""
+    """Run a federated round from the stage `start` on, with the tensors `given` as its input. Return the tensors after
+    each stage: stage → name → (client, example, *shape), (client, *shape) or (*shape). Random numbers come from
+    `draws`; None takes the key with the number `draw`."""
     chain, current, shown = trial.stages, dict(given), dict[Stage, dict[str, Tensor]]()
     key = DrawKey(seed=3, draw=draw, round=0)
     for stage in STAGES[STAGES.index(start) :]:

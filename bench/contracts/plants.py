@@ -1,6 +1,6 @@
-"""Weakenings that `bench gate --prove` plants: a gate that cannot see these proves nothing.
+"""Weakened defenses for `bench gate --prove`, which tests that the gate detects a weaker defense.
 
-The module is a plug-in, `--plugin bench.contracts.plants`, with a single defense: another defense, weakened."""
+The module is a plug-in, `--plugin bench.contracts.plants`, with a single defense `weakened`."""
 
 import json
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ Plant = Literal["noise halved", "stage skipped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weakened(Defense):
-    """Another defense with a planted weakening: normal draws halved, or its last stage left out.
+    """A registered defense with a planted fault: its normal draws are halved, or its last stage is left out.
 
-    The claimed ε stays, as after a fault in the code."""
+    The claimed ε does not change, as after a fault in the code."""
 
     reference = "none: a planted fault"
     stages = STAGES
@@ -74,5 +74,5 @@ def _halved(transform: Transform) -> Transform:
 
 
 def weakened(name: str, params: Mapping[str, Any], plant: Plant) -> dict[str, Any]:
-    """Return the entry for a matrix (TOML table) of the defense `name`, with its `params`, weakened by `plant`."""
+    """Return the matrix entry (TOML table) for the defense `name` with its `params`, weakened by `plant`."""
     return {"name": "weakened", "of": name, "params": json.dumps(params, sort_keys=True), "plant": plant}

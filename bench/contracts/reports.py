@@ -1,4 +1,4 @@
-"""Contract for a defense with an ε per report: a report reveals no more than ε about an update, however large."""
+"""Contract for a defense with an ε per report (a sent coordinate): a report reveals no more than ε about any update."""
 
 from math import exp, inf, log, sqrt
 
@@ -20,9 +20,9 @@ def reports(defense: Defense) -> None:
     """Check the stated ε of a locally private defense: a change of the client's update may change the probability of a
     report (a sent coordinate) by at most a factor e^ε. Raises `ContractBroken` otherwise.
 
-    Updates are constant over coordinates, in five sizes; all pairs are compared. The tested events are a report above
-    and below the middle of all reports. Probabilities come from 64 draws and all coordinates whose report is random or
-    depends on the update."""
+    Updates are constant over coordinates, in five sizes; all pairs of sizes are compared. The tested events are a
+    report above, and a report below, the middle of the coordinate's range. Probabilities come from 64 draws, over all
+    coordinates whose report varies."""
     words, trial, epsilon = _stated(defense)
     stage = next(stage for stage in UPDATE_STAGES if trial.stages.has(stage))
     own = trial.at(stage)

@@ -1,4 +1,4 @@
-"""Run an entry's contracts, for `bench check` and for plug-in tests."""
+"""Run the contracts (required properties) of an entry, for `bench check` and for plug-in tests."""
 
 from collections.abc import Collection, Mapping
 from functools import partial
@@ -24,15 +24,16 @@ _CONTRACTS: dict[str, tuple[Contract, ...]] = {
 
 
 def contracts(kind: str) -> tuple[Contract, ...]:
-    """Return the contracts for a kind of entry, such as "attacks" or "detectors", in test order."""
+    """Return the contracts (required properties with tests) for a kind of entry, such as "attacks" or "detectors", in
+    test order."""
     return _CONTRACTS[kind]
 
 
 def check(
     kind: str, name: str, params: Mapping[str, Any] | None = None, *, data_dir: Path | None = None
 ) -> list[Outcome]:
-    """Test a registered entry against all contracts of its kind; return an outcome per contract, also after a broken
-    one.
+    """Test a registered entry against all contracts of its kind, and return an outcome per contract. A broken contract
+    does not stop the test.
 
     - `kind`: "attacks", "defenses", "datasets", "models" or "detectors".
     - `name`: the entry's name.
@@ -45,7 +46,7 @@ def check(
 
 
 def broken_contracts(kind: str, entry: Entry, state: object = None) -> tuple[str, ...]:
-    """Return the contracts that an entry breaks, each as `name: reason`. `kind` is the kind of entry, such as
+    """Return the contracts that an entry breaks, each as text `name: reason`. `kind` is the kind of entry, such as
     "defenses". A plug-in process calls the function through `bench.isolation.Isolation.ask`; `state` is not used."""
     outcomes = check_instance(kind, registry.of(kind, entry), name=entry.name)
     return tuple(f"{each.contract.name}: {each.reason}" for each in outcomes if each.status == "broken")

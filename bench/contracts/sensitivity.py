@@ -24,15 +24,15 @@ _Shown = dict[Stage, dict[str, torch.Tensor]]
 
 def sensitivity(defense: Defense) -> None:
     """Check that the sensitivity behind a defense's ε is large enough: no row (an example's gradient or a client's
-    update) may move a stage's output further than the mechanism assumes.
+    update) may move a stage's output further than the defense's `mechanism` assumes.
 
     For a replaced row, the mechanism assumes a change of at most 1/(`Mechanism.rows` · σ) standard deviations of the
-    noise, with the noise multiplier σ. The contract measures the change from a zero row to a row, and the limit is
-    half: a replacement is a change to zero and a change from zero. Tested are a real row times 1 to 10⁶ and -10⁶, and
-    single tensors of the row.
+    noise, with the noise multiplier σ. The contract measures the change from a zero row to a row. The limit is half the
+    assumed change, because a replacement is a change to zero and a change from zero. The tested rows are a real row
+    times 1 to 10⁶ and -10⁶, and single tensors of the row.
 
     Raises `ContractBroken` for a change above the limit, for noise with dependent coordinates, and for more stated than
-    measured noise. Raises `ContractSkipped` without an ε of Gaussian noise."""
+    measured noise. Raises `ContractSkipped` for a defense without an ε of Gaussian noise."""
     for rounds in _ROUNDS:
         words, trial, mechanism = _stated(defense, rounds)
         _keeps(f"{words}, T={rounds}", trial, mechanism)

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @cache
 def data(name: str = "digits") -> Data:
-    """Load a small data set for contracts: `digits` (1×8×8 pixels, 10 classes) or `cancer` (a table, 2 classes), both
+    """Return a small data set for contracts: `digits` (1×8×8 pixels, 10 classes) or `cancer` (a table, 2 classes), both
     from scikit-learn."""
     return load(registry.instance("datasets", name, {}), name)
 
@@ -93,14 +93,15 @@ def situation(
     defense: str = "none",
     labels: bool = False,
 ) -> Situation:
-    """Return readings with their truth, for the default data set and model of `kind`.
+    """Return readings (observed updates) with their true examples, for the default data set and model of `kind`.
 
     - `where`: interception point (`bench.points`), such as `type-1`: a client's update.
-    - `batch`, `steps`: examples per local step, local steps.
+    - `batch`, `steps`: examples per local step, and number of local steps.
     - `readings`, `observations`: number of readings, and of repeated observations of each.
     - `same_label`: True gives all examples of a reading the same label.
+    - `kind`: kind of data, such as images.
     - `knowledge`: the attacker's knowledge about the defense named `defense`.
-    - `labels`: True grants the labels."""
+    - `labels`: True grants the labels to the attacker."""
     dataset, architecture = kind.default_dataset, kind.default_model
     source = data(dataset)
     module, weights = model(architecture, dataset)
@@ -155,7 +156,7 @@ def _same_label(source: Data, victims: Victims, batches: Batches) -> tuple[Victi
 
 
 def under_two_seeds(run: Callable[[], T]) -> tuple[T, T]:
-    """Call `run` twice, under different global random seeds; return both results for a comparison."""
+    """Call `run` twice, under different global torch seeds, and return both results for a comparison."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         first = run()
@@ -176,7 +177,7 @@ def gap(first: Tensor, second: Tensor) -> float:
 
 def differing(first: Tensors, second: Tensors) -> str | None:
     """Return the first name whose tensors in `first` and `second` differ in any bit; None if all are equal. NaN equals
-    NaN."""
+    NaN. If the names differ, return the differing names as text."""
     if list(first) != list(second):
         return ", ".join(sorted(set(first) ^ set(second))) or "the order of the names"
     for name, value in first.items():

@@ -16,9 +16,12 @@ _LEAST = 1.2  # least factor from the weak end's distance to the strong end's
 
 
 def strength(defense: Defense) -> None:
-    """Check that a defense with a larger strength moves the reading further from the undefended reading, at each of
-    five growing strengths. Distances are squared and relative to the gradient. Other parameters have their defaults, if
-    all have one. Raises `ContractBroken` otherwise."""
+    """Check a defense's declared strength (the parameter for more or less protection). Each of five growing values must
+    move the output at least as far from the undefended tensors as the value before, to 3 %, and the strongest clearly
+    further than the weakest. Raises `ContractBroken` otherwise.
+
+    Distances are squared and relative to the undefended tensors. Other parameters have their defaults, if all have
+    one."""
     declared = type(defense).strength
     if declared is None:
         raise ContractSkipped("it declares no strength")

@@ -57,9 +57,8 @@ class Trial:
 
     @property
     def trained_on(self) -> tuple[Tensor, Tensor]:
-        """Training data after stage `input`: inputs (client, step, example, *shape) and class probabilities (client,
-        step, example, class).
-        """
+        """Training data after the defense's stage `input`: inputs (client, step, example, *shape) and class
+        probabilities (client, step, example, class)."""
         parts, now = [], self.stages
         for step in range(self.federated.steps):
             x, y = self.batches.inputs[:, step], self.batches.labels[:, step]
@@ -70,14 +69,14 @@ class Trial:
         return inputs, targets
 
     def of_rounds(self, defense: Defense, rounds: int) -> "Trial":
-        """Return the same round within a training of `rounds` rounds. Raises `ValueError` if the defense refuses this
-        setting."""
+        """Return the same federated round as part of a training with `rounds` rounds. Raises `ValueError` if the
+        defense refuses this setting."""
         chosen = stages(defense, setting_of(self.federated, rounds=rounds), self.shapes)
         return dataclasses.replace(self, stages=chosen)
 
     def at(self, stage: Stage) -> dict[str, Tensor]:
-        """Return the tensors that reach `stage` without a defense: name → (client, example, *shape), (client, *shape),
-        or (*shape)."""
+        """Return the undefended tensors before the stage `stage` (a place in the round): name → (client, example,
+        *shape), (client, *shape), or (*shape)."""
         inputs, labels = self.batches.inputs[:, 0], self.batches.labels[:, 0]
         targets = one_hot(labels, 10, inputs.dtype)
         if stage == "input":
@@ -96,9 +95,9 @@ class Trial:
     def apply(
         self, stage: Stage, tensors: Tensors, *, draw: int = 0, clients: tuple[int, ...] = CLIENTS
     ) -> dict[str, Tensor]:
-        """Apply the defense's transforms of `stage` to `tensors`, and return the result. `draw` is the number of the
-        random draws, `clients` are the clients' numbers. Stage `step` also gets the undefended example gradients and
-        their norms."""
+        """Apply the defense's transforms at `stage` to `tensors`, and return the result: name → tensor of the same
+        shape. `draw` is the number of the random draws, `clients` are the clients' numbers. Stage `step` also gets the
+        undefended example gradients and their norms."""
         draw_key, left, each = DrawKey(seed=3, draw=draw, round=0), None, None
         if stage == "step":
             each = {name: value[_places(clients)] for name, value in self.at("example").items()}
@@ -116,8 +115,8 @@ class Trial:
         )[0]
 
     def local(self, clients: tuple[int, ...], examples: int) -> Local:
-        """Return model, weights and data of the first local step of `clients`, with the first `examples` examples of
-        each."""
+        """Return the model, weights and data in the first local step of the clients with the numbers `clients`, with
+        the first `examples` examples of each client."""
         rows = _places(clients)
         return Local(
             model=self.module,
@@ -132,8 +131,8 @@ class Trial:
 
 
 def trial_of(defense: Defense, *, steps: int = 1, batch: int = 3) -> Trial:
-    """Return a trial round of the defense with `steps` local steps of `batch` examples; raises `ValueError` if the
-    defense refuses this setting."""
+    """Return a federated round with the defense, for contracts, with `steps` local steps of `batch` examples. Raises
+    `ValueError` if the defense refuses this setting."""
     try:
         hash(defense)
     except TypeError:  # a parameter that is a list
@@ -169,8 +168,9 @@ _kept_trial = lru_cache(maxsize=32)(_new_trial)  # a defense's stages may take s
 
 
 def trials(defense: Defense) -> Iterator[tuple[str, Trial]]:
-    """Yield (words, trial round) for each federated setting that the defense accepts; the words describe the setting.
-    If the defense accepts no setting, its first variant (`variants`) that accepts any is taken."""
+    """Yield (setting in words, federated round with the defense) for each of three federated settings that the defense
+    accepts. If the defense accepts none, its first variant (`variants`) that accepts a setting takes its place. Raises
+    `ContractSkipped` if all variants refuse every setting."""
     reasons = []
     for variant in variants(defense):
         taken = False
@@ -188,8 +188,8 @@ def trials(defense: Defense) -> Iterator[tuple[str, Trial]]:
 
 
 def first_trial(defense: Defense) -> tuple[str, Trial]:
-    """Return (words, trial round) for the first federated setting that the defense accepts; raises `ContractSkipped` if
-    it refuses every setting."""
+    """Return (setting in words, federated round with the defense) for the first federated setting that the defense
+    accepts; raises `ContractSkipped` if the defense refuses every setting."""
     return next(trials(defense))
 
 
@@ -198,7 +198,8 @@ def lead_of(stage: Stage) -> int:
 
 
 def variants(defense: Defense) -> Iterator[Defense]:
-    """Yield the defense, then copies with a single parameter changed, for all options of `Literal` parameters."""
+    """Yield the defense, then copies of the defense with a single parameter changed, for all options of `bool` and
+    `Literal` parameters."""
     yield defense
     entry: Any = defense  # a dataclass, as the contract `declared` requires
     hints = get_type_hints(type(defense))

@@ -1,4 +1,5 @@
-"""Contracts for linkability: a claimed `unlinks` is true; without `unlinks`, no client gets another client's row."""
+"""Contracts for linkability: transforms with `unlinks` really unlink coordinates; others give no client another's
+row."""
 
 import torch
 from torch import Tensor
@@ -13,11 +14,11 @@ _LIKE = 0.3  # cosine with another client's row; by chance near 0 for thousands 
 
 
 def unlinked(defense: Defense) -> None:
-    """Check that a transform with `unlinks` True mixes clients independently for each coordinate, so that coordinates
-    of a client cannot be linked. Raises `ContractBroken` otherwise.
+    """Check that a transform with `unlinks` True mixes clients independently for each coordinate, so that the
+    coordinates of a client's update cannot be linked. Raises `ContractBroken` otherwise.
 
-    In the test, all coordinates of client k are k + 1. In an unlinked row, the mean over n coordinates has the variance
-    of a mean of n independent values; in a linked row, up to n times this variance."""
+    In the test, all coordinates of client number k (from 0) have the value k + 1. In an unlinked row, the mean over n
+    coordinates has the variance of a mean of n independent values; in a linked row, up to n times this variance."""
     words, trial = first_trial(defense)
     said = False
     for stage, transform, given, state in arriving_at(trial):
@@ -47,8 +48,9 @@ def unlinked(defense: Defense) -> None:
 
 
 def linked(defense: Defense) -> None:
-    """Check that no transform gives a client the row (tensors) of another client: a reading would be scored against the
-    examples of a wrong client. Transforms with `unlinks` True are not tested. Raises `ContractBroken` otherwise."""
+    """Check that no transform gives a client the row (tensors) of another client, because a reading would be scored
+    against the wrong client's examples. Transforms with `unlinks` True are not tested. Raises `ContractBroken`
+    otherwise."""
     words, trial = first_trial(defense)
     mixes = False
     for stage, transform, given, state in arriving_at(trial):
