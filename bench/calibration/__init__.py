@@ -1,1 +1,2 @@
-"""Calibration: the weakest strength of a defense at which an attacker recognises no more than a level."""
+"""Calibration: search the weakest strength of a defense at which an attacker recognises at most a given share of
+examples."""

@@ -1,4 +1,4 @@
-"""Time of a calibration: core seconds for each listener, and the time to expect from the shipped families."""
+"""Time of a calibration: core seconds per interception point, and the time to expect from the shipped families."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,10 +10,11 @@ from bench.record.tradeoff import Row
 
 
 def seconds_of(listener: Listener, listeners: Iterable[Listener], records: Iterable[Record]) -> float:
-    """Return the core seconds that a calibration spent on a defense family at the interception point of `listener`: the
-    attacks there, and a share of the family's trainings.
+    """Return the core seconds that a calibration spent on a defense family at an interception point: the attacks at
+    this point, and an equal share of the family's trainings.
 
-    - `listeners`: all listeners of the calibration; a family's points share its trainings equally.
+    - `listener`: measurements of the family at the point.
+    - `listeners`: measurements of all families and points; a family's points share its trainings equally.
     - `records`: records of the calibration."""
     family = listener.defense.name
     sharing = len({each.point for each in listeners if each.defense.name == family and each.absent is None})
@@ -27,10 +28,12 @@ def seconds_of(listener: Listener, listeners: Iterable[Listener], records: Itera
 def expected(
     points: Sequence[str], rows: Iterable[Row], federation: Federation, workers: int, *, has_strength: bool
 ) -> str:
-    """Return the time to expect for the calibration of a defense family at these interception `points`, in words: the
-    range over measured families of its kind. A family that leaks at every strength has no trainings, and is quick.
+    """Return the time to expect for the calibration of a defense family at the interception points `points`, as text:
+    the range over measured families of its kind. A family that leaks at every strength has no trainings, and is quick.
 
-    - `rows`: measured families; rows of another federation, without a time, or with other questions are left out.
+    - `rows`: measured families; rows of another federation, without a time, or with other measured quantities are left
+      out.
+    - `federation`: data set, model and attacks of the calibration.
     - `workers`: number of processes.
     - `has_strength`: True if the family declares a strength parameter."""
     reconstructs = any(question == "reconstructed" for question, _ in federation.attacks)

@@ -1,14 +1,14 @@
 """The share of named examples as a falling curve of a defense's strength, and the strength at which the curve's upper
-band meets a level.
+confidence band meets a level (a largest permitted share).
 
 The curve is the bound of a Gaussian mechanism (Balle, Cherubin & Hayes 2022) in the position t of the strength, from 0
 (weak) to 1 (strong). The curve falls from 1 to chance κ:
 
 p(t) = Φ(Φ⁻¹(κ) + exp(-slope · (t - middle))),  slope > 0
 
-All measured strengths enter the fit. A verdict per strength (pass or fail) would wander: 512 readings near a level
-have a standard deviation of 1 to 2 points. Two strengths alone do not tell the slope, so the logarithm of the slope has
-a normal prior around the slope of additive noise."""
+All measured strengths enter the fit. A verdict per strength (pass or fail) would be less stable: 512 readings near a
+level have a standard deviation of 1 to 2 points. Two strengths do not determine the slope, so the logarithm of the
+slope has a normal prior around the slope of additive noise."""
 
 import math
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class Counts:
     hits: tuple[int, ...]
     """Number of named examples per weight seed."""
     readings: tuple[int, ...]
-    """Number of readings per weight seed."""
+    """Number of attacked examples per weight seed."""
 
     @property
     def share(self) -> float:
@@ -51,7 +51,8 @@ class Counts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
     """Share of named examples as a falling curve of the strength's position t (0 weak, 1 strong): p(t) = Φ(Φ⁻¹(chance)
-    + exp(-slope · (t - middle))), with the normal distribution function Φ."""
+    + exp(-slope · (t - middle))). Φ is the normal distribution function. An example is named if the attacker picks it
+    among candidates."""
 
     middle: float
     """Position t at which the exponential is 1."""
@@ -61,12 +62,13 @@ class Curve:
     """κ, the share of examples that a blind guess names, in (0, 1)."""
 
     def share(self, position: float | Array) -> Array:
-        """Return the share of named examples at `position` (0 weak, 1 strong), an array of any shape."""
+        """Return the share of named examples at the strength's `position` (0 weak, 1 strong), in the shape of
+        `position`."""
         return np.asarray(ndtr(ndtri(self.chance) + _shift(np.asarray(position), self.middle, self.slope)))
 
     def position(self, share: float) -> float:
-        """Return the position of the strength at which the curve has this `share`; -inf for a share of 1 and above, inf
-        for chance and below."""
+        """Return the position of the strength (0 weak, 1 strong) at which the curve has this `share` of named examples:
+        -inf for a share of 1 and above, inf for chance and below."""
         if share <= self.chance or share >= 1:
             return math.inf if share <= self.chance else -math.inf
         return self.middle - math.log(float(ndtri(share) - ndtri(self.chance))) / self.slope
@@ -79,8 +81,8 @@ class LevelStrength:
     level: float
     """Largest permitted share of named examples."""
     position: float | None
-    """Position of the strength (0 weak, 1 strong) at which the curve's one-sided 95 % upper band meets the level. None:
-    no position in the range does, or no strength was measured at which the share meets the level."""
+    """Position of the strength (0 weak, 1 strong) at which the curve's one-sided 95 % upper band meets the level. None
+    if no position up to 1 meets the level, or if the measured share is above the level at all measured strengths."""
     fitted: float
     """Position where the fitted curve meets the level, possibly outside [0, 1]."""
     interval: tuple[float, float]
@@ -88,15 +90,15 @@ class LevelStrength:
 
 
 def usual_slope(strength: Strength) -> float:
-    """Return the slope of the curve that additive noise usually has, for the range of `strength`; it is the centre of
-    the slope's prior in a fit. The bound's shift is inverse to the noise's deviation. A strength is a deviation, or a
-    variance (half the slope); the result lies between the two."""
+    """Return the usual slope of the curve for additive noise, over the range of `strength`. The slope is the centre of
+    the prior in a fit. A strength may be the noise's deviation or its variance (half the slope); the result lies
+    between the two."""
     return abs(math.log(strength.scaled(strength.strong) / strength.scaled(strength.weak))) / math.sqrt(2)
 
 
 def fitted(counts: Sequence[Counts], chance: float, usual: float) -> Curve:
-    """Fit a curve to `counts`, the named examples at several strengths (binomial likelihood). `chance` is the share
-    that a blind guess names; `usual` is the slope's prior centre, from `usual_slope`."""
+    """Return the curve fitted to `counts`, the named examples at several strengths (binomial likelihood). `chance` is
+    the share that a blind guess names; `usual` is the centre of the slope's prior, from `usual_slope`."""
     hits, readings = _counts(counts)
     return _fit(_positions(counts), hits.sum(0)[None], readings.sum(0)[None], chance, usual)[0]
 
@@ -104,16 +106,16 @@ def fitted(counts: Sequence[Counts], chance: float, usual: float) -> Curve:
 def calibrated(
     counts: Sequence[Counts], chance: float, levels: Sequence[float], usual: float, seed: int = 0
 ) -> tuple[LevelStrength, ...]:
-    """Return for each of `levels` (largest permitted shares of named examples) the weakest position of the strength, in
-    [0, 1], whose upper band meets it.
+    """Return for each of `levels` (largest permitted shares of named examples) the weakest strength whose upper
+    confidence band meets the level, as a position in [0, 1].
 
     - `counts`: named examples at the measured strengths.
     - `chance`: share that a blind guess names.
-    - `usual`: the slope's prior centre, from `usual_slope`.
+    - `usual`: centre of the slope's prior, from `usual_slope`.
     - `seed`: seed of the resampling.
 
     The band is the 95 % quantile, position by position, of curves fitted to resampled weight seeds (the clusters).
-    Raises `ValueError` if strengths have different weight seeds, or if a level is not above chance."""
+    Raises `ValueError` if strengths have different weight seeds, or if a level is not between chance and 1."""
     for level in levels:
         if not chance < level < 1:
             raise ValueError(f"a level must lie between chance ({chance:.3g}) and 1, got {level:.3g}")

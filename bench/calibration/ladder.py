@@ -1,4 +1,4 @@
-"""The next strengths to measure, in the first round and at trained weights."""
+"""Choice of the next strengths of a defense to measure, in the first round and at trained weights."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -15,8 +15,8 @@ _SAME = 1e-3  # positions closer together are one
 
 
 def position_step(strength: Strength) -> float:
-    """Return the difference in position (0 weak, 1 strong) between two values of the strength with the ratio
-    `FACTOR`."""
+    """Return the difference in position (0 weak, 1 strong) between two values of a defense's strength parameter with
+    the ratio `FACTOR`."""
     decades = abs(math.log(strength.scaled(strength.strong) / strength.scaled(strength.weak)))
     return math.log(FACTOR) / decades
 
@@ -24,16 +24,17 @@ def position_step(strength: Strength) -> float:
 def next_positions(
     counts: Sequence[Counts], chance: float, levels: Sequence[float], strength: Strength
 ) -> tuple[float, ...]:
-    """Return the positions of the strength (0 weak, 1 strong) to measure next; empty if none is needed, or `MOST` were
-    measured.
+    """Return the strengths of a defense to measure next, as positions (0 weak, 1 strong); empty if no further strength
+    is needed, or if `MOST` were measured.
 
     - `counts`: named examples at the strengths measured so far.
     - `chance`: share that a blind guess names.
     - `levels`: largest permitted shares of named examples.
     - `strength`: the defense's strength parameter with its range.
 
-    A level needs a strength above and a strength at or below (the ends of the range come first), then strengths where
-    the band meets the level, until the interval is narrower than `FACTOR`."""
+    Each level needs a measured share above the level, and a share at or below the level; the ends of the range come
+    first. Then come strengths where the upper confidence band meets the level, until the interval is narrower than
+    `FACTOR`."""
     step = position_step(strength)
     shares = {each.position: each.share for each in counts}
     wanted: list[float] = []
@@ -74,8 +75,8 @@ def next_trained(
     strength: Strength,
     diverged: Collection[float] = (),
 ) -> tuple[float, ...]:
-    """Return the positions of the strength (0 weak, 1 strong) to measure next at trained weights; empty if none is
-    needed, or `MOST_TRAINED` were measured.
+    """Return the strengths of a defense to measure next at trained weights, as positions (0 weak, 1 strong); empty if
+    no further strength is needed, or if `MOST_TRAINED` were measured.
 
     - `trained`: named examples at trained weights so far, by strength.
     - `first`: level → position calibrated in the first round.
@@ -83,8 +84,8 @@ def next_trained(
     - `strength`: the defense's strength parameter with its range.
     - `diverged`: positions without counts, since their trainings diverged.
 
-    The calibrated positions come first, then positions where the upper band meets the level, until a measured position
-    is within a factor `FACTOR`."""
+    The positions in `first` come first. Then come positions where the upper confidence band meets the level, until a
+    measured position is within a factor `FACTOR`."""
     step = position_step(strength)
     positions = {*diverged, *(each.position for each in trained)}
     new = [each for each in first.values() if each not in positions]
@@ -100,8 +101,8 @@ def next_trained(
 
 
 def raised(trained: Sequence[Counts], level: float, start: float, chance: float, strength: Strength) -> LevelStrength:
-    """Return the weakest strength, from position `start` on, that also meets `level` at trained weights. Its position
-    is None if no measured strength meets the level.
+    """Return the weakest strength of a defense, from position `start` on, that also meets `level` at trained weights.
+    Its position is None if no measured strength meets the level.
 
     - `trained`: named examples at trained weights, by strength.
     - `level`: largest permitted share of named examples.

@@ -1,7 +1,7 @@
-"""Strengths at trained weights: a strength calibrated in the first round is raised until it hides examples halfway
-through its own training, too.
+"""Strengths at trained weights: raise a strength calibrated in the first round, until it also meets its level halfway
+through a training.
 
-A training with a stronger defense has other weights, so each measured strength has trainings of its own."""
+A training with a stronger defense has other weights, so each measured strength has separate trainings."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -23,13 +23,14 @@ def hold_later(
     run: Runner,
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Raise the calibrated strengths of `listeners` (families at an interception point) until the same levels are met
-    at trained weights, too. A level without such a strength has the position None afterwards.
+    """Raise the calibrated strengths in `listeners` until they meet the same levels (largest permitted shares of named
+    examples) at trained weights, too. A level without such a strength has the position None afterwards.
 
     - `matrix`, `federation`: the attacks and trainings.
+    - `listeners`: measurements of defense families at interception points; changed in place.
     - `facts`: function that returns a data set's properties.
     - `run`: function that runs cells and returns records.
-    - `say`: function that gets a line per turn."""
+    - `say`: function that gets a line of progress per turn."""
     open_ = tuple(each for each in listeners if each.strength is not None and _first(each))
     while wanted := [(listener, position) for listener in open_ for position in _wanted(listener)]:
         say(f"trained weights: {len(wanted)} strengths")

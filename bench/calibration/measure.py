@@ -1,4 +1,4 @@
-"""Cells that measure a defense at a strength, and their records as counts per weight seed."""
+"""Cells (experiments) that measure a defense at a strength, and their records as counts per weight seed."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,8 +34,8 @@ class Federation:
     model: str
     """Name of the model."""
     attacks: Mapping[tuple[Question, str], tuple[Combination, ...]]
-    """(question, interception point) → the matrix's attacks there, one for each weight seed. Attacks with a granted
-    gallery name examples; other attacks reconstruct examples."""
+    """(measured quantity, interception point) → the matrix's attacks, one for each weight seed. Attacks with a granted
+    gallery name examples (`named`); other attacks reconstruct examples (`reconstructed`)."""
     trainings: tuple[Combination, ...]
     """The matrix's trainings, one for each learning rate."""
 
@@ -47,8 +47,8 @@ class Federation:
 
     @property
     def uploads(self) -> int:
-        """Number of updates that a client sends in a training: the expected number of rounds in which it takes part,
-        rounded up."""
+        """Number of updates that a client sends in a training: the expected number of rounds with this client, rounded
+        up."""
         row = self.trainings[0]
         setting: Federated = row["federated"]
         rounds: int = row["rounds"]
@@ -56,8 +56,8 @@ class Federation:
 
 
 def federations(matrix: Matrix) -> tuple[Federation, ...]:
-    """Return the federations of a matrix: attacks and trainings with equal data, model and setting, apart from the
-    learning rate."""
+    """Return the federations of a matrix: groups of attacks and trainings with the same data, model and federated
+    setting, apart from the learning rate."""
     attacks: dict[str, dict[tuple[Question, str], list[Combination]]] = {}
     trainings: dict[str, list[Combination]] = {}
     for row in matrix.attacks:
@@ -98,7 +98,7 @@ def reading_cells(
     """Return the attack cells that measure a defense at an interception point, in the first round of a training.
 
     - `matrix`: the matrix of the calibration.
-    - `rows`: its attacks at this point.
+    - `rows`: the matrix's attacks at this point.
     - `defense`: the defense at a strength.
     - `half`: "tuning" or "scoring", two halves of the victims with different weight seeds.
     - `facts`: function that returns a data set's properties."""
@@ -113,7 +113,9 @@ def trained_cells(
     """Return the attack cells that measure a defense at an interception point halfway through its trainings, at the
     weights of their first checkpoint; empty if a training has no checkpoint.
 
+    - `matrix`: the matrix of the calibration.
     - `rows`: the matrix's attacks at this point.
+    - `defense`: the defense at a strength.
     - `trainings`: records of trainings with this defense.
     - `half`: "tuning" or "scoring", two halves of the victims.
     - `facts`: function that returns a data set's properties."""
@@ -133,16 +135,17 @@ def trained_cells(
 def training_cells(
     matrix: Matrix, rows: Iterable[Combination], defense: Entry, facts: FactsOf, **changed: Any
 ) -> tuple[PlannedCell, ...]:
-    """Return the training cells for a defense, one for each of the matrix's trainings `rows`. `changed` are fields of
-    `TrainingCell` with values in place of the matrix's; `facts` returns a data set's properties."""
+    """Return the training cells for a defense, one for each of the `rows`, the trainings in `matrix`. `changed` gives
+    fields of `TrainingCell` other values than the matrix; `facts` returns a data set's properties."""
     trainings = tuple({**row, "defense": defense, **changed} for row in rows)
     return expand(replace(matrix, attacks=(), trainings=trainings), facts)
 
 
 def counts_of(position: float, records: Iterable[Record], question: Question) -> Counts | None:
     """Return the numbers of named or reconstructed examples (`question`) per weight seed, from the attack `records` at
-    a strength. An example is named if the attacker picks it among candidates, and reconstructed by its kind's success
-    rule. `position` is the position of this strength (0 weak, 1 strong). None if a cell has no figure."""
+    a strength. An example is named if the attacker picks it among candidates, and reconstructed by the success rule of
+    its kind of data. `position` is the position of this strength (0 weak, 1 strong). None if a record has no measured
+    share."""
     hits: dict[int, int] = {}
     readings: dict[int, int] = {}
     for record in records:
@@ -163,13 +166,14 @@ def counts_of(position: float, records: Iterable[Record], question: Question) ->
 
 
 def missing_figure(records: Iterable[Record]) -> str | None:
-    """Return the reason of the first record without a figure; None if all `records` have figures."""
+    """Return the reason in the first of `records` that has no result; None if all have results."""
     return next((record.reason or "no figure" for record in records if record.status != "done"), None)
 
 
 def chance_of(records: Iterable[Record], question: Question) -> float:
-    """Return the chance level over the attack `records`: for the `question` "named" the mean share of examples that a
-    blind guess picks among the candidates, for "reconstructed" a small share."""
+    """Return the success rate of a blind guess over the attack `records`. For the `question` "named", this is the mean
+    share of examples that a blind guess picks among the candidates; for "reconstructed", a small constant. Raises
+    `ValueError` if no record has the rate."""
     if question == "reconstructed":
         return _LEAST_CHANCE
     chances = [

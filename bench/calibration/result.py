@@ -1,4 +1,5 @@
-"""A calibration's result: for each family and listener the curve, the calibrated strengths and the figures there."""
+"""A calibration's result: for each defense family and interception point the curve, the calibrated strengths, and the
+leakage and accuracy at these strengths."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -24,12 +25,11 @@ def row(
     bound: Bound,
     seconds: float | None = None,
 ) -> Row:
-    """Return the row of the trade-off for a defense family at an interception point.
+    """Return the row of the trade-off (leakage against accuracy) for a defense family at an interception point.
 
     - `federation`: data set, model and setting.
-    - `listeners`: the measurements of named and of reconstructed examples at this point; one of them may be absent, and
-      the row then lacks these figures.
-    - `scores`: figures at the strengths of all listeners.
+    - `listeners`: the measurements of named and of reconstructed examples at this point; the row lacks a missing one.
+    - `scores`: leakage and accuracy at the calibrated strengths of all listeners.
     - `defense`: the family's class, which declares the strength and the default parameters.
     - `bound`: function that returns the upper bounds by ε.
     - `seconds`: core seconds that the calibration took at this point; None: unknown."""
@@ -145,8 +145,8 @@ def _ends(interval: tuple[float, float], strength: Strength) -> tuple[float, flo
 
 
 def family_name(entry: Entry, defense: type[Defense]) -> str:
-    """Return a family's name: the `entry` with the parameters that differ from the defaults of its class `defense`,
-    without the strength."""
+    """Return a defense family's name: the `entry` with the parameters that differ from the defaults of its class
+    `defense`, without the strength parameter."""
     fixed = {each.name: each.default for each in parameters(defense)}
     if defense.strength is not None:
         fixed[defense.strength.parameter] = entry.params.get(defense.strength.parameter)

@@ -1,8 +1,8 @@
-"""Calibrate a defense in the first round of a federation: the weakest strength for each listener and level.
+"""Calibrate a defense in the first round of a federation: search the weakest strength for each interception point and
+level (a largest permitted share of named examples).
 
-All measurements are ordinary cells with records in a run folder.  The sequence of cells follows from the records only,
-so that an interrupted calibration goes on where it stopped.
-"""
+All measurements are ordinary cells with records in a run folder. The sequence of cells follows from the records only,
+so that an interrupted calibration continues at the same place."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,51 +41,52 @@ LEVELS_OF: Mapping[Question, tuple[str, ...]] = {"named": NAMED, "reconstructed"
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Listener:
-    """Measurements of a defense family for an attacker at an interception point."""
+    """Measurements of a defense family against an attacker at an interception point."""
 
     question: Question = "named"
-    """Figure that is calibrated: named or reconstructed examples."""
+    """Measured quantity: the share of named examples (picked among candidates) or of reconstructed examples."""
     point: str
     """Interception point."""
     also: tuple[str, ...]
-    """Later interception points at which the reading is the same."""
+    """Later interception points at which the reading (observed update) is the same."""
     defense: Entry
-    """The family, with all parameters but the strength's."""
+    """The defense family, with all parameters except the strength."""
     strength: Strength | None
-    """The family's strength; None: a family without a strength."""
+    """The family's strength parameter; None: a family without a strength."""
     strengths: dict[float | None, tuple[Record, ...]] = field(default_factory=dict)
     """Map from position of a strength (0 weak, 1 strong) to the records of the attacks on tuning victims; the key None:
     a family without a strength."""
     calibrated: dict[str, LevelStrength] = field(default_factory=dict)
-    """Map from level to the weakest strength that meets it."""
+    """Map from level to the weakest strength that meets the level."""
     trained: dict[float, tuple[Record, ...]] = field(default_factory=dict)
-    """Map from position of a strength to the records of the attacks on tuning victims at trained weights; empty records
+    """Map from position of a strength to the records of the attacks on tuning victims at trained weights; no records
     for a diverged training."""
     absent: str | None = None
-    """Reason why the first cell without a figure has none; None: all cells have figures."""
+    """Reason of the first cell without a result; None: all cells have results."""
 
     def attacks(self, federation: Federation) -> tuple[Combination, ...]:
-        """Return the attacks of a `federation` that answer the question at the point, one for each weight seed."""
+        """Return the attacks of `federation` that measure this quantity (`question`) at this interception point, one
+        for each weight seed."""
         return federation.attacks[self.question, self.point]
 
     @property
     def chance(self) -> float:
-        """Share of examples that a blind guess names (reconstructs), over all tuning records."""
+        """Share of examples that a blind guess names or reconstructs, over all tuning records."""
         return chance_of((record for records in self.strengths.values() for record in records), self.question)
 
     @property
     def levels(self) -> dict[str, float]:
-        """The board's levels for the question: name → largest permitted share of examples."""
+        """The board's levels for the measured quantity: name → largest permitted share of examples."""
         return {level: permitted(level, self.chance) for level in LEVELS_OF[self.question]}
 
     @property
     def counts(self) -> tuple[Counts, ...]:
-        """Counts of named (reconstructed) examples for each strength with figures, from weak to strong."""
+        """Counts of named or reconstructed examples for each measured strength, from weak to strong."""
         return _counts(self.strengths, self.question)
 
     @property
     def trained_counts(self) -> tuple[Counts, ...]:
-        """Counts of named (reconstructed) examples at trained weights for each strength with figures, from weak to
+        """Counts of named or reconstructed examples at trained weights for each measured strength, from weak to
         strong."""
         return _counts(self.trained, self.question)
 
@@ -98,8 +99,9 @@ def _counts(records: Mapping[Any, tuple[Record, ...]], question: Question) -> tu
 
 
 def listening_points(federation: Federation, stages: Collection[Stage]) -> dict[str, tuple[str, ...]]:
-    """Return the interception points at which a defense with transforms at these `stages` changes the reading: point →
-    later points with the same reading. For example, type-1 stands for type-0 if the server does nothing."""
+    """Return the interception points at which a defense with transforms at these `stages` changes the reading (observed
+    update): point → later points with the same reading. For example, type-1 stands for type-0 if the server does not
+    change the update."""
     first: dict[tuple[str, tuple[Stage, ...]], str] = {}
     found: dict[str, tuple[str, ...]] = {}
     for name in federation.points:
@@ -125,16 +127,16 @@ def calibrate(
     bound: Bound,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[Listener, ...]:
-    """Calibrate defense families: search the weakest strength that meets each level, at each of a family's interception
-    points. Return the measurements of each family, point and question (named, reconstructed). The cells of all families
-    run together, turn by turn.
+    """Calibrate defense families: search the weakest strength that meets each level (a largest permitted share of named
+    or reconstructed examples). Return the measurements of each family, interception point and measured quantity (named,
+    reconstructed). The cells of all families run together, turn by turn.
 
     - `matrix`, `federation`: the attacks and trainings.
-    - `families`: (entry, defense, its points from `listening_points`).
+    - `families`: for each family (entry, defense, its points from `listening_points`).
     - `facts`: function that returns a data set's properties.
     - `run`: function that runs cells and returns records.
     - `bound`: function that returns the upper bound by ε.
-    - `say`: function that gets a line per turn."""
+    - `say`: function that gets a line of progress per turn."""
     open_: list[Listener] = []
     for entry, defense, points in families:
         declared = type(defense).strength

@@ -1,4 +1,5 @@
-"""Accuracy and scores of a defense at its calibrated strengths, on other victims and seeds."""
+"""Leakage and accuracy of a defense at its calibrated strengths, measured on other victims and seeds than the
+calibration."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,11 +17,11 @@ SCORED = (101, 102, 103, 104)  # seeds of the trainings whose accuracy counts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Records that give a defense's figures at a calibrated strength: trainings, and attacks on scoring victims, which
-    played no part in the calibration."""
+    """Records for a defense at a calibrated strength: trainings, and attacks on scoring victims, which are not used in
+    the calibration."""
 
     listener: Listener
-    """The listener that the strength was calibrated for."""
+    """The measurements at an interception point for which the strength was calibrated."""
     level: str
     """Name of the level, or `point` for a family without a strength."""
     defense: Entry
@@ -28,21 +29,22 @@ class Score:
     readings: tuple[Record, ...]
     """Attacks on the scoring victims in the first round."""
     trainings: tuple[Record, ...]
-    """Trainings with this defense and its best learning rate, one per scored seed."""
+    """Trainings with this defense and its best learning rate, one per seed."""
     trained: tuple[Record, ...]
     """Attacks on the scoring victims halfway through these trainings; empty if a training diverged."""
 
 
 def undefended(matrix: Matrix, federation: Federation, facts: FactsOf, run: Runner) -> tuple[Record, ...]:
-    """Run the undefended trainings, for comparison, and return their records. The learning rate is chosen as in
-    `trainings`. `matrix` and `federation` give the trainings, `facts` returns a data set's properties, and `run` runs
-    cells."""
+    """Run the undefended trainings, for comparison with the defended trainings, and return their records. The learning
+    rate is chosen as in `trainings`. `matrix` and `federation` give the trainings, `facts` returns a data set's
+    properties, and `run` runs cells."""
     return trainings(matrix, federation, [Entry(name="none")], SCORED, facts, run)[0]
 
 
 def calibrated_strengths(listeners: Iterable[Listener]) -> tuple[tuple[Listener, str, Entry], ...]:
-    """Return what must be scored: (listener, level, defense at the calibrated strength) for each of `listeners` and
-    each level that it reaches. A family without a strength has a single item per listener."""
+    """Return the defenses whose leakage and accuracy must be measured: (listener, level, defense at the calibrated
+    strength) for each of `listeners` and each level that has a strength. A family without a strength has a single item
+    per listener, with the level `point`."""
     found: list[tuple[Listener, str, Entry]] = []
     for listener in listeners:
         if listener.absent is None and None in listener.strengths:
@@ -60,8 +62,8 @@ def scored(
     facts: FactsOf,
     run: Runner,
 ) -> tuple[Score, ...]:
-    """Measure the figures at calibrated strengths on new victims and seeds: run attacks and trainings, and return their
-    records.
+    """Measure leakage and accuracy at calibrated strengths, on new victims and seeds: run attacks and trainings, and
+    return their records for each strength.
 
     - `matrix`, `federation`: the attacks and trainings.
     - `strengths`: (listener, level, defense) from `calibrated_strengths`.

@@ -21,12 +21,12 @@ def trainings(
     facts: FactsOf,
     run: Runner,
 ) -> list[tuple[Record, ...]]:
-    """Choose the best learning rate for each of `defenses`, and train with it under each of `seeds`; return the records
-    of these trainings, per defense. Each training has a checkpoint halfway.
+    """Choose the best learning rate for each of `defenses`, and train with this rate under each of `seeds`. Return the
+    records of these trainings, a tuple for each defense. Each training has a checkpoint halfway.
 
-    Every defense gets the same learning rates: all for a third of the rounds, the best `_FINALISTS` to the end, the
-    best of these for the seeds. The rate is chosen by test accuracy under the seed `SELECTED`. `matrix` and
-    `federation` give the trainings, `facts` returns a data set's properties, and `run` runs cells."""
+    Every defense gets the same learning rates. All rates run for a third of the rounds, the best `_FINALISTS` to the
+    end, and the best of these under `seeds`. The rate is chosen by test accuracy under the seed `SELECTED`. `matrix`
+    and `federation` give the trainings, `facts` returns a data set's properties, and `run` runs cells."""
     rounds = federation.trainings[0]["rounds"]
     rates = {row["federated"].rate for row in federation.trainings}
     chosen: list[Collection[float]] = [rates] * len(defenses)

@@ -1,1 +1,2 @@
-"""Limits to compare attacks with: an upper bound on every attacker's success, and the error of an ideal estimate."""
+"""Limits for a comparison with attacks: an upper bound on every attacker's success, and the error of an ideal
+estimate."""

@@ -1,6 +1,7 @@
-"""Upper bound on the share of examples that any attacker recognises in a reading, given a proved ε.
+"""Upper bound on the share of examples that any attacker recognises in a reading (an observed update), given a proved
+ε.
 
-The attacker may have further knowledge."""
+The bound also holds for an attacker with further knowledge."""
 
 from math import exp, sqrt
 
@@ -13,10 +14,10 @@ _LARGE = 700.0  # exponents up to which double precision holds the exponential
 
 
 def ceiling(figure: Epsilon | None, chance: float) -> float | None:
-    """Return the largest share of examples that any attacker can recognise in a reading, in [0, 1]; None if no bound is
-    proved.
+    """Return the largest share of examples that any attacker can recognise in a reading (an observed update), in [0,
+    1]; None if no bound is proved.
 
-    - `figure`: ε at the attacker's interception point.
+    - `figure`: ε at the attacker's interception point; None: no ε.
     - `chance`: κ, the success rate of a guess without the reading; for lists of k guesses, k times the rate of a single
       guess.
 
@@ -43,9 +44,9 @@ def ceiling(figure: Epsilon | None, chance: float) -> float | None:
 
 
 def exceeded(share: float, trials: float, limit: float | None) -> bool:
-    """Return whether a measured `share` of successes among `trials` independent trials refutes an upper bound `limit`.
-    A binomial test rejects the bound if it makes at least as many successes less likely than 0.001. A bound of None is
-    never refuted."""
+    """Return whether a measured `share` of successes among `trials` independent trials refutes the upper bound `limit`
+    on the success rate. A binomial test refutes the bound if at least so many successes have a probability below 0.001.
+    A bound of None is never refuted."""
     if limit is None or limit >= 1 or not share:
         return False
     hits = share * trials
