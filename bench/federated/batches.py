@@ -35,8 +35,8 @@ class Batches:
 
 
 def clients_of(cell: AttackCell | TrainingCell, data: Data) -> Indices:
-    """Divide the training split among the clients, as the cell's setting says: (client, example), positions in the
-    split."""
+    """Return each client's examples, (client, example), as positions in the training split. The split among clients
+    follows the cell's federated setting and seed."""
     federated = cell.federated
     return client_indices(
         data.training.labels,
@@ -79,8 +79,8 @@ def positions(
 
 
 def data_key(cell: AttackCell | TrainingCell, data: Data) -> str:
-    """Return the key of a cell's batches as JSON: data hash, model, federated setting and sample of victims. Cells with
-    equal text and equal seed draw equal batches."""
+    """Return the text that determines a cell's batches, as JSON: data hash, model, federated setting and sample of
+    victims. Cells with equal text and equal seed have equal batches."""
     model, federated = cell.model.model_dump(mode="json"), cell.federated.model_dump(mode="json")
     draw = [cell.victims] if isinstance(cell, AttackCell) and cell.victims is not None else []
     return json.dumps([data.sha256, model, federated, *draw], sort_keys=True)

@@ -63,8 +63,8 @@ class Accountant:
     """Reason for each level without ε, level → reason."""
 
     def costs(self, net: Network, round_: Round) -> dict[str, Tensor]:
-        """Return the privacy cost of a round for each level with an ε: level → (order,), a number per order of the
-        privacy loss's moment. `net` computes the gradients of the round."""
+        """Return the privacy cost of a round for each level (protected unit) that has an ε: level → (order,). An order
+        is a moment of the privacy loss. `net` computes the gradients, and `round_` holds the round's values."""
         costs: dict[str, Tensor] = {}
         for level in (level for level in self.config.levels if level not in self.absent):
             variance = _variance(self.stages, level, self.federated, round_.draw_key.round)

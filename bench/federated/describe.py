@@ -26,7 +26,7 @@ _OF_A_CLIENT = (*_IN_STEPS, *UPDATE_STAGES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedTransform:
-    """A transform of a defense in a form that attackers apply to candidates' gradients."""
+    """Transform of a defense in the form that attackers apply to candidates' gradients."""
 
     stage: Stage
     """Stage of the transform."""
@@ -35,9 +35,10 @@ class DescribedTransform:
     state: State
     """State (memory) before the transform: the server's, or a single client's with a client axis of length 1."""
     shown: bool
-    """True if the reading still shows the property (`Transform.reads`) which the transform's `simulate` needs."""
+    """True if the reading (the observed update) still shows the property that the transform's `simulate` needs
+    (`Transform.reads`)."""
     hard: bool
-    """True if the transform makes hard decisions which the reading does not show."""
+    """True if the transform makes hard decisions (such as a sign) that the reading does not show."""
     rule: Rule | None = None
     """Rule by which the reading shows the transform's random draws; None: no rule was recognised, or the transform has
     its own description."""
@@ -69,8 +70,8 @@ class DescribedTransform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """A defense's description for a reading at an interception point (`bench.trip.Description`): from candidates'
-    gradients to a simulated reading."""
+    """A defense's public description for a reading (an observed update) at an interception point
+    (`bench.trip.Description`): it simulates the reading from candidates' gradients."""
 
     parts: tuple[DescribedTransform, ...]
     """Transforms before the point, in order."""
@@ -95,8 +96,8 @@ class Composition:
     """Description of single clients, if messages behind a mean are quantised (`Transform.quantises`); otherwise
     None."""
     single: "Composition | None" = None
-    """Description of a single client's message behind a mean, if the other clients' updates determine their messages up
-    to a few values; otherwise None."""
+    """Description of a single client's message behind a mean, if a client's update determines its message up to a few
+    values; otherwise None."""
 
     def softened(self, width: float) -> "Composition":
         return replace(self, width=width)
@@ -122,10 +123,11 @@ class Composition:
     def simulate(
         self, per_example: Tensors, observed: Tensors, candidates: Candidates | None = None
     ) -> dict[str, Tensor]:
-        """Return the reading that the defense would make of candidates, name → (reading, *shape), in gradient units.
+        """Return the reading that the defense would make from candidates (guessed examples), name → (reading, *shape),
+        in gradient units.
 
-        - `per_example`: candidates' gradients, name → (reading, example, *shape), client after client with equally many
-          examples each.
+        - `per_example`: candidates' gradients, name → (reading, example, *shape), client after client, with equally
+          many examples for each client.
         - `observed`: the attacked reading, name → (reading, *shape).
         - `candidates`: the candidates; needed if the defense acts inside local steps, otherwise None.
 
@@ -139,8 +141,9 @@ class Composition:
         return self.sent({name: value.unflatten(0, (-1, self.senders)) for name, value in mean.items()}, observed)
 
     def local_steps(self, observed: Tensors) -> StepDefense:
-        """Return a function that applies the defense inside a local step to the step's gradients. Calls must be in the
-        order of the steps, because the function keeps states. `observed` is the attacked reading."""
+        """Return a function that applies the defense to the gradients of a local step. The function must be called in
+        the order of the steps, because it keeps states. `observed` is the attacked reading, name → (reading, *shape).
+        """
         states: list[dict[int, State]] = []
 
         def between(step: int, each: Mapping[str, Tensor], candidates: Candidates) -> dict[str, Tensor]:
@@ -151,9 +154,12 @@ class Composition:
         return between
 
     def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
-        """Return the reading that the defense would make of clients' `updates` (reading, sender, *shape): name →
-        (reading, *shape). `observed` is the attacked reading. All are in gradient units; tensors absent from `observed`
-        are left out."""
+        """Return the reading that the defense would make from clients' updates, name → (reading, *shape).
+
+        - `updates`: name → (reading, client, *shape).
+        - `observed`: the attacked reading, name → (reading, *shape); the result has the same tensors.
+
+        All tensors are in gradient units."""
         messages = self._messages({name: updates[name] for name in observed}, observed)
         mean = {name: value[:, 0] if self.senders == 1 else value.mean(1) for name, value in messages.items()}
         return self._aggregated(mean, observed)
@@ -332,9 +338,14 @@ class Composition:
         return [(number, part) for number, part in enumerate(self.parts) if part.stage == stage]
 
     def with_mates(self, mates: Tensors, observed: Tensors, behind: Candidates) -> Given:
-        """Return a function from candidates for the first example to simulated readings. The other examples are known,
-        and their gradients `mates` are simulated once. `behind` are these examples, and `observed` is the attacked
-        reading; axes are as in `Description.with_mates`."""
+        """Return a function that simulates readings for candidates of the first example, if all other examples are
+        known.
+
+        - `mates`: gradients of the known examples; they are simulated once.
+        - `observed`: the attacked reading.
+        - `behind`: the known examples.
+
+        Axes are as in `Description.with_mates`."""
         states = self._states({name: value[:1] for name, value in mates.items()})
         done = self._examples(0, mates, behind, observed, states)
         batch = (next(iter(mates.values())).shape[1] + 1) // self.senders
@@ -400,13 +411,13 @@ class Composition:
 
 
 def untouched(stages: Stages, point: Point) -> bool:
-    """Return whether no transform of the defense acts before `point`; a reading there equals the undefended reading and
-    needs no description."""
+    """Return whether no transform of the defense acts up to the interception point `point`. A reading at this point
+    then equals the undefended reading."""
     return not any(stages.has(stage) for stage in STAGES if point.sees(stage))
 
 
 def is_random(stages: Stages, point: Point) -> bool:
-    """Return whether a reading at `point` depends on random draws of the defense."""
+    """Return whether a reading at the interception point `point` depends on random draws of the defense."""
     seen = (stage for stage in STAGES if point.sees(stage))
     return any(transform.random for stage in seen for transform in stages.transforms.get(stage, ()))
 
@@ -421,8 +432,8 @@ def describe(
     weights: Tensors | None = None,
     colluders: float = 0.0,
 ) -> Composition | None:
-    """Return the public description of a defense for readings at `point`, by which attackers simulate readings of
-    candidates; None if there is no description.
+    """Return the public description of a defense for readings at the interception point `point`; attackers use it to
+    simulate the reading of a candidate.
 
     - `stages`: the defense's stages with their states.
     - `round_`: number of the round; `weights`: weights at its start, name → (*shape).
@@ -430,7 +441,7 @@ def describe(
     - `probe`: any gradient, used to test each transform, name → (*shape).
     - `colluders`: share of a client's neighbours that collude with the attacker.
 
-    The description is None in three cases: a transform without `expected` mixes clients, and the reading shows a single
+    The result is None in three cases: a transform without `expected` mixes clients, and the reading shows a single
     client; a client's state depends on earlier rounds; a transform's code fails on a candidate. Candidates are the
     training data after stage `input`: the description says only whether this stage mixes examples."""
     seen = [stage for stage in GRADIENT_STAGES if point.sees(stage)]

@@ -21,7 +21,8 @@ class NoDraws:
 
 
 class ZeroDraws(NoDraws):
-    """Source of normal draws that are all zero, so that a transform with additive noise shows its noiseless output."""
+    """Source of random draws in which every normal draw is zero: a transform with additive noise gives its noiseless
+    output. Other draws raise `RuntimeError`."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         return torch.zeros_like(like)
@@ -64,8 +65,8 @@ def _orders(name: str, shape: tuple[int, ...], parts: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedDraws:
-    """Random draws determined by a key: the seed, `fields`, the row's fields, and the tensor name. Cells that differ
-    only in a defense's strength have the same draws."""
+    """Random draws determined by a key: the seed, `fields`, the row's fields, and the tensor name. The defense's
+    strength is no part of the key, so cells that differ only in the strength have the same draws."""
 
     seed: int
     """Seed of the cell."""
@@ -95,9 +96,8 @@ class KeyedDraws:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDraws:
-    """Random draws of defenses in training: a random generator for each client in each round, which is faster than a
-    generator for each tensor, as in attacks (`KeyedDraws`). A client's draws follow the order of local steps, stages
-    and tensors, and do not depend on the clients that are processed together."""
+    """Random draws for defenses in training: each client has a random generator in each round. A client's draws follow
+    the order of local steps, stages and tensors, and do not depend on the clients that are processed together."""
 
     streams: tuple[torch.Generator, ...]
     """Generator of each client (client,)."""

@@ -16,7 +16,7 @@ Added = tuple[Stage, AddedNoise]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanOver:
-    """Numbers of examples, local steps and clients over which a reading averages."""
+    """Numbers of examples, local steps and clients in the mean that a reading (an observed update) shows."""
 
     batch: int
     """B, examples per local step."""
@@ -27,11 +27,12 @@ class MeanOver:
 
 
 def total_noise(added: Sequence[Added], scales: Mapping[Stage, float], counts: MeanOver, probe: Tensors) -> Noise:
-    """Return the total noise on a reading, in gradient units.
+    """Return the total noise on a reading (an observed update), in gradient units.
 
-    - `added`: pairs (stage, noise added there).
-    - `scales`: stage → size of a gradient unit there: 1, or for weight differences the learning rate η times L.
-    - `counts`: numbers in each mean: averaging over batch, steps and clients divides variances by B, L and K.
+    - `added`: pairs (stage of the round, noise added at this stage).
+    - `scales`: size of a gradient unit at each stage: 1 for gradients, η·L for weight differences after L local steps
+      with learning rate η.
+    - `counts`: numbers of examples B, local steps L and clients K in the mean, which divide the noise variances.
     - `probe`: any gradient, which gives the shapes, name → (*shape).
 
     A single Laplace noise stays Laplace; sums and means over several noises count as Gaussian."""

@@ -21,11 +21,12 @@ _FEW = 16  # examples in a batch: with more, and no transform inside a step, onl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taps:
-    """A round's tensors after each stage, as attackers could observe them, and the defense's states after the round."""
+    """A round's tensors after each stage (each place of the defense in the round), and the defense's states after the
+    round."""
 
     shown: Mapping[Stage, dict[str, Tensor]]
-    """Map from stage to tensors, name → (client, *shape); at `aggregate` (*shape). `example` holds each client's first
-    example in step 0."""
+    """Map from stage to tensors, name → (client, *shape); at `aggregate` (*shape). For stage `example`, the gradient of
+    each client's first example in step 0."""
     stages: Stages
     """Stages with their states after the round."""
 
@@ -40,13 +41,13 @@ def run_round(
     *,
     classes: int,
 ) -> Taps:
-    """Run a federated round with a defense for all clients together; return the tensors after each stage, and the
+    """Run a federated round with a defense for all clients together. Return the tensors after each stage, and the
     defense's next states.
 
     - `weights`: the round's initial weights, name → (*shape).
     - `batches`: the clients' data.
-    - `federated`: federated setting. FedSGD sends the local step's gradient; FedAvg the weight difference w_0 - w_L = η
-      Σ g over L steps, with the learning rate η.
+    - `federated`: federated setting. FedSGD sends the local step's gradient; FedAvg sends the weight difference w_0 -
+      w_L = η Σ g over L steps, with the learning rate η.
     - `stages`: the defense's stages with their states.
     - `draw_key`: key of the defense's random draws.
     - `classes`: number of classes."""

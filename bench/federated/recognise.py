@@ -40,13 +40,13 @@ def recognised(transform: Transform, probe: Tensors, state: State, context: Cont
     """Return the rule by which a reading (an observed update) shows the random draws of a transform, such as zeros that
     show a mask; None without such a rule. Attackers use the rule for transforms without a description.
 
-    - `transform`: only transforms without own methods `expected`, `simulate`, `noise`, `log_likelihood` and
-      `log_density` are tested.
+    - `transform`: transforms with methods `expected`, `simulate`, `noise`, `log_likelihood` or `log_density` of their
+      own give None.
     - `probe`: any gradient, which gives each tensor's size, name → (*lead, *shape).
-    - `state`, `context`: the transform's memory and the moment of the training.
+    - `state`, `context`: the transform's memory, and its stage, round and setting.
 
-    A rule must explain each trial's output up to rounding from the trial's gradient, but not from a different gradient.
-    A transform without draws needs a rule only if its code has no useful derivative."""
+    The rule is tested on trial gradients: it must explain the output of each trial, up to rounding, but not the output
+    of a different gradient. A transform without draws gets a rule only if its code has no useful derivative."""
     if transform.mixes_clients or any(getattr(type(transform), n) is not getattr(Transform, n) for n in _DESCRIPTIONS):
         return None
     trials = _trials(transform, probe, state, context)

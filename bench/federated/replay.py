@@ -29,8 +29,8 @@ def training_of(run: Path, cell: AttackCell) -> TrainingCell | None:
 
 
 def check_replayable(training: TrainingCell, cell: AttackCell) -> None:
-    """Check that a training can be repeated to get the memory of the cell's defense at the checkpoint. Raises
-    `NotApplicable` if data, clients or defense do not fit."""
+    """Check that a training can be repeated to get the memory of the attack cell's defense at the checkpoint. Raises
+    `NotApplicable` if data set, model, number of clients or defense differ."""
     if training.dataset != cell.dataset or training.model != cell.model:
         raise NotApplicable("its state cannot be replayed over a training of other data or another model")
     if training.federated.clients != cell.federated.clients:
@@ -66,6 +66,7 @@ def states_at(
 
 
 def cache_path(checkpoint: Path, cell: AttackCell) -> Path:
-    """Return the path, next to the `checkpoint`, of the file that stores the states of the cell's defense."""
+    """Return the path of the file that stores the states (memory between rounds) of the cell's defense. The file lies
+    next to the file `checkpoint`."""
     key = hashlib.sha256(cell.defense.model_dump_json().encode()).hexdigest()[:16]
     return checkpoint.with_name(f"{checkpoint.stem}.{key}.states.safetensors")

@@ -7,8 +7,13 @@ from bench.defenses.base import Public, Setting
 def setting_of(
     federated: Federated, *, rounds: int, client_examples: int, public: Public | None = None, colluders: float = 0.0
 ) -> Setting:
-    """Return the setting for a training over `rounds` rounds of clients with `client_examples` examples each; `public`
-    and `colluders` are fields of `Setting`."""
+    """Return the federated setting in the form that defenses get.
+
+    - `federated`: the cell's federated setting.
+    - `rounds`: number of rounds.
+    - `client_examples`: number of examples of each client.
+    - `public`: public model, weights and examples; None without them.
+    - `colluders`: share of a client's partners that collude with the attacker."""
     return Setting(
         clients=federated.clients,
         per_round=federated.per_round,

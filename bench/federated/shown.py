@@ -17,22 +17,22 @@ from bench.federated.straight_through import PARTS
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A transform's code with its state and context, so that attackers can run it on candidates' gradients."""
+    """A transform's code with its state and context; attackers run the code on candidates' gradients."""
 
     transform: Transform
     """The transform."""
     state: State
     """The transform's state before the round."""
     context: Context
-    """Stage, round and setting of the transform."""
+    """Stage, round and federated setting of the transform."""
 
     @property
     def lead(self) -> int:
         return self.context.lead
 
     def __call__(self, tensors: Tensors, part: int = 0, parts: int = 1) -> dict[str, Tensor]:
-        """Return the output for `tensors`, name → (*lead, *shape), with the fixed draws number `part` of `parts`.
-        `CentralDraws` defines the draws."""
+        """Return the transform's output for `tensors`, both name → (*lead, *shape), with fixed numbers as random draws:
+        number `part` of `parts` sets of numbers (`CentralDraws`)."""
         draws = CentralDraws(lead=self.lead, part=part, parts=parts)
         return self.transform.update(tensors, self.state, replace(self.context, draws=draws))[0]
 
@@ -43,7 +43,7 @@ class Rule(Protocol):
 
     @property
     def reads(self) -> Shown:
-        """Property of the reading on which the rule depends: zeros, directions, or all values."""
+        """Property of the reading on which the rule depends: positions of zeros, directions (signs), or all values."""
 
     @property
     def words(self) -> str:
@@ -56,17 +56,17 @@ class Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Rule for a mask: where the reading is exactly 0, coordinates are dropped; at the other coordinates, the reading
-    is the input times a factor."""
+    """Rule that simulates a random mask. Coordinates at exact zeros of the reading (the observed update) count as
+    dropped. Other coordinates of the candidate's gradient are multiplied by a factor."""
 
     factor: float | None
     """Common factor of all outputs; None: the factor differs between outputs, and comes from the reading."""
     over: Literal["model", "tensor", "row"] = "model"
-    """Part of the output that shares a factor from the reading; a row is a slice along the tensor's first axis."""
+    """Part of the output with a common factor from the reading; a row is a slice along the tensor's first axis."""
     positive: bool = True
     """True if the factor is never negative."""
     zeros: bool = True
-    """True if the transform's output has zeros which its input has not."""
+    """True if the transform sets nonzero coordinates to zero."""
 
     @property
     def reads(self) -> Shown:
@@ -108,8 +108,8 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Equal:
-    """Rule for means: coordinates of a tensor with an equal nonzero value in the reading hold the mean of the input
-    over these coordinates."""
+    """Rule that simulates means over groups of coordinates. Coordinates of a tensor with an equal nonzero value in the
+    reading (the observed update) form a group; each gets the mean of the candidate's gradient over its group."""
 
     reads: ClassVar[Shown] = "values"
     words: ClassVar[str] = "equal values: means over these coordinates"
@@ -132,7 +132,8 @@ class Equal:
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """Rule for a limit on magnitudes: the largest magnitude of a tensor in the reading is the limit."""
+    """Rule that simulates a limit on magnitudes. The candidate's gradient is clipped, in each tensor, at the largest
+    magnitude in the reading (the observed update)."""
 
     reads: ClassVar[Shown] = "values"
     words: ClassVar[str] = "a repeated largest magnitude: a limit on magnitudes"
@@ -148,8 +149,9 @@ class Limited:
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """Rule for signs: the reading shows the input's signs, and a single magnitude per tensor. The simulation adds to
-    each coordinate with a wrong sign the change that its sign requires."""
+    """Rule that simulates signs with a single magnitude per tensor. The result has the signs of the reading (the
+    observed update). Where the candidate's gradient has another sign, its value is added (rescaled if `own_scale` is
+    False), so that the result differs from the reading."""
 
     own_scale: bool
     """True: the transform's code computes the magnitude from the candidate. False: the magnitude is random, and comes
@@ -182,10 +184,10 @@ class Signs:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Rule for rounding: each coordinate of the reading is a level (a rounded value), and the input lies in an interval
-    around this level. The simulation adds the candidate's distance from the interval to the reading. The boundary
-    between adjacent levels a < b lies between a + least·(b - a) and a + most·(b - a), with (least, most) = `boundary`.
-    """
+    """Rule that simulates a rounding. Each coordinate of the reading (the observed update) is a level (a rounded
+    value), and the input lies in an interval around this level. The result is the reading plus the distance of the
+    candidate's coordinate from the interval. The boundary between adjacent levels a < b lies between a + least·(b - a)
+    and a + most·(b - a), with (least, most) = `boundary`."""
 
     boundary: tuple[float, float]
     """Least and greatest position of a boundary between two levels, in [0, 1]."""
@@ -193,7 +195,7 @@ class Levels:
     """Least and greatest position of the boundary between zero and the smallest magnitude, in [0, 1]; used if
     `mirrored`."""
     mirrored: bool
-    """True if boundaries are of magnitudes: the transform f rounds g and -g alike, f(-g) = -f(g)."""
+    """True if the boundaries apply to magnitudes: the transform f rounds g and -g alike, f(-g) = -f(g)."""
 
     reads: ClassVar[Shown] = "values"
     words: ClassVar[str] = "few distinct values per tensor: levels"
@@ -234,7 +236,8 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Permuted:
-    """Rule for permutations within known groups of coordinates: the reading shows the sorted values of each group."""
+    """Rule that simulates a permutation within known groups of coordinates. The result places the values of the
+    candidate's gradient so that each group has the same order as in the reading (the observed update)."""
 
     groups: Mapping[str, Tensor] = field(repr=False, compare=False)
     """Number of each coordinate's group in its tensor, name → (coordinate,)."""
@@ -261,7 +264,8 @@ def _ordered(value: Tensor, groups: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """Rule for few possible outputs per coordinate: the simulation takes the possible output nearest to the reading."""
+    """Rule that simulates a transform with few possible outputs per coordinate. Each coordinate of the result is, among
+    the outputs for fixed draws, the output nearest to the reading (the observed update)."""
 
     reads: ClassVar[Shown] = "values"
     words: ClassVar[str] = f"few outputs per coordinate: the nearest of {PARTS} draws"

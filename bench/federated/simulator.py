@@ -28,15 +28,16 @@ Kept = dict[str, dict[str, Tensor]]  # a call's key → simulated readings
 
 
 def simulator_seed(seed: int) -> int:
-    """Return the seed for an attacker's simulations, a hash of the cell's `seed`: with the cell's seed itself,
-    simulations would repeat the random draws behind the victims' readings."""
+    """Return the seed for an attacker's simulations, a hash of the cell's `seed`. The cell's `seed` itself would repeat
+    the random draws behind the victims' readings."""
     return int.from_bytes(hashlib.sha256(f"simulator {seed}".encode()).digest()[:8], "little")
 
 
 @dataclass(slots=True, kw_only=True)
 class RoundSimulator:
-    """Black box of a cell's round for attackers (`bench.trip.Simulator`): it runs the round up to `point` on an
-    attacker's examples, with client states as before a client's first round."""
+    """Black-box access of an attacker to a defense (`bench.trip.Simulator`): a call runs the federated round on the
+    attacker's examples, up to the interception point `point`. Clients start with initial states (no memory of earlier
+    rounds)."""
 
     name: str
     """Name that, together with the weights, distinguishes simulators in a process."""
@@ -55,7 +56,7 @@ class RoundSimulator:
     classes: int
     """Number of classes."""
     observations: int
-    """Number of observations per reading."""
+    """Number of observations (repeated reports of a client) in a reading."""
     public_inputs: Tensor
     """Public examples (example, *shape); they fill a batch or round if the defense mixes examples or clients."""
     public_labels: Tensor
@@ -77,10 +78,15 @@ class RoundSimulator:
         return f"RoundSimulator({self.name!r}, budget={self.budget})"
 
     def __call__(self, inputs: Tensor, labels: Tensor, draw: int) -> dict[str, Tensor]:
-        """Return simulated readings for candidates, name → (reading, observation, *shape), in gradient units. `inputs`
-        (reading, example, *shape) in [0, 1], `labels` (reading, example). Calls with equal `draw` repeat the defense's
-        draws. Each observation of a candidate counts as a simulation, a repeated call counts once. Raises `PluginError`
-        beyond the budget."""
+        """Return simulated readings (observed updates) for candidates (guessed examples), name → (reading, observation,
+        *shape), in gradient units.
+
+        - `inputs`: candidates' inputs (reading, example, *shape) in [0, 1].
+        - `labels`: candidates' labels (reading, example).
+        - `draw`: number of the defense's random draws; calls with equal `draw` use equal draws.
+
+        Each observation of a candidate counts as a simulation; a repeated call counts once. Raises `PluginError` beyond
+        the budget."""
         key = self._key(inputs, labels, draw)
         if key not in self._asked:
             cost = len(inputs) * self.observations
@@ -174,7 +180,8 @@ class RoundSimulator:
 def simulator_name(
     stages: Stages, point: Point, federated: Federated, *, defense: str, data: str, weights: Tensors
 ) -> str:
-    """Return a text that identifies a simulator in a process: equal texts give equal results for equal calls.
+    """Return a text that identifies a simulator (black-box access to a defended round): equal texts give equal results
+    for equal calls.
 
     - `stages`, `point`, `federated`: the defense, interception point and federated setting.
     - `defense`: name of the defense with its parameters; left out of the text if the defense has no stage up to

@@ -17,20 +17,22 @@ _DRAWN = 4
 
 
 def looked_at(seed: int, rounds: int) -> frozenset[int]:
-    """Return the numbers of the rounds in which a training measures its defense: first, last, and some drawn by `seed`,
-    which a defense cannot predict. `rounds` is the number of rounds."""
+    """Return the numbers of the rounds in which a training measures its defense: the first, the last, and random rounds
+    drawn with `seed`, which a defense cannot predict. `rounds` is the number of rounds."""
     drawn = generator(seed, "spots", rounds).integers(rounds, size=_DRAWN)
     return frozenset({0, rounds - 1, *map(int, drawn)})
 
 
 def spot(round_: int, undefended: Tensors, shown: Mapping[Stage, Tensors], mean: Tensors, unit: float) -> Spot | None:
-    """Measure the change that each stage of a defense makes to the first client's update in round `round_`. None if a
+    """Measure the change that each stage of a defense makes to the first client's update. The result is None if a
     figure is not finite, as in a diverged training.
 
+    - `round_`: number of the round, from 0.
     - `undefended`: updates without the defense, name → (client, *shape).
-    - `shown`: stage → updates after the stage, name → (client, *shape); at `aggregate` (*shape).
-    - `mean`: mean of the updates before stage `aggregate`, for comparison there, name → (*shape).
-    - `unit`: factor from gradient units to the update's units; figures are divided by it."""
+    - `shown`: stage → updates after the stage, name → (client, *shape); at stage `aggregate`, their mean, name →
+      (*shape).
+    - `mean`: mean of the updates before stage `aggregate`, name → (*shape).
+    - `unit`: factor from gradient units to the update's units; figures are divided by this factor."""
     alone = {name: value[0] for name, value in undefended.items()}
     squares, sent = {}, alone
     for name, point in POINTS.items():

@@ -36,14 +36,17 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A model as a sequence of layers with weights and plain functions, for the gradients of many clients together."""
+    """A model as a sequence of layers, which computes the gradients of many clients in a single program."""
 
     parts: tuple["_Layer | Callable[[Tensor], Tensor]", ...]
     """Layers with weights, and functions for the layers without weights, in order."""
 
     def gradients(self, weights: Tensors, inputs: Tensor, labels: Tensor) -> "StackGradients":
-        """Return the gradients for every client at its weights. `weights` name → (client, *shape), `inputs` (client,
-        example, *shape), `labels` (client, example) or class probabilities (client, example, class)."""
+        """Return the gradients for every client at its weights.
+
+        - `weights`: name → (client, *shape).
+        - `inputs`: (client, example, *shape).
+        - `labels`: (client, example), or class probabilities (client, example, class)."""
         x = inputs.transpose(0, 1)
         seen: list[tuple[_Layer, Tensor]] = []
         outputs: list[Tensor] = []
@@ -77,7 +80,8 @@ class _Term:
 
 
 class StackGradients:
-    """Gradients of a batch for many clients, computed only if used; names are in model order."""
+    """Gradients of a local step for many clients, in several forms: mean, per example, norms, and weighted mean. Each
+    form is computed when called; names are in model order."""
 
     def __init__(self, terms: Sequence[_Term]) -> None:
         self._terms = terms
@@ -106,8 +110,9 @@ class StackGradients:
         return self._collected(weight, lambda term, _: _bias(term).norm(dim=-1).T)
 
     def weighted(self, factors: Tensors) -> dict[str, Tensor]:
-        """Return each client's mean over its examples of the gradient times a factor, name → (client, *shape).
-        `factors` hold a factor for each tensor and example, name → (client, example)."""
+        """Return each client's weighted mean over its example gradients, name → (client, *shape). `factors` are the
+        weights of the examples in each tensor, name → (client, example); the sum is divided by the number of examples.
+        """
 
         def weight(term: _Term, name: str) -> Tensor:
             share = factors[name].T / len(term.delta)
@@ -139,8 +144,8 @@ class StackGradients:
 
 
 def stack(model: nn.Module) -> Stack | None:
-    """Return the model as a `Stack`, which computes the gradients of many clients in a single program. None for a model
-    that is no plain `nn.Sequential`, and for unsupported layers, hooks, weights shared between layers, or no weights.
+    """Return the model as a `Stack`, which computes the gradients of many clients in a single program. The result is
+    None for a model that is no plain `nn.Sequential`, or has unsupported layers, hooks, shared weights or no weights.
     """
     if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
         return None

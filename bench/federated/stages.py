@@ -23,7 +23,7 @@ class DrawKey:
     seed: int
     """Seed of the cell."""
     draw: int
-    """Number of an independent repetition of the draws, with the same victims."""
+    """Number of the draw: a repetition of the random numbers with the same victims."""
     round: int
     """t, the round number."""
     step: int = 0
@@ -48,7 +48,7 @@ class Stages:
     members: tuple[int, ...] | None = None
     """Clients whose states are held, in order; None: all N clients."""
     states_only: bool = False
-    """True: transforms advance their states, but tensors stay unchanged."""
+    """True: transforms update their states, but tensors stay unchanged."""
 
     @property
     def undefended(self) -> "Stages":
@@ -69,14 +69,16 @@ class Stages:
         return any(transform.needs_examples for transform in self.transforms.get("step", ()))
 
     def unlinked(self, point: Point) -> bool:
-        """Return whether an observer at `point` cannot tell which coordinates come from the same client."""
+        """Return whether an observer at the interception point `point` cannot tell which coordinates come from the same
+        client."""
         if point.scope is Scope.AGGREGATE:  # a mean has no client
             return False
         return any(t.unlinks for stage in STAGES if point.sees(stage) for t in self.transforms.get(stage, ()))
 
     @property
     def first_mixing_stage(self) -> Stage | None:
-        """The first stage which combines a round's clients before the mean; None: no stage does."""
+        """First stage with a transform that combines tensors of several clients (`mixes_clients`); None without such a
+        transform."""
         return next((at for at in STAGES if any(t.mixes_clients for t in self.transforms.get(at, ()))), None)
 
     def apply(
@@ -173,7 +175,7 @@ class Stages:
         return output, replace(self, states={**self.states, place: after})
 
     def of(self, clients: tuple[int, ...]) -> "Stages":
-        """Return the stages with only the states of `clients`, so that local steps copy no other states."""
+        """Return the stages with only the states (memory) of the numbered `clients`, in this order."""
         at = self.positions(clients)
         states = {
             place: {key: value[at] for key, value in state.items()} if self._is_clients(place) else state
@@ -182,8 +184,8 @@ class Stages:
         return replace(self, states=states, members=clients)
 
     def joined(self, parts: "tuple[Stages, ...]") -> "Stages":
-        """Return the stages with the clients' states after local training, taken from `parts`, each with the states of
-        other clients (`of`). Later stages have no part in local training, and keep their states."""
+        """Return the stages with the clients' states (memory) after local training. Each of `parts` holds the states of
+        some clients (from `of`), and no client is in two parts. Transforms after local training keep their states."""
         at = self.positions(tuple(client for part in parts for client in part.members or ()))
         states = dict(self.states)
         for place in (each for each in self.states if self._is_clients(each) and each[0] in _LOCAL):
@@ -197,7 +199,7 @@ class Stages:
         return self.transforms[place[0]][place[1]].owner == "client"
 
     def positions(self, clients: tuple[int, ...]) -> Tensor:
-        """Return the positions of `clients` in the client axis of the states, (client,)."""
+        """Return the positions of the numbered `clients` on the client axis of the states, (client,)."""
         if self.members is None:
             return torch.tensor(clients, dtype=torch.int64)
         where = {client: position for position, client in enumerate(self.members)}

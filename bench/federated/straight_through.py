@@ -27,7 +27,8 @@ Slopes = Mapping[str, float]  # a factor on the identity for each tensor
 
 @dataclass(frozen=True, slots=True)
 class StraightThrough:
-    """A transform in a form that an attacker can differentiate: the values of its code, with a useful derivative."""
+    """Differentiable form of a transform for attackers: the values of the transform's code, with a useful
+    derivative."""
 
     transform: Transform
     """The transform."""
@@ -36,7 +37,8 @@ class StraightThrough:
     stated: bool = True
     """True: use `expected` if the transform defines this method; False: always run `update` with fixed draws."""
     by_coordinate: bool = False
-    """True if the transform decides each coordinate by its value, so that `smoothed` can average over coordinates."""
+    """True if each output depends only on the input at the same coordinate; `smoothed` then averages over coordinates
+    with similar values."""
 
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
@@ -63,9 +65,12 @@ class StraightThrough:
 
 
 def straight_through(transform: Transform, probe: Tensors, state: State, context: Context) -> StraightThrough:
-    """Return the differentiable form of a transform with the truest derivative, chosen by trials on `probe`, any
-    gradient, name → (*lead, *shape). `state` and `context` are the transform's memory and the moment of the training.
-    If the transform's code fails because an attacker lacks its inputs, the code's error is raised."""
+    """Return the differentiable form of a transform. Trials on `probe` choose a derivative that predicts small changes.
+
+    - `probe`: any gradient, name → (*lead, *shape).
+    - `state`, `context`: the transform's memory, and its stage, round and setting.
+
+    Raises the error of the transform's code if the code fails, for example because an attacker lacks its inputs."""
     context = replace(context, draws=CentralDraws(lead=context.lead))
     stated = transform.expected(probe, state, context) is not None
     plain = StraightThrough(transform)

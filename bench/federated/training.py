@@ -77,7 +77,9 @@ class TrainingJob:
 
 
 def begin(job: TrainingJob, weights: Tensors, stages: Stages) -> Progress:
-    """Return the progress of a training before round 0, with the initial `weights` and their test accuracy."""
+    """Return the progress of a training before round 0. `job` is the training, `weights` are the initial weights, name
+    → (*shape), and `stages` the defense's stages with initial states. The progress includes the test accuracy of
+    `weights`."""
     cell = job.cell
     job.model.to(job.device)
     current = {name: value.to(job.device) for name, value in weights.items()}
@@ -91,11 +93,11 @@ def begin(job: TrainingJob, weights: Tensors, stages: Stages) -> Progress:
 
 
 def train(job: TrainingJob, start: Progress, proceed: Callable[[Progress], bool] = lambda progress: True) -> Progress:
-    """Run the remaining rounds of a training; return its progress with test accuracies at the cell's interval and at
-    the end.
+    """Run the remaining rounds of a training; return its progress. Test accuracies are measured at the cell's interval
+    and at the end.
 
     - `job`: the training; `start`: its progress so far.
-    - `proceed`: called with the progress after every round; False ends the call.
+    - `proceed`: called with the progress after every round; the training stops if the result is False.
 
     Weights outside single precision end the training with `Progress.diverged`, without an error."""
     cell, now, net = job.cell, start, network(job.model)
@@ -164,7 +166,7 @@ def _round(job: TrainingJob, net: Network, accountant: bayesian.Accountant | Non
 
 
 def participants(cell: TrainingCell, round_: int) -> tuple[int, ...]:
-    """Return the numbers of the clients in round `round_`, drawn by key, in ascending order."""
+    """Return the numbers of the clients in round `round_`, in ascending order; they are drawn with the cell's seed."""
     drawn = rng.generator(cell.seed, "participants", round_).permutation(cell.federated.clients)
     return tuple(int(client) for client in np.sort(drawn[: cell.federated.per_round]))
 
