@@ -19,8 +19,8 @@ _MOST = 5  # lines of a matrix, or places of the records
 
 
 def of_baselines(then: Baseline, now: Baseline | None) -> Iterator[str]:
-    """Yield a line for each difference between the baseline of the base revision, `then`, and the baseline in the
-    checkout, `now`; None: the checkout has no baseline."""
+    """Yield a line of text for each difference between two baselines (stored results of an earlier run): `then` from
+    the base revision in git, and `now` from the checkout. None for `now`: the checkout has no baseline."""
     if now is None:
         yield "the baseline file is deleted"
         return
@@ -35,8 +35,9 @@ def of_baselines(then: Baseline, now: Baseline | None) -> Iterator[str]:
 
 
 def of_matrices(name: str, then: bytes | None, now: bytes | None) -> Iterator[str]:
-    """Yield a line for each difference in the matrix file `name` between the base revision, with content `then`, and
-    the checkout, with content `now`; None: there is no such file."""
+    """Yield a line of text for each difference between two versions of the matrix file `name` (the configurations of a
+    run): `then` is the file's content in the base revision, and `now` in the checkout. None: the file does not exist.
+    """
     if then is None or now is None:
         if then != now:
             yield f"matrix {name} {'added' if then is None else 'deleted'}"

@@ -56,8 +56,12 @@ class _File(Frozen):
 
 
 def of_run(records: Iterable[Record], request: Request | None, margins: Mapping[str, float]) -> Baseline:
-    """Make a baseline from a run's records. `margins` (metric → smallest worsening that counts) replace the defaults.
-    `request` holds the matrix and options of the run, None if unknown. Raises `BenchError` if no cell has finished."""
+    """Make a baseline from the records (results of cells) of a run.
+
+    - `request`: matrix and options of the run; None if unknown.
+    - `margins`: metric → smallest worsening that counts; they replace the defaults.
+
+    Raises `BenchError` if no cell has finished."""
     kept = tuple(map(for_baseline, records))
     if not any(record.status == "done" for record in kept):
         raise BenchError("the run has no finished cell: nothing to compare with later")
@@ -77,8 +81,9 @@ def write(path: Path, baseline: Baseline) -> None:
 
 
 def replacing(made: Baseline, earlier: Baseline) -> Baseline:
-    """Return the new baseline `made` with the oldest records kept from `earlier`, if both have the same protocol
-    version."""
+    """Return the new baseline `made` with the oldest records of the `earlier` baseline: `earlier.oldest`, or
+    `earlier.records` if this is empty. No oldest records are added if they equal the new records, or if protocol
+    versions differ."""
     oldest = earlier.oldest or earlier.records
     protocols = {record.protocol for record in (*made.records, *oldest)}
     return replace(made, oldest=oldest if len(protocols) == 1 and oldest != made.records else ())

@@ -27,7 +27,7 @@ _LEAST, _MOST = -1.0, 3.0  # axis, in margins
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """Result of a single comparison (metric, defense, point, condition) at a commit."""
+    """Result of comparing a metric at a commit, for a defense at an interception point under a condition."""
 
     after: float
     """The metric's mean in the run."""
@@ -55,7 +55,7 @@ class Line:
     comparisons: int
     """Number of comparisons."""
     figures: Mapping[str, Figure]
-    """Map from metric, defense, point and condition, as text, to figures."""
+    """Map from comparison to its figure; a comparison is a text of metric, defense, point and condition."""
 
 
 _LINE = TypeAdapter(Line)
@@ -139,9 +139,9 @@ def _colour(one: Line | Figure) -> str:
 
 
 def page(lines: Sequence[Line], title: str, strip: bytes | None = None) -> str:
-    """Return the history as a single HTML page: for each comparison a chart over the commits in `lines`, in which the
-    margin is a band. `title` is the heading; `strip` is a PNG of the worst victims, None for no picture. Raises
-    `BenchError` without lines."""
+    """Return the gate's history as a single HTML page. Each comparison has a chart over the commits in `lines`, with
+    the margin as a band. `title` is the heading; `strip` is a PNG of the most exposed examples, None for no picture.
+    Raises `BenchError` without lines."""
     if not lines:
         raise BenchError(
             f"{sanitize(title)}: the history is empty; bench gate --baseline FILE --history FILE begins it"

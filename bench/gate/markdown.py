@@ -30,8 +30,8 @@ def code(text: object, most: int = SHORT) -> str:
 
 
 def comment(verdict: Verdict) -> str:
-    """Return the verdict as a comment of at most 65 536 characters. The first line is a marker, by which a later
-    comment about the same baseline replaces the comment."""
+    """Return the verdict as a comment for a pull request, of at most 65 536 characters. The first line is a hidden
+    marker with the baseline's name; the next comment with this marker replaces the comment."""
     name = re.sub(r"[^A-Za-z0-9._/]+", "-", verdict.occasion.baseline).replace("--", "-")[:200]
     return markdown(verdict, f"<!-- bench-gate:{name} -->\n")
 

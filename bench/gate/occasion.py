@@ -34,6 +34,6 @@ class Occasion:
     """Map from a defense's name to the line of its class, for classes inside the repository."""
 
     def place(self, defense: str) -> Place:
-        """Return the source line for annotations about a `defense`, given with its parameters or without; for a class
-        outside the repository, the baseline file."""
+        """Return the source line to which messages about a `defense` are attached: the line of its class, or the
+        baseline file for a class outside the repository. `defense` is the name, with or without parameters."""
         return self.places.get(defense.partition("(")[0], Place(path=self.baseline))

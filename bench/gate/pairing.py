@@ -18,9 +18,12 @@ NO_WORDS: Asked = {}  # of a run whose matrix is unknown: cells pair by id only
 
 
 def partners(old: Mapping[str, AnyCell], new: Mapping[str, AnyCell], asked: Asked) -> dict[str, str]:
-    """Pair the cells of a baseline with the cells of a run: a map from the id of an `old` cell to the id of its partner
-    in `new` (both id → cell). A cell without a partner is left out. `asked` holds the parameters that the run's matrix
-    writes for each entry; parameters that it does not write may differ within a pair."""
+    """Pair the cells (configurations) of a baseline with the cells of a run. Return a map from the id of a cell in
+    `old` to the id of its partner in `new`; cells without a partner are left out.
+
+    - `old`, `new`: id → cell, of the baseline and of the run.
+    - `asked`: parameters that the run's matrix file sets, by entry. Parameters that the matrix file does not set may
+      differ within a pair."""
     found = {id_: id_ for id_ in old.keys() & new.keys()}
     earlier = {id_: id_ for id_ in found}  # id of a later cell → id of its partner
     waiting: dict[str, list[str]] = {}
@@ -50,8 +53,9 @@ def partners(old: Mapping[str, AnyCell], new: Mapping[str, AnyCell], asked: Aske
 
 
 def is_asked_for(cell: AnyCell, asked: Asked) -> bool:
-    """Return whether the run's matrix asks for the cell. False if `asked` has an entry of the cell only with other
-    parameters: a run folder also keeps cells from before a default changed."""
+    """Return whether the run's matrix file asks for the cell (a configuration). The result is False if `asked`
+    (parameters set by the matrix file, by entry) has an entry of the cell only with other parameters. Such cells remain
+    in a run folder after a default changed."""
     named = {(axis, text.partition("(")[0]) for axis, text in asked}
     return not any(
         (axis, entry.name) in named and (axis, str(entry)) not in asked for axis, entry, _ in _entries(cell, cell)

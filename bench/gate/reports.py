@@ -32,7 +32,7 @@ def headline(verdict: Verdict) -> str:
 
 def openings(verdict: Verdict) -> Iterator[str]:
     """Yield the first lines of the verdict as text: changes of the baseline file, the reason of their acceptance, and
-    parameters that changed although the run's matrix file does not set them, such as defaults."""
+    changed parameters that the run's matrix file does not set, such as defaults."""
     occasion = verdict.occasion
     if occasion.altered:
         yield f"the baseline differs from the baseline of {occasion.base}:"
@@ -46,7 +46,7 @@ def openings(verdict: Verdict) -> Iterator[str]:
 
 
 def render(verdict: Verdict) -> RenderableType:
-    """Return terminal output: failures in detail, then a count of passed comparisons."""
+    """Return the verdict as terminal output: failures in detail, then the number of passed comparisons."""
     parts: list[RenderableType] = [_text(line, style="bold yellow") for line in openings(verdict)]
     short = distinct(row.defense for row in (*verdict.comparisons, *verdict.since_oldest))
     for outcome in ("weaker", "inconclusive"):
@@ -85,8 +85,8 @@ def worst(verdict: Verdict) -> Comparison | None:
 
 
 def weight(row: Comparison) -> tuple[int, float]:
-    """Return the sort key of a comparison by importance: metrics of leaked examples first, then by the excess of the
-    worsening over its margin, largest first."""
+    """Return the sort key of a comparison; more important comparisons sort first. Metrics of leaked examples come
+    first, then the largest ratio of worsening to margin."""
     return list(GATE_METRICS).index(row.metric), -row.worse / row.margin
 
 
@@ -133,8 +133,8 @@ def _table(outcome: str, rows: Iterable[Comparison], short: dict[str, str]) -> T
 
 
 def worse(row: Comparison) -> str:
-    """Format the worsening of a comparison with the bound that decided: the lower bound for *weaker*, otherwise the
-    upper bound."""
+    """Format the worsening of a comparison with the bound that decided the outcome: the lower bound for *weaker*,
+    otherwise the upper bound."""
     mark, bound = ("≥", row.lower) if row.outcome == "weaker" else ("≤", row.upper)
     return f"{change(row.metric, row.worse)} [{mark} {change(row.metric, bound)}]"
 

@@ -49,7 +49,7 @@ class Nearest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victim:
-    """An example that a change exposes: its nearest reconstruction came nearer to the truth."""
+    """Example whose nearest reconstruction came nearer to the truth through a change of the code."""
 
     subject: _Subject
     """Condition's title, defense, interception point."""
@@ -67,17 +67,17 @@ class Victim:
 
     @property
     def fall(self) -> float:
-        """How much nearer the reconstruction came: the fall of its root mean square error."""
+        """Decrease of the reconstruction's root mean square error between baseline and run."""
         return self.then.rmse - self.now.rmse
 
 
 def worst(pairs: Iterable[tuple[Record, Record]], verdict: Verdict) -> tuple[Victim, ...]:
-    """Select at most three victims that a change exposes most, each a different example: examples of weaker comparisons
-    first, then examples that leak only now, then by the fall of the nearest RMSE. Private examples and examples that
-    came no nearer are left out.
+    """Select at most three different examples that a change of the code exposes most: first examples of weaker
+    comparisons, then examples that leak only now, then by the decrease of the nearest reconstruction's RMSE. Private
+    examples are left out, and examples without a nearer reconstruction.
 
     - `pairs`: pairs (record of the baseline, record of the run).
-    - `verdict`: their comparison."""
+    - `verdict`: comparison of the baseline and the run."""
     weaker = {(row.title, row.defense, row.point) for row in verdict.comparisons if row.outcome == "weaker"}
     shown = [(then, now) for then, now in pairs if _is_shown(then) and now.attack is not None and not now.private]
     titles = {condition.key: condition.title for condition in by_condition(then for then, _ in shown)}
@@ -102,8 +102,8 @@ def worst(pairs: Iterable[tuple[Record, Record]], verdict: Verdict) -> tuple[Vic
 
 
 def picture(victims: Sequence[Victim], run: Path, earlier: Path | None = None) -> Image.Image:
-    """Draw victims in columns: the true example, the reconstruction in the baseline and the reconstruction now, each
-    with its RMSE. A grey tile marks a picture that no folder holds. `victims` must not be empty.
+    """Draw the true example, the reconstruction in the baseline and the reconstruction in the run, with RMSE: a column
+    for each victim. A grey tile replaces a picture that is in no folder. `victims` must not be empty.
 
     - `run`: folder of the compared run, which may also hold the baseline's cells.
     - `earlier`: another run folder with the baseline's cells; None: only `run` is searched.

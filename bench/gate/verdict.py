@@ -131,7 +131,8 @@ class Verdict:
     cells: int
     """Number of compared cells."""
     faults: tuple[tuple[str, str, str], ...] = ()
-    """(flag code, subject, text) for each broken contract, and for each measurement against a description or an ε."""
+    """(flag code, subject, text) for each broken contract, each reading that the scored examples do not explain, and
+    each measurement against an ε."""
     since_oldest: tuple[Comparison, ...] = ()
     """Comparisons that are weaker than in the oldest baseline."""
     parameters: tuple[str, ...] = ()
@@ -165,15 +166,15 @@ class Verdict:
 
 
 def on_occasion(result: Verdict, occasion: Occasion) -> Verdict:
-    """Add the circumstances `occasion` to a verdict. If they have a change of the baseline that nobody accepted, the
-    outcome is never a pass."""
+    """Add the circumstances `occasion` to a verdict. The outcome becomes `changed` if the baseline was changed and
+    nobody accepted the change; the outcome `weaker` stays."""
     refused = occasion.altered and occasion.accepted is None and result.outcome != "weaker"
     return replace(result, occasion=occasion, outcome="changed" if refused else result.outcome)
 
 
 def with_oldest(result: Verdict, oldest: Verdict) -> Verdict:
-    """Add to a verdict the weaker comparisons of `oldest`, the verdict against the oldest baseline, which shows small
-    worsenings that added up."""
+    """Add the comparison with the oldest baseline to a verdict. Weaker comparisons in `oldest` make the outcome
+    `weaker`: small worsenings have added up."""
     weaker = tuple(row for row in oldest.comparisons if row.outcome == "weaker")
     return replace(result, since_oldest=weaker, outcome="weaker" if weaker else result.outcome)
 
@@ -187,10 +188,10 @@ def verdict(
 ) -> Verdict:
     """Compare two runs with the same configurations; return the gate's verdict.
 
-    - `before`, `after`: records of the earlier and of the later run; each record is compared with its partner.
-    - `margins`: metric → smallest worsening that counts; these replace defaults. None keeps all defaults.
+    - `before`, `after`: records (results of cells) of the earlier and of the later run.
+    - `margins`: metric → smallest worsening that counts; they replace the defaults. None keeps all defaults.
     - `changes`: code changes in words, stored in the verdict.
-    - `asked`: parameters that the matrix writes for each entry; empty: cells pair by id only.
+    - `asked`: parameters that the matrix file sets, by entry; empty: records are paired only by the cell's id.
 
     Raises `BenchError` for an unknown metric, a margin not above zero, and differing protocol versions."""
     allowed = {name: metric.margin for name, metric in GATE_METRICS.items()} | dict(margins or {})
