@@ -60,15 +60,17 @@ class Isolation:
         return any(foreign(kind, name) for kind, name in entries_of(cell).items())
 
     def data(self, cell: AnyCell, context: RunContext, memory: Memory) -> Data:
-        """Return the cell's data set. A plug-in process reads a foreign data set; this process splits it."""
+        """Return the cell's data set with its splits. Code of a plug-in data set runs in a plug-in process. `context`
+        has the folders, and `memory` keeps the data."""
         if foreign("datasets", cell.dataset.name) and not data_is_kept(cell, memory):
             raw, private = self._pipeline.call(served.raw_data, cell, context)
             keep_data(cell, memory, split(raw, name=cell.dataset.name, private=private))
         return HERE.data(cell, context, memory)
 
     def attack_together(self, cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
-        """Attack `cell` in a single batch with suitable later cells of `company`; the results wait in `memory`. Cells
-        with plug-in code are left out. If `cell` itself has plug-in code, do nothing."""
+        """Attack the readings of `cell` together with those of suitable later cells in `company`, in a single batch;
+        `memory` stores the results. Cells with plug-in code are left out; for a `cell` with plug-in code, nothing is
+        done."""
         if not self.concerns(cell):
             HERE.attack_together(cell, [other for other in company if not self.concerns(other)], context, memory)
 

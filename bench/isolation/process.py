@@ -65,8 +65,8 @@ _TRACE = " (where it was: "
 
 
 def timeout_reason(seconds: float, trace: Path | None = None) -> str:
-    """Return the text for the record of a cell that exceeded its time limit of `seconds`. `trace` is the file with the
-    threads' stacks, or None."""
+    """Return the reason in the record of a cell that exceeded its time limit of `seconds`. `trace` is the file with the
+    threads' stacks at the timeout; None: the text names no file."""
     where = "" if trace is None else f"{_TRACE}{trace})"
     return f"took longer than the time limit of {seconds:g} s; give --time-limit more, or mend what hangs{where}"
 

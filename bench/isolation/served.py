@@ -39,7 +39,7 @@ from bench.trip import Reading, Server, Tensors
 
 @dataclass(slots=True, kw_only=True)
 class State:
-    """Values that a plug-in process keeps between calls."""
+    """Values that a plug-in process keeps between calls from its parent process."""
 
     memory: Memory = field(default_factory=Memory)
     """Cache of data sets, reconstructions and simulated readings."""
@@ -64,23 +64,27 @@ def raw_data(cell: AnyCell, context: RunContext, state: State) -> tuple[Raw, boo
 
 
 def server(cell: AttackCell, context: RunContext, state: State) -> bytes:
-    """Return all that the cell's server knows before the round, as bytes for the attacker's process (`craft`)."""
+    """Return the malicious server's knowledge before the round, as bytes for the attacker's process (`craft`)."""
     truth = draw_truth(cell, load_data(cell, context, state.memory), context.run)
     return _packed(server_of(cell, prepare(cell, context, state.memory), truth), cell)
 
 
 def craft(known: bytes, cell: AttackCell, state: State) -> Tensors:
-    """Return the weights that the attack of `cell` chooses from the bytes `known` of `server`, name → tensor."""
+    """Return the weights that the cell's attack, a malicious server, sends to the clients, name → tensor. `known` are
+    the bytes from `server`."""
     return choose(cell, _unpacked(known, cell))
 
 
 def observe(cell: AttackCell, context: RunContext, crafted: Tensors | None, state: State) -> tuple[bytes, Diagnosis]:
-    """Run the cell's defended round in this process; return the attacker's readings as bytes for the attacker's
-    process, and the checks of the readings. The true examples are drawn in this process, which keeps data sets and
-    simulated readings in `state.memory`. `crafted` are the weights of `craft`; None: honest weights.
+    """Run the cell's defended round in this process. Return the attacker's readings (observed updates) as bytes for the
+    attacker's process, and the checks of the readings.
 
-    Readings of a plain attacker under a built-in model are sent without the model: the receiver then runs no plug-in
-    code. Other readings are pickled. Raises `PluginError` if pickling fails."""
+    - `crafted`: weights from `craft`, name → tensor; None: honest weights.
+    - `state`: its memory keeps data sets and simulated readings.
+
+    The true examples are drawn in this process. Readings of a plain attacker under a built-in model are sent without
+    the model, so the receiver runs no plug-in code. Other readings are pickled. Raises `PluginError` if pickling fails.
+    """
     observation = draw_and_observe(cell, context, state.memory, crafted)
     return _packed(observation.reading, cell), observation.diagnosis
 
@@ -117,8 +121,8 @@ def _unpacked(content: bytes, cell: AttackCell) -> Any:
 
 
 def attempt(cell: AttackCell, context: RunContext, state: State) -> Attempt:
-    """Attack the readings that `hold` or `observe` left in `state`; return the reconstruction with its cost. `context`
-    is the run."""
+    """Attack the readings that `hold` stored in `state`; return the reconstruction with its cost. `context` holds the
+    run's folders and limits."""
     assert state.held is not None
     reading, key = state.held
     return attack_reading(attacker_of(cell, reading), reading, cell, context, key)
