@@ -20,7 +20,7 @@ class Values(Protocol):
         """Convert `stored` values to float32, the input for models, attacks and scores."""
 
     def fault(self, stored: NDArray[Any]) -> str | None:
-        """Return the reason why a data set's `stored` values are not allowed, or None if they are."""
+        """Return the reason why a data set's `stored` values are not allowed; None if they are allowed."""
 
     def checked(self, truth: ArrayLike) -> Floats:
         """Return the values of true examples as float64; raises `ValueError` for values outside the kind's range."""
@@ -46,13 +46,14 @@ class Values(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Success:
-    """Rule that decides if an example leaked: it is near to its reconstruction, and nearer than to every prior-only
-    guess (made without the gradient) by a margin."""
+    """Rule that decides whether an example leaked: its reconstruction is near to the true example, and nearer by a
+    margin than every prior-only guess (made without the gradient)."""
 
     words: str
     """The rule's text for messages."""
     reached: Callable[[Figures], Booleans]
-    """Function that tells which reconstructions are near enough, without regard to prior-only guesses."""
+    """Function from figures to a mask of reconstructions that are near enough to the true example, without regard to
+    prior-only guesses."""
     closeness: str
     """Name of the metric compared with prior-only guesses; higher is nearer."""
     over: str
@@ -115,7 +116,8 @@ class Kind:
         return f"({', '.join(self.axes)}{',' if len(self.axes) == 1 else ''})"
 
     def fault(self, stored: NDArray[Any]) -> str | None:
-        """Return the reason why `stored` examples (example, *shape) are not of this kind, or None if they are."""
+        """Return the reason why `stored` examples (example, *shape) are not of this kind; None if they are of this
+        kind."""
         if stored.ndim != 1 + len(self.axes):
             return f"{self.article} has the axes {self.shape_text}, these examples have shape {stored.shape[1:]}"
         return self.values.fault(stored)

@@ -18,11 +18,14 @@ def named(name: str) -> Kind:
 
 
 def of_shape(shape: tuple[int, ...], name: str | None = None, *, integers: str = "") -> Kind:
-    """Return the kind of data of a user's examples with the `shape` (*shape), by `name`, or for None inferred from the
-    number of axes.
+    """Return the kind of data (image, table or text) of a user's examples.
 
-    `integers` is the name of the user's array if it holds integers: on a single axis these may be columns or sequence
-    ids, so the user must name the kind. Raises `BenchError` with the remedy."""
+    - `shape`: shape of an example.
+    - `name`: name of the kind; None: the kind is inferred from the number of axes.
+    - `integers`: name of the user's array if it holds integers. On a single axis these may be columns or token ids, so
+      the user must name the kind.
+
+    Raises `BenchError` with the remedy."""
     if name is not None:
         kind = named(name)
         if len(shape) != len(kind.axes):

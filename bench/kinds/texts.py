@@ -32,7 +32,7 @@ def misplaced(first: Floats, second: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Arithmetic on token ids: whole numbers from 0 (padding), the same number of positions in every text."""
+    """Arithmetic on token ids, which are whole numbers: 0 is padding. Every text has the same number of positions."""
 
     def floats(self, stored: NDArray[Any]) -> NDArray[np.float32]:
         return stored.astype(np.float32)  # exact below 2^24 tokens
