@@ -21,7 +21,7 @@ def preset_names(folder: Path = PRESETS) -> tuple[str, ...]:
 
 def located(source: str | Path, errors: Errors, folder: Path = PRESETS) -> Path:
     """Return the path of a matrix file. `source` is a `Path`, a text that ends in `.toml`, or the name of a preset in
-    `folder`. Raises `MatrixError` for a missing file or an unknown preset; `errors` collects its lines."""
+    `folder`. `errors` collects the error lines. Raises `MatrixError` for a missing file or an unknown preset."""
     if isinstance(source, Path) or source.endswith(".toml"):
         try:
             if Path(source).is_file():
@@ -39,8 +39,13 @@ def located(source: str | Path, errors: Errors, folder: Path = PRESETS) -> Path:
 
 
 def document(path: Path, errors: Errors, text: bytes | None = None) -> dict[str, Any]:
-    """Read the content of a TOML file; `text` is content in place of the file's, None reads `path`. Raises
-    `MatrixError` for invalid TOML, and for too large files or values; `errors` collects its lines."""
+    """Return the content of a TOML file as key → value.
+
+    - `path`: the file.
+    - `errors`: collects the error lines.
+    - `text`: content to parse in place of the file; None reads the file.
+
+    Raises `MatrixError` for invalid TOML, and for too large files or values."""
     table: dict[str, Any] = {}
     try:
         with path.open("rb") if text is None else BytesIO(text) as file:

@@ -40,7 +40,8 @@ class Wrong(ValueError):
 
 
 class Rows(list[Any]):
-    """A list from a matrix file that knows the key in the file of each item; several items may have the same key."""
+    """List of items from a matrix file. `keys` holds the key in the file of each item, for error messages; several
+    items may have the same key."""
 
     def __init__(self, rows: Iterable[tuple[str, Any]]) -> None:
         pairs = list(rows)
@@ -49,7 +50,7 @@ class Rows(list[Any]):
 
 
 class Errors:
-    """Errors collected from a matrix file; each line is `FILE: key: mistake; remedy`."""
+    """Errors in a matrix file, collected as lines `FILE: key: mistake; remedy`."""
 
     def __init__(self, file: str) -> None:
         self.file = printable(file)
@@ -94,15 +95,15 @@ def quoted(value: Any) -> str:
 
 
 def nearest(name: str, known: Iterable[str], what: str = "there are") -> str:
-    """Return the remedy for an unknown `name` as text: the most similar name in `known`, or if none is similar `what`
-    (such as "there are") and all known names."""
+    """Return a remedy for an unknown `name` as text: "did you mean" with the most similar name in `known`. If none is
+    similar, the text is `what` (such as "there are") with all known names."""
     names = sorted(known)
     near = difflib.get_close_matches(name[:NAME_LENGTH], names, n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else f"{what} {', '.join(names) or 'none'}"
 
 
 def expected(what: str, value: Any, example: str) -> str:
-    """Return the message for a `value` with a wrong type: expected `what`, got `value`, write for example `example`."""
+    """Return an error message: `what` was expected, `value` was given, and `example` is a valid text."""
     return f"expected {what}, got {quoted(value)}; write e.g. {example}"
 
 

@@ -20,7 +20,7 @@ FILE = "published.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedFigures:
-    """Figures from a paper for all cells that match a pattern."""
+    """Figures from a paper, with a pattern for the cells (configurations) to which they belong."""
 
     where: Mapping[str, Any]
     """Axis → pattern for the cell's value, such as `{"defense": {"name": "prune"}}`."""
@@ -38,8 +38,8 @@ def published(rows: Iterable[PublishedRow]) -> tuple[PublishedFigures, ...]:
 
 
 def beside(rows: Iterable[PublishedFigures], cell: AnyCell) -> PublishedFigures | None:
-    """Return the published figures to show next to the figures of `cell`: the first of `rows` whose pattern matches the
-    cell; None if none matches."""
+    """Return the published figures for a cell: the first of `rows` whose pattern matches the cell; None if none
+    matches."""
     values = {axis: _plain(getattr(cell, axis)) for axis in PATTERN_AXES if hasattr(cell, axis)}
     return next((row for row in rows if _agrees(row.where, values)), None)
 

@@ -52,7 +52,8 @@ class Matrix:
     cascade: bool = False
     """Whether attacks on the same readings form a cascade: a later attack gets only readings without success."""
     asked: Asked = field(default_factory=dict)
-    """The parameters that the matrix writes for each entry; all others are defaults."""
+    """Parameters that the matrix file sets, by entry (attack, defense, data set or model); other parameters have
+    defaults."""
 
 
 def read(
@@ -71,10 +72,10 @@ def read(
     - `source`: a `Path`, a text that ends in `.toml`, or the name of a preset in `folder`.
     - `more_defenses`: names or `NAME:PARAMETER=VALUE`, added to the axis `defense` (without this axis: to `none`) of
       every attack block, and of every `[[train]]` block with several defenses.
-    - `attacks`: replace the axis `attack` everywhere, in the same spelling; empty keeps the file's.
-    - `scale`: a name in the file's `scales`; None takes the first.
-    - `full`: True switches the cascade off.
-    - `text`: content in place of the file's, such as the content at another revision; None reads the file.
+    - `attacks`: replace the axis `attack` everywhere, in the same spelling; empty keeps the file's attacks.
+    - `scale`: name of a size in the file's `scales`; None takes the first.
+    - `full`: True switches the cascade off, so that every attack gets all readings.
+    - `text`: content in place of the file's content, such as the content at another revision; None reads the file.
     - `registry`: lookup of registered entries.
 
     Raises `MatrixError` with a line for each error: `FILE: key: mistake; remedy`."""

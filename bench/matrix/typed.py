@@ -10,9 +10,9 @@ Typed = str | dict[str, Any]  # a name, or a table with its name and parameters
 
 
 def entries(texts: Sequence[str], option: str) -> list[Typed]:
-    """Parse attacks or defenses as typed on a command line. `texts` are such as `cpl,gradinv` or
-    `prune:share=.9,at=example`; the result has the names and parameters, in order. A comma separates names; a part with
-    `=` is a further parameter of the name before. Raises `BenchError` with the name of the command-line `option`."""
+    """Parse attacks or defenses from a command line; return their names, with parameters if given, in order. `texts`
+    are such as `cpl,gradinv` or `prune:share=.9,at=example`: a comma separates names, and a part with `=` is a further
+    parameter of the name before. Raises `BenchError` that begins with the command-line `option`."""
     values: list[Typed] = []
     for part in (part.strip() for text in texts for part in text.split(",")):
         name, colon, rest = part.partition(":")
@@ -34,7 +34,7 @@ def entries(texts: Sequence[str], option: str) -> list[Typed]:
 
 
 def split(typed: Typed) -> tuple[str, dict[str, Any]]:
-    """Return the name and the parameters of a `typed` entry."""
+    """Return the name and the parameters of an attack or defense from `entries`."""
     if isinstance(typed, str):
         return typed, {}
     return str(typed["name"]), {key: value for key, value in typed.items() if key != "name"}
