@@ -18,8 +18,8 @@ _NORMS = (nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm1d, nn.InstanceNorm2d)
 
 
 class Model(ABC):
-    """Base class for models: an architecture with an initialisation; concrete models are frozen dataclasses. The
-    normalisation of inputs is a layer inside the module, so inputs lie in [0, 1] everywhere else."""
+    """Base class for models: an architecture with an initialisation. Concrete models are frozen dataclasses. Inputs lie
+    in [0, 1]; their normalisation is a layer inside the module."""
 
     reference: ClassVar[str]
     """Paper that describes the model."""

@@ -37,7 +37,8 @@ class FedCnn(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class Cnn(Model):
-    """Two convolutions (32, 64 channels, 3×3, padded) with pooling, then a hidden linear layer."""
+    """Convolutional net with two padded 3×3 convolutions (32 and 64 channels) with pooling, a hidden linear layer and a
+    linear classifier."""
 
     reference = "papers C and D (two-layer CNN); sizes ours, 512 hidden units from D"
     takes = ("image",)
@@ -65,7 +66,8 @@ class Cnn(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class VggSmall(Model):
-    """32-32-64-64-128-128 3×3 convolutions with pooling after each pair, 256 hidden units."""
+    """VGG net with six 3×3 convolutions of 32, 32, 64, 64, 128 and 128 channels, pooling after each pair, and a hidden
+    layer of 256 units."""
 
     reference = "LDP-FL (small VGG for CIFAR-10); sizes ours"
     takes = ("image",)

@@ -11,7 +11,8 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, kw_only=True)
 class ConvNet8(Model):
-    """Eight 3×3 convolutions with width·(1, 2, 2, 4, 4, 4, 4, 4) channels, 3×3 pooling after the 6th and 8th."""
+    """Convolutional net with eight 3×3 convolutions of `width`·(1, 2, 2, 4, 4, 4, 4, 4) channels, 3×3 pooling after the
+    6th and the 8th, and a linear layer."""
 
     reference = "Geiping et al. 2020 (GradInv), ConvNet; Risk-balanced's model for GIA"
     takes = ("image",)

@@ -13,8 +13,8 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, kw_only=True)
 class TinyTransformer(Model):
-    """Transformer encoder with learned positions and LayerNorm behind each part, as BERT; the mean over a text's tokens
-    feeds a linear classifier. Padding takes no part."""
+    """Transformer encoder for texts, with learned positions and LayerNorm after each sublayer, as in BERT. The mean
+    over a text's tokens feeds a linear classifier; padding is ignored."""
 
     reference = "Vaswani et al. 2017; layout of BERT (Devlin et al. 2019), sizes ours"
     takes = ("text",)
