@@ -159,7 +159,7 @@ def scaled(values: Tensor, value_range: Range, what: str) -> NDArray[np.float64]
 
 
 def integers(values: Values | None, what: str) -> str:
-    """Return the name `what` if the array `values` has an integer type, otherwise "". None also gives ""."""
+    """Return the name `what` if the user's array `values` holds integers; otherwise, and for None, an empty text."""
     kind = "" if values is None else np.asarray(tensor(values, what)).dtype.kind
     return what if kind and kind in "iu" else ""
 

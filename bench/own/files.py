@@ -69,7 +69,7 @@ class Meta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingFile:
-    """Content of a reading file."""
+    """Content of a reading file: a user's gradient for attacks, with the facts that the attacker knows."""
 
     values: Arrays
     """Gradients or updates by parameter name."""
@@ -112,7 +112,8 @@ def save(
 
 
 def load(path: Path) -> ReadingFile:
-    """Read and check a reading file; raises `RecordError` with the file, the array and a remedy."""
+    """Read and check a reading file (a user's gradient for attacks); raises `RecordError` with the file, the array and
+    a remedy."""
     arrays = load_arrays(path)
     for name in arrays:
         if name not in ("label", "meta") and not name.startswith(("value/", "weight/")):

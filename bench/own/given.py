@@ -88,14 +88,14 @@ def reading(
     batch_statistics: bool = False,
     statistics: Weights | None = None,
 ) -> Reading:
-    """Make the reading that an attacker has, from a user's gradients or weight update, for `attack`. Give either
+    """Make a reading (an attacker's observation, for `attack`) from a user's gradients or weight update. Give either
     `gradients` or `before` and `after`:
 
     - `gradients`: name → tensor, or a list in the order of `model.parameters()`. Each tensor has its parameter's shape,
       or (reading, *shape) for several readings under equal `weights` (None: the module's weights). None in place of a
       tensor is a parameter that is not sent.
-    - `before`, `after`: a client's weights around a round, by name or as a list in the order of `model.state_dict()`.
-      `local` (`SGD` or `Adam`) describes the client's training.
+    - `before`, `after`: a client's weights before and after a round, by name or as a list in the order of
+      `model.state_dict()`. `local` (`SGD` or `Adam`) describes the client's training.
 
     Further arguments:
 
@@ -105,14 +105,14 @@ def reading(
     - `batch_statistics`: True if BatchNorm was in training mode; a batch is then attacked as a whole.
     - `statistics`: with `batch_statistics`, BatchNorm's running statistics after the client's steps, if the client
       sends them: its state, by name or as a list, or name → (reading, channel). Attacks then match these statistics,
-      too. The model holds the statistics before. None takes the statistics in `after`, if they moved.
+      too. The model holds the statistics before the steps. None takes the statistics in `after`, if they moved.
     - `shape`, `classes`: (channel, height, width), (feature,) or (position,), and the number of classes. Two classes
       may have one logit.
     - `batch`, `steps`, `rate`: without `local`, examples per local step, number of local steps, learning rate.
     - `unit`: without `local`, 1 for gradients, `rate` for a weight difference (weights before minus weights after).
     - `value_range`: smallest and largest possible input value.
     - `kind`: kind of data (`bench.kinds`); None infers the kind from `shape`. For "text" the model gets token ids as
-      floats, 0 behind a text's end.
+      floats, 0 after the end of a text.
     - `labels`: true labels, granted to the attacker.
     - `public` (example, *shape), `public_labels` (example,): public examples; None gives a uniform grey example.
     - `defense`: the client's defense, known to the attacker: a name, {"name": …, parameter: …} or a `Defense`. Its

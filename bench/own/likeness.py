@@ -34,12 +34,12 @@ class Likeness:
 
     @property
     def worst(self) -> int:
-        """Position of the reading that differs most from its replay, by 1 - cosine + |log scale|."""
+        """Position of the reading with the largest difference from its replay, measured by 1 - cosine + |log scale|."""
         return int((1 - self.cosine + self.scale.clamp_min(_TINY).log().abs()).argmax())
 
     @property
     def least(self) -> tuple[float, float]:
-        """Cosine and scale of the reading that differs most (`worst`)."""
+        """Cosine and scale of the reading with the largest difference from its replay."""
         return float(self.cosine[self.worst]), float(self.scale[self.worst])
 
     def alike(self, enough: float, length: float) -> bool:

@@ -107,6 +107,6 @@ class Adam(SGD):
 
     @property
     def rule(self) -> AdamRule:
-        """Return a step of this optimizer, in the form that attacks simulate."""
+        """Adam's options (betas, eps, decoupled weight decay) in the form that attacks simulate."""
         first, second = self.betas
         return AdamRule(betas=(first, second), eps=self.eps, decoupled=self.decoupled)

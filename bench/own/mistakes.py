@@ -35,13 +35,13 @@ _NORMALISED: dict[int, dict[str, _Columns]] = {  # channels → mean and deviati
 def likeliest(
     reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels: Tensor, compared: Likeness, enough: float
 ) -> str | None:
-    """Return the user's likeliest mistake, with its remedy, if the declared training does not give the update; None if
-    no known mistake explains it.
+    """Return the user's likeliest mistake in the declared training, with a remedy; None if no known mistake explains
+    the update.
 
     - `observed`: the update, name → (reading, *shape), in gradient units.
     - `inputs` (reading, example, *shape), `labels` (reading, example): true examples.
-    - `compared`: comparison of the update with the replay of the declared training.
-    - `enough`: a mistake is accepted if the training with this mistake gives an update with at least this cosine."""
+    - `compared`: comparison of the update with its replay (the declared training on the true examples).
+    - `enough`: least cosine between the update and the update under a mistake, for this mistake to be accepted."""
     cosine, scale = compared.least
     if option := options(reading, observed, inputs, labels):
         return option

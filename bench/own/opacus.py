@@ -22,12 +22,12 @@ class OpacusStep:
     batch: int
     """Number of drawn examples in this step."""
     expected: int
-    """Expected number of examples in a step: Opacus divides the sum of the drawn examples by it."""
+    """Expected number of examples in a step; Opacus divides the sum over the drawn examples by this number."""
 
     @property
     def unit(self) -> float:
-        """Length of the sent gradient relative to a mean over the drawn examples: Opacus divides by `expected`, not by
-        `batch`."""
+        """Factor from the mean over the drawn examples to the sent gradient, batch/expected: Opacus divides the sum by
+        `expected`."""
         return self.batch / self.expected
 
     def __repr__(self) -> str:

@@ -14,8 +14,8 @@ _SAME = 0.02  # relative differences below which class weights count as equal
 
 
 def options(reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> str | None:
-    """Search for undeclared options of a training, such as label smoothing or weight decay, that explain a single
-    gradient. Return them with the remedy as text; None if none explains the update.
+    """Return undeclared options of a training (label smoothing, weight decay or class weights) that explain a single
+    gradient, with the remedy as text; None if no option explains the update.
 
     - `observed`: the update, name → (reading, *shape); all readings must have the same options.
     - `inputs` (reading, example, *shape), `labels` (reading, example): true examples."""

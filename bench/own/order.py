@@ -18,8 +18,8 @@ _ROUNDS, _SWAPS = 12, 32  # rounds of a search, and exchanges in each
 
 
 def declared(order: Sequence[int] | Tensor, reading: Reading) -> Tensor:
-    """Check the user's `order`, and return it: numbers of the examples in the order of local steps, (use,). Raises
-    `BenchError` unless each epoch has each example once."""
+    """Check the user's `order` of examples, and return it as a tensor (use,): numbers of the examples in the order of
+    local steps. Raises `BenchError` unless each epoch has each example once."""
     distinct, uses = distinct_examples(reading), reading.examples
     at = torch.as_tensor(order).reshape(-1).long()
     epochs = [len(epoch.unique()) == len(epoch) for epoch in at.split(distinct)]
@@ -31,8 +31,8 @@ def declared(order: Sequence[int] | Tensor, reading: Reading) -> Tensor:
 
 
 def matters(reading: Reading) -> bool:
-    """Return whether the update depends on the order of the examples: with several steps of a single client, or if
-    examples are used unequally often."""
+    """Return whether the update may depend on the order of the examples: a single client takes several local steps on
+    more than one example."""
     return reading.steps > 1 and reading.senders == 1 and reading.examples > 1
 
 
@@ -41,9 +41,8 @@ def sought(reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels
     (reading, *shape). Return numbers of examples in this order, (reading, use).
 
     - `inputs` (reading, example, *shape), `labels` (reading, example): true examples.
-    - `enough`: cosine between update and replay at which the search ends; it also ends after a fixed number of replays.
-
-    A step of the search exchanges examples of different local steps in an epoch."""
+    - `enough`: cosine between the update and its replay at which the search ends; it also ends after a fixed number of
+      replays."""
     return torch.stack(
         [
             _of_row(
@@ -59,8 +58,8 @@ def sought(reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels
 
 
 def spread(reading: Reading, inputs: Tensor, labels: Tensor) -> float:
-    """Return how much the order of the examples can change the update: the smallest cosine between updates of random
-    orders, simulated on the true examples `inputs` and `labels`. 1 means no effect."""
+    """Return the effect of the examples' order on the update: the smallest cosine between updates under random orders,
+    simulated on the true examples `inputs` and `labels`. 1 means no effect."""
     replays = [replayed(reading, inputs, labels, positions(reading, draw, 0)) for draw in range(_STARTS)]
     return min(likeness(one, other).least[0] for one, other in pairwise(replays))
 

@@ -23,7 +23,7 @@ _PLAIN_SGD = {"dampening": 0, "nesterov": False, "maximize": False}
 
 
 class Recording:
-    """A recorded training of a client, as `recording` gives it; read its properties after the `with` statement."""
+    """A client's training recorded by `recording`. Read its properties after the `with` statement."""
 
     def __init__(self) -> None:
         self._recorded = Recorded()
@@ -35,14 +35,15 @@ class Recording:
 
     @staticmethod
     def of(recorded: Recorded) -> "Recording":
-        """Return the recording of a finished training, from the data `recorded` by `bench.own.recording.recorder`."""
+        """Return the recording of a finished training. `recorded` is the data from `bench.own.recording.recorder`."""
         made = Recording()
         made._recorded = recorded
         return made
 
     def sent_as(self, after: Mapping[str, Tensor], defense: Any = None) -> None:
-        """Declare that other weights than the trained weights left the client: `after`, name → (*shape), behind the
-        client's `defense` (as in `api.reading`; None: no defense is known)."""
+        """Declare the weights that the client sent, if they differ from the trained weights: `after`, name → (*shape).
+        `defense` is the client's defense between training and message (as in `api.reading`); None: no defense is known.
+        """
         self._sent, self.defense = after, defense
 
     @property
@@ -80,8 +81,8 @@ class Recording:
 
     @property
     def truth(self) -> tuple[Tensor, Tensor]:
-        """The true examples behind the update: inputs (example, *shape) and labels (example,). These are the distinct
-        examples in the order of the first epoch; with Opacus, those of the first step."""
+        """The true examples of the update: inputs (example, *shape) and labels (example,). They are the distinct
+        examples in the order of the first epoch; with Opacus, the examples of the first step."""
         if self._recorded.private is not None:
             inputs, labels = self._uses()
             drawn = len(self._recorded.steps[0].inputs)
@@ -92,9 +93,8 @@ class Recording:
 
     @property
     def held_out(self) -> tuple[Tensor | None, Tensor | None]:
-        """Examples that the client did not train on, from passes without gradients such as a validation: inputs
-        (example, *shape) and labels (example,). Both are None without such a pass; the labels also without a loss in
-        it."""
+        """Examples of which the client used no gradients, from forward passes such as a validation: inputs (example,
+        *shape) and labels (example,). Both are None without such a pass; the labels are None if a pass had no loss."""
         inputs, _ = self._uses()
         own = {_key(each) for each in inputs}
         passes = [each for each in self._recorded.held_out if each.inputs.shape[1:] == inputs.shape[1:]]

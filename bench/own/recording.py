@@ -103,7 +103,7 @@ class Recorded:
     if a replay gives the update."""
 
     def saw(self, fact: str, *, never: bool = False) -> None:
-        """Note an unusual `fact` about the training, which may explain why a replay fails. `never` True: no attack
+        """Note an unusual `fact` about the training, which may explain a failed replay. `never` True: no attack
         simulates the fact."""
         self.seen[sanitize(fact)] = never
 

@@ -31,16 +31,16 @@ def granted_labels(labels: Values, reading: Reading) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim(Reconstruction):
-    """A reconstruction together with the attacked reading. `bench.api.score` uses the reading to check the user's
-    truth: the gradient of the true examples must explain the reading (`bench.api.check`)."""
+    """A reconstruction together with the attacked reading (the observed update). `bench.api.score` uses the reading to
+    check the user's true examples: their gradient must explain the reading (`bench.api.check`)."""
 
     reading: Reading
     """The attacked reading."""
 
 
 def claim(reconstruction: Reconstruction, reading: Reading) -> Claim:
-    """Join a reconstruction with its reading, and keep each distinct example only once, as reconstructed for the first
-    epoch."""
+    """Join a reconstruction with its reading. If the reading uses an example in several epochs, only its reconstruction
+    for the first epoch is kept."""
     made = Claim(**{item.name: getattr(reconstruction, item.name) for item in fields(Reconstruction)}, reading=reading)
     distinct, way = distinct_examples(reading), made.trajectory
     if made.inputs.shape[1] <= distinct:

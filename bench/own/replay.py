@@ -43,9 +43,9 @@ def shown(reading: Reading, inputs: Tensor, targets: Tensor) -> dict[str, Tensor
 
 
 def positions(reading: Reading, draw: int | None = None, first: int = 1) -> Tensor:
-    """Return numbers of examples in the order of local steps, (use,), for a client that repeats its examples. The first
-    `first` epochs have the listed order. `draw` is the seed of a random order in the other epochs; None gives them the
-    listed order, too."""
+    """Return the numbers of the examples in the order of local steps, (use,), for a client that uses its examples in
+    several epochs. The first `first` epochs have the listed order. `draw` is the seed of a random order in later
+    epochs; None: all epochs have the listed order."""
     distinct, generator = distinct_examples(reading), torch.Generator().manual_seed(draw or 0)
     epochs = -(-reading.examples // distinct)
     passes = [
@@ -56,9 +56,9 @@ def positions(reading: Reading, draw: int | None = None, first: int = 1) -> Tens
 
 
 def moved_by(reading: Reading, raw: Tensors, rate: float, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Compute the update again at other weights, those before a step of size `rate` along the update `raw`: name →
-    (reading, *shape). This tests whether the user gave the weights from after the step. `inputs` and `labels` are the
-    true examples."""
+    """Compute the update again, name → (reading, *shape), at the weights before a step of size `rate` along the update
+    `raw`. This tests whether the user gave the weights after the step instead of the weights before. `inputs` and
+    `labels` are the true examples."""
     rows = []
     for row in range(len(reading)):
         weights = {name: value + rate * raw[name][row] for name, value in reading.weights.items()}
@@ -93,10 +93,10 @@ def trained(
     batch_statistics: bool = False,
     autocast: torch.dtype | None = None,
 ) -> dict[str, Tensor]:
-    """Compute the update of a plain training loop on the true examples, in place of the bench's simulation, to test
-    other modes: name → (reading, *shape), in gradient units. `inputs` (reading, example, *shape), `labels` (reading,
-    example).
+    """Compute the update by a plain training loop on the true examples, without the bench's simulation, to test other
+    modes: name → (reading, *shape), in gradient units.
 
+    - `inputs` (reading, example, *shape), `labels` (reading, example): true examples.
     - `batch_statistics`: True puts BatchNorm in training mode; dropout stays off.
     - `autocast`: dtype of the forward pass under `torch.autocast`; None: full precision."""
     rows = []

@@ -22,8 +22,9 @@ def rounded(
     - `observed`, `replay`: the update, and the update computed again on the true examples, name → (reading, *shape).
     - `inputs` (reading, example, *shape), `labels` (reading, example): true examples.
 
-    A forward pass in 16 bits must be no further from the update than full precision is, and the difference no larger
-    than the rounding's."""
+    A forward pass in 16 bits explains the difference under two conditions: its update is at least as near to the
+    observed update as the replay in full precision, and the difference is not much larger than the effect of the
+    rounding."""
     if reading.description is not None or reading.senders > 1 or likeness(observed, replay).least[0] < _LEAST:
         return None
     if name := _in_transport(reading, observed, replay):

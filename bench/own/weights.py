@@ -21,9 +21,9 @@ _SAME = 0.999  # cosine above which "gradients" are the weights
 
 
 def check_model(module: nn.Module, shape: tuple[int, ...], classes: int, kind: Kind) -> bool:
-    """Return whether the user's model `module` has a single logit for two classes; the caller then adds the hook
-    `two_logits`. The model is not changed here. Raises `BenchError` unless the model maps two inputs of `shape` to
-    logits (2, classes), or to a single logit each, and for embeddings, unless the `kind` of data has token ids."""
+    """Check that the user's model `module` maps inputs of `shape` to logits (example, `classes`), or for two classes to
+    a single logit. Return whether the model has a single logit; the hook `two_logits` is then added to the model.
+    Raises `BenchError` for other outputs, and for embeddings unless the `kind` of data has token ids."""
     for path, layer in module.named_modules():
         if kind.differentiable and isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             raise BenchError(
@@ -50,7 +50,7 @@ def check_model(module: nn.Module, shape: tuple[int, ...], classes: int, kind: K
 
 
 def refuse_closures(model: nn.Module, module: nn.Module, shape: tuple[int, ...]) -> None:
-    """Check that a copy of the user's `model`, `module`, can run with other weights. Raises `BenchError` if the output
+    """Check that `module`, a copy of the user's `model`, can run with other weights. Raises `BenchError` if the output
     for an input of `shape` depends on a parameter that the copy cannot replace, such as a parameter in a closure."""
     leaves = {name: value.detach().requires_grad_() for name, value in module.named_parameters()}
     like = next(iter(leaves.values()), torch.zeros(0))
@@ -63,9 +63,9 @@ def refuse_closures(model: nn.Module, module: nn.Module, shape: tuple[int, ...])
 
 
 def load_state(module: nn.Module, state: Mapping[str, Tensor] | None, what: str) -> dict[str, Tensor]:
-    """Load the weights `state`, name → (*shape), into the module, and return the parameters that are not frozen, name →
-    (*shape). None keeps the module's weights. Raises `BenchError` if the weights do not fit, are not finite, or all
-    parameters are frozen; `what` is their name in the message."""
+    """Load the weights `state`, name → (*shape), into the module; None keeps the module's weights. Return the
+    parameters that are not frozen, name → (*shape). Raises `BenchError` if the weights do not fit or are not finite, or
+    if all parameters are frozen; `what` is the weights' name in the message."""
     if state is not None:
         fitted = fit(module, state, where=what)
         with torch.no_grad():
@@ -81,9 +81,9 @@ def load_state(module: nn.Module, state: Mapping[str, Tensor] | None, what: str)
 def named_state(values: Mapping[str, Values] | Sequence[Values], model: nn.Module, what: str) -> dict[str, Tensor]:
     """Return a model's state (parameters and buffers) as name → (*shape), from the user's mapping or list `values`.
 
-    A list has the order of `model.state_dict()` if both have equal length, otherwise of `model.parameters()`, or of its
-    trained parameters. Frozen parameters may be left out: the model's are taken. Raises `BenchError` for names and
-    shapes that do not fit the model; `what` is the state's name in the message."""
+    A list has the order of `model.state_dict()` if both have equal length, otherwise of `model.parameters()`, or of the
+    trained parameters. Frozen parameters may be left out; they keep the model's values. Raises `BenchError` for names
+    and shapes that do not fit the model; `what` is the state's name in the message."""
     parameters = {name: value.detach() for name, value in model.named_parameters()}
     frozen = {name: parameters[name] for name, value in model.named_parameters() if not value.requires_grad}
     state = dict(model.state_dict())
