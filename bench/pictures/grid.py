@@ -75,7 +75,7 @@ def save(image: Image.Image, path: Path) -> None:
 
 
 def encoded(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
-    """Return the content of the image's file, of the format `form`, written with Pillow's `options`."""
+    """Return the image as the bytes of an image file in the format `form`, written with Pillow's `options`."""
     buffer = io.BytesIO()
     image.save(buffer, form, **options)
     return buffer.getvalue()

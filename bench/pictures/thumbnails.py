@@ -21,7 +21,7 @@ _GAP = 1  # pixels, between examples
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thumbnail:
-    """A WebP image of true examples above their reconstructions."""
+    """WebP image of true examples above their reconstructions."""
 
     webp: bytes
     """Content of the file."""
@@ -34,8 +34,8 @@ class Thumbnail:
 
 
 def fitting(truth: Floats, guess: Floats, kind: Kind, limit: int) -> Thumbnail | None:
-    """Return the most detailed thumbnail that needs at most `limit` bytes; None for empty arrays, or if all are too
-    large. `truth` and `guess` are (reading, example, *shape) in [0, 1]. `LADDER` lists the tested sizes (examples,
+    """Return the most detailed thumbnail that needs at most `limit` bytes; None for empty arrays, or if all sizes are
+    too large. `truth` and `guess` are (reading, example, *shape) in [0, 1]. `LADDER` lists the tested sizes (examples,
     side, quality), most detailed first. Raises `ValueError` for differing shapes."""
     if not alike(truth, guess):
         return None
