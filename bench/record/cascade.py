@@ -17,9 +17,9 @@ Leaked = Mapping[tuple[int, int], bool]  # (reading, example) → whether it cam
 
 
 def left(cell: AttackCell, run: Path) -> tuple[int, ...]:
-    """Return the numbers of the readings that an attack cell must attack: in a cascade, those with an example that
-    earlier cells did not reconstruct; outside cascades, all. The earlier cells' records are in the run folder `run`.
-    Raises `BenchError` for an earlier cell without a record."""
+    """Return the numbers of the readings that an attack cell must attack. In a cascade (attacks in a fixed order),
+    these are the readings with an example that earlier cells did not reconstruct; outside cascades, all readings. The
+    earlier cells' records are in the run folder `run`. Raises `BenchError` for an earlier cell without a record."""
     return left_by(cell, (_of_run(run, before) for before in cell.after))
 
 

@@ -76,9 +76,9 @@ class WeightsSource:
 
 
 def locate(run: Path, weights: Weights) -> WeightsSource:
-    """Return where a cell's weights are: file, hash and round. A checkpoint is in the run folder `run`, and its hash in
-    its training's record. Raises `WeightsError` for an unfinished training or an unsaved round, and `NotApplicable` if
-    the training diverged or stopped before the round."""
+    """Return the file, content hash and training round of a cell's weights. A checkpoint is in the run folder `run`,
+    and its hash in its training's record. Raises `WeightsError` for an unfinished training or an unsaved round, and
+    `NotApplicable` if the training diverged or stopped before the round."""
     match weights:
         case CheckpointWeights(training=training, round=round_):
             sha256 = _checkpoint_sha256(run, training, round_)
@@ -89,8 +89,8 @@ def locate(run: Path, weights: Weights) -> WeightsSource:
 
 
 def training_id(cell: AnyCell) -> str | None:
-    """Return the id of the training that saved the weights of an attack cell; None for training cells and for weights
-    from elsewhere."""
+    """Return the id of the training that saved the weights of an attack cell. None for training cells, and for weights
+    that are no checkpoint."""
     if isinstance(cell, AttackCell) and isinstance(cell.weights, CheckpointWeights):
         return cell.weights.training
     return None

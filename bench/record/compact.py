@@ -41,7 +41,7 @@ _GATE = _only(
 
 
 def for_board(record: Record) -> Record:
-    """Return the record with only the fields that a board needs, to save memory."""
+    """Return the record with only the fields that a results board needs, to save memory."""
     result = record.result
     if not isinstance(result, schema.AttackResult):
         return record
@@ -51,8 +51,8 @@ def for_board(record: Record) -> Record:
 
 
 class Interner:
-    """Function object that reduces records for a board, and keeps equal parts (entries, code hashes, machines) only
-    once in memory."""
+    """Function object that reduces records for a results board. Equal parts of records (entries, code hashes, machines)
+    are kept only once in memory."""
 
     def __init__(self) -> None:
         self._seen: dict[Any, Any] = {}
@@ -81,7 +81,7 @@ _NO_SET: set[str] = set()
 
 
 def for_baseline(record: Record) -> Record:
-    """Return the record with only the fields that the gate compares, for a short baseline file."""
+    """Return the record with only the fields that the regression gate compares, for a short baseline file."""
     result = record.result
     if isinstance(result, schema.AttackResult):
         result = schema.AttackResult(

@@ -27,14 +27,13 @@ Left = tuple[int, ...]  # readings that a cascade left, by number
 
 @cache
 def own() -> Code:
-    """Return the hash of the bench's own code that computes results; an editable install and a wheel have equal
-    hashes."""
+    """Return the hash of the bench's code that computes results. An editable install and a wheel have equal hashes."""
     return Code(origin=registry.DISTRIBUTION, version=__version__, protocol=PROTOCOL, sha256=_hash(_core()))
 
 
 def of_entry(kind: str, name: str) -> Code:
-    """Return the code hash of the entry `name` of a `kind`. Raises `UnknownName` for an unknown name, and `PluginError`
-    for a name from two sources or a missing file."""
+    """Return the code hash of a registered entry; `kind` is its kind, such as "attacks", and `name` its name. Raises
+    `UnknownName` for an unknown name, and `PluginError` for a name from two sources or a missing file."""
     return _of_origin(registry.origin(kind, name))
 
 
@@ -102,10 +101,9 @@ def _core() -> Mapping[str, Path]:
 
 @cache
 def reached(module: str, file: Path) -> Mapping[str, Path]:
-    """Return the module and all local modules that it reaches by imports, as name → file: the code that a fingerprint
-    covers. `file` is the file of `module`.
-
-    Imports inside functions are included. Python's library and installed packages are not local."""
+    """Return the code that a fingerprint (hash) covers, as module name → file: `module`, and all local modules that it
+    reaches by imports, also inside functions. `file` is the file of `module`. Python's library and installed packages
+    are not local."""
     files, waiting = {module: file}, [module]
     while waiting:
         name = waiting.pop()

@@ -8,7 +8,7 @@ _Key = TypeVar("_Key")
 
 
 def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
-    """Group items by key; items and groups keep their order."""
+    """Return the items grouped by key, as key → items. Items and groups keep their order."""
     groups: dict[_Key, list[_Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

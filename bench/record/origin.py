@@ -15,7 +15,7 @@ FILE = "origin.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """How a run folder was made: the command, and the commit of the project around the working folder."""
+    """Origin of a run folder: the command that made it, and the commit of the project around the working folder."""
 
     command: str
     """The command in words, without paths and addresses, such as `bench run --matrix quickstart`."""
@@ -27,7 +27,7 @@ _ORIGIN = TypeAdapter(Origin)
 
 
 def read(run: Path) -> Origin | None:
-    """Read from the run folder `run` how it was made; None if the file is missing or damaged."""
+    """Read the origin (command and commit) of the run folder `run`; None if the file is missing or damaged."""
     try:
         return _ORIGIN.validate_json((run / FILE).read_bytes(), strict=True)
     except (OSError, ValueError):
@@ -35,7 +35,7 @@ def read(run: Path) -> Origin | None:
 
 
 def save(run: Path, command: str) -> None:
-    """Write to the run folder `run` how it was made: `command`, and the commit around the working folder. Raises
+    """Write the origin of the run folder `run`: `command`, and the commit around the working folder. Raises
     `StorageError` for an unwritable folder."""
     origin = Origin(command=command, commit=_commit())
     write_atomically(run / FILE, f"{json.dumps(asdict(origin), indent=1)}\n".encode())

@@ -156,7 +156,7 @@ class PriorScore(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary(_Strict):
-    """A cell's figures over its examples. Failed examples count in every denominator."""
+    """Figures of a cell over all its examples. Failed examples count in every denominator."""
 
     readings: int
     """Number of readings."""
@@ -211,7 +211,7 @@ class Summary(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distortion(_Strict):
-    """Change that the defense made to the readings, against undefended readings; only the harness knows both."""
+    """Change of the readings (observed updates) by the defense, measured against undefended readings."""
 
     snr_db_median: float | None = None
     """Median signal-to-noise ratio over the readings, dB, at most 120 (unchanged)."""
@@ -284,14 +284,14 @@ class Privacy(_Strict):
         return next((figure for figure in self.figures if figure.convention == convention), None)
 
     def released(self) -> Epsilon | None:
-        """Return the main ε of a training, or None if there is none. The main ε is the first with the convention
-        `valid`; before protocol 3, `tight`, which assumes Poisson sampling."""
+        """Return the main ε of a training, or None without ε. The main ε is the first with the convention `valid`; in
+        records before protocol 3, the first with `tight`, which assumes Poisson sampling."""
         return self.by("valid") or self.by("tight")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory(_Strict):
-    """An attack's progress: the least loss so far at some evaluation counts, as a median over the readings."""
+    """Progress of an attack: the least loss so far at some evaluation counts, as a median over the readings."""
 
     losses: tuple[float | None, ...]
     """Median of the least loss after each number in `evaluations`, in the attack's units."""
@@ -352,8 +352,8 @@ class AttackResult(_Strict):
             yield position if reading.number is None else reading.number, reading
 
     def figures(self) -> Summary:
-        """Return the summary over the examples; raises `RecordError` for a baseline's record and for a cell without
-        readings, which have none."""
+        """Return the summary over the examples. Raises `RecordError` for a record without summary: in a gate's
+        baseline, and for a cell without readings."""
         if self.summary is None and not self.readings:
             raise RecordError("cells before it in its cascade left nothing to attack: it has no figures")
         if self.summary is None:
@@ -470,7 +470,7 @@ class Cost(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment(_Strict):
-    """Machine and software versions on which a cell ran."""
+    """Machine and software versions of a cell's run."""
 
     bench: str
     """Package version."""
@@ -586,5 +586,5 @@ class Record(_Strict):
 
 @cache
 def adapter() -> TypeAdapter[Record]:
-    """Return pydantic's reader and writer of records; cached, because its construction is slow."""
+    """Return pydantic's reader and writer of records. The object is cached."""
     return TypeAdapter(Record)

@@ -97,9 +97,9 @@ class AtLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconstructed:
-    """A defense family's figures against an attacker who reconstructs examples (`bench.attacks.map`), for a listener.
-    An example is reconstructed by the kind's success rule, for images PSNR ≥ 20 dB and 3 dB above a guess without
-    gradient."""
+    """Figures of a defense family against an attacker who reconstructs examples (`bench.attacks.map`), for a listener
+    (an attacker at an interception point). The success rule is that of the kind of data; for images, PSNR ≥ 20 dB and 3
+    dB above a guess without the gradient."""
 
     __pydantic_config__ = _STRICT
     curve: tuple[Leaked, ...]
@@ -115,8 +115,8 @@ class Reconstructed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A defense family's figures for an attacker at an interception point (listener). A family is a defense at all its
-    strengths."""
+    """Figures of a defense family for a listener. A family is a defense at all its strengths; a listener is an attacker
+    at an interception point."""
 
     __pydantic_config__ = _STRICT
     dataset: str
@@ -136,7 +136,7 @@ class Row:
     code: str | None
     """Fingerprint of the bench's code that made the records; None: unknown."""
     uploads: int
-    """Readings of a client in a whole training: its expected number of rounds, rounded up."""
+    """Readings of a client in a whole training: the expected number of rounds with this client, rounded up."""
     curve: tuple[Leaked, ...]
     """Shares of named examples by strength, from weak to strong, among the tuning victims, on which strengths are
     chosen."""
@@ -155,8 +155,8 @@ class Row:
     None: unknown."""
 
     def at(self, level: str) -> AtLevel | None:
-        """Return the figures at `level`, or None if the family does not reach it. A family without a strength is never
-        `proved`."""
+        """Return the family's figures at a `level` (a limit on leaked examples); None if the family does not meet the
+        level. A family without a strength is never `proved`."""
         figures = self.at_levels
         if level == RECONSTRUCTED:
             figures = () if self.reconstructed is None or self.reconstructed.at is None else (self.reconstructed.at,)
@@ -186,12 +186,13 @@ class Tradeoff:
         return statistics.fmean(self.undefended[federation(dataset, model)])
 
     def kept(self, row: Row, at: AtLevel) -> float:
-        """Return the share of the undefended accuracy that remains, for the figures `at` of the family in `row`."""
+        """Return a family's accuracy divided by the undefended accuracy. `row` is the family, and `at` its figures at a
+        level."""
         return at.accuracy / self.undefended_mean(row.dataset, row.model)
 
     def useful(self, row: Row, at: AtLevel) -> bool:
-        """Return whether the figures `at` of the family in `row` have a useful accuracy: at least half of the
-        undefended gain over a constant guess remains."""
+        """Return whether a family's accuracy remains useful: at least half of the undefended gain over a constant
+        guess. `row` is the family, and `at` its figures at a level."""
         constant = self.commonest[federation(row.dataset, row.model)]
         return at.accuracy - constant >= USEFUL * (self.undefended_mean(row.dataset, row.model) - constant)
 
@@ -241,8 +242,8 @@ def read(path: Path) -> Tradeoff:
 
 
 def joined(results: Iterable[Tradeoff]) -> Tradeoff:
-    """Merge trade-offs: return the rows of all `results`, a later row in place of an earlier row of the same family,
-    federation and point."""
+    """Return the rows of all trade-offs in `results` as a single trade-off. A later row replaces an earlier row of the
+    same family, data set, model and interception point."""
     first, *others = results
     rows = {(row.dataset, row.model, row.point, row.family): row for each in (first, *others) for row in each.rows}
     return Tradeoff(
