@@ -30,8 +30,8 @@ class Again:
 def compared(
     now: Iterable[Record], before: Iterable[Record], by: Callable[[Record], str] = of_defense
 ) -> dict[str, Again]:
-    """Compare repeated records (`now`) with shipped records (`before`) of the same ids. Return the agreement for each
-    text that `by` gives for a record: its defense, or its attack."""
+    """Compare repeated records (`now`) with shipped records (`before`) of the same ids. Return a map from defense or
+    attack to the agreement; `by` gives the defense or attack of a record, as text."""
     old = {record.id: record for record in before}
     rows: dict[str, Again] = {}
     for record in now:
@@ -52,7 +52,8 @@ def compared(
 
 
 def lines(rows: Mapping[str, Again]) -> Iterator[str]:
-    """Yield lines of text about the agreement in `rows`, defense → agreement."""
+    """Yield lines of text about the agreement of repeated and shipped records. `rows` maps a defense to its
+    agreement."""
     for name, row in rows.items():
         yield f"{name}: {row.equal} of {row.equal + len(row.differ)} records are equal, arrays bit for bit"
         if row.differ:

@@ -26,7 +26,8 @@ _MOST = 4  # conditions named in a line
 
 @dataclass(frozen=True, kw_only=True)
 class Ranked:
-    """A run of the suite `attacks` among the shipped attacks, as tables of attacks by conditions (`Cross`)."""
+    """Attacks of a run of the suite `attacks`, together with the shipped attacks, as tables of attacks by conditions
+    (`Cross`)."""
 
     cross: Cross
     """Shipped attacks and the run's unpublished attacks in a single table, on the matrix's own sample of victims."""
@@ -46,8 +47,8 @@ class Ranked:
 
 
 def unranked(run: Path) -> str | None:
-    """Return the reason why the attacks in the run folder `run` are not compared with the shipped attacks; "" if they
-    are; None for a run of another suite."""
+    """Return the reason why the attacks in the run folder `run` are not compared with the shipped attacks. The text is
+    empty if they are compared; the result is None for a run of another suite."""
     try:
         about = json.loads((run / f"suite-{ATTACKS}.json").read_text("utf-8"))
         return "" if about["ranked"] is True else "; ".join(map(str, about["why_not"]))
@@ -56,9 +57,9 @@ def unranked(run: Path) -> str | None:
 
 
 def ranked(mine: Iterable[Record] = (), *, without: str = "") -> Ranked | None:
-    """Put a run's records `mine` and the shipped records into a single table of attacks by conditions, ranked; None if
-    there is no attack record. A run's record counts if a shipped record has the same cell, apart from attack and sample
-    of victims. `without` is a reason to omit the shipped records; "" includes them."""
+    """Return a ranked table of attacks by conditions, from a run's records `mine` and the shipped records; None without
+    attack records. A run's record counts if a shipped record has the same cell, apart from attack and sample of
+    victims. `without` is a reason to omit the shipped records; an empty text includes them."""
     shipped = tuple(store.read(VERSION)) if not without and VERSION in store.versions() else ()
     why = without if without or shipped else f"this package has no reference results of {VERSION} yet"
     published = [cell for _, cell in _attacks(shipped)]
@@ -82,8 +83,8 @@ def _attacks(records: Iterable[Record]) -> list[tuple[Record, AttackCell]]:
 
 
 def lines(standing: Ranked, attack: str) -> Iterator[tuple[str, str]]:
-    """Summarise the run's `attack` in four lines, each (heading, text): rank, cost, failures, and examples that only
-    this attack reconstructs; then second samples of victims. `standing` holds the tables."""
+    """Yield a summary of the run's `attack` in four lines, each (heading, text): rank, examples that only this attack
+    reconstructs, cost, and failures. Lines on second samples of victims follow. `standing` holds the tables."""
     cross = standing.cross
     names, conditions = distinct(each.attack for each in cross.attackers), labels(cross.contests)
     yield "rank", _rank(standing, attack, names)
@@ -94,8 +95,8 @@ def lines(standing: Ranked, attack: str) -> Iterator[tuple[str, str]]:
 
 
 def draws(standing: Ranked, attack: str) -> Iterator[tuple[str, str]]:
-    """Yield (heading, text) about each second sample of victims on which the run's `attack` ran: a test that the attack
-    is not tuned to its victims. `standing` holds the tables."""
+    """Yield (heading, text) for each second sample of victims that the run's `attack` attacked. The text compares the
+    rates on both samples, which shows whether the attack is tuned to its victims. `standing` holds the tables."""
     for victims, (first, second) in standing.draws.items():
         if {attack} <= {each.attack for each in first.attackers} & {each.attack for each in second.attackers}:
             yield "victims", _draw(first, second, attack, victims)

@@ -35,8 +35,8 @@ class Joined:
 
 
 def joined(version: str, mine: Iterable[Record] = ()) -> Joined:
-    """Read the reference results of a suite `version`, and add the records in `mine` whose defense the reference does
-    not have."""
+    """Return the board of a suite `version` from the shipped reference results and a run's records. A record in `mine`
+    counts if its defense is not in the reference, and its cell is, apart from the defense."""
     shipped = store.read(version)
     cells = {same(record.cell) for record in shipped}
     known = {entry_text(record.cell.defense) for record in shipped}
@@ -53,8 +53,8 @@ def joined(version: str, mine: Iterable[Record] = ()) -> Joined:
 
 
 def suite_of(folders: Iterable[Path]) -> str | None:
-    """Return the suite version of the first run folder with an unmodified suite and reference results. The result is
-    None if no folder has both."""
+    """Return the suite version of the first of the run `folders` with an unmodified suite that has reference results;
+    None without such a folder."""
     for folder in folders:
         for path in sorted(folder.glob("suite-*.json")):
             try:
@@ -67,7 +67,7 @@ def suite_of(folders: Iterable[Path]) -> str | None:
 
 
 def version_of(about: Mapping[str, Any]) -> str | None:
-    """Return the suite version in the content `about` of a run's suite file; None if the run is unranked or has no
-    reference results. The suite `attacks` has no standings of defenses, so the result is None."""
+    """Return the suite version in the content `about` of a run's suite file; None if the run is unranked or the suite
+    has no reference results. For the suite `attacks`, which ranks attacks and not defenses, the result is None."""
     there = about.get("ranked") is True and about.get("suite") in store.of_defenses(store.versions())
     return str(about["suite"]) if there else None

@@ -13,8 +13,8 @@ def shipped_tradeoff() -> Tradeoff | None:
 
 
 def with_shipped(*own: Tradeoff) -> Tradeoff | None:
-    """Return the shipped trade-off with the rows of `own` trade-offs, which replace the same families' shipped rows;
-    None without any trade-off. Raises `RecordError` for a damaged shipped file."""
+    """Return the shipped trade-off, with the rows of the trade-offs `own` in place of shipped rows of the same
+    families; None if there are no trade-offs. Raises `RecordError` for a damaged shipped file."""
     shipped = shipped_tradeoff()
     parts = own if shipped is None else (shipped, *own)
     return joined(parts) if parts else None
