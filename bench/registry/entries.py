@@ -70,13 +70,13 @@ _added: dict[tuple[str, str], tuple[Origin, type | None]] = {}
 
 
 def names(kind: str) -> tuple[str, ...]:
-    """Return the registered names of a kind (attacks, defenses, datasets, models or detectors), sorted."""
+    """Return the sorted registered names of a `kind`: attacks, defenses, datasets, models or detectors."""
     return tuple(sorted({*_claims(kind), *(name for plugin_kind, name in _added if plugin_kind == kind)}))
 
 
 def origin(kind: str, name: str) -> Origin:
-    """Return the source of the entry `name` of a `kind`. Raises `UnknownName` with the nearest names, and `PluginError`
-    for a name from two sources."""
+    """Return the source (distribution or plug-in file) of a registered entry; `kind` is its kind, such as "attacks",
+    and `name` its name. Raises `UnknownName` with the nearest names, and `PluginError` for a name from two sources."""
     if (kind, name) in _added:
         return _added[kind, name][0]
     claims = _claims(kind).get(name, ())
@@ -88,9 +88,9 @@ def origin(kind: str, name: str) -> Origin:
 
 
 def literals(kind: str, name: str) -> dict[str, object]:
-    """Return the constant class attributes of the entry `name` (reference, stages, …) and `__doc__`, without importing
-    its code. Raises `UnknownName` for the name of no entry of this `kind`, and `PluginError` for a name from two
-    sources or an entry point without a class."""
+    """Return the constant class attributes (reference, stages, …) and `__doc__` of a registered entry, without
+    importing its code. `kind` is the kind of entry, such as "attacks", and `name` its name. Raises `UnknownName` for an
+    unknown name, and `PluginError` for a name from two sources or an entry point without a class."""
     source = origin(kind, name)
     module, _, attribute = source.target.partition(":")
     try:
@@ -100,8 +100,9 @@ def literals(kind: str, name: str) -> dict[str, object]:
 
 
 def load(kind: str, name: str) -> type:
-    """Import the class of the entry `name`. Raises `UnknownName` for the name of no entry of this `kind`, and
-    `PluginError` for a name from two sources, a failed import, and a class that is abstract or of the wrong kind."""
+    """Import the class of a registered entry; `kind` is its kind, such as "attacks", and `name` its name. Raises
+    `UnknownName` for an unknown name, and `PluginError` for a name from two sources, a failed import, and a class that
+    is abstract or of the wrong kind."""
     if (kind, name) not in _added:
         return _loaded(kind, name, origin(kind, name))
     source, entry = _added[kind, name]
@@ -126,15 +127,21 @@ def _loaded(kind: str, name: str, source: Origin) -> type:
 
 
 def instance(kind: str, name: str, params: Mapping[str, Any], *, where: str | None = None) -> Any:
-    """Make an instance of the entry `name` of a `kind` (attack, defense, …), with the parameters `params`. `where`
-    begins error messages; None: the name does. Raises `UnknownName` or `PluginError` for an entry that cannot be
-    imported, and `BenchError` for wrong parameters."""
+    """Make an instance of a registered entry.
+
+    - `kind`, `name`: kind of entry, such as "attacks", and its name.
+    - `params`: the parameters of the instance.
+    - `where`: beginning of error messages; None: kind and name.
+
+    Raises `UnknownName` or `PluginError` for an entry that cannot be imported, and `BenchError` for wrong parameters.
+    """
     return build(load(kind, name), params, where=where or f"{SINGULAR[kind]} {name!r}")
 
 
 def of(kind: str, entry: Any) -> Any:
-    """Make the instance that a cell's `entry` (name with parameters) describes; `kind` is its kind of entry. Raises
-    `UnknownName` or `PluginError` for an entry that cannot be imported, and `BenchError` for wrong parameters."""
+    """Make an instance of a cell's `entry` (name with parameters); `kind` is the kind of entry, such as "attacks".
+    Raises `UnknownName` or `PluginError` for an entry that cannot be imported, and `BenchError` for wrong parameters.
+    """
     return instance(kind, entry.name, entry.params)
 
 
@@ -169,8 +176,8 @@ def add_plugin(spec: str) -> tuple[Origin, ...]:
 
 
 def declare(origins: Iterable[Origin]) -> None:
-    """Register the names of plug-in entries, given by their sources `origins`, without their code, for processes that
-    may not run it (`bench.isolation`). `load` then refuses to import these entries."""
+    """Register plug-in entries by their sources `origins`, without their code, in a process that must not run plug-in
+    code (`bench.isolation`). `load` then refuses to import these entries."""
     _added.update({(origin.kind, origin.name): (origin, None) for origin in origins})
 
 

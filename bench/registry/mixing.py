@@ -8,14 +8,13 @@ from bench.registry.claimed import stages
 
 
 def mixes(cell: AttackCell) -> bool:
-    """Return whether the cell's defense may mix an example with the next in its batch (as mixup does); False for an
-    unknown defense."""
+    """Return whether the cell's defense may mix each example with another example of its batch, as mixup does; False
+    for an unknown defense."""
     return cell.federated.batch > 1 and "input" in stages(cell.defense.name)
 
 
 def mixes_alone(cell: AttackCell) -> bool:
-    """Return whether the cell's defense may mix examples, and has no other stage: the mixing is then its only
-    effect."""
+    """Return whether mixing of examples is the only effect of the cell's defense; False if the defense does not mix."""
     return mixes(cell) and set(stages(cell.defense.name)) == {"input"}
 
 

@@ -44,9 +44,9 @@ def module(spec: str, role: str = "--plugin") -> ModuleType:
 
 
 def entries(loaded: ModuleType, bases: Mapping[str, type]) -> Iterator[tuple[str, str, type]]:
-    """Yield (kind, name, class) for each attack, defense, data set and model in the module `loaded`: each concrete
-    class with a base in `bases`, a map such as "attacks" → `Attack`. The name is the class attribute `name`, or
-    otherwise the class name in kebab case. A class with a leading underscore is left out."""
+    """Yield (kind, name, class) for each attack, defense, data set, model and detector in the module `loaded`: each
+    concrete class with a base class in `bases`, a map such as "attacks" → `Attack`. The name is the class attribute
+    `name`, or otherwise the class name in kebab case. A class with a leading underscore is left out."""
     for attribute, entry in vars(loaded).items():
         if not isinstance(entry, type) or inspect.isabstract(entry) or attribute.startswith("_"):
             continue
