@@ -20,16 +20,21 @@ _BLOCK = 20  # rows with equal columns in the second layer behind a disguise; a 
 
 @dataclass(frozen=True, kw_only=True)
 class Bins(Attack):
-    """All rows of the first layer measure the same direction, with biases at public quantiles: row i opens for examples
-    above quantile i. A difference between neighbouring rows' gradients belongs to the examples between both quantiles
-    (a bin). A single example in a bin is recovered exactly, by the ratio dW / db between both differences.
+    """Attack by a server that chooses the weights: the first layer sorts a batch's examples into bins, and a single
+    example in a bin is recovered exactly.
 
-    With n examples and N equally probable bins, an example shares its bin with no other example with probability
-    (1 - 1/N)^(n - 1). The second layer has equal columns: then an example has an equal δ at all its open rows. The bin
-    also gives the scale, if a defense scales weight and bias by different factors, such as a clip by tensor.
+    All rows (neurons) of the first layer measure the same direction, with biases at public quantiles. Row i opens (its
+    output exceeds 0) for examples above quantile i. The difference between the gradients of two neighbouring rows
+    belongs to the examples between both quantiles, a bin. For a single example in a bin, the example is this difference
+    in the weight gradient divided by the difference in the bias gradient.
 
-    With `disguise`, a client sees no rows that are multiples of each other: noise where public examples hardly vary
-    fills each row up to its honest norm, and the second layer's columns are equal only within blocks of rows.
+    With n examples and N equally probable bins, an example shares its bin with no other example with probability (1 -
+    1/N)^(n - 1). The second layer has equal columns: then an example has an equal δ (∂loss/∂z at the first layer's
+    output z) at all its open rows. If a defense scales weight and bias by different factors, such as a clip by tensor,
+    the bin gives the example's scale.
+
+    With `disguise`, no row is a multiple of another row. Noise in directions with little variation among public
+    examples fills each row up to its honest norm, and the second layer's columns are equal only within blocks of rows.
 
     Departure: the paper inserts two layers before the model; here the model's layers are used."""
 

@@ -28,13 +28,13 @@ LIST = 10  # candidates named for a single example, best first
 
 @dataclass(frozen=True, kw_only=True)
 class Gallery(Attack):
-    """Name the gallery's candidates that most likely made a reading. The attack reconstructs no input: the inputs
-    returned are the public mean, and only recognition is scored.
+    """Name the candidates in the gallery (the granted list of examples) that most likely caused a reading (an observed
+    update). The attack reconstructs no input: the inputs returned are the public mean, and only recognition is scored.
 
-    For a single unknown example, the attack takes the candidate with the least -log likelihood of the reading, by the
-    description of the defense; without a description, the candidate whose gradient has the greatest cosine with the
-    reading. With the grant `mates`, only the first example behind a reading is unknown. If all candidates are equally
-    probable in advance, no attacker names them better than the likelihood.
+    For a single unknown example, the attack takes the candidate with the greatest likelihood of the reading, by the
+    description of the defense. Without a description, it takes the candidate whose gradient has the greatest cosine
+    with the reading. With the grant `mates`, only the first example behind a reading is unknown. If all candidates are
+    equally probable in advance, no attacker names them better than the likelihood.
 
     For several examples, the attack searches for the likeliest set of candidates: each step exchanges a candidate in
     the set for a candidate outside (`candidates/exchange.py`). The search has two starts. Each start holds the
@@ -42,11 +42,10 @@ class Gallery(Attack):
     coordinates. The first start combines the candidates' gradients; the second combines these gradients after the
     defense.
 
-    A server that chooses the weights opens a row of the first layer for each candidate and for no other. The gradients
-    of two candidates are then orthogonal, and a clip leaves each with the full norm: the worst case for a defense by
-    clip and noise, which a proved ε must survive. Behind a Gaussian mechanism with sensitivity over noise μ, the share
-    named among M candidates is ∫ φ(z - μ) Φ(z)^(M - 1) dz.
-    """
+    A server that chooses the weights assigns a row (neuron) of the first layer to each candidate: only this candidate
+    opens the row (output above 0). The gradients of two candidates are then orthogonal, and a clip leaves each with the
+    full norm. This is the worst case for a defense by clip and noise, and a proved ε must hold in it. Behind a Gaussian
+    mechanism with sensitivity over noise μ, the share named among M candidates is ∫ φ(z - μ) Φ(z)^(M - 1) dz."""
 
     reference = "ours; the maximum likelihood among exchangeable candidates"
     knowledge = ("plain", "adaptive")

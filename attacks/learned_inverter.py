@@ -64,7 +64,7 @@ class Simulations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A fitted regression with its features and its error; the attack keeps the choice with the least error."""
+    """A fitted regression with its features and its error. The attack keeps the regression with the least error."""
 
     scaling: Scaling
     """Map from gradient vectors to features."""
@@ -102,10 +102,11 @@ class Inverter:
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedInverter(Attack):
-    """Learn a kernel ridge regression from simulated, defended gradients to public examples; apply it to readings.
+    """Learn a kernel ridge regression from simulated, defended gradients to public examples; apply it to readings
+    (observed updates).
 
     Features are scaled gradient values, or their principal components (`components`). Scaling, kernel width and ridge
-    are those with the least error on held-out public examples. The regression sorts the examples in a batch by label,
+    are chosen by the least error on held-out public examples. The regression sorts the examples in a batch by label,
     then by brightness, because a reading shows no order."""
 
     reference = "Wu et al. 2023 (Learning to Invert), §3, with a network; kernel ridge regression: ours"
@@ -211,7 +212,8 @@ class LearnedInverter(Attack):
 
 
 def held_examples(public: int) -> int:
-    """Return how many of `public` public examples are held out to compare regressions."""
+    """Return the number of public examples held out to compare regressions: a fifth of `public`, the number of public
+    examples, at most 300."""
     return min(HELD_OUT, public // 5)
 
 

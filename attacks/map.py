@@ -19,22 +19,23 @@ _SCALED = "the model does not see the scale of its inputs: each picture is as br
 
 @dataclass(frozen=True, kw_only=True)
 class Map(Attack):
-    """Find the most probable examples: minimise ‖D(∇L(x', y)) - g‖² + 2v·½‖u‖² over x' = mean + A u. L is the loss, D
-    the described defense, g the reading, v the variance of the described noise, and A Aᵀ the covariance of public
-    examples. The search runs in stages, successive minimisations:
+    """Find the most probable examples behind a reading: minimise ‖D(∇L(x', y)) - g‖² + 2v·½‖u‖² over x' = mean + A u. L
+    is the loss, D the described defense, g the reading (the observed update), v the variance of the described noise,
+    and A Aᵀ the covariance of public examples. The search runs in stages, successive minimisations:
 
-    - The first stages replace ReLUs by smooth functions, ever sharper. The last stage keeps ReLUs. A smoothed model's
-      gradient has another length, so these stages minimise the angle to the reading, unless noise is described.
+    - The first stages replace ReLUs by smooth functions, sharper from stage to stage. The last stage keeps ReLUs. A
+      smoothed model's gradient has another length, so these stages minimise the angle to the reading, unless noise is
+      described.
     - Without described noise, each stage sets v to a small share of ‖g‖². For a model without ReLUs, the last stage
       sets v to the squared distance left per coordinate.
-    - For a single example at a model without ReLUs and without described noise, odd starts minimise the distance, and
-      even starts first the angle. The reason: a confidently predicted example has a faint gradient, and its distance
-      misleads.
+    - For a single example at a model without ReLUs and without described noise, starts alternate: the first minimises
+      the distance, the second begins with the angle. The reason: a confidently predicted example has a faint gradient,
+      and its distance misleads.
     - For a single example's undefended gradient at a chain of convolutions with ReLUs, the first start has the values
-      inside the net that the gradient shows (`search/layerwise.py`). Smoothed stages follow only if the reading stays
-      unexplained.
-    - A mean over clients of quantised messages (signs, ternary values) shows each message: the search then takes each
-      client's message by itself (`search/clients.py`).
+      inside the net that the gradient shows (`search/layerwise.py`). Smoothed stages follow only if this start does not
+      explain the reading.
+    - A mean over clients of quantised messages (signs, ternary values) shows each message: the search then runs on each
+      client's message separately (`search/clients.py`).
     - With the grant `mates`, only the first example behind a reading is unknown. The search takes the example's part in
       the reading (`objective/known.py`), and mean and covariance of public examples with the example's label."""
 

@@ -14,8 +14,8 @@ from bench.trip import Budget, Reading, Reconstruction
 
 @dataclass(frozen=True, kw_only=True)
 class MeanPicture(Attack):
-    """Answer every reading with the mean of the public examples, without a look at the gradient: a baseline for
-    attacks."""
+    """Answer every reading (observed update) with the mean of the public examples. The attack ignores the gradient; it
+    is a baseline."""
 
     reference = "prior-only baseline"
     iterative = False
@@ -26,8 +26,8 @@ class MeanPicture(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class NearestPublic(Attack):
-    """Answer every reading with the public example nearest to the mean of the public examples, without a look at the
-    gradient: a baseline for attacks."""
+    """Answer every reading (observed update) with the public example nearest to the mean of the public examples. The
+    attack ignores the gradient; it is a baseline."""
 
     reference = "prior-only baseline"
     iterative = False
@@ -40,8 +40,8 @@ class NearestPublic(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassMean(Attack):
-    """Infer the label from the last layer's gradient, and answer with the mean of the public examples of this label: a
-    baseline for attacks."""
+    """Infer the label from the last layer's gradient, and answer with the mean of the public examples of this label.
+    The attack is a baseline."""
 
     reference = "label-only baseline: Zhao et al. 2020 (label), Wainakh et al. 2021 (batches)"
     iterative = False

@@ -29,10 +29,10 @@ _NOTES = ("a Jacobian counts as one evaluation, residuals alone as another",)
 
 @dataclass(frozen=True, kw_only=True)
 class Subspace(Attack):
-    """Minimise ‖∇L(A R) - g‖² over the mixing A, where R is the row space of the first layer's gradient [dW | db]. Rows
-    of A R are candidates, L is the loss, ∇L(A R) the candidates' gradient, and g the reading. SPEAR (Dimitrov et al.
-    2024, §3) finds A from the zeros of a ReLU. This attack finds A from the gradients of the layers above, under any
-    activation, by Levenberg–Marquardt.
+    """Find the examples in the row space of the first layer's gradient: minimise ‖∇L(A R) - g‖² over the mixing matrix
+    A. R is this row space, the rows of A R are the candidates, L is the loss, and g the reading (the observed update).
+    SPEAR (Dimitrov et al. 2024, §3) finds A from the zeros of a ReLU. This attack finds A from the gradients of the
+    layers above, under any activation, by Levenberg–Marquardt.
 
     The bias column fixes each example's scale: at rank r, B examples have B(r - 1) variables. Residuals of a layer's
     gradient are divided by the gradient's singular values. The first start is the independent components (`cpa`), with

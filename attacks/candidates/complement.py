@@ -16,12 +16,15 @@ _ROUNDING = 1e-5  # share of the gradient's norm below which the remainder is ro
 
 
 def by_complement(reading: Reading, observed: Tensors, mates: Tensor) -> Callable[[Tensors, Candidates], Tensor] | None:
-    """Return a function from candidates and gradients (unused) to scores (row,): the share of the remaining gradient in
-    the candidate's direction, 1 for the true example. Return None if known examples explain the whole gradient, or
-    without a fully connected first layer.
+    """Return a function that scores candidates for the only unknown example behind mixed training examples (mixup). Its
+    arguments are gradients (unused) and candidates. The score (row,) is a share of the first layer's gradient after
+    projection away from the known examples: the share in the candidate's direction, 1 for the true example.
 
+    - `reading`: gives model and weights.
     - `observed`: the attacked gradient, name → (1, *shape).
-    - `mates`: inputs of the known examples, (example, *shape)."""
+    - `mates`: inputs of the known examples, (example, *shape).
+
+    Return None if the known examples explain the whole gradient, or if the model has no fully connected first layer."""
     layer = first_layer(reading)
     if layer is None:
         return None

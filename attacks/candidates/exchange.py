@@ -32,7 +32,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Candidates for the set of examples behind a reading, with all values that the search needs. A *member* is a
+    """Candidates for the set of examples behind a reading, with their gradients and simulated readings. A *member* is a
     candidate in this pool."""
 
     mismatch: Mismatch
@@ -48,8 +48,8 @@ class Pool:
     gradients: Tensors
     """Members' gradients, name → (member, *shape)."""
     messages: Sequence[Tensors]
-    """For each observation, the simulated reading from a defended round in which every sender holds only this member:
-    name → (member, *shape)."""
+    """For each observation, a simulated reading per member: name → (member, *shape). In the simulation, every sender
+    holds only this member."""
     separable: bool = False
     """True if the simulated reading of a set is the mean of its members' `messages`."""
 

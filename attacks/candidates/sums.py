@@ -16,12 +16,17 @@ _LEAST = 1e-6  # probability assumed for a mean that the candidate cannot cause
 
 
 def by_sums(description: Description, others: Tensors, observed: Tensors) -> Callable[[Tensors], Tensor] | None:
-    """Return a function from candidate updates of the first client, name → (row, *shape), to log likelihoods (row,) of
-    an observed mean. The likelihood covers 256 coordinates: nonzero coordinates of the mean first, then coordinates
-    with the largest messages. Return None if a message may take more than a few values, or for more than 4096 sums.
+    """Return a function that scores candidate updates of the first client behind a mean over clients: updates, name →
+    (row, *shape), to log likelihoods (row,) of the observed mean. Each client sends a random choice of a few values per
+    coordinate. The likelihood covers 256 coordinates: nonzero coordinates of the mean first, then coordinates with the
+    largest expected messages.
 
+    - `description`: the defense's description; it gives the possible values and their probabilities.
     - `others`: known updates of the other clients, name → (client, *shape).
-    - `observed`: the mean, name → (1, *shape)."""
+    - `observed`: the mean, name → (1, *shape).
+
+    Return None if a message may take more than a few values per coordinate, or if the other clients' messages have more
+    than 4096 possible sums."""
     known = few_sums(description, others)
     if known is None:
         return None

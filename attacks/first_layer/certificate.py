@@ -49,8 +49,9 @@ class Upper:
 
     @classmethod
     def of(cls, reading: Reading, layer: FirstLayer, *, observed: bool = True) -> "Upper":
-        """Copy the model above its first layer `layer`, with the weights of the reading's first observation. `observed`
-        False removes forward pre-hooks from the copy, so that hooks do not count its forward passes."""
+        """Copy the part of the model above its first layer `layer`, with the weights of the reading's first
+        observation. `observed` False removes forward pre-hooks from the copy, so that hooks do not count its forward
+        passes."""
         weights = {name: value[0].detach().double().cpu() for name, value in reading.weights.items()}
         model = copy.deepcopy(reading.model).double().cpu()
         if not observed:

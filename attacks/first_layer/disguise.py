@@ -10,10 +10,11 @@ _FLOOR = 1e-6  # of the mean variance: directions with less have equal noise
 def unseen(
     weight: Tensor, bias: Tensor, honest: Tensor, known: Tensor, share: float, draw: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Return weight (row, input) and bias (row,) of a first layer with noise in each row. A row opens for almost the
-    same examples as before, and has the root mean square norm of the `honest` rows (row, input).
+    """Add noise to the rows (neurons) of a first layer, as a disguise; return weight (row, input) and bias (row,).
+    Almost the same examples as before open a row (output above 0). Each row has the root mean square norm of the
+    `honest` rows (row, input).
 
-    - `weight`, `bias`: first layer before.
+    - `weight` (row, input), `bias` (row,): the first layer without noise.
     - `known` (example, input): public examples; noise is large where their variance is small.
     - `share` in [0, 1): share of noise in a row's squared norm.
     - `draw`: source of the noise."""

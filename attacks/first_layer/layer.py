@@ -128,8 +128,8 @@ class RowSpace:
         return len(self.singular)
 
     def scaled(self, mixing: Tensor) -> Tensor:
-        """Return `mixing` (example, rank) with each row scaled so that mixing @ `bias` is 1: then the row's example has
-        the right scale."""
+        """Scale each row of `mixing` (example, rank) so that mixing @ `bias` is 1, and return the result. The examples
+        mixing @ `right` then have the right scale."""
         return mixing / (mixing @ self.bias)[:, None]
 
     def deltas(self, mixing: Tensor) -> Tensor:

@@ -38,7 +38,8 @@ class Gradient:
 
 
 def mean_gradient(reading: Reading, rows: Rows) -> Iterator[Gradient]:
-    """Yield each reading's gradient at the first two layers `rows`, as a mean over observations."""
+    """Yield each reading's gradient at the first two layers `rows`, as a mean over observations (repeated reports on
+    the same victims)."""
     mean = mean_observation(observations(reading))
     for row in range(len(reading)):
         first, second = table(rows.first, [mean], row), mean[f"{rows.second}weight"][row].double().cpu()
@@ -46,13 +47,13 @@ def mean_gradient(reading: Reading, rows: Rows) -> Iterator[Gradient]:
 
 
 def in_range(ratios: Tensor, value_range: tuple[float, float], slack: float) -> Tensor:
-    """Return which `ratios` (row, input) are examples in the data's `value_range`, up to a root mean square distance by
-    `slack` widths: (row,), True or False."""
+    """Return a mask (row,) of the `ratios` (row, input) that are valid examples. The values of an example lie in the
+    data's `value_range`, up to a root mean square distance of `slack` times the width of this range."""
     low, high = value_range
     outside = (ratios - ratios.clamp(low, high)).square().mean(1).sqrt()
     return outside <= slack * (high - low)  # NaN and infinity are outside
 
 
 def honest_size(rows: Rows) -> Tensor:
-    """Return the second layer's root mean square weight, ()."""
+    """Return the root mean square (a scalar tensor) of the second layer's weights in `rows`."""
     return rows.above.square().mean().sqrt()

@@ -41,11 +41,12 @@ class Rows:
     ) -> dict[str, Tensor]:
         """Return the server's weights with chosen first two layers, name → (*shape).
 
+        - `server`: the server's knowledge before the round; it gives all other weights.
         - `weight` (row, input), `bias` (row,): first layer, on inputs without normalisation, up to a common factor. The
           factor limits the second layer's outputs to ±1 at the `expected` examples: however large `above`, the loss
           does not saturate, and each example keeps its gradient.
         - `above` (unit, row): second layer's weight; its bias becomes 0.
-        - `expected` (example, input): examples as the server expects them behind a reading.
+        - `expected` (example, input): examples such as the server expects behind a reading.
         - `limit`: False takes the first layer as given, without the factor; the second layer's bias then centres its
           outputs."""
         reached = (expected @ weight.T + bias).relu() @ above.T
@@ -62,8 +63,9 @@ class Rows:
 
 
 def rows_of(known: Reading | Server) -> Rows | None:
-    """Return the first two layers of the model in `known`, with its weights. None unless the first layer is fully
-    connected with bias (`first_layer`), followed by a ReLU and a fully connected layer with bias."""
+    """Return the first two layers of a model, with their weights. `known` gives the model: a reading, or a server's
+    knowledge before the round. Return None unless the first layer is fully connected with bias (`first_layer`),
+    followed by a ReLU and a fully connected layer with bias."""
     first = first_layer(known) if known.kind.differentiable else None
     if first is None:
         return None
@@ -106,8 +108,8 @@ def rows_of(known: Reading | Server) -> Rows | None:
 
 
 def rows_to_choose(server: Server) -> Rows:
-    """Return the first two layers of the server's model (`rows_of`); raises `NotApplicable` for a model without such
-    layers."""
+    """Return the first two layers of the server's model, whose weights an attack chooses. Raises `NotApplicable` unless
+    both layers are fully connected with bias, with a ReLU between."""
     rows = rows_of(server)
     if rows is None:
         raise NotApplicable(NO_ROWS)
@@ -115,5 +117,6 @@ def rows_to_choose(server: Server) -> Rows:
 
 
 def public(known: Server) -> Tensor:
-    """Return at most 4096 public examples of `known` as vectors, (example, input) in float64."""
+    """Return at most 4096 public examples as vectors, (example, input) in float64. `known` is the server's knowledge
+    before the round."""
     return known.public_inputs[:PUBLIC].flatten(1).double()

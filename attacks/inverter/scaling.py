@@ -16,8 +16,8 @@ _TINY = 1e-30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """Learned map from gradient vectors (row, value) to the regression's features (row, feature): shift, scale, and if
-    wanted principal components."""
+    """Learned map from gradient vectors (row, value) to the regression's features (row, feature). The map shifts and
+    scales; with `basis`, it then projects on principal components."""
 
     slices: tuple[slice, ...]
     """Range of positions of each tensor in a gradient vector."""

@@ -14,9 +14,9 @@ MOST = 16384  # values kept of a gradient; longer gradients are hashed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """Map from a gradient to a vector of bounded length. If a gradient is too long, each tensor's coordinates are
-    hashed into buckets with random signs and summed. On average, the hash keeps scalar products (Charikar et al. 2002).
-    """
+    """Map from a gradient to a vector with a bounded number of entries. If a gradient has too many values, the
+    coordinates of each tensor are hashed into buckets, and summed with random signs. On average, the hash keeps scalar
+    products (Charikar et al. 2002)."""
 
     sizes: tuple[int, ...]
     """Number of vector entries for each tensor."""

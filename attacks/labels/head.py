@@ -19,7 +19,7 @@ class Head:
     path: str
     """Path of the layer in the model; "" is the model itself."""
     nearest: str
-    """Name of the parameter nearest to the logits in the model's graph, among parameters with two axes or more."""
+    """Name of the parameter nearest to the logits in the model's graph. Only parameters with two axes or more count."""
     linear: bool
     """True if the layer is linear with an output per class, and `nearest` is its weight."""
     logits: bool

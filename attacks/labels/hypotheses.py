@@ -35,9 +35,9 @@ def label_hypotheses(
       last layer's gradient.
 
     Examples are in the order of local steps, with labels ascending within a step. Granted labels are kept: hypotheses
-    then differ only in the order of labels over steps. If fewer than `count` hypotheses exist, the list starts again.
-    All labels are -1 if the model's last layer is not linear with an output per class. If a client repeats its
-    examples, `tied_examples` (`objective/repeats.py`) gives the positions with the same example."""
+    then differ only in the order of labels over steps. If fewer than `count` hypotheses exist, they are repeated from
+    the first. All labels are -1 if the model's last layer is not linear with an output per class. If a client repeats
+    its examples, `tied_examples` (`objective/repeats.py`) gives the positions with the same example."""
     counted = labels_from(reading, observed, described)
     if described is not None:  # what turns the rule's signal also breaks the scores of hypotheses
         return _all_from(counted, reading.classes, count)

@@ -61,9 +61,11 @@ def label_notes(reading: Reading, described: Tensors | None) -> tuple[str, ...]:
 
 
 def described_classes(reading: Reading, gradients: Tensors) -> dict[str, Tensor] | None:
-    """Simulate the readings of public batches, each with a single label, by the defense's description: name → (class ·
-    batch, *shape). By comparison, the simulations show labels where no rule reads them from the last layer's gradient:
-    under publicly known changes of this gradient, such as sign flips, or with operations behind the last layer.
+    """Simulate the readings of public batches, each with a single label: name → (class · batch, *shape). The simulation
+    follows the defense's description, or has no defense if the reading has no description.
+
+    `labels_from` compares readings with these simulations where the label rule for the last layer's gradient fails:
+    after publicly known changes of this gradient, such as sign flips, or with operations behind the last layer.
     `gradients` are the actual readings, name → (reading, *shape).
 
     The result is empty if simulations do not show the labels of other public batches. The result is None if

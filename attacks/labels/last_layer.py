@@ -69,8 +69,8 @@ class LastLayer:
 
     @property
     def whole(self) -> bool:
-        """True if the client sent every coordinate of the last layer, apart from a missing bias and features with a
-        zero gradient."""
+        """True if the client sent every coordinate of the last layer. A missing bias, and features whose gradient is
+        zero in all classes, do not count."""
         return bool(self.kept[:, :-1].all()) and self.kept[:, -1].unique().numel() == 1
 
     @property

@@ -20,8 +20,9 @@ _TINY = 1e-300
 
 
 def mean_residuals(layer: LastLayer, sequences: Tensor, *, rescaled: bool = False) -> Tensor:
-    """Score label sequences by simulation: the squared difference (sequence,) between the last layer's gradient [dW |
-    db] and the gradient that each sequence would cause. A low value means a plausible sequence.
+    """Score label sequences by simulation; a lower score (sequence,) means a more plausible sequence. The score is the
+    squared difference between the last layer's observed gradient [dW | db] and the gradient that the sequence would
+    cause.
 
     - `layer`: the last layer with its observed gradient; examples are simulated with class-mean features.
     - `sequences` (sequence, example): labels in the order of local steps.
@@ -69,8 +70,9 @@ def _residual(energy: Tensor, product: Tensor, square: Tensor, rescaled: bool) -
 
 
 def marginal_scores(layer: LastLayer, sequences: Tensor) -> Tensor:
-    """Score label sequences by likelihood: -2 log density of the update (sequence,), up to a constant, for each of the
-    label `sequences` (sequence, example). Every coordinate of the last layer's gradient must have been sent.
+    """Score label `sequences` (sequence, example) by likelihood; a lower score (sequence,) means a more plausible
+    sequence. The score is -2 log density of the last layer's gradient in `layer`, up to a constant. Every coordinate of
+    this gradient must have been sent.
 
     An example's features are random around their class mean, with variance `layer.spread`. p - y (probabilities minus
     one-hot labels) is computed on the class means. The residual in each column of the weight gradient then has the
@@ -133,14 +135,14 @@ def _reach(momentum: float, steps: Tensor) -> Tensor:
 
 
 def fitted_scores(layer: LastLayer, sequences: Tensor, *, evaluations: int = 40) -> Tensor:
-    """Score label sequences by likelihood, with fitted features: -2 log density of the update (sequence,), up to a
-    constant, for each of the label `sequences` (sequence, example). The features are the most probable ones;
-    `evaluations` limits their fit.
+    """Score label `sequences` (sequence, example) by likelihood, with fitted features; a lower score (sequence,) means
+    a more plausible sequence. The score is -2 log density of the last layer's gradient in `layer`, up to a constant.
+    For each sequence, the fit searches the most probable features; `evaluations` limits this fit.
 
-    An example's features vary around their class mean with the public variance. The update's column sums give the noise
-    variance. The variance is at least 1/1000 of the update's squared norm per example and feature: a fit down to
-    rounding would not separate sequences. If all coordinates were sent, the search is limited to the span of the class
-    means, the rows of dW and the rows of W; the best features lie in this span."""
+    An example's features vary around their class mean with the public variance. The noise variance comes from the
+    column sums of the gradient, and is at least 1/1000 of the gradient's squared norm per example and feature: a fit
+    down to rounding would not separate sequences. If all coordinates were sent, the search is limited to the span of
+    the class means, the rows of dW and the rows of W; the best features lie in this span."""
     steps = layer.step_of
     kept = layer.kept[:, :-1].to(layer.weight)
     sent, means, weights = layer.d_weight * kept, layer.means, layer.weight

@@ -15,8 +15,9 @@ _CHUNK = 2048  # coordinates at once: 512 sums of them take 8 MiB
 
 
 def few_sums(description: Description, others: Tensors) -> Outcomes | None:
-    """Return the values that the other clients may send, with their probabilities. Return None if a message may take
-    more than a few values, or for more than 4096 sums over the clients. `others`: updates, name → (client, *shape)."""
+    """Return the values that the other clients may send, with their probabilities. `others` are these clients' updates,
+    name → (client, *shape). Return None if the `description` allows more than a few values per coordinate, or if the
+    clients' messages have more than 4096 possible sums."""
     known = description.outcomes(others)
     if known is None:
         return None
@@ -25,13 +26,15 @@ def few_sums(description: Description, others: Tensors) -> Outcomes | None:
 
 
 def flat(tensors: Tensors) -> Tensor:
-    """Return the tensors (outcome, row, *shape) as vectors in double precision, (outcome, row, coordinate)."""
+    """Flatten `tensors`, name → (outcome, row, *shape), and join them to vectors (outcome, row, coordinate) in double
+    precision."""
     return torch.cat([value.flatten(2) for value in tensors.values()], 2).double()
 
 
 def all_sums(values: Tensor, chances: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all sums over clients of a value per client, and their probabilities, both (sum, coordinate). `values` and
-    `chances` are (outcome, client, coordinate)."""
+    """Return all possible sums over clients, and the probability of each sum, both (sum, coordinate). In a sum, each
+    client sends one of its possible values. `values` are these values and `chances` their probabilities, both (outcome,
+    client, coordinate)."""
     sums, weights = values.new_zeros(1, values.shape[-1]), values.new_ones(1, values.shape[-1])
     for client in range(values.shape[1]):
         sums = (sums[:, None] + values[:, client]).flatten(0, 1)
@@ -40,16 +43,17 @@ def all_sums(values: Tensor, chances: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rounding(values: Tensor, total: Tensor) -> Tensor:
-    """Return the rounding error of a sum in single precision, (coordinate,). `values` are (outcome, client,
-    coordinate), and `total` (coordinate,) is the clients' sum."""
+    """Return the rounding error (coordinate,) of a sum over clients in single precision. `values` (outcome, client,
+    coordinate) are the clients' possible values, and `total` (coordinate,) is their sum."""
     return _PRECISION * (values.abs().amax(0).sum(0) + total.abs()).clamp_min(torch.finfo(torch.float32).tiny)
 
 
 def first_message(description: Description, others: Outcomes, guesses: Tensors, observed: Tensors) -> dict[str, Tensor]:
-    """Return the most probable message of the first client behind a mean, name → (1, *shape): the client's choice and
-    the other clients' choices of largest posterior probability, coordinate by coordinate. Behind a random mask, a value
-    with uncertain choices counts as masked. `description` has outcomes.
+    """Return the most probable message of the first client behind a mean over clients, name → (1, *shape). At each
+    coordinate, the function takes the values with the largest posterior probability, for the first client and for all
+    other clients. Behind a random mask, a value counts as masked if no choice is probable enough.
 
+    - `description`: the defense's description, with `outcomes` (few possible values per coordinate).
     - `others`: the other clients' possible messages, from `few_sums`.
     - `guesses`: probable updates of the first client, name → (guess, *shape); their mean and variance are the prior of
       the client's values.

@@ -23,7 +23,7 @@ class Distance:
     layers: Layers = "equal"
     """Weights of tensors: "equal", or "normalised", which gives a zero gradient the same distance in each tensor."""
     exclude: tuple[str, ...] = ()
-    """Prefixes of parameter names; tensors with such a name are left out, as by the "muted" attacker of the paper
+    """Prefixes of parameter names; tensors with such a name are left out, as for the "muted" attacker of the paper
     Risk-balanced."""
     unknown_scale: bool = False
     """True if an unknown factor may have shortened the reading: the distance is then the minimum over factors s ≥ 1 on
@@ -51,7 +51,7 @@ class Distance:
 
     def of_zero(self, observed: Tensors) -> Tensor:
         """Return the distance (reading,) between a zero gradient and the gradients `observed`, name → (reading,
-        *shape): the distance of a candidate that explains nothing."""
+        *shape)."""
         o = self._weighed(observed, self._names(observed))
         if self.kind == "cosine":
             return torch.ones_like(_total(o))

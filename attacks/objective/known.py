@@ -16,8 +16,8 @@ _SINGLE = "a single example's part of a reading has no further examples, steps o
 
 
 def known_examples(reading: Reading, row: int, weights: Tensors) -> Candidates:
-    """Return the known examples behind the reading at position `row`, as a single candidate batch (1, example - 1).
-    `weights` are the model's, name → (*shape)."""
+    """Return the known examples behind a reading (the grant `mates`), as a single candidate batch (1, example - 1).
+    `row` is the reading's position in the batch; `weights` are the model's weights, name → (*shape)."""
     assert reading.mates_inputs is not None and reading.mates_labels is not None
     like = next(iter(reading.values.values()))
     y = one_hot(reading.mates_labels[row], reading.classes, like.dtype).to(like.device)
@@ -25,9 +25,11 @@ def known_examples(reading: Reading, row: int, weights: Tensors) -> Candidates:
 
 
 def given_known(reading: Reading, observed: Tensors, known: Candidates) -> Given:
-    """Return a function to simulate a reading for candidates for the unknown example, by the defense's description.
+    """Return a function that simulates the reading for candidates for the only unknown example. It takes the
+    candidates' gradients, name → (row, *shape), and the candidates, and returns simulated readings, name → (row,
+    *shape). The simulation follows the defense's description, or has no defense if the reading has no description.
 
-    - `observed`: the reading, name → (1, *shape).
+    - `observed`: the actual reading, name → (1, *shape).
     - `known`: the known examples behind the reading, from `known_examples`."""
     description = reading.description
     if description is not None and description.inside_steps:
@@ -40,8 +42,11 @@ def given_known(reading: Reading, observed: Tensors, known: Candidates) -> Given
 def given_updates(
     reading: Reading, observed: Tensors, updated: Callable[[Tensors], dict[str, Tensor]], others: Tensors
 ) -> Given:
-    """Return the function of `given_known` for a defense outside local steps. `reading` and `observed` are as there;
-    `updated` and `others` are the result of `updates`."""
+    """Return the function of `given_known`, for a defense that does not act inside local steps.
+
+    - `observed`: the actual reading, name → (1, *shape).
+    - `updated`: function from candidates' gradients to the first client's updates, from `updates`.
+    - `others`: the other clients' updates, name → (client, *shape), from `updates`."""
     description = reading.description
     if description is None:
         total = {name: value.sum(0) for name, value in others.items()}
@@ -53,8 +58,14 @@ def given_updates(
 
 
 def updates(reading: Reading, known: Candidates) -> tuple[Callable[[Tensors], dict[str, Tensor]], Tensors]:
-    """Return a function from candidates' gradients to the first client's updates, name → (row, *shape), and the other
-    clients' updates, name → (client, *shape). `known` are the known examples behind the reading."""
+    """Return the parts from which a reading with a single unknown example is simulated. The first client holds this
+    example.
+
+    - First result: a function from gradients of candidates for the unknown example to the first client's updates, both
+      name → (row, *shape).
+    - Second result: the other clients' updates, name → (client, *shape); empty for a single client.
+
+    `known` are the known examples behind the reading."""
     x, y = known.inputs[0], known.targets[0]
     batch = (len(x) + 1) // reading.senders
 
@@ -76,7 +87,7 @@ def updates(reading: Reading, known: Candidates) -> tuple[Callable[[Tensors], di
 
 def inseparable(reading: Reading) -> str | None:
     """Return the reason, in a few words, why the unknown example's part (`of_unknown`) cannot be separated from a
-    reading; None if it can. The reading has known examples (the grant `mates`)."""
+    reading, or None if it can be separated. All other examples behind the reading are known (the grant `mates`)."""
     if reading.labels is None:
         return "it knows all other examples and not the label of the unknown example; grant labels"
     if len(reading.rounds) > 1 or reading.stepwise:
@@ -95,9 +106,12 @@ def inseparable(reading: Reading) -> str | None:
 
 
 def of_unknown(reading: Reading, row: int) -> Reading:
-    """Return the unknown example's part in the reading at position `row`, as a reading with a single example: the
-    difference to the reading with a zero gradient for this example, times the number of examples. In an undefended
-    mean, this part is the example's gradient. `reading` has a single observation, the grant `mates` and labels."""
+    """Return the unknown example's part in a reading, as a reading with a single example. The part is the difference
+    between the reading and a simulated reading in which this example has a zero gradient, times the number of examples.
+    In an undefended mean, the part is the example's gradient.
+
+    `reading` has a single observation, known examples (the grant `mates`) and labels; `row` is a position in this
+    batch."""
     reading = reading.of([row])
     weights = {name: value[0] for name, value in reading.weights.items()}
     reading = _own_message(reading, weights)

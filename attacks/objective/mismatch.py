@@ -65,9 +65,13 @@ class Mismatch:
     def __call__(
         self, observed: list[dict[str, Tensor]], inputs: Tensor, targets: Tensor, *, differentiable: bool
     ) -> Tensor:
-        """Return the distance (reading,) to `observed`, each name → (reading, *shape), for a candidate per reading.
-        Candidates have `inputs` (reading, example, *shape) and label probabilities `targets` (reading, example, class).
-        `differentiable` True keeps autograd's graph. Known running statistics add their distance."""
+        """Return the distance (reading,) between candidates and the actual observations, for a candidate batch per
+        reading. Known running statistics of BatchNorm add their distance.
+
+        - `observed`: the observations, each name → (reading, *shape).
+        - `inputs` (reading, example, *shape), `targets` (reading, example, class): candidates and their label
+          probabilities.
+        - `differentiable`: True keeps autograd's graph."""
         if self.reading.statistics is None:
             return self._of_gradients(observed, inputs, targets, differentiable)
         with watched(self.reading.model) as calls:
@@ -161,9 +165,10 @@ class Mismatch:
         return {name: value.unflatten(0, (len(inputs), rows)) for name, value in flat.items()}
 
     def of_shown(self, simulated: Tensors, observed: Tensors) -> Tensor:
-        """Return the distance (reading,) between a `simulated` observation and the `observed` observation, each name →
-        (reading, *shape). If the defense's random draws have a likelihood p, the distance is -2v log p with the noise
-        variance v."""
+        """Return the distance (reading,) between a `simulated` and the `observed` observation, each name → (reading,
+        *shape). Usually this is the field `distance`. If the defense's random draws have a likelihood p, the result is
+        -2v log p with the noise variance v. With `exact`, the result is minus the log density of the observation, if
+        the description has a density."""
         description = self.reading.description
         if description is not None and self.exact and len(self.reading.rounds) == 1:
             density = description.log_density(simulated, observed)

@@ -10,16 +10,17 @@ _MOST = 24  # examples
 
 
 def public_of(reading: Reading, label: int, least: int = 1) -> tuple[Tensor, Tensor]:
-    """Return at most 24 public examples with the `label`, or of any label if fewer than `least` have the label: inputs
-    (example, *shape), and the label for each (example,)."""
+    """Return at most 24 public examples of the class `label`: inputs (example, *shape), and class numbers (example,),
+    all equal to `label`. If fewer than `least` public examples have this class, examples of any class are returned as
+    if they had it."""
     same = reading.public_inputs[reading.public_labels == label]
     inputs = (same if len(same) >= least else reading.public_inputs)[:_MOST]
     return inputs, torch.full((len(inputs),), label)
 
 
 def gradients_of(reading: Reading, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Return the gradient of each example at the reading's first weights, name → (example, *shape). `inputs` are
-    (example, *shape), `labels` (example,)."""
+    """Return the gradient of each example at the weights of the reading's first observation: name → (example, *shape).
+    `inputs` are (example, *shape), `labels` class numbers (example,)."""
     like = next(iter(reading.values.values()))
     weights = {name: value[0] for name, value in reading.weights.items()}
     targets = one_hot(labels[:, None], reading.classes, like.dtype).to(like.device)

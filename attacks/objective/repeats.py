@@ -22,13 +22,13 @@ def distinct_examples(reading: Reading) -> int:
 
 
 def tied_examples(labels: Tensor, distinct: int) -> Tensor:
-    """Return, for each position in the local steps, the number of the example used there: (..., position). So an attack
-    needs variables for distinct examples only: inputs (reading, example, *shape), indexed by the result, give inputs at
+    """Return the number of the example used at each position in a client's local steps: (..., position). An attack can
+    then search distinct examples only: the result as an index turns inputs (reading, example, *shape) into inputs at
     all positions.
 
-    `labels` (..., position) are class numbers. The first `distinct` positions are the first pass: position p holds
-    example p. Later passes are matched by label; equal labels are matched by ascending position, because labels tell no
-    more. The number is -1 if a later pass has a label more often than the first."""
+    `labels` (..., position) are class numbers. The first `distinct` positions are the first pass over the client's
+    data: position p holds example p. Later passes are matched by label; equal labels are matched by ascending position.
+    The number is -1 if a later pass has a label more often than the first."""
     flat = labels.flatten(0, -2) if labels.dim() > 1 else labels[None]
     first = flat[:, :distinct]
     ties = [torch.arange(first.shape[1]).expand_as(first)]

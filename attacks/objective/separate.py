@@ -27,12 +27,12 @@ _SIGNS, _UNITS = np.array([-1, 1]), np.array([-1, 0, 1])
 
 
 def separate(mean: Floats, senders: int, *, signs: bool) -> Floats | None:
-    """Recover the messages of `senders` clients from their mean: (sender, coordinate), in any order. `mean`
-    (coordinate,) is a tensor of the aggregate. A client's message is quantised with a step τ: ±τ if `signs` is True,
-    otherwise -τ, 0 or τ.
+    """Recover the messages of `senders` clients from their mean: (sender, coordinate), in any order; None if the
+    messages do not explain 98 % of the coordinates. `mean` (coordinate,) is a tensor of the aggregate. Each client
+    quantises its message with a step size τ: values ±τ if `signs` is True, otherwise -τ, 0 or τ.
 
-    Return None if no steps explain 98 % of the coordinates. A coordinate without an explanation gets the mean in each
-    message. A client with a step below single precision sends nothing that the mean shows: its message is 0."""
+    At a coordinate without an explanation, each message gets the mean. If a client's τ is below single precision, the
+    mean does not show its message; the result is then 0."""
     precision = _PRECISION * float(np.abs(mean).max(initial=0.0))
     if not 0 < precision < np.inf or senders > _SENDERS or len(mean) < _COORDINATES:
         return None

@@ -15,9 +15,9 @@ Calls = Mapping[str, list[tuple[Tensor, Tensor]]]
 
 @contextmanager
 def watched(model: nn.Module) -> Iterator[Calls]:
-    """Collect the batch statistics of each forward pass of `model` inside the `with` statement. The value maps the path
-    of each BatchNorm layer with running statistics to a list with a pair for each call: mean and unbiased variance,
-    both (channel,)."""
+    """Collect the batch statistics of each forward pass of `model` inside the `with` statement. The context manager
+    yields a dictionary from the path of each BatchNorm layer with running statistics to a list with a pair for each
+    call: mean and unbiased variance, both (channel,)."""
     calls: dict[str, list[tuple[Tensor, Tensor]]] = {path: [] for path, _ in layers(model)}
 
     def keep(path: str) -> Any:

@@ -32,7 +32,7 @@ class Start:
     inputs: Tensor
     """Inputs of the first candidates (reading, 1, value)."""
     found: Tensor
-    """Mask (reading,): True if a search gave the candidate, False if the candidate is the public mean."""
+    """Mask (reading,): True for a candidate from a search, False for the public mean."""
     evaluations: Tensor
     """Evaluations spent (reading,)."""
 
@@ -40,7 +40,7 @@ class Start:
 def start_by_layers(
     reading: Reading, observed: list[dict[str, Tensor]], space: Gaussian, evaluations: int
 ) -> Start | None:
-    """Return first candidates for a later search (`staged`), from values inside the net that the gradient shows.
+    """Return first candidates for a later search (`staged`), from values inside the net that the gradient determines.
 
     `known_values` computes these values layer by layer. The search here minimises the squared distance to these values
     plus a weighted -log p, with the prior's density p.

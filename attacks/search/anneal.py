@@ -32,13 +32,13 @@ _SETS = 8  # sets of public examples which measure a gap
 def annealed(
     reading: Reading, mismatch: Mismatch, first: Space, later: Space, evaluations: int, key: Key
 ) -> tuple[Stage, ...] | None:
-    """Return the stages (successive minimisations) of a start, for a defense with hard decisions such as signs. Early
-    stages soften the decisions; the last stage keeps them hard. Return None if the hard decisions change almost nothing
-    in the readings of public examples.
+    """Return the stages (successive minimisations) of a search against a defense with hard decisions, such as signs.
+    Early stages soften the decisions; the last stage keeps them hard. Return None if the hard decisions change almost
+    nothing in the readings of public examples.
 
     - `mismatch`: distance between simulated and actual readings.
     - `first`, `later`: search spaces. If softening changes the readings much, the first stage searches in `first` and
-      the next in `later`; otherwise all stages search in `first`.
+      all other stages in `later`; otherwise all stages search in `first`.
     - `evaluations`: limit for all stages together.
     - `key`: draws the public examples."""
     share = _energy(_gap(reading, mismatch, _TRIAL, key), reading) / _energy(_squares(reading), reading)

@@ -28,15 +28,16 @@ _NOTE = "the mean of quantised messages shows each client's message: searched cl
 
 def by_client(reading: Reading, budget: Budget, key: Key, search: Search) -> Reconstruction | None:
     """Attack a mean of quantised messages client by client: separate each client's message from the mean, then search
-    the example behind the message. Return None if the messages are not quantised, or if a client has several examples.
-    Readings without separated messages are searched as a whole.
+    the example behind each message. Return None if the messages are not quantised, if a client has several examples, or
+    if a reading has several observations. A reading whose messages cannot be separated is searched as a whole.
 
     - `budget`: limits of the attack.
     - `key`: draws the start of a search for labels.
-    - `search`: attack on the messages, as a function.
+    - `search`: attack on the messages, as a function of a reading and a budget.
 
-    A tensor shows its messages in any order. The largest tensor's messages get labels by the mean gradients of public
-    examples. The candidates found from these messages alone then link the other tensors' messages."""
+    In each tensor of the mean, the messages have an unknown order. The mean gradients of public examples assign the
+    largest tensor's messages to labels. A first search on these messages gives candidates, which assign the other
+    tensors' messages."""
     clients = None if reading.description is None else reading.description.clients
     if clients is None or reading.senders != reading.examples or len(reading.rounds) > 1:
         return None

@@ -27,8 +27,8 @@ _DAMPING = 1e-3  # of the mean curvature
 @dataclass(frozen=True, slots=True)
 class EqualCurvature:
     """Search space in which the matching distance has about equal curvature in all directions, so that a solver
-    converges in fewer steps. Its variables w give the variables u = T w of the Gaussian `space`. T Tᵀ is the inverse of
-    the matching distance's curvature in u, after damping."""
+    converges in fewer steps. The variables w of this space give the variables u = T w of the Gaussian `space`. T Tᵀ is
+    the inverse of the matching distance's curvature in u, after damping."""
 
     space: Gaussian
     """The Gaussian space of the variables u."""
@@ -63,9 +63,8 @@ def equal_curvature(space: Gaussian, reading: Reading, key: Key) -> EqualCurvatu
     estimated as the mean of (Jᵀz)(Jᵀz)ᵀ over random signs z and public examples. A single matrix serves all readings at
     the same weights.
 
-    The mean is over 2048 products Jᵀz. Images up to 1024 values take 256 products, shrunk by half towards the
-    block-diagonal part over tiles (`tiles.py`). For larger images this part alone lost 1 to 9 dB (CIFAR-10, 8
-    examples)."""
+    The mean is over 2048 products Jᵀz. For images with at most 1024 values, 256 products suffice: their mean is
+    averaged with its block-diagonal part over tiles (`tiles.py`)."""
     like = next(iter(reading.values.values()))
     size = reading.public_mean.numel()
     tiles = tiles_of(reading.shape) if reading.kind.spatial and size <= _SMALL else None

@@ -34,16 +34,17 @@ _ROOM = 1 << 24  # numbers in the matrix of conditions on free directions, at mo
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """Values inside a model of ReLU convolutions that a single example's gradient determines, in float64. l is the
-    lowest layer for which the gradient fixes them, and a_l the layer's output after ReLU."""
+    lowest layer whose output the gradient determines, and a_l this output after the ReLU."""
 
     layer: int
     """Position of the convolution l in the sequence of modules."""
     directions: Tensor
-    """Orthonormal directions over pixel positions at layer l's input, equal for all channels: (direction, position)."""
+    """Orthonormal directions over pixel positions at layer l's input: (direction, position). All channels have the same
+    directions."""
     along: Tensor
     """Coordinates of the input a_(l-1) along these directions (channel, direction); the rest of a_(l-1) is unknown."""
     outputs: Tensor
-    """Values a_l, completely known (channel, height, width)."""
+    """Output a_l, known at all positions (channel, height, width)."""
 
 
 def chain(model: nn.Module) -> list[nn.Conv2d] | None:
@@ -81,10 +82,10 @@ def known_values(layers: list[nn.Conv2d], weights: Tensors, gradients: Tensors, 
 
     - `layers`: the model's convolutions, from `chain`.
     - `weights`, `gradients`: name → (*shape), in float64.
-    - `inputs`: starts of the search for hidden values, means over public examples (channel, height, width), at each
+    - `inputs`: starts of the search for hidden values: means over public examples, (channel, height, width), at each
       convolution's input and at the linear layer's input.
 
-    Return None if the gradient is not finite or not exactly a single example's, if a layer has no positive value, or if
+    Return None if the gradient is not finite or not that of a single example, if a layer has no positive value, or if
     an input is too large."""
     last = f"{2 * len(layers) + 1}."
     errors, of_weight = gradients[f"{last}bias"], gradients[f"{last}weight"]

@@ -43,9 +43,11 @@ class Parts:
     start: Start
     """Distribution of the first candidates."""
     labels: Literal["joint", "inferred"]
-    """"joint": optimised with the inputs, as softmax(logits) (Zhu et al. 2019). "inferred": read from the gradient."""
+    """"joint" optimises labels with the inputs, as softmax(logits) (Zhu et al. 2019). "inferred" reads labels from the
+    gradient."""
     limits: RowLimits
-    """Limits for the solver, with the authors' number of evaluations; the budget caps this number."""
+    """Limits for the solver, with the number of evaluations in the authors' code; the attack's budget caps this number.
+    """
     departures: tuple[str, ...] = ()
     """Differences from the authors' code, in words for the record."""
     prior: Prior = Prior()
@@ -122,7 +124,8 @@ class MatchingAttack(Attack):
         return reconstruction(problem, solution, parts.solver, cost, notes)
 
     def unrolls(self, reading: Reading) -> bool:
-        """Return whether the attack simulates each local step behind this reading, in place of a single gradient."""
+        """Return whether the attack simulates each local step behind this reading. Otherwise a single gradient stands
+        for all steps."""
         return self.local == "unrolled" and reading.stepwise and reading.senders == 1
 
     def _mismatch(self, parts: Parts, reading: Reading) -> Mismatch:
@@ -137,7 +140,7 @@ def reconstruction(
 ) -> Reconstruction:
     """Turn a solver's `solution` of `problem` into the attack's reconstruction.
 
-    - `solver`: counts outer steps as the attack's paper does.
+    - `solver`: converts evaluations to the outer steps of the attack's paper.
     - `cost`: evaluations counted for each evaluation of the solver.
     - `notes`: the attack's departures from its paper, for the record."""
     rows = torch.arange(len(solution.loss))

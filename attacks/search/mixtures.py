@@ -16,9 +16,9 @@ _SPREAD = 3.0  # of the logits over their variables
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Search space for the original examples behind mixtures (mixup), together with their mixing matrix. The variables
-    of an original are its variables in `inner`, followed by the logits of its row in the matrix (a logit per original).
-    Variables and inputs both have the shape (..., example, value + examples)."""
+    """Search space for the original examples behind mixtures (mixup), together with their mixing matrix. An original's
+    variables are its variables in `inner`, followed by the logits of its row in the mixing matrix, with a logit per
+    original. Variables and inputs both have the shape (..., example, value + examples)."""
 
     inner: Space
     """Search space for an original's inputs."""

@@ -24,11 +24,10 @@ def preconditioner(reading: Reading, key: Key) -> Tensor:
     Lengths are 1 without public examples, or if no input value changes the gradient. `key` draws signs and public
     examples.
 
-    The distance is Σ (∇L(x, y) - g)² to a reading g, with the loss L. Its curvatures differ tenfold between pixels: a
-    strided convolution sees some pixels through more windows than others. The length is the inverse root of the mean
-    curvature in this value, divided by its mean over values. The curvature is the mean of (Jᵀz)² with J = ∂∇L/∂x, over
-    random signs z (Hutchinson's estimator; Bekas, Kokiopoulou & Saad 2007) and public examples. With 64 draws the
-    length's error is 9 %."""
+    The matching distance is Σ (∇L(x, y) - g)² to a reading g, with the loss L. The length is the inverse root of the
+    distance's mean curvature in this value, divided by the mean over values. The curvature is the mean of (Jᵀz)² with J
+    = ∂∇L/∂x, over random signs z (Hutchinson's estimator; Bekas, Kokiopoulou & Saad 2007) and public examples. With 64
+    draws the length's error is 9 %."""
     count, like = min(PUBLIC, len(reading.public_inputs)), next(iter(reading.values.values()))
     ones = like.new_ones(reading.public_mean.numel())
     if not count:
@@ -82,7 +81,7 @@ def signed_derivative(
 
 
 def public_batches(reading: Reading, examples: Sequence[int]) -> Tensor:
-    """Return a batch of public examples for each number in `examples`, with this example first: numbers (row, example).
-    The batch has the size of the client's batches if the model normalises by the batch, otherwise 1."""
+    """Return a batch of public examples for each number in `examples`: example numbers (row, example), with the given
+    number first. The batch has the size of the client's batches if the model normalises by the batch, otherwise 1."""
     others = torch.arange(reading.batch if mixes(reading.model) else 1)
     return (torch.tensor(examples)[:, None] + others) % len(reading.public_inputs)

@@ -37,15 +37,15 @@ class Prior:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseModel:
-    """Weight of the attack's prior when the defense's description declares noise. With this weight, the minimum of the
-    objective is the most probable candidate.
+    """Weight of the attack's prior, for noise declared in the defense's description. With this weight, the minimum of
+    the objective is the most probable candidate.
 
     The objective is the squared distance plus 2v·(-log p), with the noise variance v per coordinate of the mean
-    observation, and the prior's density p. For Laplace noise, it is the absolute distance plus √(v/2)·(-log p). p
-    expects neighbouring pixels to differ as in public images, and values in the data's range."""
+    observation, and the prior's density p. For Laplace noise, the objective is the absolute distance plus √(v/2)·(-log
+    p). Under p, neighbouring pixels differ as in public images, and values lie in the data's range."""
 
     variance: float
-    """Mean noise variance over coordinates, in squared gradient units; 0 (without a prior) if no noise is described."""
+    """Mean noise variance over coordinates, in squared gradient units; 0 (and no prior) if no noise is described."""
     weight: float
     """Weight of the prior's -log p in the loss, for noise with `variance`."""
     edge_scale: float
@@ -58,7 +58,8 @@ class NoiseModel:
     @classmethod
     def of(cls, reading: Reading, observations: int) -> "NoiseModel":
         """Build the noise model of a reading from the defense's description. `observations` is the number of
-        observations that remain after averages over equal weights. The prior's weight is 0 without public images."""
+        observations that the attack compares, after observations under equal weights are averaged. The prior's weight
+        is 0 without public images."""
         noise = Noise() if reading.description is None else reading.description.noise
         variance = noise.variance / (len(reading.rounds) / observations)
         images = reading.kind.spatial and len(reading.public_inputs) > 1
@@ -78,13 +79,13 @@ class NoiseModel:
         """Return the noise variance per coordinate of each reading (reading,), in squared gradient units. `observed`
         are the readings' gradients, name → (reading, *shape).
 
-        The result is `variance`, unless `bound` is True: `variance` is then only an upper bound, and the result is the
-        smaller of two estimates, at most the bound.
+        The result is the field `variance`. If `bound` is True, this field is only an upper bound; the result is then
+        the smaller of two estimates, at most the bound.
 
-        - The first estimate is the median squared coordinate over a standard normal's: without noise, most coordinates
-          are near 0.
-        - The second estimate is the mean squared column sum of the last layer's gradient Σ (p - y) hᵀ, per class
-          (probabilities p, labels y, features h). Without noise, columns sum to 0 over classes.
+        - The first estimate is the median squared coordinate divided by that of a standard normal: without noise, most
+          coordinates are near 0.
+        - The second estimate comes from the last layer's gradient Σ (p - y) hᵀ (probabilities p, labels y, features h):
+          its mean squared column sum, divided by the number of classes. Without noise, columns sum to 0 over classes.
 
         Exact zeros are left out: they are dropped coordinates, without noise."""
         whole = torch.cat([value.detach().flatten(1) for value in observed.values()], 1)
@@ -101,9 +102,12 @@ class NoiseModel:
         return torch.fmin(found, sums.nanmean(1))
 
     def prior(self, x: Tensor, value_range: tuple[float, float], share: Tensor | float = 1.0) -> Tensor | float:
-        """Return the weighted -log p of inputs `x` (reading, example, *shape), up to a constant: (reading,), or 0.
-        `value_range` are the smallest and largest possible values. `share` (reading,) multiplies the weight: for a
-        variance below `variance`, or for a distance in other units."""
+        """Return the weighted -log p of inputs `x` (reading, example, *shape), up to a constant: (reading,), or 0
+        without a prior.
+
+        - `value_range`: smallest and largest possible input value.
+        - `share` (reading,): factor on the weight, for a reading whose noise variance is below the field `variance`, or
+          for a distance in other units."""
         if self.weight == 0:
             return 0.0
         return self.weight * share * (edges(x, self.edge_scale) + outside(x, *value_range) / (2 * _RANGE_DEVIATION**2))
@@ -118,8 +122,8 @@ def _last_weight(reading: Reading) -> str | None:
 
 
 def prior_weight(variance: Variance, *, absolute: bool) -> Variance:
-    """Return the weight of a prior's -log p in an objective with noise variance `variance` per coordinate, v. The
-    weight is 2v for a squared distance, and √(v/2) for an absolute distance (`absolute` True)."""
+    """Return the weight of a prior's -log p in an objective, for noise of `variance` v per coordinate. The weight is 2v
+    for a squared distance, and √(v/2) for an absolute distance (`absolute` True)."""
     return (variance / 2) ** 0.5 if absolute else 2 * variance
 
 
@@ -142,21 +146,21 @@ def absolute(x: Tensor) -> Tensor:
 
 
 def outside(x: Tensor, low: float, high: float) -> Tensor:
-    """Return the sum of squared excess of inputs `x` (reading, example, *shape) over the data's range [`low`, `high`],
-    for each reading (reading,)."""
+    """Return the sum of squared excesses of each reading's inputs over the data's range [`low`, `high`]: (reading,).
+    `x` are the inputs (reading, example, *shape)."""
     return ((low - x).clamp_min(0) ** 2 + (x - high).clamp_min(0) ** 2).flatten(1).sum(1)
 
 
 def edges(x: Tensor, scale: float) -> Tensor:
-    """Return -log density of images whose differences between neighbouring pixels follow a Laplace distribution: Σ |∂x|
-    / `scale`, smoothed at zero, up to a constant. `x` (reading, example, channel, height, width) → (reading,)."""
+    """Return -log density of images (reading,), up to a constant, if differences between neighbouring pixels follow a
+    Laplace distribution: Σ |∂x| / `scale`, smoothed at zero. `x` is (reading, example, channel, height, width)."""
     across, down = (((d * d + _SMOOTH**2).sqrt() - _SMOOTH).flatten(1).sum(1) for d in _differences(x))
     return (across + down) / scale
 
 
 def edge_scale(public: Tensor) -> float:
-    """Return the likeliest scale for `edges` on `public` images (example, channel, height, width): the mean absolute
-    difference between neighbouring pixels, at least 0.001."""
+    """Return the most likely `scale` for `edges`, fitted to `public` images (example, channel, height, width): the mean
+    absolute difference between neighbouring pixels, at least 0.001."""
     differences = torch.cat([d.flatten() for d in _differences(public)])
     return max(float(differences.abs().mean()), 1e-3)
 

@@ -39,7 +39,7 @@ _LEAST_CURVED = 200  # evaluations per start above which the curvature matrix pa
 
 def unfit(reading: Reading) -> str | None:
     """Return the reason, in a few words, why the search for the most probable examples cannot run on this reading, or
-    None if it can."""
+    None if the search can run."""
     if reading.linked != "vector":
         return "it matches whole vectors, and this reading's coordinates are not linked"
     if reason := unreadable(reading):
@@ -68,9 +68,9 @@ def most_probable(
     mixed: bool = False,
     space: Gaussian | None = None,
 ) -> Reconstruction:
-    """Search for the most probable examples behind a batch of readings, with several starts. `reading` is the batch,
-    after `rescaled`.
+    """Search for the most probable examples behind each reading of a batch, from several starts.
 
+    - `reading`: the batch, after `rescaled`.
     - `budget`: limits of the attack; `key`: source of random numbers.
     - `starts`: number of starts per reading.
     - `tolerance`: a reading is finished if its loss is below this share of a zero gradient's loss.
@@ -118,8 +118,8 @@ def most_probable(
 
 
 def mismatch_of(reading: Reading) -> Mismatch:
-    """Return the distance between candidates' simulated readings and the actual reading, of a form that fits the noise
-    in the defense's description."""
+    """Return the matching distance for `reading`: a function that compares the simulated readings of candidates with
+    the actual reading. Its form fits the noise in the defense's description."""
     return Mismatch(
         reading=reading,
         distance=by_likelihood(Distance(kind="l2"), reading),

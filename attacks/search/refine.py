@@ -19,7 +19,7 @@ def refine(
     """Continue the minimisation of unfinished rows (readings) in float64, without restarts; return the improved
     solution. A row is unfinished if evaluations remain and its normalised loss is finite and above `limits.stop_loss`.
 
-    - `problem`, `solver`, `limits`, `solution`: the minimisation in single precision, and its result.
+    - `problem`, `solver`, `limits`: arguments of the minimisation in single precision; `solution` is its result.
     - `chunk`: number of rows in work at once."""
     loss = problem.loss_scale(torch.arange(len(solution.loss))) * solution.loss
     unfinished = ((loss > (limits.stop_loss or 0.0)) & torch.isfinite(loss)).cpu()
@@ -40,7 +40,7 @@ def refine(
 
 
 def in_double(reading: Reading) -> Reading:
-    """Return the reading in double precision: observations, weights and a copy of the model."""
+    """Return the reading with its observations, weights and a copy of its model in double precision."""
     return replace(
         reading,
         model=copy.deepcopy(reading.model).double(),

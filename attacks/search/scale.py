@@ -28,8 +28,8 @@ def blind_to_scale(reading: Reading) -> bool:
 
 
 def usual_brightness(inputs: Tensor, reading: Reading) -> Tensor:
-    """Scale each image in `inputs` (…, *shape) to the usual brightness: its bright values then match the median over
-    the reading's public images."""
+    """Scale each image in `inputs` (…, *shape) to the usual brightness: its 99 % quantile then equals the median of
+    this quantile over the reading's public images."""
     dims = len(reading.shape)
     bright = inputs.flatten(-dims).quantile(_BRIGHT, dim=-1)
     usual = reading.public_inputs.flatten(1).quantile(_BRIGHT, dim=1).median().to(bright)

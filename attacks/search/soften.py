@@ -10,9 +10,11 @@ def has_relu(model: nn.Module) -> bool:
 
 
 def softened(model: nn.Module, sharpness: float) -> nn.Module:
-    """Return a copy of the model with the smooth function log(1 + exp(s z)) / s in place of each ReLU; s = `sharpness`,
-    and larger values are closer to a ReLU. A solver needs the copy because a ReLU's gradient is constant between kinks:
-    the matching distance has almost no curvature there, and jumps at kinks."""
+    """Return a copy of the model with the smooth function log(1 + exp(s z)) / s in place of each ReLU. s is
+    `sharpness`; a larger value is closer to a ReLU.
+
+    A ReLU's derivative is constant between kinks. The matching distance of the original model therefore has almost no
+    curvature between kinks, and jumps at kinks, which misleads a solver."""
     copied = copy.deepcopy(model)
     for parent in list(copied.modules()):
         for name, child in parent.named_children():

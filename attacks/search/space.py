@@ -77,8 +77,8 @@ class Spectrum:
         return self.inputs(u), 0.5 * (u * u).sum(-1)
 
     def transposed(self, gradient: Tensor) -> Tensor:
-        """Turn a `gradient` by the inputs x (..., value) into the gradient by the search variables u, with x = mean +
-        A·u: the map is Aᵀ."""
+        """Convert a `gradient` by the inputs x (..., value) to the gradient by the search variables u (..., value).
+        With x = mean + A u, the result is Aᵀ · gradient."""
         across, down = cosines(self.mean.shape[-1]).to(gradient), cosines(self.mean.shape[-2]).to(gradient)
         colours = self._colours(gradient.unflatten(-1, self.mean.shape), self.channels)
         return (down @ colours @ across.T * self.deviation.to(gradient)).flatten(-3)
@@ -126,12 +126,17 @@ def cosines(size: int) -> Tensor:
 
 
 def public_space(reading: Reading, label: int | None = None) -> Gaussian:
-    """Fit a search space to the reading's public examples, in the reading's dtype and on its device. Images above 1024
-    values get a `Spectrum`. Smaller images get a full covariance shrunk towards the `Spectrum`, or the `Spectrum` alone
-    if held-out public examples are then likelier. Tables get a full covariance shrunk towards its diagonal.
+    """Fit a search space (x = mean + A u, with a Gaussian prior on u) to the reading's public examples, in the
+    reading's dtype and on its device.
 
-    `label`: class of the examples, for their own mean and covariance, shrunk towards the covariance of all classes.
-    Held-out examples of the class choose the shrinkage, or the space of all classes. None: all classes."""
+    - Images above 1024 values get a `Spectrum`.
+    - Smaller images get a full covariance shrunk towards the `Spectrum`, or the `Spectrum` itself if held-out public
+      examples are then likelier.
+    - Tables get a full covariance shrunk towards its diagonal.
+
+    `label` restricts the fit to public examples of this class, and the target of the shrinkage is then the covariance
+    of all classes. Held-out examples of the class choose the shrinkage, or the space of all classes; a class with fewer
+    than 10 examples gets the space of all classes. None takes all classes."""
     like = next(iter(reading.values.values()))
     chosen = _kept_fit(reading.public_inputs, reading.public_labels, reading.kind.spatial, label)
     return replace(chosen, **{item.name: getattr(chosen, item.name).to(like) for item in fields(chosen)})
@@ -195,8 +200,8 @@ def _halves(public: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def spectrum(public: Tensor) -> Spectrum:
-    """Fit a `Spectrum` to the images `public` (example, channel, height, width) and their mirror images. Variances are
-    smoothed over neighbouring frequencies."""
+    """Fit a `Spectrum` (a Gaussian prior over cosine frequencies) to the images `public` (example, channel, height,
+    width) and their mirror images. Variances are smoothed over neighbouring frequencies."""
     mean = public.mean(0)
     centred = public - mean
     centred = torch.cat([centred, centred.flip(-1)])
@@ -211,8 +216,9 @@ def spectrum(public: Tensor) -> Spectrum:
 
 
 def dense(public: Tensor, share: float, images: bool) -> Dense:
-    """Fit a `Dense` space to the examples `public`, with the covariance (1 - `share`) · C + `share` · T. C is the
-    examples' covariance. T is the covariance of their `Spectrum` for `images`, and C's diagonal for tables."""
+    """Fit a `Dense` space to the examples `public` (example, *shape). Its covariance is (1 - `share`) · C + `share` ·
+    T: C is the examples' covariance, and T is the covariance of their `Spectrum` if `images` is True, otherwise
+    (tables) C's diagonal."""
     return _shrunk(_moments(public, images), share)
 
 

@@ -33,22 +33,24 @@ _SPREAD = (0.1, 0.5)  # deviation of u: first start with several examples, later
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A minimisation within a staged search: successive minimisations, each from the result of the last."""
+    """A minimisation within a staged search. Such a search is a sequence of minimisations, each from the result of the
+    previous minimisation."""
 
     model: nn.Module
     """Model of this stage, for example with softened ReLUs."""
     space: Space
     """Search space of this stage."""
     weight: float | None = None
-    """Weight of the prior's -log p, as a share of a zero gradient's loss. None: twice the least loss so far, per
-    coordinate. If the defense's description declares noise, the noise sets the weight instead; if the noise is only an
+    """Weight of the prior's -log p, as a share of a zero gradient's loss. None: twice the least loss until now, per
+    coordinate. If the defense's description declares noise, the noise sets the weight instead. If the noise is only an
     upper bound, the last residual limits the weight."""
     until: float = 1.0
     """Share of a start's evaluations after which the stage ends."""
     cosine: bool = False
     """True matches the angle to the reading instead of the distance."""
     width: float = 0.0
-    """Relative width of transitions in place of the defense's hard decisions (`Description.softened`); 0: hard."""
+    """Relative width of the smooth transitions that replace the defense's hard decisions (`Description.softened`); 0
+    keeps hard decisions."""
     variances: Mapping[str, Tensor] | None = None
     """Noise variance of each tensor, for the distance (`Distance.variances`). None: the described variance."""
     variance: float = 0.0
@@ -96,13 +98,13 @@ def staged(
 
     - `hypotheses` (reading, start, example): labels of each start, most plausible first.
     - `solver`: method of every stage.
-    - `ways`: sequences of stages; the starts take these sequences cyclically. The last stage is the same in all.
+    - `ways`: sequences of stages; the starts take these sequences in turn. The last stage is the same in all.
     - `starts`: number of starts.
     - `stop`: a reading is finished if its loss is below this share of a zero gradient's loss, or no longer falls.
     - `budget`: starts share its evaluations equally. Only unfinished readings begin another start. Remaining
       evaluations continue the last stage.
-    - `known`: candidates from which the last stage minimises before all starts, with their evaluations counted; None
-      begins with the starts.
+    - `known`: candidates from a search before (`start_by_layers`). The last stage first minimises from these
+      candidates; their evaluations count. None begins with the starts.
 
     The loss is the distance under the model itself, without softened ReLUs. If the defense's description declares
     noise, the prior's weighted -log p is added."""

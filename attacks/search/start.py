@@ -16,13 +16,13 @@ def start(kind: Start, reading: Reading, position: int, restart: int, key: Key) 
     """Draw the first candidates for a reading: (example, *shape) float32.
 
     - `kind`: distribution of the candidates, from the list below.
-    - `reading`, `position`: the batch, and the reading's position in it.
+    - `reading`: the batch of readings; `position`: the reading's position in this batch.
     - `restart`: number of the draw, 0 for the first start.
     - `key`: source of random numbers.
 
     Kinds:
 
-    - `gaussian`: N(0, 1) (Zhu et al. 2019); `uniform`: U(0, 1); `grey`, `black`: constants.
+    - `gaussian`: N(0, 1) (Zhu et al. 2019); `uniform`: U(0, 1); `grey`, `black`: constants 0.5 and 0.
     - `tile-n`: a U(0, 1) tile with 1/n of height and width, repeated (Wei et al. 2020, §4.3); images only.
     - `public`: a random public example."""
     index = reading.indices[position]

@@ -18,8 +18,8 @@ _SIDES = (4, 2, 3, 5)  # pixels, first choice first; 4 is the total stride of mo
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Orthonormal map between images of `shape` and cosine spectra over square tiles. Each spectrum is over the tiles
-    of an image, at a fixed phase: a channel and a position within a tile."""
+    """Orthonormal map between images of `shape` and cosine spectra over square tiles. A spectrum covers all tiles of an
+    image, at a fixed phase: a channel and a position within a tile."""
 
     shape: tuple[int, int, int]
     """Shape of an image (channel, height, width)."""
@@ -54,7 +54,7 @@ def _cosines_of(down: int, across: int) -> Tensor:
 
 
 def tiles_of(shape: tuple[int, ...]) -> Tiles | None:
-    """Return the division into tiles of images with `shape` (channel, height, width); None if no side in 2 … 5 pixels
+    """Divide images of `shape` (channel, height, width) into square tiles. Return None if no side of 2 to 5 pixels
     divides height and width."""
     channels, height, width = shape
     sides = [side for side in _SIDES if height % side == 0 and width % side == 0 and max(height, width) > side]
@@ -62,15 +62,15 @@ def tiles_of(shape: tuple[int, ...]) -> Tiles | None:
 
 
 def block_covariance(tiles: Tiles, x: Tensor) -> Tensor:
-    """Return the covariance of the phases (channel and position within a tile) at each cosine frequency: (frequency,
-    phase, phase) in float64. `x` are images (image, value) with mean 0, divided by `tiles`. Covariances between
+    """Return a covariance matrix of phases (channel and position within a tile) for each cosine frequency over `tiles`:
+    (frequency, phase, phase) in float64. `x` are images (image, value) with mean 0. Covariances between different
     frequencies are left out."""
     spectra = tiles.spectra(x).double()
     return spectra.mT @ spectra / len(x)
 
 
 def in_variables(space: Gaussian, blocks: Tensor, tiles: Tiles, like: Tensor) -> Tensor:
-    """Turn a curvature in input values into the curvature (value, value) in the variables of `space`.
+    """Convert a curvature in input values to the curvature (variable, variable) in the variables of `space`.
 
     - `blocks` (frequency, phase, phase): the curvature in input values, a matrix for each cosine frequency over
       `tiles`.

@@ -52,8 +52,8 @@ def select(state: S, rows: Tensor) -> S:
 
 
 def merge(state: S, fresh: S, rows: Tensor) -> S:
-    """Return `state` with some rows replaced: where the mask `rows` (row,) is True, by the rows of `fresh`, in this
-    order."""
+    """Return `state` with some rows replaced. The mask `rows` (row,) is True for the rows to replace; the rows of
+    `fresh` replace them in this order."""
     merged = {}
     for item in fields(state):
         value = getattr(state, item.name).clone()
@@ -64,7 +64,7 @@ def merge(state: S, fresh: S, rows: Tensor) -> S:
 
 def put(target: Tensor, rows: Tensor, chosen: Tensor, values: Tensor) -> None:
     """Assign target[rows[chosen]] = values[chosen] in place. `rows` are distinct row numbers of `target`; `chosen` is a
-    mask over `rows` and `values`. On a GPU the function does not wait for `chosen`."""
+    mask over `rows` and `values`. On a GPU the host does not wait for `chosen`."""
     if not target.is_cuda:
         target[rows[chosen]] = values[chosen]
         return
@@ -73,7 +73,7 @@ def put(target: Tensor, rows: Tensor, chosen: Tensor, values: Tensor) -> None:
 
 
 def may_hold(any_of: Tensor) -> bool:
-    """Return False if no value of the mask `any_of` is True, so that a caller can skip work. On a GPU the result is
+    """Return whether the mask `any_of` may contain True; after False, a caller can skip work. On a GPU the result is
     always True, because reading the mask would wait for the device."""
     return any_of.is_cuda or bool(any_of.any())
 
@@ -83,8 +83,8 @@ Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Problem(Protocol):
-    """Many independent minimisations for a solver, each in a row with its own start; a restart begins a row again. Row
-    and restart numbers are on the host."""
+    """Many independent minimisations for a solver; each is a row with its own start, and a restart begins the row
+    again. Row and restart numbers are tensors on the host (CPU)."""
 
     def start(self, row: int, restart: int) -> Tensor:
         """Return the first point of the row numbered `row` at this `restart`: (variable,)."""
@@ -94,20 +94,20 @@ class Problem(Protocol):
         (row, variable) to losses (row,) and gradients (row, variable)."""
 
     def zero_gradient_loss(self, rows: Tensor) -> Tensor:
-        """Return the loss of a candidate with a zero gradient, which explains nothing, for the rows numbered `rows`:
-        (row,). Limits are shares of this loss."""
+        """Return the loss (row,) of a candidate whose gradient is zero, for the rows numbered `rows`. Limits are shares
+        of this loss."""
 
     def noise_floor(self, rows: Tensor) -> Tensor:
-        """Return the loss that noise causes at the true examples, for the rows numbered `rows`: (row,). A loss below
-        this value means no better candidate."""
+        """Return the loss (row,) that the defense's noise causes at the true examples, for the rows numbered `rows`.
+        Below this value, a lower loss does not mean a better candidate."""
 
     def in_range(self, x: Tensor) -> Tensor:
-        """Return the inputs (row, value) at the points `x` (row, variable), in units of the data's range, to judge a
-        run's precision."""
+        """Return the inputs (row, value) at the points `x` (row, variable), divided by the width of the data's range.
+        The loop uses them to estimate a run's precision."""
 
     def loss_scale(self, rows: Tensor) -> Tensor:
-        """Return the factor (row,) on the losses that a solver sees, for the rows numbered `rows`. The factor is
-        necessary because the solver's tolerances are absolute."""
+        """Return the factor (row,) by which the loop multiplies losses before a solver gets them, for the rows numbered
+        `rows`. The factor is necessary because the solver's tolerances are absolute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,14 +140,14 @@ class RowLimits:
     """Share of the zero-gradient loss below which a reading counts as explained."""
     precision: float | None = None
     """Root mean square error of inputs, as a share of the data's range, at which an explained run ends. None never ends
-    a run by precision. The error is estimated: if inputs moved by m over the last `precise_after` evaluations and by m
-    / r over those before, they will move by m r / (1 - r) more at this rate."""
+    a run by precision. The error is estimated from the movement of the inputs: m over the last `precise_after`
+    evaluations, and m / r over the same number before. At this rate, m r / (1 - r) remains."""
     precise_after: int = 20
     """Evaluations between estimates of the error."""
     abandon_above: float = 1e-2
     """Share of the zero-gradient loss above which a run is abandoned for a restart."""
     keep_below: float = 1e-4
-    """A run that ends above this share of the zero-gradient loss is restarted while budget remains."""
+    """Share of the zero-gradient loss. A run that ends above this share is restarted while budget remains."""
     leave_stalled: bool = False
     """True restarts a converged run only if its loss is at least `stalled`; a later refinement in float64 continues the
     other runs."""
@@ -157,7 +157,7 @@ class RowLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """Result of many minimisations, with an entry per row (minimisation); counts are on the host."""
+    """Result of many minimisations, with an entry per row (minimisation). Counts are tensors on the host (CPU)."""
 
     x: Tensor
     """Point with the least loss over all runs (row, variable)."""
@@ -172,6 +172,6 @@ class Solution:
     marks: tuple[int, ...]
     """Evaluation counts at which losses are noted: powers of two, then the last evaluation."""
     losses: Tensor
-    """Least loss so far at each mark (mark, row)."""
+    """Least loss until each mark (mark, row)."""
     trajectory: Tensor
-    """Points with these losses, for the first `traced` rows only (mark, row, variable)."""
+    """Points with the losses in `losses`, (mark, row, variable); only the first `traced` rows of `minimise`."""

@@ -21,8 +21,8 @@ _SHRINKS = 15  # trials along a direction before steepest descent
 
 @dataclass
 class LbfgsState(State):
-    """State of L-BFGS between steps, for many minimisations (rows) in parallel; `x`, `loss` and `gradient` belong to
-    the accepted point."""
+    """State of L-BFGS between steps, for many minimisations (rows) in parallel. `x`, `loss` and `gradient` belong to
+    the last accepted point."""
 
     x: Tensor
     """Accepted point (row, variable)."""
@@ -51,7 +51,7 @@ class LbfgsState(State):
     filled: Tensor
     """Mask of the slots that hold a step (row, slot)."""
     clock: Tensor
-    """Step count of the oldest row (row,), on the host; all rows write to the slot clock mod `Lbfgs.history`."""
+    """Step count of the oldest row (row,), on the host (CPU). All rows write to the slot clock mod `Lbfgs.history`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,8 @@ class Lbfgs(Solver[LbfgsState]):
     tolerance_gradient: float = 1e-7
     """A row is finished if no gradient entry exceeds this value."""
     tolerance_change: float = 1e-9
-    """A row is finished if its slope, or with backtracking its change of variables or loss, is not larger."""
+    """A row is finished if the slope of the loss along its direction is weaker than this value. With backtracking, a
+    change of variables or loss below this value also finishes the row."""
     inner: int = 20
     """Evaluations in an outer step of the published loops."""
 

@@ -21,7 +21,7 @@ class Fit:
     """Result of `least_squares`, with an entry per start."""
 
     x: Tensor
-    """Variables with the least sum (start, variable)."""
+    """Variables with the least sum of squared residuals (start, variable)."""
     loss: Tensor
     """Sum of squared residuals (start,)."""
     evaluations: Tensor
@@ -29,12 +29,13 @@ class Fit:
 
 
 def least_squares(residuals: Residuals, jacobian: Residuals, x: Tensor, *, evaluations: int, stop: float) -> Fit:
-    """Minimise Σ residuals² from each start in `x` (start, variable), by Levenberg–Marquardt.
+    """Minimise the sum of squared residuals from each start in `x` (start, variable), by Levenberg–Marquardt.
 
-    - `residuals`, `jacobian`: functions of points (start, variable) and the numbers of their starts. Each call counts
-      as an evaluation for these starts.
+    - `residuals`, `jacobian`: functions of points (start, variable) and the numbers of their starts. `residuals`
+      returns (start, residual), `jacobian` the derivatives (start, residual, variable). Each call counts as an
+      evaluation for these starts.
     - `evaluations`: limit per start.
-    - `stop`: a start ends when its sum is below this value."""
+    - `stop`: the minimisation ends when the least sum is at most this value."""
     everyone = torch.arange(len(x))
     f = residuals(x, everyone)
     loss = f.square().sum(1).nan_to_num(torch.inf)

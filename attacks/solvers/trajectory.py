@@ -5,9 +5,9 @@ from torch import Tensor
 
 
 class Trajectory:
-    """History of minimisations: the least losses so far at marks, with their points. A mark is a count of evaluations;
+    """History of minimisations: the least loss and its point at each mark. A mark is a count of evaluations;
     `evaluations` is the last. `losses` (mark, row) cover all rows; `points` cover the first `traced` rows of `x` (row,
-    variable), the starts."""
+    variable), the starting points."""
 
     def __init__(self, evaluations: int, x: Tensor, traced: int) -> None:
         powers = [1 << n for n in range(evaluations.bit_length()) if 1 << n < evaluations]
@@ -18,9 +18,9 @@ class Trajectory:
         self._counts = torch.tensor(self.marks)
 
     def note(self, rows: Tensor, evaluations: Tensor, loss: Tensor, x: Tensor) -> None:
-        """Store loss and point of those among `rows` that just reached a mark.
+        """Store loss and point of each row that has just reached a mark.
 
-        - `rows` (position,): numbers of the rows, on the host.
+        - `rows` (position,): numbers of the rows evaluated last, on the host (CPU).
         - `evaluations` (position,): evaluations used by these rows, on the host.
         - `loss` (row,), `x` (row, variable): least losses and their points, of all rows."""
         reached = evaluations >= self._counts[self._next[rows].clamp_max(len(self.marks) - 1)]
@@ -31,7 +31,7 @@ class Trajectory:
             self._next[row] += 1
 
     def close(self, rows: Tensor, loss: Tensor, x: Tensor) -> None:
-        """Store the last losses and points of the finished `rows` at all marks not yet reached. `loss` (row,) and `x`
+        """Store the final loss and point of the finished `rows` at all marks not yet reached. `loss` (row,) and `x`
         (row, variable) cover all rows."""
         for row in rows.tolist():
             for mark in range(int(self._next[row]), len(self.marks)):
