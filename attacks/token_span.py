@@ -32,14 +32,14 @@ _NOTES = ("starts of the search for texts count as restarts; no gradient is matc
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSpan(Attack):
-    """Test which vectors lie in the row space of a layer's gradient [dW | db] = Σ δ (h, 1)ᵀ, with the layer's inputs h
-    and δ = ∂loss/∂z at its output z.
+    """Recover texts from a transformer's gradients: test which vectors lie in the row space of a layer's gradient [dW |
+    db] = Σ δ (h, 1)ᵀ. h are the layer's inputs and δ = ∂loss/∂z at its output z.
 
     - First attention layer: h depends on a token and its position only. All tokens at all positions are tested; zero
       rows in the token embedding's gradient exclude tokens.
     - Next attention layer (without one, the layer with the greatest rank): h depends on the whole text. Exchanges
-      improve texts made from candidates, until all h lie in the row space. The derivative with respect to token
-      vectors selects the exchanges. Such a text has a certificate.
+      improve texts made from candidates, until all h lie in the row space. The derivative with respect to token vectors
+      selects the exchanges. A text whose vectors all lie in the row space has a certificate.
 
     Departures from DAGER: the search for texts is ours, in place of an enumeration. Query, key and value gradients are
     tested together, with biases. Directions in which no two texts differ are ignored. If noise fills the row space, the

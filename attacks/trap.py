@@ -23,17 +23,20 @@ _NEAR = 0.05  # the same for uncertain ratios, which may have noise
 
 @dataclass(frozen=True, kw_only=True)
 class Trap(Attack):
-    """Each row of the first layer is a random direction, with a bias at a public quantile: the row opens for few
-    examples in a batch. A row with a single open example gives this example, by the ratio dW / db.
+    """Attack by a server that chooses the first layer's weights: each row (neuron) is a random direction that only few
+    examples in a batch open (output above 0). A row with a single open example gives this example, by the ratio dW / db
+    of the row's weight and bias gradients. The biases are public quantiles.
 
-    Peeling: the second layer's gradient at a row must be δ h, with the row's output h and δ = ∂loss/∂(second layer's
-    output), both simulated at the ratio. If both agree, the ratio is certain: its gradient is subtracted from all rows,
-    and further rows belong to a single example. A common factor per example, such as a clip's, cancels. Certain ratios
-    need more than two classes and no noise; otherwise the ratios shared by most rows are returned.
+    Peeling finds certain examples. The second layer's gradient at a row must be δ h, with the row's output h and δ =
+    ∂loss/∂(second layer's output), both simulated at the ratio. If simulation and reading agree, the ratio is certain:
+    its gradient is subtracted from all rows, and more rows then belong to a single example. A common factor per
+    example, such as a clip's, cancels. Certain ratios need more than two classes and no noise; otherwise the ratios
+    shared by most rows are returned.
 
     With equal opening shares 1/B for B examples, and N rows with independent gates, an example opens some row without
-    another example with probability 1 - e^(-N/(eB)). Spread shares make few such rows, but enough to begin; peeling
-    then goes on to rows with more examples. As a listener, the attack reads honest weights in the same way."""
+    another example with probability 1 - e^(-N/(eB)). Spread shares give fewer such rows, but enough for a start;
+    peeling then continues with rows of more examples. As a listener (without chosen weights), the attack reads honest
+    weights in the same way."""
 
     reference = "Boenisch et al. 2023, EuroS&P; equal shares: Nowak et al. 2024 (QBI); spread shares, peeling: ours"
     iterative = False
@@ -112,7 +115,8 @@ class Trap(Attack):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """Certificate for single examples: the second layer's gradient, observed and simulated."""
+    """Judge of recovered examples: an example is certain if the second layer's gradient in the reading equals the
+    gradient that the model simulates for the example."""
 
     rows: Rows
     """First two layers, with the server's weights."""
@@ -127,13 +131,14 @@ class Judge:
     def peeled(
         self, gradient: Gradient, reading: Reading, slack: float, *, most: int, passes: int | None = None
     ) -> tuple[Tensor, Gradient, int]:
-        """Return the certain examples (example, input) behind a reading, the `gradient` without them, and the number of
-        judged ratios.
+        """Find the certain examples behind a reading, and subtract their gradients. Return the examples (example,
+        input), the `gradient` without them, and the number of ratios (candidate examples) judged.
 
+        - `reading`: gives the number of examples and the data's range.
         - `slack`: distance outside the data's range allowed for an example, in widths of the range.
         - `most`: number of ratios to judge, at most; each judgement simulates the model.
-        - `passes`: passes over the rows, at most; each sees the rows without the examples of earlier passes. None: no
-          limit."""
+        - `passes`: number of passes over the rows, at most; a pass starts from the gradient without the examples of
+          earlier passes. None: as many passes as examples."""
         certain = self.rows.weight.new_zeros(0, self.rows.weight.shape[1])
         changed = torch.ones(len(self.rows.weight), dtype=torch.bool)
         judged = 0

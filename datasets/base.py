@@ -25,7 +25,7 @@ SPLITS = (("training", 5 / 6), ("public", 1 / 12), ("tuning", 1 / 30), ("gallery
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Examples of a part of a data set, in their stored form."""
+    """A part of a data set, such as training or test: its examples in their stored form."""
 
     inputs: Pixels | Rows | Ids
     """Inputs (example, *shape)."""
@@ -38,7 +38,8 @@ class Split:
         return len(self.labels)
 
     def floats(self, index: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.float32]:
-        """Return the examples at `index` as float32, in the range of their kind."""
+        """Return the inputs at `index` as float32 (example, *shape), in the value range of their kind of data. The
+        default takes all examples."""
         return self.kind.values.floats(self.inputs[index])
 
 
@@ -93,7 +94,7 @@ class Raw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """A loaded data set: five splits drawn by a key, and public facts."""
+    """A loaded data set: five splits in a random order that its content determines, and public facts."""
 
     name: str
     """Name in the registry."""
@@ -153,9 +154,9 @@ class Dataset(ABC):
 
 
 def hold_out(count: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Divide a source without a test part: return training and test positions of `count` examples, in a random order by
-    a key from `name`. ⌈count/4⌉ positions are for the test. Share and rounding are scikit-learn's defaults, as in
-    Fed-αCDP, Table II: Cancer 426/143, LFW 2267/756, Adult 36631/12211."""
+    """Divide a source without a test part: return training and test positions of `count` examples, in a fixed random
+    order that depends on `name` and `count`. ⌈count/4⌉ positions are for the test. Share and rounding are
+    scikit-learn's defaults, as in Fed-αCDP, Table II: Cancer 426/143, LFW 2267/756, Adult 36631/12211."""
     order = rng.generator(0, "hold-out", name, count).permutation(count)
     test = -(-count // 4)
     return order[test:], order[:test]
@@ -164,9 +165,9 @@ def hold_out(count: int, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64
 def held_out(
     name: str, inputs: Pixels | Rows | Ids, labels: NDArray[np.int64], class_names: Sequence[str], **rest: Any
 ) -> Raw:
-    """Make a data set from a source without a test part; a quarter becomes the test part (`hold_out`). `name` is the
-    key of the random order. `inputs` (example, *shape), `labels` (example,), `class_names` and `rest` become fields of
-    `Raw`."""
+    """Make a data set from a source without a test part; a quarter becomes the test part (`hold_out`). `name`
+    determines the random order. `inputs` (example, *shape), `labels` (example,), `class_names` and `rest` become fields
+    of `Raw`."""
     train, test = hold_out(len(labels), name)
     return Raw(
         train_inputs=inputs[train],

@@ -46,9 +46,9 @@ class Layout:
 
 
 def locate(folders: Sequence[Path], layouts: Sequence[Layout]) -> tuple[Layout, tuple[Path, ...]]:
-    """Search for a data set's files. Return the first complete layout of `layouts` in the first of `folders` that has
-    any, with the paths of its files. Raises `MissingDataError` with the missing files of an incomplete layout, or with
-    all searched places."""
+    """Search for a data set's files; return a layout and the paths of its files. The result is the first layout of
+    `layouts` that is complete, in the first of `folders` with a complete layout. Raises `MissingDataError` with the
+    missing files of an incomplete layout, or with all searched places."""
     incomplete: list[str] = []
     for folder in folders:
         for layout in layouts:

@@ -28,8 +28,8 @@ _Faces = tuple[NDArray[np.uint8], NDArray[np.int64], tuple[str, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Lfw(Dataset):
-    """Labeled Faces in the Wild: 2267 training and 756 test colour images, 3×32×32, of 62 people, divided in a random
-    order by key.
+    """Labeled Faces in the Wild: 2267 training and 756 test colour images, 3×32×32, of 62 people, divided in a fixed
+    random order.
 
     Images are also searched in scikit-learn's data folder. The pack and scikit-learn's version differ (deep-funneled or
     funneled), and so do their content hashes."""

@@ -10,17 +10,20 @@ from bench.errors import DataError
 
 
 def folders(data_dir: Path | None) -> tuple[Path, ...]:
-    """Return the folders in which data sets are searched, in order: `data_dir` (None: skipped), $BENCH_DATA, the user's
-    cache. `bench data fetch` writes into the first."""
+    """Return the folders in which data sets are searched, in order: `data_dir` (left out if None), the environment
+    variable BENCH_DATA, the user's cache. `bench data fetch` writes into the first."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "gradient-leakage-bench"
     places = [data_dir, os.environ.get("BENCH_DATA") or None, cache]
     return tuple(dict.fromkeys(Path(folder).expanduser() for folder in places if folder is not None))
 
 
 def read(dataset: Dataset, name: str, data_dir: Path | None) -> Raw:
-    """Read the data set `name` in the source's order, with its kind. `dataset` is the loader; `data_dir` is searched
-    before the default folders (None: not searched). Errors name the data set and the remedy. Raises `MissingDataError`
-    for missing and `DataError` for damaged files."""
+    """Read the data set `name` in the source's order, with its kind of data.
+
+    - `dataset`: loader of the data set.
+    - `data_dir`: folder searched before the default folders; None searches the default folders only.
+
+    Errors name the data set and the remedy. Raises `MissingDataError` for missing and `DataError` for damaged files."""
     try:
         raw = dataset.load(folders(data_dir))
         return replace(raw, kind=raw.kind or dataset.kind)
@@ -33,6 +36,8 @@ def read(dataset: Dataset, name: str, data_dir: Path | None) -> Raw:
 
 
 def load(dataset: Dataset, name: str, data_dir: Path | None = None) -> Data:
-    """Read, check and split the data set `name`. `dataset` is the loader; `data_dir` is searched before the default
-    folders (None: not searched)."""
+    """Read, check and split the data set `name`.
+
+    - `dataset`: loader of the data set.
+    - `data_dir`: folder searched before the default folders; None searches the default folders only."""
     return split(read(dataset, name, data_dir), name=name, private=dataset.private)

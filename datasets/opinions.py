@@ -88,8 +88,8 @@ TOKENS = (
 @dataclass(frozen=True, kw_only=True)
 class Opinions(Dataset):
     """Opinions about food, people, places, stories and devices: 6000 training and 2000 test sentences of 6 to 16
-    tokens, no sentence twice; the class is complaint or praise. A grammar with fixed draws makes the sentences. Words
-    of a list have frequencies by Zipf's law."""
+    tokens, all different; the class is complaint or praise. A grammar with a fixed random seed makes the sentences.
+    Words of a list have frequencies by Zipf's law."""
 
     reference = "ours"
     kind = "text"

@@ -35,10 +35,10 @@ def _locate(path: str, folders: tuple[Path, ...], what: str) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class NpzPack(Dataset):
-    """An `.npz` file with `x_train`, `y_train` and optionally `x_test`, `y_test`, `class_names`, at most 8 GiB, without
-    pickle. `x` are images N×H×W or N×H×W×C (N×C×H×W with layout CHW), uint8 or floats in [0, 1]; or rows N×F, floats in
-    [0, 1], for a table with numeric columns. `y` are integers from 0. Without a test part, a quarter is set aside,
-    drawn by key."""
+    """Data set from a user's `.npz` file with `x_train`, `y_train` and optionally `x_test`, `y_test`, `class_names`, at
+    most 8 GiB, without pickle. `x` are images N×H×W or N×H×W×C (N×C×H×W with layout CHW), uint8 or floats in [0, 1]; or
+    rows N×F, floats in [0, 1], for a table with numeric columns. `y` are integers from 0. Without a test part, a
+    quarter of the examples becomes the test part, in a fixed random order."""
 
     reference = "one's own data"
     kind = "image"
@@ -97,9 +97,9 @@ class NpzPack(Dataset):
 
 @dataclass(frozen=True, kw_only=True)
 class PictureFolder(Dataset):
-    """Image files in a folder for each class, at any depth, cropped to the middle and reduced to the same size. Classes
-    and files are sorted by name; hidden files and folders are left out. A quarter is set aside as the test part, drawn
-    by key."""
+    """Data set from a user's image files, in a folder for each class, at any depth. Images are cropped to the middle
+    and reduced to the same size. Classes and files are sorted by name; hidden files and folders are left out. A quarter
+    of the examples becomes the test part, in a fixed random order."""
 
     reference = "one's own data"
     kind = "image"

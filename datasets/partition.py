@@ -12,9 +12,9 @@ Indices = NDArray[np.int64]
 
 
 def client_size(kind: str, examples: int, *, clients: int, client_examples: int | None) -> int:
-    """Return the number of examples per client: `client_examples`, or for None an equal share of `examples`. `kind`
-    names the partition, and `clients` is the number of clients. An equal share is rounded down, for "two-shard" and
-    "two-class" to an even number."""
+    """Return the number of examples per client: `client_examples`, or if None an equal share of `examples`, the size of
+    the training split. An equal share is rounded down, for the partitions "two-shard" and "two-class" to an even
+    number. `kind` names the partition, and `clients` is the number of clients."""
     if client_examples is not None:
         return client_examples
     size = examples // clients
@@ -46,11 +46,11 @@ def client_indices(
     labels: NDArray[np.int64], *, kind: str, clients: int, client_examples: int | None, seed: int
 ) -> Indices:
     """Divide the training split among clients: return each client's positions in the split, (client, example), in a
-    random order by key. No client holds an example twice.
+    random order. No client holds an example twice.
 
     - `labels` (example,): class numbers of the split.
     - `clients`, `client_examples`: number of clients, and of examples per client (None: an equal share).
-    - `seed`: seed of the random order.
+    - `seed`: seed of all random choices.
     - `kind`: name of the partition, from the list below.
 
     Partitions:
@@ -60,9 +60,9 @@ def client_indices(
       each client two.
     - `two-class` (Risk-balanced) draws two random classes for each client, and half of its examples from each.
 
-    `iid` and `two-shard` hand out the whole split before they start again with another order: if all clients together
-    hold ten times the split's size, ten clients hold each example. With `two-class` clients may share examples, too.
-    Raises `BenchError` if `refusal` gives a reason, or if a class is too small."""
+    `iid` and `two-shard` distribute the whole split before they begin again with another order: if all clients together
+    hold ten times the split's size, ten clients hold each example. With `two-class`, several clients may hold the same
+    example. Raises `BenchError` if `refusal` gives a reason, or if a class is too small."""
     reason = refusal(kind, len(labels), len(np.unique(labels)), clients=clients, client_examples=client_examples)
     if reason is not None:
         raise BenchError(f"{reason}; set partition, clients or client_examples")

@@ -20,7 +20,7 @@ _MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr")
 
 
 def read_picture(path: Path, *, mode: str) -> Image.Image:
-    """Read an image file, and return the picture in `mode` ("RGB" or "L"), of an animation the first frame. Raises
+    """Read an image file, and return the image in `mode` ("RGB" or "L"); for an animation, its first frame. Raises
     `DataError` for other formats, damaged files, more than 8 bits per channel, or more than 50 million pixels."""
     try:
         # Our limit is below Pillow's, so our error replaces Pillow's warning.

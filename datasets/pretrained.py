@@ -26,9 +26,10 @@ _LARGEST = np.float32(6)  # of ReLU6, the network's last activation
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar10MobileNet(Dataset):
-    """The images of `cifar10-10k` as 1280 features in [0, 1]: MobileNetV2 with ImageNet's weights, its last activation
-    (ReLU6) averaged over positions and divided by 6. Images are enlarged to 64×64. The model `linear` on these features
-    is the head of a frozen network. The first `load` takes about 30 seconds; the user's cache keeps the features."""
+    """The images of `cifar10-10k` (the first 10000 training and 1000 test images of CIFAR-10) as 1280 features in [0,
+    1]. The features are MobileNetV2's last activation (ReLU6) with ImageNet's weights, averaged over positions and
+    divided by 6. Images are enlarged to 64×64. The model `linear` on these features is the head of a frozen network.
+    The first `load` takes about 30 seconds; the user's cache keeps the features."""
 
     reference = "Krizhevsky 2009, CIFAR-10; Sandler et al. 2018, MobileNetV2 (torchvision, IMAGENET1K_V1)"
     kind = "table"

@@ -18,9 +18,12 @@ def scale(train: NDArray[np.float64], test: NDArray[np.float64]) -> tuple[NDArra
 
 
 def numeric_groups(names: Sequence[str], columns: Sequence[int], train: NDArray[np.float32]) -> tuple[Group, ...]:
-    """Return the description of each numeric column of a table: a group with mean and deviation (1 if constant), used
-    to standardise errors. `names` are the features, and `columns` their positions in a row. Mean and deviation come
-    from `train` (example, feature), the scaled training part."""
+    """Describe the numeric columns of a table: return a `Group` per column, with the mean and standard deviation that
+    standardise errors. A constant column has deviation 1.
+
+    - `names`: names of the features.
+    - `columns`: positions of the features in a row.
+    - `train` (example, feature): scaled training part, the source of mean and deviation."""
     means, deviations = train.mean(0, dtype=np.float64), train.std(0, dtype=np.float64)
     return tuple(
         Group(

@@ -62,14 +62,14 @@ def of_rows(
     at: Literal["server", "client", "example"],
     noise: Literal["share", "each"],
 ) -> Mechanism:
-    """Return the mechanism (noise and sensitivity) from which ε follows, for clipping of rows: client updates or
+    """Return the mechanism (noise and sensitivity for accountants) of a defense that clips rows: client updates or
     example gradients.
 
     - `sigmas`: noise multipliers σ_t, per round.
     - `setting`: the federated setting.
     - `at`: place of clipping.
-    - `noise`: noise with deviation σ_t·C, for rows clipped to norm C, is on the sum of rows ("share") or on each row
-      ("each")."""
+    - `noise`: place of the noise with deviation σ_t·C, for rows clipped to norm C: on the sum of rows ("share") or on
+      each row ("each")."""
     if at != "example":
         return of_updates(sigmas, setting, at=at, noise=noise)
     if noise == "each":

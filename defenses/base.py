@@ -33,8 +33,9 @@ Quantised = Literal["signs", "ternary"]
 
 
 class Draws(Protocol):
-    """Source of random numbers in the shape of a tensor `like`: standard normals, and uniforms in [0, 1). A key for
-    each client or example determines the numbers, or a device's generator draws them."""
+    """Source of random numbers in the shape of a tensor `like`: standard normals, and uniforms in [0, 1). `name`
+    distinguishes the draws of a transform. A key for each client or example determines the numbers, or a device's
+    generator draws them."""
 
     def normal(self, name: str, like: Tensor) -> Tensor: ...
     def uniform(self, name: str, like: Tensor) -> Tensor: ...
@@ -99,9 +100,9 @@ class Local:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The moment of a training at which a transform acts, with all values that a transform may read.
+    """Place of a transform in a training (round, step, stage), with all values available to the transform.
 
-    If a description applies a transform to an attacker's candidates, the optional fields are filled where possible."""
+    For an attacker's simulation of the defense (its description), the optional fields are filled where possible."""
 
     lead: int
     """Number of leading axes of the tensors, such as 2 for (client, example, *shape)."""
@@ -160,8 +161,8 @@ class Transform:
 
     The harness calls `update`. A transform without memory defines `apply`; a transform with memory defines `initial`
     and `update`. Adaptive attackers know the transform's code, but not its draws. For them, `expected`, `simulate`,
-    `noise` and `log_likelihood` describe the transform in more detail. In every method, `context` is the moment of the
-    training at which the transform acts."""
+    `noise` and `log_likelihood` describe the transform in more detail. In every method, `context` is the transform's
+    place in the training (round, step, stage)."""
 
     random: ClassVar[bool] = False
     """True if the output depends on random draws."""
@@ -263,7 +264,8 @@ class Transform:
         """Return the few values that `apply` may give each coordinate of `tensors`, with their probabilities, as for
         random rounding or a random mask. None: more values, or coordinates that depend on each other.
 
-        An attacker with the updates of all other clients derives from these values which means are possible."""
+        An attacker with the updates of all other clients uses these values to derive the possible means over clients.
+        """
         return None
 
     def by_norms(self, norms: Tensors, context: Context) -> Scaling | None:

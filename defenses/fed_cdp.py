@@ -57,7 +57,9 @@ class FedCdp(Defense):
 
 
 def divisor(noise: Noise, setting: Setting) -> float:
-    """Return σC over the noise deviation on an example or on a mean over B examples, for the placement `noise`."""
+    """Return the number that divides the noise deviation σC, for the placement `noise`: 1 for noise on each example or
+    on the batch mean, B for `code`, and B·√K for `share`. `setting` gives the batch size B, and K, the number of
+    clients in a round."""
     return {"code": setting.batch, "share": setting.batch * math.sqrt(setting.per_round)}.get(noise, 1.0)
 
 

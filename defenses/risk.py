@@ -18,8 +18,7 @@ CHUNK = 25  # examples in a single batch
 
 
 def layer_of(name: str) -> str:
-    """Return the name of the layer of a parameter `name`, such as "fc" for "fc.weight", so a weight and its bias share
-    a layer."""
+    """Return the name of the layer to which a parameter `name` belongs, such as "fc" for "fc.weight" and "fc.bias"."""
     return name.rpartition(".")[0]
 
 

@@ -8,16 +8,16 @@ from typing import Any, Literal, get_args, get_type_hints
 
 @dataclass(frozen=True, slots=True)
 class Strength:
-    """Parameter that sets a defense's amount of protection, with a weak and a strong end. A position in [0, 1] says how
-    strong a value is: 0 at `weak`, 1 at `strong`. `weak` may be larger than `strong`, as for the share of coordinates
-    that a client keeps."""
+    """Parameter that sets a defense's amount of protection, with a weak and a strong end. A value's position in [0, 1]
+    is 0 at `weak` and 1 at `strong`. `weak` may be larger than `strong`, as for the share of coordinates that a client
+    keeps."""
 
     parameter: str
     """Name of the parameter."""
     weak: float
-    """Weakest value; the reading moves least from the undefended reading."""
+    """Weakest value, with which the defense changes an update least."""
     strong: float
-    """Strongest value; the reading moves most."""
+    """Strongest value, with which the defense changes an update most."""
     scale: Literal["log", "log-rest"] = "log"
     """Equal steps in the position are equal factors of the value x (`log`), or of 1 - x (`log-rest`, for shares)."""
 
@@ -50,8 +50,8 @@ class Strength:
         return math.log(self.scaled(self.weak)), math.log(self.scaled(self.strong))
 
     def scaled(self, value: float) -> float:
-        """Return the quantity to which a step in position is a factor: x for the scale `log`, 1 - x for `log-rest`
-        (shares near 1), with x = `value`."""
+        """Return x = `value` for the scale `log`, and 1 - x for the scale `log-rest` (shares near 1). Equal steps in
+        position multiply the result by equal factors."""
         return value if self.scale == "log" else 1 - value
 
 

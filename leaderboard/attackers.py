@@ -42,7 +42,8 @@ class Outcome:
     """Names of the devices that ran the attack."""
 
     def add(self, record: Record) -> None:
-        """Add the results of a record of the same attack in the same condition, with weights of a further seed."""
+        """Add the results of a record, which holds the same attack in the same condition as this outcome, under weights
+        of another seed."""
         cell = record.cell
         assert isinstance(cell, AttackCell)
         self.hits |= dict.fromkeys(example_keys(cell), False)
@@ -215,7 +216,7 @@ def crossed(records: Iterable[Record], own: Collection[str] = (), victims: str |
 
 
 def common(contests: Collection[Contest]) -> list[str]:
-    """Return the parts of a condition, such as `B = 1`, that more than half of `contests` share, in the order of
+    """Return the parts of a condition's title, such as `B = 1`, that more than half of `contests` have, in the order of
     `Contest.parts`."""
     counts = Counter(part for contest in contests for part in contest.parts)
     places = {part: place for contest in contests for place, part in enumerate(contest.parts)}
@@ -255,9 +256,9 @@ def drop(published: Cross, second: Cross, attack: str) -> tuple[float, float, fl
 
 
 def neighbours(cross: Cross, attack: str) -> tuple[Attacker | None, Attacker | None]:
-    """Return the attacks next to `attack` in the ranking of `cross`: (above, below). Each is None if there is no such
-    attack. Attacks that lack a condition are skipped; so are the user's other attacks, if the table has reference
-    attacks."""
+    """Return the attacks next to `attack` in the ranking of `cross`: (above, below), each None if there is no such
+    attack. Attacks that lack a condition are skipped. If the table has reference attacks, the user's other attacks are
+    skipped too."""
     at = next(n for n, each in enumerate(cross.attackers) if each.attack == attack)
     published = any(not each.own for each in cross.attackers)
     others = [
@@ -269,9 +270,9 @@ def neighbours(cross: Cross, attack: str) -> tuple[Attacker | None, Attacker | N
 
 
 def fails(cross: Cross, attack: str) -> list[tuple[int, str, float]]:
-    """Return the conditions in which `attack` almost always fails but another attack succeeds: (condition number, other
-    attack, its rate). `attack` has a rate of at most `LOW` there, the other attack at least `HIGH`. Conditions in which
-    `attack` is not applicable or not run are left out."""
+    """Return the conditions in which `attack` almost always fails but another attack succeeds: triples (condition
+    number, other attack, its rate). The rate of `attack` is at most `LOW`, the rate of the other attack at least
+    `HIGH`. Conditions in which `attack` is not applicable or not run are left out."""
     rates = cross.at(attack).rates
     low = [number for number, rate in enumerate(rates) if rate is not None and rate <= LOW]
     return [(number, *best) for number in low if (best := cross.best(number, attack))[1] >= HIGH]

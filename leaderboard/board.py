@@ -67,9 +67,10 @@ class AtPoint:
     examples: int
     """Number of attacked examples."""
     identified: Rate | None
-    """Share of examples identified: nearer to an attack's reconstruction than every stranger in the gallery."""
+    """Share of examples identified: the true example is nearer to an attack's reconstruction than every stranger in the
+    gallery. None if unknown."""
     named: Rate | None
-    """Share of examples named: an attacker picks the true example from the gallery's candidates."""
+    """Share of examples named: an attacker picks the true example from the gallery's candidates. None if unknown."""
     best: Best | None
     """The most successful single attack; None without an attack."""
     by_attack: dict[str, float]
@@ -177,8 +178,8 @@ def _most(rates: Iterable[Rate | None]) -> Rate | None:
 
 
 def board(records: Iterable[Record]) -> list[Row]:
-    """Compute the board from `records`: a row for each defense under each condition, sorted by condition and rank.
-    Conditions with a complete row come first, then conditions with more figures."""
+    """Compute the board from `records`: a row for each defense under each condition (data, model, weights, setting),
+    sorted by condition and rank. Conditions with a complete row come first, then conditions with more figures."""
     listed = of_one_series(records)
     trained, spotted, averaged = costs(listed), trained_with(listed), _averaged(listed)
     broken = frozenset(record.id for record, _ in torn(listed))

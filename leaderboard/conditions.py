@@ -92,9 +92,9 @@ def condition_text(cell: AttackCell) -> str:
 
 
 def of_one_series(records: Iterable[Record]) -> list[Record]:
-    """Return the records, with mixed weights series taken apart. A series names weight files that differ only by seed.
-    If a file was replaced between runs, the series has two files for the same seed: its name is then removed from the
-    cells, and tables tell the weights apart by their hash."""
+    """Return the records, with weights of mixed series separated. A series names weight files that differ only by seed.
+    If a file was replaced between runs, the series has two files for the same seed. Its name is then removed from the
+    records' cells, and tables distinguish the weights by their hash."""
     listed = list(records)
     contents: dict[tuple[Any, ...], set[str]] = {}
     for record in listed:
@@ -111,8 +111,8 @@ def of_one_series(records: Iterable[Record]) -> list[Record]:
 
 
 def without_evidence(condition: Condition) -> tuple[str, ...]:
-    """Return the interception points of `condition` at which no attack reconstructs an undefended example. A defense's
-    low rate at such a point proves no protection."""
+    """Return the interception points of `condition` at which attacks on undefended readings reconstruct no example. A
+    defense's low rate at such a point proves no protection."""
     each = [(point, worst) for row in condition.rows.values() for point, worst in row.items()]
     return ordered(point for point, worst in each if worst.unchanged and worst.asr == 0)
 
@@ -125,8 +125,8 @@ def without_baseline(condition: Condition) -> tuple[str, ...]:
 
 
 def sort_key(defense: str, point: str) -> tuple[bool, str, int, str]:
-    """Return the key that sorts a board's rows: undefended rows first, then by defense name, then by point from inside
-    the client outwards."""
+    """Return the key that sorts table rows: undefended rows first, then by the name `defense`, then by interception
+    `point` from inside the client outwards."""
     return defense != "none", defense, *_from_inside(point)
 
 
@@ -151,8 +151,8 @@ def condition_key(record: Record) -> str:
 
 
 def data_and_model(cell: AnyCell) -> str:
-    """Return the cell's data set and model as canonical JSON, a key that joins a defense's attacks with its
-    trainings."""
+    """Return the cell's data set and model as canonical JSON. This key joins the attacks on a defense with the
+    trainings under the defense."""
     return json.dumps([cell.dataset.model_dump(mode="json"), cell.model.model_dump(mode="json")], sort_keys=True)
 
 

@@ -53,8 +53,8 @@ class Flag:
 
 
 def coverage(worst: WorstCase, missing: Iterable[str], torn: Collection[str] = ()) -> list[Flag]:
-    """Return flags for missing evidence (attacks not run or crashed, few examples) and for faults of a defense at an
-    interception point.
+    """Return flags (warnings) for missing evidence, such as attacks not run or too few examples, and for faults of a
+    defense at an interception point.
 
     - `worst`: results of all attacks on the defense at the point.
     - `missing`: attacks that ran on other defenses, but not on this defense.
@@ -99,7 +99,8 @@ def _is_zero(reading: ReadingScore) -> bool:
 
 
 def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) -> list[Flag]:
-    """Return flags for a low success rate with other possible causes than a strong defense, such as a failed attack.
+    """Return flags (warnings) for a low success rate that may have another cause than a strong defense, such as a
+    failed attack.
 
     - `worst`: results of all attacks on the defense at an interception point.
     - `averaged`: True if an attack with several readings of the same examples ran on this defense at this point.
@@ -144,9 +145,9 @@ def unexplained(record: Record) -> bool:
     reconstruction scores as wrong.
 
     For the test, the gradient of the true examples is changed as the defense's description says, and compared with the
-    reading. The result is True if the difference exceeds the described noise, or without noise is clear. The result is
-    False if undecided: with several local steps, because an attack may assume a single step, and for all-zero readings.
-    """
+    reading. The result is True if the difference exceeds the described noise; without described noise, if it exceeds
+    rounding errors. The result is False if undecided: with several local steps, because an attack may assume a single
+    step, and for all-zero readings."""
     cell, result = record.cell, record.attack
     if not isinstance(cell, AttackCell) or result is None:
         return False

@@ -19,7 +19,8 @@ from bench.scoring.intervals import paired_difference
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnowledgeRow:
-    """A defense at an interception point: the worst case over the attacks that were run both plain and adaptive."""
+    """Results against a defense at an interception point, over the attacks that ran both plain (without knowledge of
+    the defense) and adaptive (with its description)."""
 
     condition: str
     """The condition in words."""

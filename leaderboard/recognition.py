@@ -13,7 +13,7 @@ from bench.scoring.intervals import effective_trials
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """Share of examples that attackers recognise, with chance level and upper bounds. Recognised is an example that is
+    """Share of examples that attackers recognise, with chance level and upper bounds. An example is recognised if it is
     identified (nearer to the reconstruction than every stranger) or named (picked among candidates)."""
 
     value: float
@@ -27,8 +27,9 @@ class Rate:
     violated: bool = False
     """True if the measured share is significantly above the ceiling, which refutes the stated ε."""
     here: float | None = None
-    """Upper bound for any attacker on these weights and data, measured and not proved: the upper end of the interval
-    for an attack that ranks candidates by the exact likelihood of the reading. None without such an attack."""
+    """Upper bound for any attacker on these weights and data, measured and not proved. It comes from an attack that
+    ranks candidates by the exact likelihood of the reading: the upper end of the interval for its share. None without
+    such an attack."""
 
 
 def most_over_chance(*rates: Rate | None) -> Rate | None:
@@ -37,8 +38,8 @@ def most_over_chance(*rates: Rate | None) -> Rate | None:
 
 
 def recognition(worst: WorstCase) -> tuple[Rate | None, Rate | None, Epsilon | None]:
-    """Return the recognition figures of a defense at an interception point: (identified rate, named rate, ε); None for
-    each unknown figure. `worst` are the results of all attacks there."""
+    """Return the recognition figures of a defense at an interception point: (identified rate, named rate, ε), each None
+    if unknown. `worst` are the results of all attacks on the defense at this point."""
     spent = worst.privacy.by("tap")
     # comparable only if the exact attack's list has no more strangers than the gallery for identification
     comparable = worst.places if worst.candidates - 1 <= worst.strangers else {}
@@ -80,8 +81,8 @@ def _here(worst: WorstCase, places: Mapping[ExampleKey, int], attackers: int) ->
 
 
 def violations(identified: Rate | None, named: Rate | None, spent: Epsilon | None) -> Iterator[Flag]:
-    """Yield a fault flag for each rate, `identified` and `named`, that significantly exceeds its upper bound from ε,
-    which refutes the stated ε. `spent` is this ε. A rate or ε of None yields no flag."""
+    """Yield a flag for each rate, `identified` and `named`, that is significantly above its upper bound from ε. Such a
+    rate refutes the stated ε, `spent`. A rate or ε of None yields no flag."""
     for what, rate in (("identified", identified), ("named", named)):
         if rate and rate.violated and rate.ceiling is not None and spent:
             yield Flag(

@@ -45,8 +45,8 @@ class Place:
     ceiling: float | None
     """Mean over conditions of the bound that ε sets on recognition by any attacker; None if a condition has no ε."""
     lower_bound: bool
-    """True if more may leak than `leaked` says: a rate is a lower bound, or attackers with knowledge fail even without
-    a defense."""
+    """True if more may leak than `leaked` says: a success rate is a lower bound, or no attack with knowledge of the
+    defense succeeds even without a defense."""
     conditions: int
     """Number of conditions that count."""
 
@@ -152,7 +152,8 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """Difference in leakage between two defenses at an interception point, on the victims that both defended.
+    """Difference in leakage between two defenses at an interception point, on victims for which both defenses were
+    attacked.
 
     The 95 % interval resamples readings (observed updates); a resampled reading counts in all its conditions."""
 
@@ -169,8 +170,8 @@ class Beside:
 
 
 def standings(rows: Sequence[Row], own: Iterable[str] = ()) -> list[Standing]:
-    """Rank the defenses of a suite's board, from its `rows`, by their means over all conditions (`Standing.rank`).
-    Defenses in `own` are marked as the user's, not published."""
+    """Rank the defenses of a suite by their means over all conditions (`Standing.rank`). `rows` are the board rows of
+    the suite. Defenses named in `own` are marked as the user's, not published."""
     counting, shown = conditions(rows), _shown(rows)
     mine = set(own)
     by_defense = grouped(rows, lambda row: row.defense)
@@ -311,16 +312,16 @@ def _order(standing: Standing) -> tuple[Any, ...]:
 
 
 def neighbours(every: Sequence[Standing], defense: str) -> tuple[Standing | None, Standing | None]:
-    """Return the shipped standings next to `defense` in the ranking `every`, which holds `defense`: (above, below). The
-    user's other defenses are skipped. None without a shipped standing on this side."""
+    """Return the published standings next to `defense` in the ranking `every`: (above, below). `every` includes
+    `defense`. The user's other defenses are skipped. Each is None if there is no such standing."""
     at = next(n for n, each in enumerate(every) if each.defense == defense)
     above = next((each for each in reversed(every[:at]) if not each.own), None)
     return above, next((each for each in every[at + 1 :] if not each.own), None)
 
 
 def nearest(rows: Sequence[Row], defense: str, among: Iterable[str]) -> str | None:
-    """Return the defense in `among` that leaks most like `defense`: with the most similar success and recognition
-    rates. None if the two share no rate."""
+    """Return the defense in `among` whose leakage is most similar to that of `defense`, by success and recognition
+    rates in the board `rows`. None if no defense in `among` shares a rate with `defense`."""
     counting = conditions(rows)
     profiles: dict[str, dict[tuple[str, str], float]] = {}
     for row in rows:
@@ -341,9 +342,8 @@ def nearest(rows: Sequence[Row], defense: str, among: Iterable[str]) -> str | No
 
 
 def beside(records: Iterable[Record], rows: Sequence[Row], defense: str, other: str) -> list[Beside]:
-    """Compare the leakage of two defenses on the victims that both defended: for each interception point, the success
-    rate against `defense` minus the success rate against `other`. `rows` are the rows of the board with these
-    `records`."""
+    """Compare the leakage of two defenses on common victims: for each interception point, the success rate against
+    `defense` minus the success rate against `other`. `rows` are the rows of the board with these `records`."""
     counting = conditions(rows)
     outcomes: dict[str, _Leaked] = {defense: {}, other: {}}
     for condition in by_condition(records):
@@ -374,6 +374,6 @@ def beside(records: Iterable[Record], rows: Sequence[Row], defense: str, other: 
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean of `values` without None; None if no value is left."""
+    """Return the mean of the values that are not None; None if there is no such value."""
     there = [value for value in values if value is not None]
     return fmean(there) if there else None

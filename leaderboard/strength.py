@@ -30,8 +30,8 @@ def trained_with(records: Iterable[Record]) -> dict[tuple[str, str], list[Traine
 
 
 def strength(point: str, worst: WorstCase, trained: Sequence[Trained]) -> list[Flag]:
-    """Return flags if a defense changes updates less in its trainings than in the attacked readings at `point`. Its low
-    success rate and its high accuracy would then not belong together.
+    """Return flags (warnings) if a defense changes updates less in its trainings than in the attacked readings at
+    `point`. The low success rate and the high accuracy would then belong to different strengths.
 
     - `worst`: results of all attacks on the defense at the point.
     - `trained`: trainings with the defense.

@@ -42,14 +42,14 @@ def listener_of(name: str) -> str:
 
 
 def rows_at(tradeoff: Tradeoff, point: str) -> tuple[Row, ...]:
-    """Return the defense families that change the reading at the interception point `point`, without families that lack
-    figures."""
+    """Return the defense families (a defense at all its strengths) that change the attacked update at the interception
+    point `point`. Families without figures are left out."""
     return tuple(row for row in tradeoff.rows if row.absent is None and point in (row.point, *row.also))
 
 
 def standings(tradeoff: Tradeoff, point: str) -> dict[tuple[str, str], tuple[Standing, ...]]:
-    """Rank the defense families at the interception point `point` by accuracy at equal leakage: a map from (data set,
-    model) to the standings, ranked families first."""
+    """Rank the defense families (a defense at all its strengths) by accuracy at equal leakage, for an attacker at the
+    interception point `point`. Return a map from (data set, model) to the standings, ranked families first."""
     groups = grouped(rows_at(tradeoff, point), lambda row: (row.dataset, row.model))
     return {key: _ranked(tradeoff, rows) for key, rows in groups.items()}
 
@@ -75,8 +75,8 @@ def leakage(level: str) -> str:
 
 
 def levels_of(ranked: Iterable[Standing]) -> tuple[str, ...]:
-    """Return the levels with figures in a federation's standings `ranked`, the strictest first; "L3" only if the
-    reconstructed examples of a family were measured."""
+    """Return the levels of leakage that a table of the standings `ranked` shows: "L1" and "L2" (shares of named
+    examples); also "L3" (a share of reconstructed examples) if it was measured for a family."""
     measured = any(each.row.reconstructed is not None for each in ranked)
     return tuple(level for level in LEVELS if level != RECONSTRUCTED or measured)
 
@@ -89,9 +89,9 @@ def advised(standings: Sequence[Standing], level: str, loss: float) -> tuple[Sta
 
 
 def rank_line(ranked: Sequence[Standing], family: str) -> str | None:
-    """Return the standing of `family` among the families `ranked` in words, with the ranks before and after, such as
-    `rank 3 of 15: keeps 94% at L1, sigma = 1.3; before: gaussian 95%; after: adaclip 63%`; None if the family does not
-    change the listener's reading."""
+    """Return the standing of `family` among the families `ranked` as text, with the ranks before and after, such as
+    `rank 3 of 15: keeps 94% at L1, sigma = 1.3; before: gaussian 95%; after: adaclip 63%`. None if the family is not in
+    `ranked`."""
     own = next((each for each in ranked if each.row.family == family), None)
     if own is None:
         return None
@@ -129,16 +129,17 @@ def reason(row: Row, level: str) -> str:
 
 
 def proof(tradeoff: Tradeoff, row: Row, level: str = PROVED) -> str:
-    """Format a family's proved protection for a table: the weakest strength at which ε proves L1 (named examples at
-    most 5 points above chance), and the accuracy kept there, such as `✓ 1.3, 94%`; a dash if no strength does. `level`
-    "proved" counts a single reading of a client, "proved-all" all readings."""
+    """Format the proved protection of the family `row` for a table: the weakest strength at which ε proves L1 (named
+    examples at most 5 points above chance), and the accuracy kept there, such as `✓ 1.3, 94%`; a dash if no strength
+    proves L1. `level` "proved" counts a single reading (observed update) of a client, "proved-all" all readings."""
     at = row.at(level)
     return "–" if at is None else f"✓ {at.value:.3g}, {tradeoff.kept(row, at):.0%}"
 
 
 def ceilings(row: Row, at: AtLevel) -> str:
-    """Format the largest share of named examples that ε allows, for the figures `at` of a `row`: with a single reading
-    of a client, and with all its readings, such as `≤ 6.4%, ≤ 41%`. A dash without ε."""
+    """Format the largest share of named examples that ε allows, for the figures `at` of the family `row`, such as `≤
+    6.4%, ≤ 41%`: with a single reading (observed update) of a client, and with all readings of the client. A dash
+    without ε."""
     if at.ceiling is None:
         return "–"
     every = "" if at.ceiling_all is None or row.uploads == 1 else f", ≤ {at.ceiling_all:.0%}"
@@ -146,15 +147,16 @@ def ceilings(row: Row, at: AtLevel) -> str:
 
 
 def worst(at: AtLevel) -> float:
-    """Return the larger share of named examples (at L3: reconstructed examples): in the first round, or at trained
-    weights if these were attacked. Both are of scoring victims, which played no part in the choice of strength."""
+    """Return the largest share of named examples (at level L3: reconstructed examples) in the figures `at`: in the
+    first round, or at trained weights if these were attacked. Both shares are of victims that were not used to choose
+    the strength."""
     return at.share if at.trained is None else max(at.share, at.trained[0])
 
 
 def proofs(tradeoff: Tradeoff, standings: Iterable[Standing], level: str = PROVED) -> list[tuple[float, Row, AtLevel]]:
     """Return the families whose ε proves L1 (named examples at most 5 points above chance) with a useful accuracy, the
     most accurate first. Each item is (share of the undefended accuracy kept, family, figures). `level` "proved" counts
-    a single reading of a client, "proved-all" all readings."""
+    a single reading (observed update) of a client, "proved-all" all readings."""
     proved = [(each.row, at) for each in standings if (at := each.row.at(level)) and tradeoff.useful(each.row, at)]
     return sorted(((tradeoff.kept(row, at), row, at) for row, at in proved), key=lambda each: -each[0])
 
@@ -177,8 +179,9 @@ def setting(row: Row, at: AtLevel) -> str:
 
 
 def findings(tradeoff: Tradeoff, point: str) -> tuple[str, ...]:
-    """Summarise the trade-off for the listener at the interception point `point` as sentences, for each federation:
-    families that hide nothing, families that hide examples, and the accuracy cost."""
+    """Summarise the trade-off between accuracy and leakage as sentences, for an attacker at the interception point
+    `point` and each federation (data set, model): families that hide nothing, families that hide examples, and the
+    accuracy cost."""
     lines = []
     for (dataset, model), each in standings(tradeoff, point).items():
         hidden = [one for one in each if "L1" in one.at]

@@ -89,7 +89,7 @@ def trainings(records: Iterable[Record], published: Sequence[PublishedFigures] =
 
 
 def missing(rows: Sequence[TrainingRow], published: Sequence[PublishedFigures]) -> list[PublishedFigures]:
-    """Return those figures of `published` (from papers) that match no training in `rows`, so that no table shows
+    """Return those figures of `published` (from papers) that match no training in `rows`, so that no table row shows
     them."""
     shown = {id(row.published) for row in rows}
     return [

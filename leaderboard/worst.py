@@ -20,7 +20,7 @@ ExampleKey = tuple[int, int, int, int]  # seed, draw, reading, example
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfSeed:
-    """Counts of attacked examples for the model weights of a single seed."""
+    """Counts of attacked and leaked examples under model weights from a single seed."""
 
     leaked: int
     """Number of leaked examples."""
@@ -32,9 +32,9 @@ class OfSeed:
 
 @dataclass(slots=True)
 class WorstCase:
-    """Results of all attacks on a defense at an interception point: an example counts as leaked if any attack
-    reconstructs it. An attack with a granted gallery saw the true example, so its results enter `named` and `places`,
-    but not `leaked`."""
+    """Results of all attacks on a defense at an interception point. An example counts as leaked if any attack
+    reconstructs it. An attack with a granted gallery (a list of candidates) saw the true example, so its results enter
+    `named` and `places`, but not `leaked`."""
 
     leaked: dict[ExampleKey, bool] = field(default_factory=dict)
     """Map from example to whether any attack reconstructed the example."""
@@ -63,8 +63,8 @@ class WorstCase:
     named_chance: dict[str, dict[ExampleKey, float]] = field(default_factory=dict)
     """Map from attack name to a map from example to a blind guess's chance to name the example."""
     places: dict[ExampleKey, int] = field(default_factory=dict)
-    """Map from example to its rank (0: first) among the candidates, sorted by an exact attack: by the true likelihood
-    of the reading. For a batch, this attack knows the other examples."""
+    """Map from example to its rank (0: first) among the candidates. The order is that of an exact attack, by the true
+    likelihood of the reading. For a batch, this attack knows the other examples."""
     guesses: dict[ExampleKey, int] = field(default_factory=dict)
     """Map from example to the number of guesses that an attacker has: the number of examples in its reading; with
     granted labels, the number with its label."""
@@ -148,8 +148,8 @@ class WorstCase:
 
     @property
     def privacy(self) -> Privacy:
-        """The defense's ε at the point, by several accounting conventions. The value comes from the first record with a
-        result, as all records at the point have the same ε; without a result it is an empty `Privacy`."""
+        """ε of the defense at the point, by several accounting conventions. The value comes from the first record with
+        a result, because all records at the point have the same ε; without a result it is an empty `Privacy`."""
         results = (record.attack for records in self.records.values() for record in records if record.attack)
         return next((result.privacy for result in results), Privacy())
 
@@ -220,11 +220,11 @@ class WorstCase:
     @property
     def best(self) -> tuple[str, float] | None:
         """Name and success rate of the single attack with the highest rate; None if no attack has a score. Ties are
-        broken by the median PSNR. A gradient-free baseline is returned only if no attack ran.
+        broken by the median PSNR. A baseline without the gradient is returned only if no attack ran.
 
-        With several noise draws, the first draw selects the attack and the other draws give its rate, because the best
-        attack on a draw is partly lucky. In a cascade, the result is the attack with the most successes, with its share
-        of all examples."""
+        With several noise draws (repetitions with other noise), the first draw selects the attack and the other draws
+        give its rate, because the best attack on a draw is partly lucky. In a cascade, the result is the attack with
+        the most successes, with its share of all examples."""
         attacks = [name for name in self.scores if not name.startswith(GRADIENT_FREE)] or list(self.scores)
         first = {name: examples for name in attacks if (examples := self._on_draws(name, first=True))}
         if not first:
@@ -236,8 +236,8 @@ class WorstCase:
         return best, _rate(self._on_draws(best, first=False))
 
     def best_median(self, metric: Metric) -> float | None:
-        """Return the median of `metric` over examples for the attack with the highest success rate, on the same noise
-        draws as this rate; None without attacks, and in a cascade."""
+        """Return the median of `metric` over examples for the most successful attack (`best`), on the same noise draws
+        as its success rate; None without attacks, and in a cascade."""
         best = self.best
         return None if best is None else self.median_on_report_draws(best[0], metric)
 
@@ -286,8 +286,8 @@ def _median_db(examples: Iterable[ExampleScore]) -> float:
 
 
 def median_of(examples: Iterable[ExampleScore], metric: Metric) -> float | None:
-    """Return the median of `metric` over `examples`, with the worst value for a failed attack; None if the median is
-    infinite."""
+    """Return the median of `metric` over `examples`, in which a failed attack counts as the worst value; None if the
+    median is infinite."""
     return median([example.value(metric) for example in examples], metric.failed)
 
 
@@ -301,16 +301,16 @@ def example_scores(record: Record) -> Iterator[tuple[ExampleKey, ExampleScore]]:
 
 
 def clusters(keys: Sequence[ExampleKey]) -> list[int] | None:
-    """Return a cluster number for each example of `keys`, for intervals in which dependent examples count together.
-    Examples are clustered by weight seed if there are several seeds, otherwise by reading. None if every cluster has a
-    single example, or if only a single cluster exists."""
+    """Return a cluster number for each example of `keys`, for confidence intervals over dependent examples. Examples
+    are clustered by weight seed if there are several seeds, otherwise by reading. None if every cluster has a single
+    example, or if only a single cluster exists."""
     numbers = _numbers([(key[0],) for key in keys]) if len({key[0] for key in keys}) > 1 else readings(keys)
     return None if len(set(numbers)) in (1, len(keys)) else numbers
 
 
 def readings(keys: Sequence[ExampleKey]) -> list[int]:
-    """Return a number for each example's reading, in the order of `keys`; all noise draws of a reading have the same
-    number."""
+    """Return the number of each example's reading, in the order of `keys`. Numbers count from 0; all noise draws of a
+    reading have the same number."""
     return _numbers([(key[0], key[2]) for key in keys])
 
 

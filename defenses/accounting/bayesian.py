@@ -23,11 +23,11 @@ LEAST_SAMPLES = 3
 
 
 def log_moments(x: Sequence[float] | Floats, *, q: float, formula: Formula = "code") -> Floats:
-    """Return the privacy loss's log moments of a round for Bayesian differential privacy, by row and order: (row, λ).
-    The value is ln E_k exp(k(k - 1)x/2) with k ~ Bin(λ + 1, q), c^L of theorem 3, at integer orders λ.
+    """Return the log moments of a round's privacy loss for Bayesian differential privacy, for each row and order: (row,
+    λ). A row is an example or a client. The value is ln E_k exp(k(k - 1)x/2) with k ~ Bin(λ + 1, q): the cost c^L of
+    theorem 3, at the integer orders λ in `ORDERS`.
 
     - `x` (row,): squared distance between the round's mean with and without the row, over the squared noise deviation.
-      A row is an example or a client.
     - `q`: probability that a row takes part in a round.
     - `formula`: "code" takes c^L only, as the author's code (where c^R equals c^L). "paper" takes the larger of c^L and
       the printed c^R, ln E exp(k(k + 1)x/2), k ~ Bin(λ, q), a loose bound without amplification by sampling."""
@@ -41,10 +41,11 @@ def cost(moments: Floats, *, estimator: float, rounds: int = 1) -> Floats:
     is the log of an upper bound on the mean of exp(moment) over rows, by Student's t at confidence 1 - δ' (eq. 5).
 
     - `estimator`: δ', probability that the estimate is too low.
-    - `rounds`: T, number of rounds. For T > 1, Hölder's inequality corrects for dependent rounds: (1/T)·ln E exp(T·).
+    - `rounds`: T, number of rounds. For T > 1, Hölder's inequality corrects for dependent rounds: the cost is (1/T)·ln
+      E exp(T·moment).
 
-    The bound assumes nearly normal values: with a few dominant rows the estimate is too low more often than δ' (figures
-    in tests/test_bayesian.py). Raises `ValueError` for fewer than three rows, whose deviation is unreliable."""
+    The bound assumes nearly normal values: with a few dominant rows the estimate is too low more often than δ'. Raises
+    `ValueError` for fewer than three rows, whose deviation is unreliable."""
     count = len(moments)
     if count < LEAST_SAMPLES:
         raise ValueError(f"a cost needs {LEAST_SAMPLES} sampled rows, got {count}")
@@ -57,11 +58,11 @@ def cost(moments: Floats, *, estimator: float, rounds: int = 1) -> Floats:
 
 
 def epsilon(total: Floats, delta: float, *, estimator: float, estimates: int) -> float | None:
-    """Return Bayesian ε at δ = `delta` for the costs `total`, a sum over rounds for each order λ in `ORDERS`: min over
-    λ of (Σc - ln(δ - estimates·δ'))/λ (corollary 1).
+    """Return Bayesian ε at δ = `delta`: the minimum over orders λ of (c(λ) - ln(δ - estimates·δ'))/λ (corollary 1).
+    `total` holds the privacy costs c(λ), summed over rounds, for each order λ in `ORDERS`.
 
     δ includes the failure of each of the `estimates` cost estimates, each with probability δ' = `estimator`. Return
-    None if these failures use up δ, or if no order is finite."""
+    None if these failures use up δ, or if no order gives a finite ε."""
     remaining = delta - estimates * estimator
     if remaining <= 0:
         return None

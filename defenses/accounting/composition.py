@@ -29,7 +29,7 @@ def _gain(epsilon: float) -> float:
 
 
 def of_paper(counts: Mapping[float, float], q: float, delta: float) -> dict[str, float]:
-    """Return ε of a training by the compositions in Fed-αCDP's Table XI, name → ε.
+    """Return ε of a training by the compositions in Fed-αCDP's Table XI: name of the composition → ε.
 
     - `counts`: noise multiplier σ → number of steps.
     - `q`: sampling rate.
@@ -38,9 +38,9 @@ def of_paper(counts: Mapping[float, float], q: float, delta: float) -> dict[str,
     The compositions, with ρ = Σ q²/σ² over the steps:
 
     - `base`: Σ ε.
-    - `advanced`: √(2 ln(1/δ) Σ ε²) + Σ ε(e^ε - 1) (Dwork & Roth 2014, theorem 3.20), with another δ besides the steps'
-      δ.
-    - `zCDP`: ρ + 2√(ρ ln(1/δ)). ρ is twice the Gaussian's, and amplification by q² is no theorem."""
+    - `advanced`: √(2 ln(1/δ) Σ ε²) + Σ ε(e^ε - 1) (Dwork & Roth 2014, theorem 3.20). This bound needs another δ, in
+      addition to the steps' δ.
+    - `zCDP`: ρ + 2√(ρ ln(1/δ)). This ρ is twice that of a Gaussian mechanism, and no theorem proves the factor q²."""
     each = [
         (amplified(round(classic(sigma, delta), SERIES_ROUNDING), q), sigma, count) for sigma, count in counts.items()
     ]

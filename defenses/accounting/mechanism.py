@@ -19,15 +19,15 @@ class Mechanism:
     sigmas: tuple[float, ...]
     """Noise multipliers σ_t in the paper's convention, per round, or per local step if `by_step`."""
     released: float
-    """Noise deviation over sensitivity in the released sum of a step, in units of σ, if neighbouring data sets differ
-    by an added or removed row."""
+    """Noise deviation over sensitivity in the released sum of a step, in units of σ. Neighbouring data sets differ by
+    an added or removed row."""
     rows: Mapping[Stage, float]
-    """Map from stage to noise deviation over sensitivity after this stage, in units of σ, if a row is replaced. Stages
-    without protection are left out."""
+    """Map from stage (place in the round) to noise deviation over sensitivity after this stage, in units of σ, if a row
+    is replaced. Stages without protection are left out."""
     removed: Mapping[Stage, float] = field(default_factory=dict)
     """Map from stage to noise deviation over sensitivity after this stage, in units of σ, if a row becomes zero. A
-    stage in `rows` but not here has twice its value in `rows`, because a replacement usually moves the output twice as
-    far."""
+    stage without an entry has twice its value in `rows`, because a replacement usually moves the output twice as far.
+    """
     by_step: bool = False
     """True if `sigmas` has an entry per local step, False for an entry per round."""
     per_tensor: bool = False
@@ -42,7 +42,7 @@ class Mechanism:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reports:
-    """Locally private reports: each sent coordinate is a report."""
+    """Locally private reports of clients: each coordinate that a client sends is a report."""
 
     epsilon: float
     """ε of a report."""
@@ -63,13 +63,14 @@ class Sampling:
     rounds: int
     """Number of rounds."""
     stated: float | None = None
-    """Sampling rate that the paper states for the same sampling, if different; None: no other rate."""
+    """Sampling rate that the paper states for the same sampling; None if it equals `q`."""
     clients: tuple[int, int] | None = None
     """(K, N): a round draws K of N clients without replacement; None: unknown."""
     used: float = 1.0
     """Probability that a participating client uses a given example in a round."""
     uses: int = 1
-    """Largest number of uses of an example in a round with its client."""
+    """Largest weight of an example in a round with its client: Σ n² over the local steps, with n copies in a step's
+    batch (`uses_of_example`)."""
 
 
 def sampling_of(
@@ -83,7 +84,7 @@ def sampling_of(
     client_examples: int,
     examples: int,
 ) -> Sampling:
-    """Return how often a training uses a protected unit, in Fed-αCDP's convention.
+    """Return the sampling of a protected unit (an example or a client) in a training, in Fed-αCDP's convention.
 
     - `unit`: a client has the rate K/N in every round. An example has the rate B/|D_i| in every local step; the paper
       also states B·K/|D|.
@@ -105,9 +106,9 @@ def sampling_of(
 
 
 def uses_of_example(*, steps: int, batch: int, client_examples: int) -> int:
-    """Return how much a client's round depends on a single example: the largest Σ n² over the local steps, if n copies
-    of the example are in a step's batch. `steps` is the number of local steps, `batch` the batch size,
-    `client_examples` the number of the client's examples.
+    """Return the largest weight of a single example in a client's round: Σ n² over the local steps, with n copies of
+    the example in a step's batch. `steps` is the number of local steps, `batch` the batch size, `client_examples` the
+    number of the client's examples.
 
     Every pass over the examples uses each once, but a batch across two passes may hold an example twice."""
     passes = max(1, -(-steps * batch // client_examples))

@@ -62,9 +62,9 @@ class StochasticLevels(Transform):
         return self._limited(tensors, context.lead), state
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return how well each candidate in `tensors` explains the rounded values of the reading `observed`: log(1 -
-        |g/τ - m|), summed over the coordinates, for each row (client or example). g is the candidate's coordinate; m is
-        the reading's integer level at that coordinate, and τ the reading's step.
+        """Return the log likelihood of the rounded values in the reading `observed` (the attacked update) for each row
+        (client or example) of the candidates `tensors`: log(1 - |g/τ - m|), summed over coordinates. g is the
+        candidate's coordinate; m is the reading's integer level at that coordinate, and τ the reading's step.
 
         Above |g/τ - m| = 0.9 the function continues along its tangent: a gradient search then has a derivative also for
         a candidate that cannot have sent m. Only `log_density` uses the information that τ gives on the candidate's
@@ -97,7 +97,8 @@ class StochasticLevels(Transform):
         return {name: tau.square() * chance * (1 - chance) for name, (tau, _, chance) in levels.items()}
 
     def outcomes(self, tensors: Tensors, context: Context) -> Outcomes:
-        """Return the two values that each coordinate may take: the multiples of the step around it."""
+        """Return the two values that each coordinate may take, with their probabilities: the adjacent multiples of the
+        step τ below and above the coordinate."""
         levels = self._levels(tensors, context)
         return Outcomes(
             values={name: torch.stack([tau * below, tau * (below + 1)]) for name, (tau, below, _) in levels.items()},

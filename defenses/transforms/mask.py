@@ -170,8 +170,8 @@ def _first(scores: Tensors, share: float, lead: int) -> dict[str, Tensor]:
 
 
 def gradual(tensor: Tensor, threshold: Tensor, width: float) -> Tensor:
-    """Return a gradual version of the decision |g| > t for each g in `tensor`, with t = `threshold`: sigmoid((|g|/t -
-    1)/`width`), in [0, 1]."""
+    """Return a gradual version of the decision |g| > t for each coordinate g in `tensor`, with t = `threshold`:
+    sigmoid((|g|/t - 1)/`width`), in [0, 1]."""
     return torch.sigmoid((tensor.abs() / threshold.clamp_min(torch.finfo(tensor.dtype).tiny) - 1) / width)
 
 

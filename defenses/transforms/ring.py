@@ -56,10 +56,12 @@ class Ring:
 class MaskInRing(Transform):
     """Round each of K updates x_k, limited to [-c, c], to an integer at random, add a mask m_k, and reduce modulo R.
     Client k sends (⌊x_k/step + u_k⌋ + m_k) mod R, times the step; u_k uniform in [0, 1) makes the rounding unbiased.
-    m_k = s_k - s_(k+1), with s_k uniform in the ring and s_(K+1) = s_1. So the masks have the uniform distribution with
-    sum 0, like masks from pairwise seeds (Bonawitz et al. 2017, §4): a single upload is uniform in the ring for every
-    update, and any K - 1 uploads are independent. If the harness passes a row count other than K (only if no point
-    shows the result), row k has the mask s_k: nobody can read the sum, but every row is masked."""
+    m_k = s_k - s_(k+1), with s_k uniform in the ring (the integers modulo R) and s_(K+1) = s_1. So the masks have the
+    uniform distribution with sum 0, like masks from pairwise seeds (Bonawitz et al. 2017, §4): a single upload is
+    uniform in the ring for every update, and any K - 1 uploads are independent.
+
+    If the number of rows is not K, row k has the mask s_k: every row is masked, and the sum cannot be read. The harness
+    passes such rows only if no attacker sees the result."""
 
     random: ClassVar[bool] = True
     mixes_clients: ClassVar[bool] = True

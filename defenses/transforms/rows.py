@@ -40,15 +40,15 @@ def norms(tensors: Tensors, lead: int) -> dict[str, Tensor]:
 
 
 def joint_norm(norms: Tensors) -> Tensor:
-    """Return the Euclidean norm over all tensors of each row, (*lead,), from the `norms` of the tensors, name →
-    (*lead). Its derivative is finite at zero."""
+    """Return the Euclidean norm over all tensors of each row (a client or an example): (*lead). `norms` are the norms
+    of the single tensors, name → (*lead)."""
     whole: Tensor = torch.linalg.vector_norm(torch.stack(tuple(norms.values())), dim=0)
     return whole
 
 
 def rescaled(tensors: Tensors, scaling: Scaling, context: Context) -> dict[str, Tensor]:
-    """Apply `scaling` to `tensors`: multiply each tensor by its factor, then add noise. Normal draws come from
-    `context`, only for a nonzero deviation."""
+    """Apply `scaling` to `tensors`: multiply each tensor by its factor, then add normal noise with the deviation in
+    `scaling`. `context` gives the random draws; none are made for deviation 0."""
     result = {
         name: tensor * broadcast(scaling.factors[name], tensor) if name in scaling.factors else tensor
         for name, tensor in tensors.items()

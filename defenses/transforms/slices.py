@@ -70,9 +70,10 @@ class SliceNoise(Transform):
 
 
 def reservoir(uniforms: Tensor, count: int) -> Tensor:
-    """Draw `count` of s items at random by a reservoir: a mask (…, s) of the drawn items, from `uniforms` (…, s) in [0,
-    1). The reservoir first holds the first `count` items. Each later item i draws a random position among i + 1, and
-    replaces the item at that position if the position is in the reservoir."""
+    """Draw `count` of s items at random by reservoir sampling: return a mask (…, s) of the drawn items, from `uniforms`
+    (…, s) in [0, 1). The reservoir first holds the first `count` items. Each later item number i (from 0) draws a
+    random position among i + 1 positions, and replaces the item at that position if the position is in the reservoir.
+    """
     reservoir = torch.arange(count, device=uniforms.device).expand(*uniforms.shape[:-1], count).clone()
     for item in range(count, uniforms.shape[-1]):
         place = (uniforms[..., item : item + 1] * (item + 1)).long()

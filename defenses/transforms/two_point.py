@@ -53,7 +53,7 @@ class TwoPoint(Transform):
         return reports
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the mean over the random reports: the update that leads to the clipped weights."""
+        """Return the candidates' updates averaged over the random reports: updates that lead to the clipped weights."""
         start = {name: value.to(tensors[name]) for name, value in _weights(context).items()}
         return {
             name: (value - self._clipped(tensors[name], value, context)) / context.setting.weight_step
@@ -61,10 +61,10 @@ class TwoPoint(Transform):
         }, state
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return how well each candidate in `tensors` explains the reports `observed`, for each row (client): log(1 +
-        s·(w - c)/(rκ)) minus its maximum log(1 + 1/κ), summed over the reports. s is the sign of a report, w the
-        candidate's weight, c and r the centre and half width of the range, and κ the factor `stretch`. A tensor with
-        radius 0 adds no information."""
+        """Return the log likelihood of the reports `observed` for each row (client) of the candidates `tensors`: log(1
+        + s·(w - c)/(rκ)) minus its maximum log(1 + 1/κ), summed over the reports. s is the sign of a report, w the
+        candidate's weight, c and r the centre and half width of the range, and κ the factor `stretch`. A tensor with r
+        = 0 adds no information."""
         total: Tensor | None = None
         for name, value in _weights(context).items():
             start = value.to(tensors[name])

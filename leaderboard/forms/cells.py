@@ -6,13 +6,15 @@ from rich.text import Text
 
 
 def below(text: str | Text, *lines: str | Literal[False]) -> Text:
-    """Return a cell with `text`, and below it in dim letters the `lines` that are not empty."""
+    """Return the text of a terminal table's cell: `text`, and below it each of `lines` that is not empty, in dim
+    letters."""
     shown = Text(text) if isinstance(text, str) else text
     return shown.append("".join(f"\n{line}" for line in lines if line), style="dim")
 
 
 def colour(rate: float | None) -> str:
-    """Return the style of a success rate in [0, 1]: green below 5 %, red from 50 %; dim for None."""
+    """Return the terminal style of a success rate in [0, 1]: green below 5 %, yellow from 5 %, red from 50 %; dim for
+    None."""
     if rate is None:
         return "dim"
     return "red" if rate >= 0.5 else "yellow" if rate >= 0.05 else "green"

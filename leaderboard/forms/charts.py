@@ -70,7 +70,7 @@ def svg_to_png(svg: str, *, scale: float) -> bytes:
 
 
 def charts() -> list[Chart]:
-    """Return the page's four charts in display order."""
+    """Return the page's four charts in display order, without data."""
     return [
         Chart(
             id="trade",
@@ -115,8 +115,8 @@ def charts() -> list[Chart]:
 
 
 def conditions(lines: Iterable[Line]) -> list[dict[str, Any]]:
-    """Return the charts' data as JSON types, an item for each condition of the board rows in `lines`. An attack is
-    given by its index in the page's list of attacks."""
+    """Return the data of the charts as JSON types: an item for each condition of the board rows in `lines`. An attack
+    is given by its index in the page's list of attacks."""
     return [
         {
             "title": group[0].row.title,

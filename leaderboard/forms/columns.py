@@ -46,9 +46,9 @@ class Column:
     heading: str
     """Heading for readers."""
     value: Callable[[Row], Any]
-    """Computes the value from a board row; CSV holds this value, and the page sorts by this value."""
+    """Function from a board row to the column's value. CSV holds this value, and the page sorts by this value."""
     show: Callable[[Any], str] = str
-    """Formats a value for readers; None is shown as a dash."""
+    """Function that formats a value for readers. A value of None is shown as a dash."""
     words: Callable[[Line], str] | None = None
     """Function from a `Line` to the text for readers, used in place of `show` if the text needs the short names; None
     uses `show`."""
@@ -70,8 +70,8 @@ class Column:
 
     @property
     def spoken(self) -> str:
-        """The heading for tables without group headings: a heading that names the point itself, such as `ASR at
-        type-1`."""
+        """Heading for a table without group headings. For success rates, the heading includes the interception point,
+        such as `ASR at type-1`."""
         return {"#": "Rank"}.get(self.heading, f"ASR at {self.point}" if self.cell == "rate" else self.heading)
 
     def known(self, row: Row) -> Any:
@@ -98,7 +98,7 @@ def lines(rows: Sequence[Row]) -> list[Line]:
 
 
 def columns(rows: Iterable[Row]) -> list[Column]:
-    """Return the columns that a board with these rows has; each interception point in `rows` adds columns."""
+    """Return the columns of a board with these rows. Each interception point in `rows` adds columns."""
     points = ordered(point for row in rows for point in row.points)
     return [
         *_IDENTITY,
@@ -111,8 +111,8 @@ def columns(rows: Iterable[Row]) -> list[Column]:
 
 
 def codes(row: Row) -> list[str]:
-    """Return the codes of a row's flags, such as `low-evidence`, without repeats; codes that make the row incomplete
-    come first."""
+    """Return the codes of a row's flags (warnings), such as `no-evidence`, without repeats; codes that make the row
+    incomplete come first."""
     return list(dict.fromkeys(flag.code for flag in row.flags))
 
 
@@ -208,8 +208,9 @@ def _bar(row: Row) -> str:
 
 def recognised(rate: Rate) -> str:
     """Format a rate of recognised examples on up to three lines: the share with its interval, such as `12 % [5–24 %]`;
-    a blind guess, such as `chance 1.0 %`; the upper bounds, such as `ceiling 1.6 %, here 1.5 %`. `ceiling` is the most
-    that ε allows any attacker, `here` the share of the best possible attacker in this setting."""
+    the chance level of a blind guess, such as `chance 1.0 %`; the upper bounds, such as `ceiling 1.6 %, here 1.5 %`.
+    `ceiling` is the largest share that ε allows any attacker, `here` the share of the best possible attacker in this
+    setting."""
     provable = "no ceiling" if rate.ceiling is None else f"ceiling {fine(rate.ceiling)}"
     provable += "" if rate.here is None else f", here {fine(rate.here)}"
     return f"{share(rate.value)} [{interval(rate.interval)}],\nchance {fine(rate.chance)},\n{provable}"

@@ -64,6 +64,6 @@ def formatted(value: float | None, form: str = "g") -> str:
 
 
 def bracketed(share: float, low: float, high: float) -> str:
-    """Format a `share` with the ends `low` and `high` of its interval, all in [0, 1], as percent without the sign: `2.9
-    [1.7–5.0]`."""
+    """Format a `share` with the ends `low` and `high` of its interval, all in [0, 1], in percent but without the
+    percent sign: `2.9 [1.7–5.0]`."""
     return f"{100 * share:.1f} [{100 * low:.1f}–{100 * high:.1f}]"

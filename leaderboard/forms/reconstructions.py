@@ -18,9 +18,9 @@ Runs = Mapping[str, Path]  # cell id → the run folder of its record
 
 
 def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats, Kind] | None:
-    """Load the reconstructions of a row's most successful attack at `point`, with the truth, to show both next to each
-    other. Return (truth, reconstruction, data kind), both arrays (reading, example, *shape). `runs` maps cell id to run
-    folder. Return None for missing or damaged records or arrays; the page then omits the image."""
+    """Load the reconstructions of a row's most successful attack at the interception point `point`, and the true
+    examples. Return (truth, reconstruction, kind of data), both arrays (reading, example, *shape). `runs` maps cell id
+    to run folder. Return None for missing or damaged records or arrays; the page then omits the image."""
     at = row.points.get(point)
     best = at.best.attack if at and at.best else None
     for cell_id in row.cells if best is not None else ():

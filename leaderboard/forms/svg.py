@@ -31,6 +31,6 @@ def embed(root: Element, image: Image.Image, left: int, top: int, size: tuple[in
 
 
 def written(root: Element) -> bytes:
-    """Return the SVG file's content."""
+    """Return the content of an SVG file with the picture `root`."""
     content: bytes = tostring(root, encoding="utf-8", xml_declaration=True)
     return content

@@ -37,11 +37,11 @@ def board(rows: Sequence[Row]) -> RenderableType:
 
 
 def conditions(every: Iterable[Condition], *, detail: bool = True) -> RenderableType:
-    """Return a terminal table for each condition in `every`: each defense's success rate at each interception point,
-    over all attacks.
+    """Return a terminal table for each condition in `every`: the success rate against each defense at each interception
+    point, over all attacks.
 
-    `detail` True adds the interval, the most successful attack with its median PSNR, and the best prior-only baseline.
-    """
+    `detail` True adds the interval, the most successful attack with its median PSNR, and the best prior-only baseline
+    (a guess without the gradient)."""
     return Group(*(_condition_table(condition, detail) for condition in every))
 
 
@@ -53,7 +53,7 @@ def attacks(rows: Iterable[AttackRow]) -> RenderableType:
 
 
 def knowledge(rows: Iterable[KnowledgeRow]) -> RenderableType:
-    """Return a terminal table for each condition: success of attackers without and with knowledge of the defense."""
+    """Return a terminal table for each condition: success of attackers with and without knowledge of the defense."""
     groups = grouped(rows, lambda row: row.condition)
     return Group(*(_knowledge_table(title, group) for title, group in groups.items()))
 
@@ -76,8 +76,8 @@ def trainings(
 
 
 def bayesian(result: BayesianResult | None) -> list[str]:
-    """Format a training's Bayesian ε as lines of text: by protected unit (level), next to the moments accountant's ε;
-    [] for None."""
+    """Format the Bayesian ε of a training as lines of text, one for each protected unit (example or client), next to
+    the moments accountant's ε; [] for None."""
     if result is None:
         return []
     words = []
