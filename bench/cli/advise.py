@@ -1,4 +1,4 @@
-"""`bench advise`: families of defenses that hide examples from a listener, with strength, accuracy and proof."""
+"""`bench advise`: print families of defenses that hide examples from a listener, with strength, accuracy and proof."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,15 +42,16 @@ def command(
     html: Path | None,
     as_json: bool,
 ) -> None:
-    """Say which defense hides examples from LISTENER, at which strength, at what accuracy.
+    """Print the defenses that hide examples from LISTENER, each with its weakest sufficient strength and its accuracy.
 
-    LISTENER is the attacker's position in a round.  The attacker knows the defense, the label and all other
-    examples, and names an example: picks it among candidates.  Level L1: at most chance + 5 points of the
-    examples are named; L2: at most 20 %; L3: at most 5 % are reconstructed.  RUNS are folders of
-    `bench calibrate`, next to the shipped figures.
+    LISTENER is the attacker's position in a round. The attacker knows the defense, the label and all other examples,
+    and names an example: picks it among candidates. Level L1: at most chance + 5 points of the examples are named; L2:
+    at most 20 %; L3: at most 5 % are reconstructed. RUNS are folders of `bench calibrate`, shown together with the
+    shipped results.
 
-    Columns: kept, the share of the undefended accuracy; named, in the first round; later, halfway through the
-    training; any attacker, the largest share that ε allows, with one reading of a client and with all.
+    Columns: kept, the share of the undefended accuracy; named, in the first round; later, halfway through the training;
+    any attacker, the largest share that ε allows, with a single reading (observed update) of a client and with all its
+    readings.
 
     \b
     bench advise --listener server --accuracy-loss 3
@@ -81,8 +82,8 @@ def command(
 
 
 def listeners(tradeoff: "Tradeoff") -> Iterator[str]:
-    """Yield the names of the listeners (attackers at an interception point) for which `tradeoff` has a
-    defense family, from inside the client outwards."""
+    """Yield the names of the listeners (attackers at an interception point) for which `tradeoff` has a defense family:
+    "inside", "client", "server" or "mean", in this order."""
     from bench.leaderboard import tradeoff as board
 
     for name, (point, _) in board.LISTENERS.items():
@@ -91,8 +92,7 @@ def listeners(tradeoff: "Tradeoff") -> Iterator[str]:
 
 
 def show(tradeoff: "Tradeoff", listener: str, level: str, loss: float | None = None) -> None:
-    """Print a table of the ranked defense families for each federation of `tradeoff`, then findings in
-    words.
+    """Print a table of the ranked defense families for each data set and model of `tradeoff`, then findings in words.
 
     - `listener`: the attacker's position, such as "server".
     - `level`: "L1" or "L2", the bound on named examples, or "L3", the bound on reconstructed examples.
@@ -123,8 +123,8 @@ def show(tradeoff: "Tradeoff", listener: str, level: str, loss: float | None = N
 
 
 def show_ranks(own: "Tradeoff") -> None:
-    """Print a line per listener and federation for each family of the calibration `own`: its rank among the shipped
-    families."""
+    """Print the rank of each defense family in the calibration `own` among the shipped families: a line for each
+    listener (an attacker's position), data set and model."""
     from bench.leaderboard import tradeoff as board
     from bench.reference.tradeoff import with_shipped
 

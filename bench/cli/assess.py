@@ -1,4 +1,4 @@
-"""`bench assess`: how much leaks from a user's client, the facts that decide, and defenses that would help."""
+"""`bench assess`: report how much leaks from a user's client, the facts that decide, and defenses that would help."""
 
 import sys
 from collections.abc import Sequence
@@ -65,9 +65,10 @@ class _Group(click.Group):
 
 @click.group(cls=_Group, subcommand_metavar="READING.npz | COMMAND …")
 def command() -> None:
-    """Assess how much leaks from the update of a client of your own, the facts that decide, and defenses.
+    """Assess how much leaks from the update of your own client, with the facts that decide and defenses that would
+    help.
 
-    The report is a page in --out, with pictures and report.json.  The pictures show private examples.
+    The report is a page in --out, with pictures and report.json. The pictures show private examples.
 
     \b
     bench assess reading.npz --model dlg-lenet --truth truth.npz --public public.npz
@@ -100,7 +101,7 @@ def reading(
     limits: dict[str, float],
     as_json: bool,
 ) -> None:
-    """Assess the client behind a reading file: an observed update, written by `api.save_reading`."""
+    """Assess the client behind a reading file (an observed update), as written by `api.save_reading`."""
     from bench import api
     from bench.cli.attack import examples, opened
 
@@ -134,8 +135,8 @@ def flower(
 ) -> None:
     """Assess a client of the Flower app in FOLDER.
 
-    The app's ServerApp makes the first message, and its ClientApp trains on it, in this process, without Ray. The app's
-    own code runs.
+    The app's ServerApp makes the first message, and its ClientApp trains on the message, in this process, without Ray.
+    The app's own code runs.
 
     \b
     pip install '.[flower]'
@@ -168,10 +169,10 @@ def flower(
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the client and the attack.")
 @common.json_flag
 def nvflare_filter(typed: str, rate: float, trials: int, seed: int, as_json: bool) -> None:
-    """Assess an NVFLARE filter: how many of a client's examples are recognised behind the filter?
+    """Assess an NVFLARE filter: measure how many of a client's examples are recognised behind the filter.
 
-    The client has 16 of the registered digits and sends the weight difference of a step.  The attacker knows the
-    filter, the label and all other examples.
+    The client has 16 examples of the data set digits, and sends the weight difference of a single step. The attacker
+    knows the filter, the label and all other examples.
 
     \b
     bench assess nvflare-filter "nvflare.app_common.filters.svt_privacy:SVTPrivacy(epsilon=0.1)"
@@ -236,8 +237,9 @@ class Bar:
 
 
 def show(result: "Assessment", limits: dict[str, float], *, as_json: bool) -> None:
-    """Print the report `result`, as JSON if `as_json`. `limits` map a figure's name to its largest allowed value. Exit
-    with code 1 if a figure of the update exceeds its limit, or if a limited figure was not measured."""
+    """Print the report `result` of an assessment, as JSON if `as_json`. `limits` map the name of a measured share, such
+    as `recognised`, to its largest allowed value. Exit with code 1 if a share for the update exceeds its limit, or if a
+    limited share was not measured; otherwise with code 0."""
     above = [
         f"{name}: " + ("not measured" if figure is None else f"{figure.share.value:.1%} is above {limit:.1%}")
         for name, limit in limits.items()

@@ -52,10 +52,10 @@ def command(
     device: Literal["auto", "cpu", "cuda"],
     as_json: bool,
 ) -> None:
-    """Attack your own gradient; writes images and reconstruction.npz to --out.
+    """Attack your own gradient, and write pictures and reconstruction.npz to --out.
 
-    `api.save_reading` writes the reading file, an .npz with value/<parameter>, weight/<parameter> and
-    meta.  The truth serves only for scores; the attack never sees the truth.
+    `api.save_reading` writes the reading file, an .npz with value/<parameter>, weight/<parameter> and meta. The truth
+    serves only for scores; the attack never gets the truth.
 
     \b
     bench attack --reading mine.npz --model dlg-lenet --truth truth.npz
@@ -97,9 +97,13 @@ def command(
 def opened(
     path: Path, model: str, params: dict[str, Any], weights: Path | None, public: Path | None
 ) -> "tuple[Reading, Arrays]":
-    """Open the reading file `path` with the registered `model` and its `params`. `weights` is a file with the model's
-    weights (None: the reading file's), `public` a file with public examples (None: without). Return the reading, and
-    the public file's arrays by name. Raises `BenchError` for an unsuitable file or model."""
+    """Return the reading (observed update) in the file `path`, and the arrays of the file `public`, name → array.
+
+    - `model`, `params`: name and parameters of the registered model.
+    - `weights`: file with the model's weights; None: the weights in the reading file.
+    - `public`: file with public examples; None: no public examples.
+
+    Raises `BenchError` for an unsuitable file or model."""
     from bench import api
     from bench.record.checkpoints import read_weights
 
@@ -116,7 +120,8 @@ def opened(
 
 
 def examples(path: Path, *names: str) -> Arrays:
-    """Read an `.npz` file at `path` as name → array. Raises `RecordError` if one of the arrays `names` is missing."""
+    """Return the arrays in the `.npz` file at `path`, name → array. Raises `RecordError` if one of the arrays `names`
+    is missing."""
     arrays = files.load_arrays(path)
     for name in names:
         if name not in arrays:

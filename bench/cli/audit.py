@@ -1,4 +1,4 @@
-"""`bench audit`: a measured lower bound of ε next to the claimed ε; exit code 1 if the measured bound is larger."""
+"""`bench audit`: print a measured lower bound of ε and the claimed ε; exit code 1 if the measured bound is larger."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -50,10 +50,10 @@ def command(
     score: str | None,
     as_json: bool,
 ) -> None:
-    """Measure a lower bound of ε, from many runs on two neighbouring data sets.
+    """Measure a lower bound of ε, from many runs on two neighbouring data sets (worlds).
 
-    A defense: worst-case gradients in a round of the bench.  A PIPELINE: a function of the world (0 or 1) and a seed,
-    which returns the arrays that leave.  Exit code 1: a bound refutes the valid or claimed ε.
+    For a defense, the worlds differ in worst-case gradients in a round of the bench. A PIPELINE is a function of the
+    world (0 or 1) and a seed that returns all released arrays. Exit code 1: a bound refutes the valid or claimed ε.
 
     \b
     bench audit --defense dp-sgd:sigma=1
@@ -149,8 +149,8 @@ def _bar(runs: int) -> "Iterator[Callable[[], None]]":
 
 
 def show(audits: "Sequence[Audit]", plan: "Plan") -> None:
-    """Print the audits (claimed and measured ε) as a table, then each refuted claim. Interception points with equal
-    figures share a row. `plan` holds the numbers of runs and the confidence levels."""
+    """Print a table of the audits (claimed ε and measured lower bound), then each refuted claim. Interception points
+    with equal values share a row. `plan` holds the number of runs, δ and the confidence."""
     from bench.audit.foreign import WORLDS
     from bench.audit.result import VIOLATED
 

@@ -1,4 +1,5 @@
-"""`bench calibrate`: for each listener the weakest strength of a defense that hides examples, and its accuracy."""
+"""`bench calibrate`: search the weakest strength of a defense that hides examples, for each interception point, and its
+accuracy."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -45,10 +46,10 @@ def command(
 ) -> None:
     """Search a defense's weakest strength at which at most chance + 5 points (L1) or 20 % (L2) of examples are named.
 
-    An example is named if the attacker picks it among candidates.  L3: at most 5 % are reconstructed.  For each
-    interception point the result is the weakest strength whose 95 % band meets the level, with test accuracy and ε,
-    on other victims and seeds.  An interrupted calibration goes on with the same command.  At the end, MLflow gets
-    the curves next to the shipped families.
+    An example is named if the attacker picks it among candidates. L3: at most 5 % are reconstructed. For each
+    interception point the result is the weakest strength whose 95 % band meets the level, with test accuracy and ε, on
+    other victims and seeds. The same command continues an interrupted calibration. At the end, MLflow gets the curves
+    together with the shipped families.
 
     \b
     bench calibrate --defense gaussian:at=client,prune:at=client
@@ -82,7 +83,8 @@ def calibrate(
     as_json: bool,
     ranks: bool = False,
 ) -> None:
-    """Run a calibration, write the trade-off into the run folder, and print tables and findings.
+    """Run a calibration of defenses, write the trade-off of leakage and accuracy into the run folder, and print tables
+    and findings.
 
     - `defenses`, `matrix_name`, `out`, `data_dir`, `device`, `jobs`, `plugins`: as in `calibrating.run`.
     - `tracking_uri`: MLflow's address; None takes the default.

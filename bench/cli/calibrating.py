@@ -1,4 +1,4 @@
-"""Run a calibration on this machine's processes, and print its table."""
+"""Run a calibration in processes on this machine, and return the trade-off of leakage and accuracy."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -52,8 +52,8 @@ def run(
     plugins: tuple[str, ...],
     say: Callable[[str], None],
 ) -> Tradeoff:
-    """Calibrate defenses: run the search for the strength that hides examples, in every federation of a matrix, and
-    return the trade-off.
+    """Calibrate defenses: search the weakest strength that hides examples, in every federation (data, model and
+    setting) of a matrix, and return the trade-off of leakage and accuracy.
 
     - `defenses`: defenses as typed after `--defense`.
     - `matrix_name`: matrix file or preset.

@@ -1,4 +1,5 @@
-"""Describe a record as text: attack, defense, interception point, the attacker's knowledge and the outcome."""
+"""Describe a record (a cell's result) as text: attack, defense, interception point, the attacker's knowledge and the
+outcome."""
 
 from collections.abc import Iterator, Sequence
 
@@ -22,31 +23,31 @@ _KNOWLEDGE = {
 
 
 def lines(record: schema.Record) -> list[Line]:
-    """Describe a cell's record as lines, each (heading, text), for `bench show`."""
+    """Return a cell's record as lines of text, each (heading, text), for `bench show`."""
     cell = record.cell
     text = _training(cell, record) if isinstance(cell, TrainingCell) else _attack(cell, record)
     return [*text, *_answered(record)]
 
 
 def interval(value: schema.Share | None) -> str:
-    """Format a share with its 95 % interval, such as 67 % [21–94 %]; None becomes a dash."""
+    """Return a share with its 95 % interval as text, such as 67 % [21–94 %]; None becomes a dash."""
     if value is None:
         return NONE
     return f"{share(value.value)} [{numbers.interval((value.low, value.high))}]"
 
 
 def asr(summary: schema.Summary) -> str:
-    """Format the attack success rate of a cell's `summary` with its interval; "≥" marks a lower bound."""
+    """Return the attack success rate in a cell's `summary` as text, with its interval; "≥" marks a lower bound."""
     return ("≥ " if summary.lower_bound else "") + interval(summary.asr)
 
 
 def sparkline(shares: Sequence[float]) -> str:
-    """Draw `shares` in [0, 1] as a line of text, with a block character of matching height for each."""
+    """Return a small bar chart of `shares` in [0, 1] as text: a block character of matching height for each share."""
     return "".join(_BARS[round(min(max(value, 0), 1) * (len(_BARS) - 1))] for value in shares)
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """Format the number `value` with three digits and its `unit`; None becomes a dash."""
+    """Return the number `value` as text, with three digits and its `unit`; None becomes a dash."""
     return NONE if value is None else f"{value:.3g}{unit}"
 
 
@@ -240,7 +241,8 @@ def _federated(federated: Federated, client_examples: int | None) -> str:
 
 
 def headline(record: schema.Record) -> str:
-    """Return a cell's main figure as text for a list of cells: success rate or accuracy; empty without a result."""
+    """Return a cell's main result as text for a list of cells: success rate of an attack or accuracy of a training;
+    empty without a result."""
     if record.attack is not None:
         return asr(record.attack.summary) if record.attack.summary else "nothing left"
     return share(record.training.accuracy, 1) if record.training is not None else ""

@@ -25,9 +25,9 @@ _COLOURS = {"ok": "green", "broken": "red", "skipped": "yellow"}
 @common.data_dir
 @common.json_flag
 def command(name: str, kind: str | None, params: dict[str, Any], data_dir: Path | None, as_json: bool) -> None:
-    """Run the contracts on an attack, defense, data set, model or detector.
+    """Run the contracts (tests of required properties) on an attack, defense, data set, model or detector.
 
-    Each contract is ok, broken or skipped, with the reason.  Exit code 1 for a broken contract."""
+    Each contract is ok, broken or skipped, with the reason. Exit code 1 for a broken contract."""
     kinds = [kind] if kind else [other for other in registry.KINDS if name in registry.names(other)]
     if not kinds:
         raise BenchError(f"nothing is called {name!r}; `bench list` shows all names")

@@ -36,8 +36,8 @@ def _params(context: click.Context, option: click.Parameter, texts: tuple[str, .
 
 
 def params_option(flag: str, name: str, text: str) -> Callable[..., Any]:
-    """Create a command's option for an entry's parameters, typed as KEY=VALUE and repeatable. `flag` is the option,
-    such as `--set`; `name` is the command's argument; `text` is the help."""
+    """Return a click option for the parameters of an entry (such as an attack), typed as KEY=VALUE and repeatable.
+    `flag` is the option, such as `--set`; `name` is the command's argument; `text` is the help."""
     return click.option(flag, name, multiple=True, metavar="KEY=VALUE", callback=_params, help=text)
 
 
@@ -62,7 +62,7 @@ run = click.argument("run", type=PATH, required=False, callback=lambda context, 
 
 
 def tracking(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for uploads to MLflow to a click command."""
+    """Add the options `--tracking-uri` and `--no-tracking`, for uploads to MLflow, to a click command."""
     return _tracking_uri(_no_tracking(command))
 
 
@@ -71,7 +71,7 @@ def print_json(content: Any) -> None:
 
 
 def console(least: int = 80) -> Console:
-    """Create a console for standard output: as wide as the terminal, within `least` to 140 columns; 100 columns without
+    """Return a console for standard output: as wide as the terminal, within `least` to 140 columns; 100 columns without
     a terminal."""
     width = shutil.get_terminal_size((100, 24)).columns
     return Console(width=min(max(width, least), 140), highlight=False)

@@ -23,9 +23,9 @@ from bench.sanitize import sanitize
 @click.argument("run", type=common.PATH, required=False)
 @common.json_flag
 def command(a: str, b: str, run: Path | None, as_json: bool) -> None:
-    """Compare cells A and B: id prefixes in RUN (by default the newest below runs/), or record files.
+    """Compare cells A and B: prefixes of ids in RUN (by default the newest below runs/), or record files.
 
-    Two cells are called different only by the paired test: the same examples under the same weights.
+    Cells are called different only by a paired test, which needs the same examples under the same weights.
 
     \b
     bench compare 3f2a 91bc runs/smoke

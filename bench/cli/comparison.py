@@ -1,4 +1,4 @@
-"""Compare two cells: their configurations, and the paired difference in leakage on common examples."""
+"""Compare two cells (experiments): their configurations, and the paired difference in leakage on common examples."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedDifference:
-    """Difference in leakage between cells A and B, on their common examples: figures for A minus figures for B."""
+    """Difference in leakage between cells A and B on their common examples: each value is A minus B."""
 
     examples: int
     """Number of common examples."""
@@ -58,7 +58,7 @@ class PairedDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """How two cells differ, as `bench compare` prints it."""
+    """The differences between two cells (experiments), as `bench compare` prints them."""
 
     configuration: tuple[Difference, ...]
     """Settings that differ."""
@@ -89,8 +89,8 @@ def _of_same_entries(a: Record, b: Record) -> Provenance:
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
-    """Yield the settings with different values in the configurations `a` and `b`. If an entry (such as the attack) has
-    different names, the names with their parameters are a single difference."""
+    """Yield the settings with different values in the cell configurations `a` and `b`. If an entry (such as the attack)
+    has different names, the names with their parameters are a single difference."""
     for key in sorted({*a, *b}):
         first, second = a.get(key, "absent"), b.get(key, "absent")
         if first == second:

@@ -10,7 +10,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def entries(kind: str, *, several: bool = False) -> Completer:
-    """Create a completer for the names of registered entries of the `kind` "attacks", "defenses", "datasets" or
+    """Return a shell completer for the names of registered entries of the `kind` "attacks", "defenses", "datasets" or
     "models". `several` True completes the last name in a comma-separated list."""
 
     def complete(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
@@ -22,22 +22,24 @@ def entries(kind: str, *, several: bool = False) -> Completer:
 
 
 def every_entry(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Complete the name of any registered entry, for the shell. `typed` is its beginning."""
+    """Return shell completions for the name of any registered entry; `typed` is the beginning of the name. `context`
+    and `option` come from click."""
     from bench.registry import entries as registry
 
     return _starting(sorted({name for kind in registry.KINDS for name in registry.names(kind)}), typed)
 
 
 def points(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Complete a comma-separated list of interception points, for the shell. `typed` is its beginning."""
+    """Return shell completions for a comma-separated list of interception points; `typed` is the beginning of the list.
+    `context` and `option` come from click."""
     from bench.points import POINTS
 
     return _starting(POINTS, typed, several=True)
 
 
 def matrices(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Complete the name of a preset, or of a TOML file in the current folder, for the shell. `typed` is its
-    beginning."""
+    """Return shell completions for the name of a preset, or of a TOML file in the current folder; `typed` is the
+    beginning of the name. `context` and `option` come from click."""
     from bench.matrix.document import preset_names
 
     files = sorted(path.name for path in Path().glob("*.toml"))
@@ -45,7 +47,8 @@ def matrices(context: click.Context, option: click.Parameter, typed: str) -> lis
 
 
 def cells(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Complete the id of a cell below `runs/`, to eight digits, for the shell. `typed` is its beginning."""
+    """Return shell completions for the id of a cell below `runs/`, to eight digits; `typed` is the beginning of the id.
+    `context` and `option` come from click."""
     return _starting(sorted({path.stem[:8] for path in Path("runs").glob("*/records/*.json")}), typed)
 
 

@@ -57,7 +57,7 @@ _BOLD = ("what leaks", "defense", "attack")  # headings of the first line of a s
 def announce(
     console: Console, title: str, schedule: RunSchedule, pool: PoolSpec, span: tuple[float, float] | None = None
 ) -> None:
-    """Print on `console` what a run will do: the cells to run, the workers and the estimated time.
+    """Print on `console` the plan of a run: the number of cells, the workers and the estimated time.
 
     - `title`: first line.
     - `schedule`: the cells to run.
@@ -77,16 +77,16 @@ def announce(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """Data of a finished run that its last printed lines need."""
+    """Values of a finished run that its last printed lines need."""
 
     records: Sequence[Record]
     """Records of the run."""
     run: Path
     """Run folder."""
     request: Request
-    """The command's request."""
+    """The user's request: matrix, plug-ins and options."""
     published: Sequence[PublishedFigures]
-    """Figures from papers, printed next to the run's trainings."""
+    """Results from papers, printed next to the run's trainings."""
     mlflow: str
     """A line about the upload to MLflow."""
     verbose: bool = False
@@ -101,9 +101,9 @@ def conclude(console: Console, ending: Ending) -> None:
     """Print the last lines of a run on `console`: tables of its records, failures, and lines about leakage, evidence
     and next steps.
 
-    For a suite, standings replace the tables (unless `verbose`), and a summary of each unpublished defense replaces the
-    lines. If every defense is published, a line compares the repeated cells with the published records. For the suite
-    `attacks`, the same holds for attacks."""
+    For a suite of defenses, standings replace the tables (unless `verbose`). Defenses that are not published get a
+    summary in place of the lines. If all defenses are published, a line compares the repeated cells with the published
+    records. The suite `attacks` has the same for attacks."""
     conditions = by_condition(ending.records)
     console.print()
     for shown in _tables(ending, conditions):
@@ -259,7 +259,7 @@ def _evidence(conditions: Sequence[Condition], records: Sequence[Record]) -> Ite
 
 
 def upload_line(run: Path, tracking_uri: str | None, uploaded: UploadResult | None, waiting: str | None) -> str:
-    """Describe the upload of a run to MLflow in a line.
+    """Return a line of text about a run's upload to MLflow.
 
     - `run`: run folder.
     - `tracking_uri`: the store's address; None or "" for the default store.

@@ -27,7 +27,7 @@ _folder = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataState:
-    """A data set's state on this machine; example counts are taken before the split into five parts."""
+    """A data set's state on this machine; examples are counted before the split into training, test and other parts."""
 
     name: str
     """Name of the data set."""
@@ -47,7 +47,7 @@ class DataState:
     where: tuple[str, ...] = ()
     """Paths of the data files; empty if scikit-learn holds the data."""
     remedy: str = ""
-    """Command or step that brings the missing data; empty if none is needed."""
+    """Command or step that gets the missing data; empty if none is needed."""
     message: str = ""
     """Error message; empty without an error."""
 
@@ -75,7 +75,7 @@ def status(data_dir: Path | None, as_json: bool) -> None:
 @_folder
 @click.option("--mirror", metavar="URL", help="Address of a folder with the files, not the published ones.")
 def fetch(name: str, data_dir: Path | None, mirror: str | None) -> None:
-    """Fetch data set NAME into the first data folder; checksums are verified, partial downloads discarded."""
+    """Fetch data set NAME into the first data folder. Checksums are verified, and partial downloads discarded."""
     dataset = registry.instance("datasets", name, {})
     before = examine(name, data_dir)
     if before.state == "there":
@@ -101,8 +101,8 @@ def fetch(name: str, data_dir: Path | None, mirror: str | None) -> None:
 
 
 def examine(name: str, data_dir: Path | None) -> DataState:
-    """Check the data set `name`: load it with default parameters from `data_dir` (None: the default folders), and
-    return its state."""
+    """Return the state of the data set `name`, after loading it with default parameters from `data_dir` (None: the
+    default folders)."""
     fetching = ""
     try:
         dataset = registry.instance("datasets", name, {})

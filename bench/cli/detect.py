@@ -1,4 +1,5 @@
-"""`bench detect`: how often a client catches weights that an attack has chosen, next to the reconstructions."""
+"""`bench detect`: measure how often a client detects weights that an attack chose, together with the reconstructed
+share."""
 
 import dataclasses
 import hashlib
@@ -37,12 +38,12 @@ def command(
     picture: Path | None,
     as_json: bool,
 ) -> None:
-    """Say how often an honest client catches the weights that an attack has chosen.
+    """Measure how often an honest client detects model weights that an attack chose.
 
-    RUN has undefended records of attacks with the grant server = "weights", such as those of the preset server.
-    Each attack chooses weights in the first, the second and a late round of other federations.  A client scores the
-    received model by every detector.  Thresholds hold 5 % false alarms among 200 honest models of the first round,
-    and among 200 of later rounds: for each detector, and for all together.
+    RUN has undefended records of attacks with the grant server = "weights", such as those of the preset server. Each
+    attack chooses weights in the first, the second and a late round of other federations. A client scores the received
+    model by every detector. Thresholds allow 5 % false alarms among 200 honest models of the first round, and among 200
+    of later rounds: for each detector, and for all together.
 
     \b
     bench run --matrix server && bench detect --picture caught.svg
@@ -99,8 +100,8 @@ def _null(cell: "AttackCell", bench: "Bench", models: int, given: Path | None, n
 
 
 def show(rows: "Sequence[Row]") -> None:
-    """Print the table `rows`: a line for each attack and round, with the share caught by all detectors together, and by
-    each detector with an alarm."""
+    """Print the table `rows`: a line for each attack and round, with the share of received models that all detectors
+    together detect, and the share for each detector with an alarm."""
     from bench.detection.thresholds import UNION
 
     lines = []

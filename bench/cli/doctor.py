@@ -26,7 +26,7 @@ _COLOURS = {"ok": "bold green", "warn": "bold yellow", "fail": "bold red"}
 @common.plugins
 @common.json_flag
 def command(data_dir: Path | None, run: Path, as_json: bool) -> None:
-    """Check what bench needs: versions, GPU, data, disk, store, name clashes, broken plug-ins."""
+    """Check the installation: versions, GPU, data, disk, store, name clashes, broken plug-ins."""
     items = findings(data_dir, run)
     if as_json:
         common.print_json([dataclasses.asdict(item) for item in items])
@@ -38,7 +38,7 @@ def command(data_dir: Path | None, run: Path, as_json: bool) -> None:
 
 
 def findings(data_dir: Path | None, run: Path) -> list[Finding]:
-    """Run all checks of `bench doctor`; return the findings in the order in which a user should repair faults.
+    """Return the findings of all checks of `bench doctor`, in the order in which a user should repair faults.
     `data_dir` is the folder for data sets (None: the default folders), and `run` the folder of runs."""
     from bench.health import machine, names, storage, versions
 

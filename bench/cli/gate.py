@@ -83,12 +83,12 @@ def command(
     history: Path | None,
     as_json: bool,
 ) -> None:
-    """Compare RUN with a baseline; without RUN, first run the baseline's matrix.
+    """Compare RUN with a baseline, the records of an earlier run; without RUN, first run the baseline's matrix.
 
-    Exit code 0: no metric worsened by its margin.  1: a defense is weaker, or the baseline differs from
-    the base revision's and nobody accepted this.  3: inconclusive, with the missing evidence.  2: a mistake
-    in the request.  GITHUB_STEP_SUMMARY, if set, receives the verdict; GITHUB_ACTIONS=true prints its
-    annotations on standard error.
+    Exit code 0: no metric worsened by its margin. 1: a defense is weaker, or the baseline differs from the base
+    revision's without a reason in --accept-baseline. 3: inconclusive, with the missing evidence. 2: a mistake in the
+    request. GITHUB_STEP_SUMMARY, if set, receives the verdict; GITHUB_ACTIONS=true prints its annotations on standard
+    error.
 
     \b
     bench run --matrix gate --plugin my_defense.py --defense my-defense

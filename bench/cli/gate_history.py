@@ -1,4 +1,4 @@
-"""`bench gate history`: a gate's history as a page and as a badge."""
+"""`bench gate history`: write a gate's history (a verdict per commit) as a page and as a badge."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from bench.record.files import read_plain, write_atomically
 @click.option("--strip", type=common.PATH, help="With --html: show the picture that `bench gate --strip` drew.")
 @click.option("--badge", type=common.PATH, help="Write a badge: SVG, or JSON where the name ends in .json.")
 def command(file: Path, html: Path | None, strip: Path | None, badge: Path | None) -> None:
-    """Show the history FILE that `bench gate --history FILE` writes.
+    """Show the verdicts of all commits in the history FILE that `bench gate --history FILE` writes.
 
     \b
     bench gate history gate-history.jsonl --html gate.html --badge gate.svg

@@ -1,4 +1,4 @@
-"""The comparison behind `bench gate`: choose the baseline that decides, run its matrix, and compare."""
+"""The comparison behind `bench gate`: choose the baseline, run its matrix, and compare the records."""
 
 import shlex
 from contextlib import suppress
@@ -24,8 +24,8 @@ from bench.registry import static
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decisive:
-    """The baseline with which the gate compares a run, and its matrix. In CI it comes from the base revision, not from
-    the checkout."""
+    """The baseline (records of an earlier run) with which the gate compares a run, and the baseline's matrix. In CI
+    both come from the base revision, not from the checkout."""
 
     baseline: Baseline
     """Earlier records, allowed margins, and the request that made the records."""
@@ -34,7 +34,7 @@ class Decisive:
     matrix: bytes | None
     """Content of the matrix file in the base revision; None takes the file or preset in the checkout."""
     occasion: Occasion
-    """What the change under test alters in baseline or matrix, with remarks."""
+    """Changes to baseline or matrix in the tested commit, with remarks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Compared:
 
 
 def decisive(path: Path, base: str | None, reason: str | None) -> Decisive:
-    """Choose the baseline that decides the gate's verdict.
+    """Return the baseline (records of an earlier run) that decides the gate's verdict.
 
     - `path`: the baseline's file in the checkout; it decides if `base` is None.
     - `base`: a git revision; its baseline and matrix decide, and each difference to the checkout is noted.
@@ -118,7 +118,7 @@ def compare(
     device: str,
     jobs: int | None,
 ) -> Compared:
-    """Compare a run with the baseline in `decisive`, and return verdict and compared records.
+    """Compare a run with the baseline in `decisive`, and return the gate's verdict with the compared records.
 
     - `run`: run folder; None first runs the baseline's matrix, into `out` (None: `runs/gate`).
     - `margins`: metric → smallest worsening that counts; these replace the baseline's.
@@ -171,9 +171,9 @@ def _run(
 
 
 def matrix_of(requested: Request, text: bytes | None) -> Matrix:
-    """Load the plug-ins that the request `requested` names, and read the request's matrix. `text` is the content of the
-    matrix file in the base revision; None reads the file in the checkout. Raises `BenchError` for a mistake in either.
-    """
+    """Return the matrix of the request `requested`, after loading the request's plug-ins. `text` is the content of the
+    matrix file in the base revision; None reads the file in the checkout. Raises `BenchError` for a mistake in matrix
+    or plug-in."""
     for plugin in requested.plugins:
         registry.add_plugin(plugin)
     return read(
@@ -201,8 +201,8 @@ def _matrix_file(asked: Request | None) -> str | None:
 
 
 def places(defenses: set[str]) -> dict[str, Place]:
-    """Map each name in `defenses` to the source line of its class, for annotations in CI; defenses outside the
-    repository are left out."""
+    """Return the source line of each defense's class, for annotations in CI: defense name → place. Names outside the
+    repository are left out. `defenses` are the names."""
     root = revision.root()
     if root is None:
         return {}

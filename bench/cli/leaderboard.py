@@ -1,4 +1,4 @@
-"""`bench leaderboard`: show the board for runs, and export, check, import or verify submissions."""
+"""`bench leaderboard`: print the ranking of runs, and export, check, import or verify submissions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -41,10 +41,10 @@ def command() -> None:
 
     \b
     bench leaderboard                       the newest run below runs/ (the same as `show`)
-    bench leaderboard runs/a runs/b         several runs on one board
+    bench leaderboard runs/a runs/b         several runs in a single ranking
     bench leaderboard --html board.html     a page for offline use
     bench leaderboard --reference           the shipped reference results
-    bench leaderboard show --help           all of its options
+    bench leaderboard show --help           all options of `show`
     """
 
 
@@ -85,12 +85,12 @@ def show(
     as_json: bool,
     **files: Any,
 ) -> None:
-    """Show the board of RUNS (by default the newest below runs/).
+    """Show the ranking of RUNS (by default the newest below runs/).
 
-    One row for each defense on a data set, model and condition: the worst case over attacks at each point, the best
-    single attack, accuracy, ε, overhead; incomplete rows rank below complete rows. For a suite, standings come first: a
-    row for each defense over all conditions, with yours (▸) among the published defenses. For the suite `attacks`, a
-    row for each attack."""
+    Each row is a defense on a data set, model and condition, with the worst case over attacks at each interception
+    point, the best single attack, accuracy, ε and overhead. Incomplete rows rank below complete rows. For a suite,
+    standings come first: a row for each defense over all conditions, with yours (▸) among the published defenses. For
+    the suite `attacks`, a row for each attack."""
     wanted = _Files(**files)
     if (ranked := _attack_board(runs, suite, reference)) is not None:
         if wanted.of_defenses or only or conditions or attacks:

@@ -35,7 +35,7 @@ def _known(context: click.Context, argument: click.Parameter, kinds: tuple[str, 
 def command(kinds: tuple[str, ...], as_json: bool) -> None:
     """List attacks, defenses, data sets, models and detectors, with source paper and stage or knowledge.
 
-    KIND is attacks, defenses, datasets, models or detectors; without it all are listed."""
+    KIND is attacks, defenses, datasets, models or detectors; without KIND all are listed."""
     kinds = kinds or registry.KINDS
     listing = {kind: [_entry(kind, name) for name in registry.names(kind)] for kind in kinds}
     if as_json:
@@ -83,7 +83,7 @@ def _print(kind: str, entries: list[dict[str, Any]]) -> None:
 
 
 def words(value: object) -> str:
-    """Format a parameter's or attribute's `value` as text for a list; sequences have no brackets."""
+    """Return a parameter's or attribute's `value` as text for a list; sequences have no brackets."""
     return ", ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 

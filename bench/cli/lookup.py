@@ -1,4 +1,5 @@
-"""Find records for the commands: by the first digits of a cell's id, by file path, or all records in a run."""
+"""Read records (results of cells) for the commands: by the first digits of a cell's id, by file path, or all records in
+a run."""
 
 import gc
 from pathlib import Path
@@ -14,8 +15,9 @@ from bench.sanitize import LONG, sanitize
 
 
 def by_reference(text: str, run: Path | None) -> Record:
-    """Return the record that `text` names: a file path, or the first digits of a cell's id. The id is searched in the
-    run folder `run`; None searches all runs below `runs/`. Raises `RecordError` if there is no such record."""
+    """Return the record (a cell's result) that `text` names: a file path, or the first digits of a cell's id. The id is
+    searched in the run folder `run`; None searches all runs below `runs/`. Raises `RecordError` if no such record
+    exists."""
     path = Path(text)
     if path.suffix == ".json" or path.is_file():
         return records.read(path)
@@ -24,8 +26,8 @@ def by_reference(text: str, run: Path | None) -> Record:
 
 def by_prefix(prefix: str, run: Path | None) -> tuple[Path, Record]:
     """Return (run folder, record) of the cell whose id begins with `prefix`. The id is searched in the run folder
-    `run`; None takes the newest run below `runs/` with a match. Raises `BenchError` if no record matches, or several in
-    a run."""
+    `run`; None takes the newest run below `runs/` with a match. Raises `BenchError` if no record matches, or if several
+    records of a run match."""
     if run is not None:
         return run, records.find(checked_run(run), prefix)
     searched = runs_by_age()
@@ -38,8 +40,8 @@ def by_prefix(prefix: str, run: Path | None) -> tuple[Path, Record]:
 
 
 def shown_records(run: Path) -> list[Record]:
-    """Return the readable records of the run folder `run`; print faults of the unreadable records, with their number,
-    on standard error."""
+    """Return the readable records in the run folder `run`; print the faults of unreadable records, and their number, on
+    standard error."""
     found, faults = records.readable(run)
     for fault in faults:
         click.echo(sanitize(f"passed over: {fault}", LONG), err=True)

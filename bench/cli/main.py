@@ -1,4 +1,4 @@
-"""The `bench` command; subcommands load on call, so `--help` needs no heavy import."""
+"""The `bench` command; subcommands load when called, so `--help` needs no heavy import."""
 
 import importlib
 import os

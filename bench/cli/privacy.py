@@ -1,4 +1,5 @@
-"""`bench privacy`: compute ε for a Gaussian mechanism under every accounting convention (attacker and neighbours)."""
+"""`bench privacy`: compute ε for a Gaussian mechanism under every accounting convention (access of the attacker,
+adjacency of data sets)."""
 
 import textwrap
 from dataclasses import asdict
@@ -34,7 +35,7 @@ _DELTA = _Number(1e-100, 1, max_open=True)
 @click.option("--uses", type=_COUNT, default=1, show_default=True, help="Of one example, at the tap.")
 @common.json_flag
 def command(sigma: float, delta: float, q: float, steps: int, tensors: int, uses: int, as_json: bool) -> None:
-    """Show ε of noise σ·C on the sum of rows clipped to C, in STEPS steps with sampling rate Q.
+    """Compute ε for noise of deviation σ·C on a sum of rows clipped to norm C, in STEPS steps with sampling rate Q.
 
     \b
     bench privacy --sigma 6 --delta 1e-5 --q .01 --steps 10000

@@ -1,4 +1,4 @@
-"""`bench gate --prove`: plant two weakenings in every defense of a baseline's matrix, which the gate must see."""
+"""`bench gate --prove`: test the gate with two weakenings, planted in every defense of a baseline's matrix."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -30,25 +30,25 @@ _SAME_DB = 0.1  # a smaller difference of a reading's SNR comes from another pro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
-    """Test of the gate: a weakening planted in a defense, and the gate's answer."""
+    """A test of the gate: a weakening planted in a defense, and the metrics that reveal the weakening."""
 
     plant: str
     """Name of the weakening, such as halved noise."""
     defense: str
     """The defense with its parameters."""
     acts: bool
-    """True if the weakening changes a reading (an observed update). A defense without normal noise, for example, has no
-    noise to halve."""
+    """True if the weakening changes a reading (an observed update). It changes none if, for example, a defense without
+    normal noise gets its noise halved."""
     metrics: tuple[str, ...]
     """Metrics by which the gate calls the defense weaker; empty if the gate misses the weakening."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """Test of a baseline: the weakenings that a gate with this baseline detects."""
+    """Result of testing a gate's baseline with planted weakenings: the weakenings that the gate detects."""
 
     plants: tuple[Planted, ...]
-    """The answer for each weakening and defense."""
+    """Results, one for each weakening and defense."""
     sees: Mapping[str, float]
     """Map from metric to the smallest worsening that the gate calls weaker for every defense and point."""
 
@@ -62,7 +62,7 @@ class Proof:
         return 0 if acting == {*get_args(Plant)} else 3
 
     def json(self) -> dict[str, Any]:
-        """Return the result of the gate's test as JSON types."""
+        """Return the test's result as JSON values, field name → value, with the exit code."""
         return {**asdict(self), "exit_code": self.exit_code}
 
 
@@ -75,7 +75,8 @@ def prove(
     device: str,
     jobs: int | None,
 ) -> Proof:
-    """Test a gate's baseline: plant two weakenings in every defense of its matrix, run the matrix, and compare.
+    """Test a gate's baseline (records of an earlier run): plant two weakenings in every defense of its matrix, run the
+    matrix, and compare. Return the weakenings that the gate detects.
 
     - `decisive`: the baseline with its matrix.
     - `whole`: verdict of the same baseline without a weakening.
@@ -110,7 +111,8 @@ def prove(
 
 
 def lines(proof: Proof) -> list[str]:
-    """Describe the result of `bench gate --prove`, a test of the gate with planted weakenings, as lines of text."""
+    """Return the result of `bench gate --prove` as lines of text, one for each planted weakening: detected, missed, or
+    without effect."""
     said = []
     for one in proof.plants:
         answer = f"seen by {', '.join(one.metrics)}" if one.metrics else "MISSED" if one.acts else "changes no reading"
@@ -119,8 +121,8 @@ def lines(proof: Proof) -> list[str]:
 
 
 def show(proof: Proof, whole: Verdict, *, as_json: bool) -> None:
-    """Print the result of `bench gate --prove`, a test of the gate with planted weakenings, as JSON if `as_json`;
-    `whole` is the verdict without a weakening."""
+    """Print the result of `bench gate --prove`, a test of the gate with planted weakenings, as JSON if `as_json` is
+    True. `whole` is the verdict without a weakening."""
     if as_json:
         common.print_json({"without": whole.outcome, **proof.json()})
         return

@@ -1,4 +1,4 @@
-"""`bench run --cell RECORD`: repeat a published cell and report differences."""
+"""`bench run --cell RECORD`: repeat a published cell (experiment) and report differences."""
 
 import json
 import tempfile
@@ -21,11 +21,11 @@ from bench.sweep.bundle import inputs, unpack
 
 
 def repeat(path: Path, data_dir: Path | None, device: str, plugins: Sequence[str], as_json: bool) -> int:
-    """Reproduce a published cell: run the cell of the record at `path` again in a temporary folder, and print the
-    differences. Return 0 if both records agree, otherwise 1.
+    """Repeat a published cell (experiment): run the cell of the record at `path` in a temporary folder, and print the
+    differences between the two records. Return 0 if both records agree, otherwise 1.
 
     - `data_dir`: folder for data sets; None for the default folder.
-    - `device`: torch device, or `auto`.
+    - `device`: torch device.
     - `plugins`: files with entries.
     - `as_json`: True prints JSON.
 

@@ -1,4 +1,4 @@
-"""`bench run`: run a matrix and write its records, with a live table."""
+"""`bench run`: run a matrix (attacks × defenses × …) and write its records, with a live table."""
 
 import sys
 from collections.abc import Collection, Mapping
@@ -169,9 +169,9 @@ class _Options:
 def command(**values: Any) -> None:
     """Run a matrix: attacks × defenses × data sets × interception points.
 
-    Without --matrix and --cell the axes are those of the options; --print-matrix writes them as TOML.
-    Finished cells are skipped; Ctrl-C or SIGTERM loses the cells in flight and no more.  Exit code 0 when each cell
-    is done or n/a, 1 when cells crashed, 2 for a mistake in the matrix or an option.
+    Without --matrix and --cell, options give the axes; --print-matrix writes them as TOML. Finished cells are skipped;
+    Ctrl-C or SIGTERM loses only the cells in progress. Exit code 0 when each cell is done or n/a, 1 when cells crashed,
+    2 for a mistake in the matrix or an option.
 
     \b
     bench run --matrix quickstart
@@ -317,7 +317,8 @@ def _execute(prepared: "PreparedRun", options: _Options) -> int:
 
 
 def overrides() -> list[str]:
-    """Return the typed options that change a matrix's configuration; with any of them, a suite's run is not ranked."""
+    """Return the typed options of `bench run` that change the matrix, such as `--scale`; with any of them, a suite's
+    run is not ranked."""
     return _options(but=(*_FREE, *_OF_ATTACKS))
 
 

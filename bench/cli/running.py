@@ -51,10 +51,10 @@ from bench.tracking.following import Follower
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedRun:
-    """A matrix ready to run, with the schedule of its remaining cells."""
+    """A matrix ready to run, with the schedule of its remaining cells (experiments)."""
 
     request: Request
-    """The command's request."""
+    """The user's request: matrix, plug-ins and options."""
     matrix: Matrix
     """The matrix, with its axes."""
     cells: tuple[PlannedCell, ...]
@@ -81,7 +81,7 @@ def prepare(
     jobs: int | None,
     shard: tuple[int, int] | None = None,
 ) -> PreparedRun:
-    """Expand the matrix of a `request` to cells, and schedule the cells without a record.
+    """Expand the matrix of a `request` to cells (experiments), and schedule the cells without a valid record.
 
     - `matrix`: the matrix; None reads the requested matrix.
     - `out`: run folder; None names the folder after the matrix.
@@ -152,15 +152,16 @@ def execute(
     rows: int | None = None,
     verbose: bool = False,
 ) -> dict[str, Any]:
-    """Run the remaining cells with a live display, and return the result as JSON types.
+    """Run the remaining cells (experiments) of `run` with a live display, and return the results as JSON values.
 
-    - `device`: torch device, or `auto`; `quiet`: True shows no progress and tables, and writes messages to standard
-      error.
+    - `device`: torch device, or `auto`.
+    - `quiet`: True shows no progress and tables, and writes messages to standard error.
     - `tracking_uri`: address of the MLflow store; None disables MLflow, "" means the default store.
     - `include_pictures`: True uploads pictures from private data.
     - `overrides`: typed options that change the matrix; a suite's run is then not ranked.
-    - `time_limit`: seconds allowed for a cell; `executor`: address of a Dask cluster, None: processes on this machine.
-    - `rows`: number of readings attacked at once; None: as many as the GPU holds.
+    - `time_limit`: seconds allowed for a cell; None: no limit.
+    - `executor`: address of a Dask cluster; None: processes on this machine.
+    - `rows`: number of readings (observed updates) attacked at once; None: as many as the GPU holds.
     - `verbose`: True also prints the gain from knowing the defense, the caveats for ε and the legend.
 
     Raises the errors of `record.folder.locked` and `sweep.session.run_schedule`."""

@@ -1,4 +1,4 @@
-"""`bench show`: list a run's cells, or show a single cell as text with its images."""
+"""`bench show`: list a run's cells (experiments), or show a single cell as text with its pictures."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -75,8 +75,8 @@ def command(
 ) -> None:
     """List the cells of RUN (default: the newest below runs/), or show a single cell.
 
-    The first digits of an id name a cell.  Its reconstruction grid (truth above reconstruction) and
-    its trajectory over the iterations are written to RUN/pictures.  Wrong tokens of a text stand in brackets.
+    The first digits of an id name a cell. Its reconstruction grid (truth above reconstruction) and its trajectory over
+    the iterations are written to RUN/pictures. Wrong tokens of a text are in brackets.
 
     \b
     bench show                  all cells of the newest run

@@ -23,7 +23,7 @@ from bench.sweep import progress
 def command(runs: tuple[Path, ...], as_json: bool) -> None:
     """Show the progress of each RUN (default: the newest below runs/): finished cells, each worker's cell, time left.
 
-    Reads only the run folder, from any machine with access.
+    The command reads only the run folder, so it works on any machine with access to the folder.
 
     \b
     bench status

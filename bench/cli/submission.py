@@ -1,4 +1,5 @@
-"""`bench leaderboard export|check|import|verify`: pack a run's records into a file, and check or verify such files."""
+"""`bench leaderboard export|check|import|verify`: pack a run's records into a submission file, and check or verify such
+files."""
 
 import sys
 from collections import Counter
@@ -36,10 +37,10 @@ def export(
     when: str,
     as_json: bool,
 ) -> None:
-    """Write the records of RUN to FILE, a zip for another machine to check, import and rank.
+    """Write the records of RUN to FILE, a zip that another machine can check, import and rank.
 
-    The zip holds unchanged records, the run's settings and the paths of its weights files.  Private
-    examples are left out.
+    The zip holds unchanged records, the run's settings and the paths of its weights files. Private examples are left
+    out.
 
     \b
     bench leaderboard export runs/standard mine.zip --name "J. Doe" --url https://example.org/paper
@@ -61,9 +62,9 @@ def export(
 @click.argument("file", type=common.PATH)
 @common.json_flag
 def check(file: Path, as_json: bool) -> None:
-    """Check a submission: form, hashes, records, and figures against one another.
+    """Check a submission file: form, hashes, records, and whether its figures agree with each other.
 
-    No cell is run.  Exit code 1 for a failed check."""
+    No cell is run. Exit code 1 for a failed check."""
     report = report_on(file)
     _print(report, as_json, f"{file}: {'ok' if report.ok else 'does not pass'}")
     sys.exit(0 if report.ok else 1)
@@ -74,10 +75,10 @@ def check(file: Path, as_json: bool) -> None:
 @click.argument("run", type=common.PATH)
 @common.json_flag
 def import_command(file: Path, run: Path, as_json: bool) -> None:
-    """Bring the records of a submission into RUN, a new folder or one with records.
+    """Copy the records of a submission file into RUN, a new folder or a folder with records.
 
-    The file is checked first.  Existing records stay; a differing record of the same cell goes to
-    RUN/kept/.  Exit code 1 for a failed check.
+    The file is checked first. Existing records stay; a differing record of the same cell goes to RUN/kept/. Exit code 1
+    for a failed check.
 
     \b
     bench leaderboard import theirs.zip runs/board
@@ -122,10 +123,10 @@ def verify(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Repeat random cells of a submission, and cells with fresh seeds, and compare success rates.
+    """Repeat random cells of a submission file, also with new seeds, and compare success rates.
 
-    A --plugin runs the submitter's code here: read the code first.  Exit code 0: all cells agree.  1: a cell
-    differs, or a failed check.  3: inconclusive.
+    A --plugin runs the submitter's code here: read the code first. Exit code 0: all cells agree. 1: a cell differs, or
+    a failed check. 3: inconclusive.
 
     \b
     bench leaderboard verify theirs.zip --cells 16 --plugin their_defense.py

@@ -19,9 +19,9 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.option("--port", type=click.IntRange(1024, 65535), default=5077, show_default=True)
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 def command(run: Path, port: int, no_browser: bool) -> None:
-    """Open MLflow's UI on the store of RUN (default: the newest below runs/), on loopback.
+    """Open MLflow's web interface on the store of RUN (default: the newest below runs/), on loopback.
 
-    The page opens on charts of a board's rows, with pictures; without a board, on the table of cells."""
+    The page opens on charts of the leaderboard's rows, with pictures; without a leaderboard, on the table of cells."""
     uri = store.default_uri(run)
     database = Path(uri.removeprefix("sqlite:///"))
     if not database.exists():

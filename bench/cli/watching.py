@@ -20,9 +20,14 @@ from bench.sweep.observer import Observer
 
 
 class Screen(Observer):
-    """Live display of a run's progress on `console`, as a context manager. `cells` is the number of cells, and `left`
-    estimates the remaining seconds. `records` holds the run's earlier and new records. Without a terminal, a line is
-    printed occasionally; with `quiet`, nothing is printed."""
+    """Live display of a run's progress on `console`, as a context manager.
+
+    - `records`: earlier records of the run; new records are added.
+    - `cells`: number of cells (experiments).
+    - `left`: function that estimates the remaining seconds; None: unknown.
+    - `quiet`: True prints nothing.
+
+    Without a terminal, a line is printed occasionally."""
 
     def __init__(
         self, console: Console, records: list[Record], *, cells: int, left: Callable[[], float | None], quiet: bool
@@ -89,7 +94,7 @@ class Screen(Observer):
 
 
 def training_line(cell: AnyCell, progress: TrainingProgress) -> str:
-    """Describe the `progress` of a training `cell` in a line of text: rounds done, accuracy, ε and time left."""
+    """Return a line of text about the `progress` of the training `cell`: finished rounds, accuracy, ε and time left."""
     spent = "" if progress.epsilon is None else f" · ε {progress.epsilon:.2f} (paper)"
     return (
         f"{cell.dataset.name} · {cell.defense.name} · round {progress.round}/{progress.rounds} · "
@@ -98,5 +103,5 @@ def training_line(cell: AnyCell, progress: TrainingProgress) -> str:
 
 
 def say(console: Console, line: str, style: str = "") -> None:
-    """Print an untrusted text `line` on `console` in the given `style`, without interpreting markup in it."""
+    """Print a `line` of untrusted text on `console` in the given `style`; markup in the line has no effect."""
     console.print(sanitize(line, LONGEST), markup=False, style=style)

@@ -1,4 +1,4 @@
-"""`bench run` without a matrix file: turn axes given as options into a matrix document."""
+"""`bench run` without a matrix file: turn options such as `--attack` into the content of a matrix file."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -20,7 +20,8 @@ _READINGS, _EVALUATIONS = 32, 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypedAxes:
-    """A matrix's axes, given as options; each text may hold several comma-separated values."""
+    """Axes of a matrix (its dimensions), typed as options of `bench run`; each text may hold several comma-separated
+    values."""
 
     dataset: tuple[str, ...] = ()
     """Data sets."""
@@ -37,11 +38,11 @@ class TypedAxes:
     seed: tuple[str, ...] = ()
     """Seeds."""
     batch: int | None = None
-    """Examples in a client's local step; None: the default of the setting."""
+    """Number of examples in a client's local step; None: the default of the setting."""
     readings: int | None = None
     """Number of readings (observed updates) per cell; None: the default of the cell."""
     evaluations: int | None = None
-    """Budget of evaluations per reading; None: the default of the cell."""
+    """Budget of gradient evaluations per reading; None: the default of the cell."""
 
     def __bool__(self) -> bool:
         return any(getattr(self, field.name) for field in fields(self))
@@ -73,8 +74,8 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def document(given: TypedAxes, defenses: tuple[str, ...]) -> dict[str, Any]:
-    """Return the content of a matrix file (TOML) for typed axes: attacks and data sets from `given`, `defenses`, and
-    the undefended baseline `none`. Raises `BenchError` with the name of a wrong option."""
+    """Return the content of a matrix file (TOML) for the typed axes `given` and `defenses`; the undefended baseline
+    `none` is added. Raises `BenchError` with the name of a wrong option."""
     datasets = _entries("dataset", given.dataset or ("digits",))
     attacks = _entries("attack", given.attack or ("cpl", "gradinv", "map"))
     values = {
@@ -98,8 +99,8 @@ def document(given: TypedAxes, defenses: tuple[str, ...]) -> dict[str, Any]:
 
 
 def name(document: dict[str, Any]) -> str:
-    """Return a name for a run without a matrix file: the compared entries and the data sets, from the title of
-    `document`."""
+    """Return a name for the folder of a run without a matrix file, from the title of the matrix `document`: the
+    compared entries and the data sets."""
     return "-".join(document["title"].replace(",", "").replace(" on ", " ").split())[:80]
 
 
