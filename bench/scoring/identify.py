@@ -14,8 +14,7 @@ _TIE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identification:
-    """Which examples of a cell were identified: the reconstruction is nearer to its true example than to every
-    stranger."""
+    """Result of identification: whether each reconstruction is nearer to its true example than to every stranger."""
 
     hits: NDArray[np.bool_]
     """(reading, example): whether the example was identified."""
@@ -27,15 +26,16 @@ class Identification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
-    """Which true examples an attack picked from its granted gallery of candidates."""
+    """Result of naming: whether the attack picked each true example from its granted gallery of candidates."""
 
     hits: NDArray[np.bool_]
     """(reading, example): whether the attack picked the true example."""
     chance: float
     """Share of true examples that blind guesses would pick."""
     places: NDArray[np.int64] | None = None
-    """(reading, example): rank of the true example, from 0, among the ranked candidates. An unranked example has the
-    number of ranked candidates, and -1 marks an example without a ranking. None: no ranking at all."""
+    """(reading, example): rank of the true example among the ranked candidates, from 0. A true example that the attack
+    did not rank has the number of ranked candidates; -1 stands for no ranking of this example. None: no ranking at all.
+    """
 
 
 def identify(
@@ -45,14 +45,14 @@ def identify(
     values: Values,
     labels: tuple[ArrayLike, ArrayLike] | None = None,
 ) -> Identification:
-    """Decide which true examples are identified: nearer to their reconstruction than the example of every stranger. An
-    equal distance, or a guess with NaN, is not identified.
+    """Decide which true examples are identified: the reconstruction is nearer to the true example than to every
+    stranger. An example with an equal distance, or with NaN in its reconstruction, is not identified.
 
     - `truth`, `guess` (reading, example, *shape): true examples and reconstruction, which is clipped here.
     - `gallery` (example, *shape): strangers; only the first 1000 are used.
     - `values`: arithmetic of the kind of data.
-    - `labels`: labels of the truth (reading, example) and of the gallery (example,), if labels were granted, otherwise
-      None. A blind guess is then from the right class."""
+    - `labels`: labels of the truth (reading, example) and of the gallery (example,), if labels were granted to the
+      attacker; the chance level is then within the right class. Otherwise None."""
     true = values.checked(truth)
     strangers = values.checked(np.asarray(gallery)[:GALLERY_LIMIT])
     if not len(strangers):
@@ -67,10 +67,13 @@ def identify(
 
 
 def chance_of(examples: int, strangers: int, labels: tuple[ArrayLike, ArrayLike] | None) -> float:
-    """Return the largest share of examples that blind guesses identify among `strangers` strangers: the chance level. A
-    reading with n = `examples` examples allows n guesses, and a guess may identify any of the n examples. `labels` are
-    the labels of the truth (reading, example) and of the strangers (example,), if granted: a guess may then identify
-    any example of its class. None: not granted."""
+    """Return the chance level: the largest share of examples that blind guesses identify.
+
+    - `examples`: number n of examples in a reading. The reading allows n guesses, and a guess may identify any of the n
+      examples.
+    - `strangers`: number of strangers.
+    - `labels`: labels of the truth (reading, example) and of the strangers (example,), if granted to the attacker: a
+      guess may then identify any example of its class. None: not granted."""
     if labels is None:
         return min(1.0, examples / (strangers + 1))
     of_truth, of_gallery = np.asarray(labels[0], np.int64), np.asarray(labels[1], np.int64)[:strangers]

@@ -163,9 +163,14 @@ def paired_difference(
 def stratified_difference(
     a: Sequence[ArrayLike], b: Sequence[ArrayLike], clusters: Sequence[ArrayLike], level: float = LEVEL
 ) -> tuple[float, float, float]:
-    """Return the mean over strata of share(a) - share(b), and its interval: (difference, low, high). Strata have equal
-    weights. `a[i]` and `b[i]` (n_i,) say which of the same n_i victims in stratum i leaked; `clusters[i]` (n_i,) are
-    their clusters, which strata may share. The interval at confidence `level` is the least that contains:
+    """Return the mean over strata of share(a) - share(b), and its interval: (difference, low, high). A stratum, such as
+    a condition, holds outcomes of the same n_i victims; strata have equal weights.
+
+    - `a[i]`, `b[i]` (n_i,): whether each victim of stratum i leaked.
+    - `clusters[i]` (n_i,): cluster of each victim; strata may share clusters.
+    - `level`: confidence level.
+
+    The interval is the least that contains:
 
     - the difference itself,
     - "Wald+2" for C strata (`paired_difference`): each stratum gets the C-th part of the added examples, and variances
@@ -209,9 +214,9 @@ def stratified_share(strata: Sequence[Stratum], level: float = LEVEL) -> tuple[f
 def stratified_change(
     before: Sequence[Stratum], after: Sequence[Stratum], level: float = LEVEL
 ) -> tuple[float, float, float]:
-    """Compare two samples of victims: return `stratified_share` of `after` minus that of `before`, with its interval,
-    (change, low, high). Both have the same weight seeds (clusters), but other victims; `before[i]` and `after[i]` are
-    the same stratum, such as a condition. `level` is the confidence level."""
+    """Compare two samples of victims: return `stratified_share` of `after` minus `stratified_share` of `before`, with
+    its interval, (change, low, high). Both have the same weight seeds (clusters), but different victims; `before[i]`
+    and `after[i]` are the same stratum, such as a condition. `level` is the confidence level."""
     change, low, high = _united(((1, after), (-1, before)), level)
     return change, low, high
 

@@ -30,10 +30,13 @@ def trunk_path() -> Path:
 
 
 def load(path: Path | None = None, *, prefix: str = TRUNK_PREFIX) -> tuple[Lpips | None, str | None]:
-    """Load the metric LPIPS (version 0.1, AlexNet). Return it and None; or None and the reason for its absence.
-    AlexNet's weights are read from `path` (None: `trunk_path()`) if the file's SHA-256 starts with `prefix`: other
-    weights would be another metric under the same name. The reason names no folder on this machine, because it goes
-    into published records."""
+    """Load the metric LPIPS (version 0.1, AlexNet). Return (metric, None), or (None, reason) if the metric is not
+    available.
+
+    - `path`: file with AlexNet's weights; None: `trunk_path()`.
+    - `prefix`: required beginning of the file's SHA-256, because other weights give another metric.
+
+    The reason names no folder, because it is published in records."""
     path = path or trunk_path()
     if not path.is_file():
         return (None, f"no AlexNet weights; put {TRUNK} into torch's hub/checkpoints, or name it in BENCH_LPIPS_TRUNK")
@@ -51,7 +54,7 @@ def load(path: Path | None = None, *, prefix: str = TRUNK_PREFIX) -> tuple[Lpips
 
 
 def lpips_for(kind: Kind) -> tuple[Lpips | None, str | None]:
-    """Return the metric LPIPS and None for images; for other kinds of data None and the reason for its absence."""
+    """Return (LPIPS metric, None) for images, if the metric is available; otherwise (None, reason)."""
     return load() if kind in LPIPS.kinds else (None, "images alone have it")
 
 

@@ -50,20 +50,23 @@ def _measures(metric: Metric, *, of_groups: bool = False) -> Callable[[_Measure]
 
 @_measures(RMSE)
 def rmse(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Return the root mean squared error of each example, 0 to 1, between `truth` and the clipped `guess`."""
+    """Return the root mean squared error of each example, 0 to 1, between `truth` and the clipped `guess`, both
+    (reading, example, *shape): (reading, example)."""
     return np.sqrt(mse(within_range(truth), clipped(guess)))
 
 
 @_measures(RMSE_UNCLIPPED)
 def rmse_unclipped(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Return the root mean squared error of each example between `truth` and `guess`; it has no upper bound."""
+    """Return the root mean squared error of each example between `truth` and `guess`, both (reading, example, *shape):
+    (reading, example). The error has no upper bound."""
     return np.sqrt(mse(within_range(truth), guess))
 
 
 @_measures(PSNR_DB)
 def psnr_db(truth: ArrayLike, guess: ArrayLike) -> Floats:
     """Return the peak signal-to-noise ratio of each example in dB, 10·log10(1/MSE), between `truth` and the clipped
-    `guess`. The largest figure is `PSNR_CAP_DB`, also for equal examples, because records hold finite numbers."""
+    `guess`, both (reading, example, *shape): (reading, example). The largest figure is `PSNR_CAP_DB`, also for equal
+    examples."""
     error = mse(within_range(truth), clipped(guess))
     return -10 * np.log10(np.maximum(error, 10 ** (-PSNR_CAP_DB / 10)))
 
@@ -96,8 +99,9 @@ def numeric_rmse(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) ->
 
 @_measures(GROUPS_RIGHT, of_groups=True)
 def groups_right(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) -> Floats:
-    """Return the share of categorical features that `guess` has right, for each table row: (reading, example). NaN
-    without such features. `groups` describe the columns of each feature.
+    """Return the share of categorical features for which `guess` has the true category, for each table row: (reading,
+    example). NaN without such features. `truth` and `guess` are (reading, example, feature); `groups` describe the
+    columns of each feature.
 
     The largest column names the category; a tie is wrong. A group with a single column (yes or no) is right on the true
     side of .5. A missing value in `truth` (all zeros) is right if no column reaches .5."""
@@ -117,8 +121,8 @@ def groups_right(truth: ArrayLike, guess: ArrayLike, groups: Sequence[Group]) ->
 
 @_measures(TOKENS_RIGHT)
 def tokens_right(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Return the share of tokens in their places for each text, of the longer of `truth` and `guess`, both (reading,
-    example, position): (reading, example). NaN for a guess with NaN."""
+    """Return the share of tokens in their places for each text: (reading, example). `truth` and `guess` are (reading,
+    example, position), and the share is relative to the longer text. NaN for a guess with NaN."""
     true, claimed = TEXT.values.checked(truth), np.asarray(guess, np.float64)
     right = 1 - misplaced(true, TEXT.values.cleaned(claimed))
     return np.where(np.isfinite(claimed).all(-1), right, np.nan)
@@ -126,8 +130,8 @@ def tokens_right(truth: ArrayLike, guess: ArrayLike) -> Floats:
 
 @_measures(TOKEN_RECALL)
 def token_recall(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Return the share of each text's tokens in `truth` that `guess` holds in any place, both (reading, example,
-    position): (reading, example). A token counts as often as it occurs. NaN for a guess with NaN."""
+    """Return the share of each true text's tokens that the guess holds in any place: (reading, example). `truth` and
+    `guess` are (reading, example, position). A token counts as often as it occurs. NaN for a guess with NaN."""
     true = TEXT.values.checked(truth)
     recall: Floats = _shared(true, guess) / lengths(true)
     return recall
@@ -135,9 +139,9 @@ def token_recall(truth: ArrayLike, guess: ArrayLike) -> Floats:
 
 @_measures(TOKEN_PRECISION)
 def token_precision(truth: ArrayLike, guess: ArrayLike) -> Floats:
-    """Return the share of each text's tokens in `guess` that `truth` holds in any place, both (reading, example,
-    position): (reading, example). A token counts as often as it occurs. NaN for a guess with NaN; 0 for an empty
-    guess."""
+    """Return the share of each guess's tokens that the true text holds in any place: (reading, example). `truth` and
+    `guess` are (reading, example, position). A token counts as often as it occurs. NaN for a guess with NaN; 0 for an
+    empty guess."""
     claimed = np.asarray(guess, np.float64)
     count = (TEXT.values.cleaned(claimed) != PAD).sum(-1)
     precision: Floats = _shared(TEXT.values.checked(truth), claimed) / np.maximum(count, 1)

@@ -34,7 +34,7 @@ class Scores:
     summary: Summary
     """Figures over all examples."""
     order: NDArray[np.int64]
-    """(reading, example): number of the reconstructed example matched to each true example; -1 if missing."""
+    """(reading, example): number of the reconstructed example that is matched to each true example; -1 if missing."""
     lpips_absent: str | None = None
     """Reason for a missing LPIPS; None if LPIPS was computed."""
     priors_from: str = "the public split"
@@ -56,7 +56,7 @@ def score(
     named: Naming | None = None,
     gallery_labels: ArrayLike | None = None,
 ) -> Scores:
-    """Score a reconstruction: pair reconstructed with true examples, measure every pair, and decide which examples
+    """Score a reconstruction: match reconstructed with true examples, measure every pair, and decide which examples
     leaked.
 
     - `truth_inputs` (reading, example, *shape), `truth_labels` (reading, example): the true examples.
@@ -69,7 +69,7 @@ def score(
     - `gallery_labels` (example,): the gallery's labels if labels were granted, to state the chance within a class;
       otherwise None.
     - `lpips`: the LPIPS metric, None if absent.
-    - `named`: the attack's own picks from a granted gallery; None without the grant.
+    - `named`: the attack's picks from a granted gallery; None without the grant.
 
     Raises `PluginError` for a reconstruction with another shape; `ValueError` for a truth outside its range, for no
     readings, or for a table without groups."""
