@@ -113,9 +113,9 @@ class _Capped(io.BufferedReader):
 
 @contextmanager
 def opened(path: Path, limits: Limits = LIMITS) -> Iterator[Archive]:
-    """Open the submission file at `path` inside a `with` statement, after a check of the zip's form and of its declared
-    sizes against `limits`. Raises `RecordError` for a missing or unreadable file, and `ArchiveFault` for an invalid
-    submission."""
+    """Open the submission file at `path` inside a `with` statement; the form of the zip and its declared sizes are
+    checked first, against `limits`. Raises `RecordError` for a missing or unreadable file, and `ArchiveFault` for an
+    invalid submission."""
     if not path.is_file():
         raise RecordError(f"{path}: no such file; give a file of `bench leaderboard export`")
     try:

@@ -23,7 +23,7 @@ LONGEST = 4000  # characters in any text in a record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Result of checking a submission: its valid records, and a finding for each contradiction."""
+    """Result of checking a submission file: valid records, and a line for each contradiction."""
 
     file: Path
     """The submission file."""
@@ -91,8 +91,8 @@ def check(file: Path, limits: Limits = LIMITS) -> Report:
 
 
 def passed(file: Path) -> Report:
-    """Check the submission `file` without running a cell, and return the report; raises `FailedCheck` if the report has
-    findings."""
+    """Check the submission `file` without running a cell, and return the report; raises `FailedCheck` for a
+    contradiction in the file."""
     report = check(file)
     if not report.ok:
         raise FailedCheck(report)
@@ -232,8 +232,8 @@ def _left_out(manifest: Manifest, gathered: _Gathered, hashes: set[str]) -> Iter
 
 
 def cascades(records: Iterable[Record]) -> Iterator[str]:
-    """Yield a finding for each attack in a cascade whose readings are not those that the earlier attacks left
-    unreconstructed."""
+    """Yield a line of text for each attack in a cascade (attacks in a fixed order) with wrong readings. An attack's
+    readings must be those with an example that the earlier attacks did not reconstruct."""
     yield from (f"records/{record.id}.json: {what}" for record, what in torn(records))
 
 

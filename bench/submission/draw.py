@@ -18,16 +18,16 @@ SEEDS = 4  # least fresh seeds for each drawn group: fewer do not show how much 
 
 @dataclass(slots=True)
 class RecordGroup:
-    """Submitted records with the same condition, defense, interception point and attack, for several seeds; none is of
-    a crashed cell."""
+    """Submitted records with equal condition, defense, interception point and attack, for several seeds. No record is
+    of a crashed cell."""
 
     setting: str
     """The condition in words."""
     records: list[Record] = field(default_factory=list)
     """Records of the group, for several seeds."""
     weight: Literal["reference", "top", ""] = ""
-    """"reference" for a group without defense, "top" for a defense at rank 1 of a board, otherwise "". The first two
-    kinds are drawn first."""
+    """"reference" for a group without defense, "top" for a defense at rank 1 of a board, otherwise "". A verification
+    first draws a group of each of the first two kinds."""
 
     @property
     def done(self) -> list[Record]:
@@ -36,7 +36,7 @@ class RecordGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """A group drawn for verification, with the seeds of its new runs."""
+    """Group of records drawn for verification, with the seeds of its new runs."""
 
     group: RecordGroup
     """The drawn group."""
@@ -67,12 +67,12 @@ def groups(records: Sequence[Record]) -> list[RecordGroup]:
 
 def draw(among: Sequence[RecordGroup], cells: int, seed: int) -> list[Draw]:
     """Draw groups of submitted records to run again, until `cells` attack cells are planned. `among` are all groups;
-    `seed` makes the draw repeatable.
+    equal `seed` gives an equal draw.
 
-    Each drawn group runs under at least `SEEDS` fresh seeds (the last group under fewer, if `cells` is reached), which
-    no submitted record has. All groups share the seeds: an attack on equal readings then runs once. The first two
-    groups are a group without defense and a group with a defense at rank 1, because readers compare every other group
-    with these."""
+    The first two drawn groups are a group without defense and a group with a defense at rank 1; other groups are
+    compared with these. Each drawn group runs under at least `SEEDS` fresh seeds, which no submitted record has; the
+    last group may have fewer, because `cells` is reached. All groups share the seeds, so that attacks on equal readings
+    run once."""
     if not among:
         return []
     draws = rng.generator(seed, "verify")

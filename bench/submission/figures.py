@@ -29,8 +29,8 @@ _CLUSTERED = 3  # the protocol from which shares count a reading's examples toge
 
 
 def findings(record: Record) -> list[str]:
-    """Return the contradictions among a record's figures, such as a summary that does not follow from its examples, as
-    at most three lines of text."""
+    """Return the contradictions among a record's figures, as at most three lines of text. An example is a summary that
+    does not follow from the scores of its examples."""
     cell, lines = record.cell, []
     earlier = (record.protocol or 1) < _CLUSTERED
     if isinstance(cell, AttackCell) and record.attack is not None:
@@ -50,8 +50,9 @@ def findings(record: Record) -> list[str]:
 
 def consistent(result: AttackResult, *, earlier: bool = False) -> AttackResult:
     """Return the result with summary and distortion computed again from the scores of its readings, for a comparison
-    with the submitted figures. Values that the scores do not determine are kept: the gallery's size, and the figures of
-    prior-only baselines except their median PSNR. `earlier` True uses the rules before evaluation protocol 3."""
+    with the submitted figures. Figures that the scores do not determine are kept: the gallery's size, the chance
+    levels, and the figures of prior-only baselines except their median PSNR. `earlier` True uses the rules before
+    evaluation protocol 3."""
     stated = result.figures()
     examples = [example for reading in result.readings for example in reading.examples]
     names = dict.fromkeys(name for example in examples for name in example.priors_db or ())

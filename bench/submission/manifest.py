@@ -58,7 +58,7 @@ class Suite(Frozen):
 
 
 class Manifest(Frozen):
-    """Content of manifest.json."""
+    """Content of manifest.json in a submission: its files, the submitter, and claims about suites."""
 
     format: Literal["gradient-leakage-bench submission"] = "gradient-leakage-bench submission"
     """Name of the file format."""
@@ -90,7 +90,7 @@ class Manifest(Frozen):
 
 
 def parsed(content: bytes) -> Manifest:
-    """Parse the `content` of manifest.json; raises `ArchiveFault` with a single line of text for invalid content."""
+    """Parse the `content` of manifest.json. Raises `ArchiveFault` with a single line of text for invalid content."""
     try:
         manifest = Manifest.model_validate_json(content)
     except ValidationError as error:

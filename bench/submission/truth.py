@@ -33,9 +33,13 @@ _ROUNDING = 1e-4  # relative: scores used float64, arrays keep float32
 
 
 def findings(file: Path, records: Iterable[Record], data_dir: Path | None) -> Iterator[str]:
-    """Yield a line for each contradiction between submitted records and the data sets on this machine, such as other
-    victims than the cell determines. Only records on built-in data sets with equal content on this machine are
-    compared. `file` is the submission with the arrays, and `data_dir` the folder for data sets."""
+    """Yield a line of text for each contradiction between submitted records and the data sets on this machine, such as
+    victims that the cell's seed does not draw.
+
+    - `file`: submission with the arrays.
+    - `records`: the submitted records; only those on built-in data sets with equal content on this machine are
+      compared.
+    - `data_dir`: folder for data sets; None for the default folder."""
     loaded: dict[str, Data | None] = {}
     with opened(file) as archive:
         inside = set(archive.names)

@@ -33,7 +33,7 @@ _EPSILON = 1e-6  # relative: the same formula on another machine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """A success rate over several seeds, with its interval."""
+    """Success rate of an attack over several seeds, with its interval."""
 
     leaked: int
     """Number of leaked examples."""
@@ -51,7 +51,8 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupVerdict:
-    """Comparison of a group's submitted success rate with the rate measured on this machine."""
+    """Comparison of a submitted success rate with the rate measured on this machine, for a group (condition, defense,
+    interception point and attack)."""
 
     setting: str
     """The condition in words."""
@@ -132,9 +133,9 @@ class Verification:
 
 
 def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) -> GroupVerdict:
-    """Compare the submitted records of the drawn group `draw` with `records`, the results on this machine, at
-    confidence `level`. `obstacle` is a reason why no comparison is possible, or ""; it makes the verdict inconclusive.
-    """
+    """Compare the submitted records of the drawn group `draw` with `records`, the results of its cells on this machine,
+    at confidence `level`. `obstacle` is a reason why no comparison is possible, which makes the verdict inconclusive;
+    an empty text means no obstacle."""
     submitted = rate(draw.group.done, level)
     here = rate([record for record in records if record.status == "done"], level)
     interval = difference(submitted, here, level) if submitted and here else None
@@ -175,8 +176,8 @@ def rate(records: Sequence[Record], level: float) -> Rate | None:
 
 
 def difference(submitted: Rate, here: Rate, level: float) -> Interval:
-    """Return the interval (low, high) at confidence `level` for the rate `submitted` minus the rate `here`, within [-1,
-    1].
+    """Return the interval (low, high) at confidence `level` for the rate `submitted` minus the rate `here` (on this
+    machine), within [-1, 1].
 
     Newcombe's method 10 (1998) combines the intervals of the two rates, which need not be Wilson's (Zou and Donner
     2008). The result is at least as wide as Student's interval from the seeds' rates."""

@@ -66,15 +66,16 @@ def verify(
     weights: Path | None = None,
     on_line: Callable[[str], None] = lambda line: None,
 ) -> Verification:
-    """Run cells of the submission `file` again under fresh seeds, and return a comparison of the success rates with the
+    """Run cells of the submission `file` again under fresh seeds. Return a comparison of their success rates with the
     submitted rates.
 
     - `cells`: number of attack cells to run.
     - `seed`: determines the chosen cells and fresh seeds; None is random.
     - `data_dir`: folder for data sets; None for the default folder.
+    - `device`: torch device of the attacks.
     - `jobs`: number of worker processes.
     - `plugins`: files or modules that register the submission's attacks and defenses.
-    - `weights`: a folder with the submission's weights files.
+    - `weights`: a folder with the submission's weights files; None: only weights files of the bench.
     - `out`: run folder for the new records, None for a temporary folder; records already in `out` do not run again.
     - `on_line`: receives lines about the progress.
 
