@@ -26,9 +26,9 @@ _NAME = re.compile(
 
 
 def inputs(cell: AnyCell, run: Path) -> dict[str, bytes]:
-    """Return the files in the run folder `run` that a cell reads: path in the run folder → content. These are the
-    attacked checkpoint with its training's record and defense states, an interrupted training's state, a weights file,
-    or the records of earlier attacks in a cascade."""
+    """Return the files in the run folder `run` that a cell (a configuration of a run) reads, path in the run folder →
+    content. These are the attacked checkpoint with its training's record and defense states, an interrupted training's
+    state, a weights file, or the records of earlier attacks in a cascade."""
     if not isinstance(cell, AttackCell):
         return _content(run, [resume.place(run, cell.id)])
     before = _content(run, (records.record_path(run, each) for each in cell.after))
@@ -52,8 +52,8 @@ def file_name(weights: FileWeights) -> str:
 
 
 def outputs(run: Path, sent: Files) -> dict[str, bytes]:
-    """Return the files that a cell wrote to the folder `run`, path → content. Before the cell, the folder held only the
-    cell's input files `sent`."""
+    """Return the files that a cell wrote to the folder `run`, path → content. `sent` are the cell's input files, path →
+    content; unchanged input files are left out."""
     content = _content(run, run.rglob("*"))
     return {name: data for name, data in content.items() if _NAME.fullmatch(name) and sent.get(name) != data}
 
@@ -70,7 +70,7 @@ def unpack(run: Path, files: Files) -> None:
 
 def admit(run: Path, files: Files, cell_id: str) -> Record:
     """Accept a worker's result: write its `files` (path → content) for the cell with id `cell_id` to the run folder
-    `run`, the record last; return the record. Raises `RecordError` before any write, unless the files hold exactly one
+    `run`, the record last; return the record. Raises `RecordError`, before any write, unless the files hold exactly one
     valid record for this cell."""
     names = [name for name in files if name.startswith("records/")]
     if len(names) != 1:

@@ -43,14 +43,14 @@ _plugins: dict[str, bytes | None] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """All that a worker on another machine needs to run a cell."""
+    """Message to a worker on another machine, with all that the worker needs to run a cell."""
 
     cell: str
     """The cell as JSON."""
     files: dict[str, bytes]
     """Files that the cell reads, such as the attacked weights: path in the run folder → content (`bundle.inputs`)."""
     provenance: Provenance
-    """Provenance that the record must have."""
+    """Code hashes and weights that the record must have; a worker with other code is excluded."""
     plugins: dict[str, bytes | None]
     """Plug-in specification → file content; None for an installed module."""
     context: RunContext
@@ -59,7 +59,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exclusion:
-    """Result of a worker whose machine is at fault, not its cell: the worker gets no more cells."""
+    """Result of a worker on a faulty machine, in place of a record; the worker gets no more cells."""
 
     reason: str
     """The fault."""
@@ -76,7 +76,9 @@ class _DaskWorker:
 class ClusterPool:
     """Pool of the workers of a Dask cluster, each with a single cell at a time (`bench.sweep.pool.WorkerPool`).
 
-    - `executor`: the cluster's address.
+    - `executor`: the cluster's address, `dask://HOST:PORT`.
+    - `context`, `device`: the run's folders and limits, and the torch device of the workers.
+    - `plugins`: plug-in files and modules.
     - `patience`: seconds for which the pool waits for workers.
     - `notify`: function that receives lines for the user.
 
@@ -259,8 +261,8 @@ class ClusterPool:
 
 def work(job: Job) -> "dict[str, bytes] | Exclusion | WorkerLost":
     """Run the cell of `job` on a Dask worker in a private folder; return its output files, including the record. A
-    worker without disk space, data or equal code is excluded. Any other failure belongs to the cell: so no cell can
-    exclude every worker."""
+    worker without disk space, data or equal code returns an `Exclusion`. Any other failure counts against the cell, so
+    no cell can exclude every worker."""
     global _memory
     from distributed import get_worker
 

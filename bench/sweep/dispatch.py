@@ -28,7 +28,7 @@ def dispatch(
     - `observers`: receive every event.
     - `learn`: function that receives every cell's cost, for later estimates.
 
-    Raises as `pool.events` does; the records of finished cells are then on disk."""
+    Errors of `pool.events` are raised; the records of finished cells are then on disk."""
     running: dict[str, AnyCell] = {}
     losses: Counter[str] = Counter()
 

@@ -18,10 +18,9 @@ _UNSURE = 60.0  # seconds of measured cells after which this machine's speed cou
 
 
 def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
-    """Return a rough run time of a cell in seconds on a core, before any measurement, for examples of `shape`. The
-    formula comes from measurements of the DLG paper's networks (0.5 ms per gradient evaluation of a 28×28 image, more
-    for more pixels and images) and of Fed-αCDP's network (4 ms per client and local step). The model's `work`
-    multiplies the time."""
+    """Return a rough run time of a cell on a core, in seconds, for examples of `shape`. The formula comes from
+    measurements of the DLG paper's networks (0.5 ms per gradient evaluation of a 28×28 image, more for more pixels and
+    images) and of Fed-αCDP's network (4 ms per client and local step); the model's `work` multiplies the time."""
     federated = cell.federated
     work = float(getattr(registry.load("models", cell.model.name), "work", 1.0))
     if isinstance(cell, TrainingCell):
@@ -56,8 +55,8 @@ class Estimates:
         self.seen = 0
 
     def learn(self, cell: AnyCell, cost: Cost) -> None:
-        """Correct later estimates by the measured `cost` of a cell; cells that are not applicable are ignored. A reused
-        reconstruction only corrects the machine's speed."""
+        """Correct later estimates by the measured `cost` of a cell; a cell without run time is ignored. A cell with a
+        reused reconstruction only corrects the machine's speed."""
         if (elsewhere := self._took_elsewhere(cell)) is not None and 0 < cost.wall_seconds < 1e9:
             with self._lock:
                 self._speeds.append((cost.wall_seconds, elsewhere))

@@ -24,7 +24,8 @@ from bench.sweep.scheduler import CellGroup
 
 
 class Resolver:
-    """Loads each data set once, and keeps its facts (shape, classes, hash, …) without its arrays, for planning."""
+    """Loader of data sets for planning: each data set is loaded once, and only its facts (shape, classes, hash, …) are
+    kept."""
 
     def __init__(self, data_dir: Path | None) -> None:
         self._data_dir = data_dir
@@ -81,7 +82,7 @@ def schedule(
     known: Callable[[AnyCell], float | None] = lambda cell: None,
 ) -> RunSchedule:
     """Sort the cells of a matrix by the records in the run folder `run`: done, impossible, or to run. Cells to run are
-    grouped by common work: a training, or attacks on equal readings.
+    grouped by common work: a training, or attacks on equal readings (observed updates).
 
     - `planned`: the cells of the matrix.
     - `resolver`: gives data set shapes for time estimates.
@@ -122,11 +123,11 @@ def schedule(
 
 def shard_of(planned: Sequence[PlannedCell], number: int, count: int, resolver: Resolver) -> tuple[PlannedCell, ...]:
     """Return the cells in shard `number` of `count` (from 1), for runs of a matrix on several machines. Shards have
-    about equal run times, and depend only on the matrix, so all machines agree. `resolver` gives data set shapes for
-    time estimates.
+    about equal run times, and depend only on the matrix, so all machines agree. `planned` are the cells of the matrix,
+    and `resolver` gives data set shapes for time estimates.
 
-    Attacks on a training's weights stay together, as do attacks on equal readings. A larger part than half a shard is
-    split by defense."""
+    Attacks on a training's weights stay in the same shard, and so do attacks on equal readings, unless these take
+    longer than half a shard; they are then divided by defense."""
     fresh = Estimates(resolver.shape)
 
     keys = _reading_keys(planned)

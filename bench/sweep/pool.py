@@ -21,7 +21,7 @@ from bench.sweep.checked import broken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost:
-    """Event: a worker process or machine was lost together with its cell."""
+    """Event in a worker pool: a worker (process or machine) was lost together with its cell."""
 
     reason: str
     """Reason for the loss."""
@@ -31,12 +31,12 @@ class WorkerLost:
 
 @dataclass(frozen=True, slots=True)
 class CellReturned:
-    """Event: a worker returns its cell without a record, because its machine is at fault."""
+    """Event in a worker pool: a worker returns its cell without a record, because its machine is at fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerGone:
-    """Event: a worker left, without a cell in work."""
+    """Event in a worker pool: a worker without a cell left."""
 
 
 Event = TrainingProgress | Record | WorkerLost | CellReturned | WorkerGone
@@ -47,13 +47,13 @@ class WorkerPool(Protocol):
     cells and waits for events. The record in an event is already on disk."""
 
     def workers(self) -> tuple[str, ...]:
-        """Return the names of workers which accept cells."""
+        """Return the names of the workers that accept cells."""
 
     def submit(self, worker: str, cell: AnyCell, *, demand: int, company: tuple[AnyCell, ...] = ()) -> None:
         """Give a cell to a worker.
 
-        - `demand`: number of cells that could run now, including this cell; if there are few, a pool may give the cell
-          more threads.
+        - `demand`: number of cells that could run now, including this cell; if few cells could run, a pool may give the
+          cell more threads.
         - `company`: the worker's next cells, which may be attacked in the same batch."""
 
     def events(self) -> list[tuple[str, Event]]:
@@ -66,7 +66,7 @@ class WorkerPool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """How to start a worker pool later, with its description."""
+    """Specification of a worker pool that starts later."""
 
     start: Callable[[], WorkerPool]
     """Function that starts the pool."""
@@ -90,7 +90,7 @@ def run_within_limits(
       cell with plug-in code has a reserve: the plug-in process ends first, and the record says `crashed`.
     - `memory`: the worker's cache between cells.
     - `on_progress`: called after every training round.
-    - `place`: `HERE` runs the cell in this process, an `Isolation` runs plug-in code in processes of its own.
+    - `place`: `HERE` runs the cell in this process; an `Isolation` runs plug-in code in separate processes.
     - `company`: the next cells, which may share the attack's batch.
 
     A result that JSON cannot hold becomes a crashed record."""

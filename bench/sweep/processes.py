@@ -100,8 +100,8 @@ class ProcessPool:
 
 
 def device_of(device: str, number: int) -> str:
-    """Return the torch device of worker `number` (from 0), such as "cuda:1": with `device` "cuda", workers take the
-    GPUs in turn."""
+    """Return the torch device of worker `number` (from 0), such as "cuda:1". With `device` "cuda" and several GPUs, the
+    workers take the GPUs in turn; otherwise the result is `device`."""
     count = torch.cuda.device_count() if device == "cuda" else 0
     return f"cuda:{number % count}" if count > 1 else device
 

@@ -28,8 +28,12 @@ class CellGroup:
 
 
 class Scheduler:
-    """Queue of cell groups for workers, the most useful work first. `seconds` estimates a cell's run time. `learned`
-    returns the number of measured cells in the estimates; the queue is sorted again when this number has doubled."""
+    """Queue of cell groups for workers, most useful work first.
+
+    - `groups`: groups of cells.
+    - `seconds`: function that estimates a cell's run time.
+    - `learned`: function that returns the number of measured cells in the estimates; the queue is sorted again when
+      this number has doubled."""
 
     def __init__(
         self, groups: Iterable[CellGroup], seconds: Callable[[AnyCell], float], learned: Callable[[], int] = lambda: 0
@@ -54,7 +58,7 @@ class Scheduler:
         self._takeable = sum(len(group.cells) for group in ready)
 
     def take(self, worker: str) -> AnyCell | None:
-        """Take the next cell for this worker; None if no cell is ready."""
+        """Take the next cell for the worker out of the queue, and return it; None if no cell is ready."""
         queue = self._queues.get(worker)
         if queue and self._first and not self._may_begin(queue[0]):
             queue.extendleft(reversed(self._first.pop().cells))  # the queue may wait for these cells
@@ -73,7 +77,7 @@ class Scheduler:
         return tuple(self._queues.get(worker, ()))
 
     def settle(self, cell: AnyCell) -> None:
-        """Note that a cell has a record; cells that depend on it become ready."""
+        """Note that a cell has a record. Cells that wait for this record become ready."""
         self._unsettled.discard(cell.id)
         for group in self._blocked.pop(cell.id, ()):
             self._insert(group)
@@ -84,7 +88,7 @@ class Scheduler:
             self._sort()
 
     def retry(self, cell: AnyCell) -> None:
-        """Put a cell whose worker was lost at the front of the queue."""
+        """Put a cell at the front of the queue again, after its worker was lost."""
         self._first.append(CellGroup(cells=(cell,)))
         self._takeable += 1
 

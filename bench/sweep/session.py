@@ -34,8 +34,8 @@ def run_schedule(
 
 
 def run_on(pool: WorkerPool, schedule: RunSchedule, context: RunContext, *observers: Observer) -> None:
-    """Run the remaining cells of a schedule on a pool that stays open afterwards. `context` and `observers` are as in
-    `run_schedule`, which also has the errors."""
+    """Run the remaining cells of a schedule on a pool, which stays open. `context` and `observers`, and the errors
+    raised, are as in `run_schedule`."""
     _record_impossible(schedule, context, observers)
     if schedule.groups:
         _dispatch(schedule, context, pool, observers)
