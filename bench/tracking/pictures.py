@@ -24,9 +24,9 @@ _REASON = 1000  # characters
 
 
 def of_record(run: Path, record: Record, *, include_private: bool) -> tuple[dict[str, bytes], str | None]:
-    """Draw a record's pictures for MLflow. Return file name → PNG, and the reason for a missing grid (None: present).
-    The grid shows true and reconstructed examples; the trajectory shows reconstructions during the attack. Arrays are
-    in the run folder `run`. `include_private` True also draws pictures from private data."""
+    """Draw a record's pictures for MLflow: the grid of true and reconstructed examples, and the trajectory of
+    reconstructions during the attack. Return file name → PNG, and the reason for a missing grid (None: present). The
+    run folder `run` holds the arrays. `include_private` True also draws pictures from private data."""
     if record.private and not include_private:
         return {}, WITHHELD
     if record.arrays is None:

@@ -47,7 +47,7 @@ class UploadResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Note on disk that a record was uploaded, so that it is not uploaded again."""
+    """Note on disk about the upload of a record, so that the record is not uploaded again."""
 
     experiment: str
     """Name of the MLflow experiment."""
@@ -117,8 +117,8 @@ def read_note(run: Path, cell_id: str, uri: str) -> Note | None:
 
 
 def write_note(run: Path, cell_id: str, uri: str, note: Note) -> None:
-    """Write on disk that a record was uploaded: the record with the id `cell_id` in the run folder `run`, to the MLflow
-    store at `uri`. `note` is the content. Notes about other stores remain."""
+    """Write a note on disk about the upload of a record. The record has the id `cell_id` in the run folder `run`; `uri`
+    is the address of the MLflow store, and `note` the content. Notes about other stores remain."""
     path = _note_path(run, cell_id)
     try:
         notes = json.loads(path.read_text("utf-8"))
@@ -140,14 +140,15 @@ def unsynced(run: Path, uri: str) -> int:
 
 
 def beat(run: Path) -> None:
-    """Show progress to a process that waits for the upload: set the time of the folder RUN/synced to now."""
+    """Show progress to a process that waits for the upload: the modification time of the folder RUN/synced becomes now.
+    `run` is the run folder."""
     with suppress(OSError):
         os.utime(run / "synced")
 
 
 def heartbeat(run: Path) -> int:
-    """Return the time of the upload's latest progress, the latest change in RUN/synced, in nanoseconds; 0 without this
-    folder."""
+    """Return the time of the upload's latest progress in nanoseconds: the latest change of the folder `synced` in the
+    run folder `run`; 0 without this folder."""
     try:
         return (run / "synced").stat().st_mtime_ns
     except OSError:

@@ -46,6 +46,7 @@ def sync(
     """Upload the records of a run that the MLflow store lacks, until the run is over, then the board's rows. Return the
     counts.
 
+    - `run`: the run folder.
     - `uri`: the store's address; None for the default store.
     - `include_pictures`: True also uploads pictures from private data.
     - `wait`: function that waits some seconds and returns whether the run is over.

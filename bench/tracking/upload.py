@@ -84,13 +84,13 @@ def open_target(run: Path, uri: str | None = None, *, include_pictures: bool = F
 
 
 def beside(target: Target, name: str) -> Target:
-    """Return a target in the same store for another MLflow experiment, `name`, which is created if missing. Raises
-    MLflow's errors."""
+    """Return a target in the same MLflow store for the MLflow experiment `name`, which is created if missing. MLflow's
+    errors are raised."""
     return replace(target, experiment=name, experiment_id=_experiment(target.client, target.uri, name))
 
 
 def experiments(target: Target) -> list[str]:
-    """Return the names of the MLflow experiments in the store; raises MLflow's errors."""
+    """Return the names of the MLflow experiments in the store. MLflow's errors are raised."""
     return [experiment.name for experiment in target.client.search_experiments(max_results=_EXPERIMENTS)]
 
 

@@ -43,8 +43,8 @@ class _Found:
 
 
 def chosen(rows: Sequence[Row], behind: Sequence[Sequence[Record]]) -> dict[str, list[Victim]]:
-    """Select the victims to show for each condition: those that most defenses fail to hide, at each interception point.
-    Return condition key → victims. `behind` are the records of each of the board's `rows`."""
+    """Select the victims (attacked examples) to show for each condition: at each interception point, those that most
+    defenses fail to protect. Return condition key → victims. `behind` are the records of each of the board's `rows`."""
     leaks: dict[str, dict[str, Counter[ExampleKey]]] = {}
     for row, its in zip(rows, behind, strict=True):
         for (point, key), found in _found(its).items():
@@ -61,12 +61,12 @@ def chosen(rows: Sequence[Row], behind: Sequence[Sequence[Record]]) -> dict[str,
 
 
 def attached(run: Path, behind: Sequence[Record], victims: Sequence[Victim], where: str) -> Attached:
-    """Return pictures for the MLflow run of a board row: a table of its `victims`, truth left and nearest
-    reconstruction right, and a picture for each interception point.
+    """Return pictures for the MLflow run of a board row: a table of its `victims`, with truth and nearest
+    reconstruction side by side, and a picture for each interception point.
 
     - `run`: run folder.
     - `behind`: the row's records, first the best attack at the point with the highest success rate.
-    - `where`: the condition in words; empty if the data set has a single one."""
+    - `where`: the condition in words; empty if the data set has a single condition."""
     found = _found(behind)
     arrays: dict[str, Mapping[str, grid.Floats]] = {}
     lines: list[list[str | Image.Image]] = []

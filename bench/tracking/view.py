@@ -37,7 +37,7 @@ _LONGEST = 1e9  # seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """The content of an MLflow run, made from a record or a board row."""
+    """Content of an MLflow run, made from a record or a board row."""
 
     sha256: str
     """SHA-256 of the record file, or of the board row's content."""
@@ -71,7 +71,7 @@ class Attached:
 
 
 def load(path: Path) -> tuple[Record, RunView]:
-    """Read a record file, and return the record with its view for MLflow. Raises `RecordError` for an unreadable,
+    """Read a record file; return the record, and the content of its MLflow run. Raises `RecordError` for an unreadable,
     damaged or misnamed file."""
     try:
         sha256 = digest(path.read_bytes())
@@ -84,8 +84,8 @@ def load(path: Path) -> tuple[Record, RunView]:
 
 
 def view(record: Record, sha256: str) -> RunView:
-    """Make the MLflow view of a record: tags, parameters and metrics that MLflow accepts. `sha256` is the record file's
-    hash."""
+    """Make the content of a record's MLflow run: tags, parameters and metrics in forms that MLflow accepts. `sha256` is
+    the hash of the record file."""
     tags = [(suitable_key(key), clean(value, _TAG)) for key, value in _tags(record, sha256) if value]
     return RunView(
         sha256=sha256,
@@ -130,9 +130,9 @@ def suitable_params(part: Frozen, path: str = "") -> dict[str, str]:
 
 
 def flat(part: Frozen, path: str = "", *, params: bool = True) -> Iterator[tuple[str, str]]:
-    """Yield (path, value as text) for each set field of a cell, for MLflow's parameters and tags, with paths such as
-    `defense`, `defense.share`, `federated.batch`. `part` is the cell, or its part at `path`. `params` True also yields
-    the parameters of attack, defense, data set and model. Paths to weights files are left out."""
+    """Yield (path, value as text) for each set field of a cell, for MLflow's parameters and tags. Paths are such as
+    `defense`, `defense.share` or `federated.batch`. `part` is the cell, or its part at `path`. `params` True also
+    yields the parameters of attack, defense, data set and model. Paths to weights files are left out."""
     hidden = () if isinstance(part, TrainingCell) else marked(type(part), NOT_IN_ID)
     for name in type(part).model_fields:
         value = getattr(part, name)
