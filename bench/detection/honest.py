@@ -30,26 +30,27 @@ _SENDERS, _BATCH = 4, 32  # of a training, at most
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Honest:
-    """An honest model at the start of a round."""
+    """Model that an honest server sends to its clients at the start of a round."""
 
     setup: Setup
     """Data, clients and model of the model's training."""
     weights: Tensors
     """Weights that the server sends, name → (*shape)."""
     previous: Tensors
-    """Weights of the round before, name → (*shape); in the first round, a client's own draw of initial weights."""
+    """Weights at the start of the round before, name → (*shape). In the first round: initial weights that a client
+    draws for comparison."""
     seed: int
     """Seed of the training."""
     age: int
-    """Number of finished rounds."""
+    """Number of finished rounds of the training."""
 
 
 def honest_models(
     cell: AttackCell, seeds: Iterable[int], ages: tuple[int, ...], context: RunContext, memory: Memory
 ) -> Iterator[Honest]:
     """Train a small federation for each of the `seeds`, with the data set, model and setting of `cell`; yield its model
-    after each number of rounds in `ages`. The defenses none, `dp-sgd` and `gaussian` take turns. `context` has the
-    folders, `memory` caches data sets."""
+    after each number of rounds in `ages`. The federations have the defenses none, `dp-sgd` and `gaussian` in turn.
+    `context` has the folders, `memory` caches data sets."""
     federated = cell.federated
     per_round = min(_SENDERS, federated.per_round)
     small = federated.model_copy(update={"per_round": per_round, "batch": min(_BATCH, federated.batch)})
@@ -77,15 +78,15 @@ def honest_models(
 
 
 def own_draw(cell: AttackCell, setup: Setup, seed: int) -> Tensors:
-    """Return a client's own draw of the initial weights, name → (*shape): the reference of the first round. `setup` has
-    the model of `cell`; `seed` is the seed of the federation."""
+    """Return initial weights that a client draws, name → (*shape), to compare them with the weights received in the
+    first round. `setup` has the model of `cell`; `seed` is the seed of the federation."""
     architecture: Model = registry.of("models", cell.model)
     return architecture.initial(setup.model, int(generator(seed, "a client's own draw").integers(2**31)))
 
 
 def received(cell: AttackCell, sent: Honest) -> ReceivedModel:
-    """Return all that a random client of the federation knows after it received the honest model `sent`. The setting of
-    `cell` gives the number of the client's examples, a local batch."""
+    """Return the knowledge of a random client of the federation after it received the honest model `sent`: weights of
+    both rounds, and the client's examples. Their number is the batch size in the setting of `cell`."""
     draw = generator(sent.seed, "a client that looks", sent.age)
     client = sent.setup.clients[draw.integers(len(sent.setup.clients))]
     at = draw.permutation(client)[: cell.federated.batch]
@@ -94,8 +95,8 @@ def received(cell: AttackCell, sent: Honest) -> ReceivedModel:
 
 
 def seen(sent: Honest, weights: Tensors, inputs: Tensor, labels: Tensor) -> ReceivedModel:
-    """Return all that a client knows after it received `weights`, name → (*shape), in the place of the honest model
-    `sent`. `inputs` (example, *shape) and `labels` (example,) are the client's examples."""
+    """Return the knowledge of a client that received `weights`, name → (*shape), in place of the honest model `sent`.
+    `inputs` (example, *shape) and `labels` (example,) are the client's examples."""
     return ReceivedModel(
         model=sent.setup.model,
         weights=weights,

@@ -32,10 +32,10 @@ Tick = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caught:
-    """Alarms for an attack's weights in a round."""
+    """Alarms of an honest client's detectors for the weights that an attack sends, in an attacked round."""
 
     trials: int
-    """Number of received models, each in a federation of its own."""
+    """Number of received models, each in a different federation."""
     alarms: Mapping[str, int]
     """Detector → number of alarms; `UNION` counts alarms of all detectors together."""
     honest: float
@@ -44,7 +44,8 @@ class Caught:
     """Mean test accuracy of the received models, in [0, 1]."""
 
     def share(self, detector: str = UNION) -> Share:
-        """Return the share of caught models, with its 95 % interval, for a `detector` or the union."""
+        """Return the share of received models with an alarm, with its 95 % interval, for a `detector`; `UNION` stands
+        for all detectors together."""
         count = self.alarms[detector]
         low, high = wilson(count, self.trials)
         return Share(value=count / self.trials, low=low, high=high)
@@ -52,7 +53,8 @@ class Caught:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """An attack that chooses weights: its reconstructions, and how often a client catches its weights."""
+    """Figures of an attack by a malicious server, which chooses the weights: reconstructed examples, and the share of
+    weights that an honest client catches."""
 
     attack: str
     """Name of the attack with the parameters that differ from the defaults."""
@@ -65,7 +67,7 @@ class Row:
     reconstructed: Share
     """Share of reconstructed examples without a defense, from the record."""
     named: Share | None
-    """Share of named examples, from the record; None without a gallery."""
+    """Share of named examples (true examples picked from a gallery), from the record; None without a gallery."""
     seconds: float
     """Mean time of all detectors together, for a received model, in seconds."""
     caught: Mapping[str, Caught]
@@ -74,7 +76,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """The detectors, and what their trials need."""
+    """Detectors, with the settings of the trials that test them."""
 
     detectors: Mapping[str, Detector]
     """Name → detector."""
@@ -88,7 +90,8 @@ class Bench:
     """Function that shows the progress in words."""
 
     def scores(self, known: ReceivedModel) -> dict[str, float]:
-        """Return detector → score, for the model that a client has received (`known`)."""
+        """Return the score of each detector, detector → score, for `known`, a client's knowledge of a received
+        model."""
         return {name: thresholds.score(name, each, known) for name, each in self.detectors.items()}
 
 
@@ -98,8 +101,8 @@ def detectors() -> dict[str, Detector]:
 
 
 def crafted(records: Iterable[Record]) -> list[Record]:
-    """Return the records of attacks that chose the weights and attacked an undefended round, a record for each attack
-    and condition. Raises `BenchError` if there are none."""
+    """Return the records of attacks by a malicious server, which chose the weights of an undefended round: a record for
+    each attack and condition. Raises `BenchError` if there are none."""
     chosen: dict[str, Record] = {}
     for record in records:
         cell, result = record.cell, record.result
@@ -113,8 +116,8 @@ def crafted(records: Iterable[Record]) -> list[Record]:
 
 
 def null_of(cell: AttackCell, bench: Bench, models: int, seed: int = NULL_SEEDS) -> Null:
-    """Measure the scores of `models` honest models in the first round, and of as many in later rounds, in federations
-    with the setting of `cell`. `seed` is the first of their seeds."""
+    """Measure the detectors' scores of honest models, from which thresholds follow: `models` models in the first round,
+    and as many in later rounds. Federations have the setting of `cell`, and consecutive seeds from `seed` on."""
     scores: dict[str, list[dict[str, float]]] = {FIRST: [], LATER: []}
     for stage, ages in ((FIRST, (0,)), (LATER, AGES)):
         seeds = range(seed, seed + _SPARE * models)
@@ -125,8 +128,9 @@ def null_of(cell: AttackCell, bench: Bench, models: int, seed: int = NULL_SEEDS)
 
 
 def rows(records: Sequence[Record], bench: Bench, null: Callable[[AttackCell], Null]) -> list[Row]:
-    """Return a row for each of the `records` of `crafted`: the attack chooses weights in the first, the second and a
-    late round of honest federations, and a client scores them. `null` gives the thresholds for a cell's setting."""
+    """Return a row for each of the `records` from `crafted`. The attack chooses weights in the first, the second and a
+    late round of honest federations, and a client tests these weights with the detectors. `null` gives the thresholds
+    for a cell's setting."""
     trained: dict[str, list[Honest]] = {}
     made = []
     for record in records:
@@ -181,8 +185,8 @@ def _row(record: Record, cell: AttackCell, federations: Sequence[Honest], bench:
 
 
 def attacked(cell: AttackCell, sent: Honest, context: RunContext, memory: Memory) -> ReceivedModel:
-    """Return all that the first victim knows after the attack of `cell` sent its weights in the place of the honest
-    model `sent`. `context` has the folders, `memory` caches data sets."""
+    """Return the knowledge of the first victim (a client) after it received weights from the attack of `cell`, in place
+    of the honest model `sent`. `context` has the folders, `memory` caches data sets."""
     victims = cell.model_copy(update={"seed": sent.seed})
     truth = draw_truth(victims, load_data(cell, context, memory), context.run)
     setup = replace(sent.setup, weights=dict(sent.weights))

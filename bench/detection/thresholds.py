@@ -24,7 +24,7 @@ UNION = "any"  # all detectors together
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Null:
-    """Scores of honest received models, and the thresholds that follow."""
+    """Detectors' scores of honest received models (the null hypothesis), from which the thresholds follow."""
 
     net: str
     """Model with its parameters."""
@@ -37,7 +37,8 @@ class Null:
 
     @classmethod
     def of(cls, cell: AttackCell, scores: Mapping[str, Iterable[Mapping[str, float]]]) -> Self:
-        """Return the null of the setting of `cell`. `scores` are stage → (model,) detector → score."""
+        """Return the honest models' scores for the setting of `cell`. `scores` are stage ("first" or "later" round) → a
+        map detector → score for each model."""
         listed = {stage: list(models) for stage, models in scores.items()}
         return cls(
             **_setting(cell),
@@ -53,19 +54,20 @@ class Null:
         return tuple(self.scores[FIRST])
 
     def count(self, stage: str) -> int:
-        """Return the number of honest models in the `stage`."""
+        """Return the number of honest models in the `stage`, "first" or "later" round."""
         return len(self.scores[stage][self.detectors[0]])
 
     def threshold(self, stage: str, detector: str) -> float:
-        """Return the score of the null that a further honest model exceeds with a probability of at most 5 %, for a
-        `detector` in the `stage`."""
+        """Return the threshold of a `detector` in the `stage` ("first" or "later" round): the score of an honest model
+        exceeds it with a probability of at most 5 %."""
         falling = np.sort(self.scores[stage][detector])[::-1]
         return float(falling[int(FALSE_ALARMS * (len(falling) + 1)) - 1])
 
     def alarms(self, stage: str, scores: Mapping[str, float]) -> dict[str, bool]:
-        """Return whether each detector, and the union of all (`UNION`), raise an alarm for a received model in the
-        `stage`, with the `scores` detector → score. The union's statistic is the least p-value of all detectors; its
-        threshold, too, holds 5 % false alarms. Raises `BenchError` for too few honest models."""
+        """Return an alarm (True or False) for each detector, and for their union (`UNION`), for a received model.
+        `stage` is "first" or "later" round, and `scores` are detector → score of the received model. The union's
+        statistic is the least p-value of all detectors; the probability of a false alarm is at most 5 % for the union,
+        too. Raises `BenchError` for too few honest models."""
         raised = {name: score > self.threshold(stage, name) for name, score in scores.items()}
         least = min(_tail(self.scores[stage][name], score) for name, score in scores.items())
         return raised | {UNION: least <= self._union_threshold(stage)}
@@ -93,8 +95,8 @@ def _tail(scores: tuple[float, ...], score: float) -> float:
 
 
 def read(path: Path, cell: AttackCell, detectors: Iterable[str]) -> Null:
-    """Read a file of thresholds. Raises `BenchError` for an unreadable file, another net, data set or batch than that
-    of `cell`, fewer than 200 models in a stage, scores that are NaN, and a missing one of the `detectors`."""
+    """Read a file of thresholds. Raises `BenchError` for an unreadable file, another model, data set or batch than in
+    `cell`, fewer than 200 models in a stage, a score that is NaN, and for a detector in `detectors` without scores."""
     try:
         content = json.loads(read_plain(path))
         null = Null(
@@ -124,8 +126,8 @@ def read(path: Path, cell: AttackCell, detectors: Iterable[str]) -> Null:
 
 def score(name: str, detector: Detector, received: ReceivedModel) -> float:
     """Return the score of the `detector` called `name` for a `received` model. Weights of another architecture have the
-    score -infinity for detectors other than `architecture`. Raises `PluginError` for NaN, for a score that is no
-    number, and for an exception in the detector."""
+    score -infinity for all detectors but `architecture`. Raises `PluginError` for NaN, for a score that is no number,
+    and for an exception in the detector."""
     if not received.agreed and name != "architecture":
         return -inf
     try:
