@@ -7,8 +7,9 @@ from bench.detectors.base import Detector, ReceivedModel, shapes
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture(Detector):
-    """Number of weights whose name or shape differs from the agreed architecture. A client that pins the architecture
-    stops every inserted layer; chosen weights of the agreed shapes always pass."""
+    """Detector of weights that do not have the agreed architecture; the score is the number of weights with another
+    name or shape. A client with this detector stops every inserted layer; chosen weights of the agreed shapes always
+    pass."""
 
     reference = "Hear No Evil 2025 (arXiv 2506.20651)"
     looks_at = "weights"

@@ -14,18 +14,19 @@ from bench.trip import Tensors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedModel:
-    """Everything known to an honest client that has received a model, before the client sends an update."""
+    """Knowledge of an honest client that has received a model, before the client sends an update."""
 
     model: nn.Module
     """Agreed architecture, in eval mode; its own parameters are not used."""
     weights: Tensors
     """Received weights, name → (*shape)."""
     previous: Tensors
-    """Weights of the round before, name → (*shape). In the first round: the client's own draw of initial weights."""
+    """Weights of the round before, name → (*shape). In the first round: initial weights that the client draws for
+    comparison."""
     inputs: Tensor
-    """(example, *shape): the client's own examples."""
+    """(example, *shape): the client's examples."""
     targets: Tensor
-    """(example, class): class probabilities of the client's own examples."""
+    """(example, class): class probabilities of the client's examples."""
 
     @property
     def agreed(self) -> bool:
@@ -46,12 +47,13 @@ class Detector(ABC):
     reference: ClassVar[str]
     """Paper that describes the detector."""
     looks_at: ClassVar[str]
-    """What the score depends on: "weights" (received and previous ones) or "data" (the client's examples too)."""
+    """Input of the score: "weights" (received weights and those of the round before) or "data" (the client's examples,
+    too)."""
 
     @abstractmethod
     def score(self, received: ReceivedModel) -> float:
-        """Return how suspicious the `received` model is: a larger score is more suspicious, infinity included, NaN
-        excluded. Except for the detector `architecture`, called only for weights of the agreed architecture
+        """Return the suspicion of the `received` model as a number: a larger score is more suspicious. Infinity is
+        allowed, NaN is not. Detectors other than `architecture` are called only for weights of the agreed architecture
         (`ReceivedModel.agreed`)."""
 
 

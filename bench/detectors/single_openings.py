@@ -10,9 +10,9 @@ from bench.detectors.base import Detector, ReceivedModel
 
 @dataclass(frozen=True, kw_only=True)
 class SingleOpenings(Detector):
-    """Share of a hidden layer's rows whose output is positive for exactly one of the client's examples, in the layer
-    with the largest share. Such a row's gradient is the example itself, behind a ReLU. A position of a convolution
-    counts as a row."""
+    """Detector of neurons that a single example activates, so that their gradient shows the example. The score is the
+    share of a hidden layer's outputs that are positive for exactly one of the client's examples, in the layer with the
+    largest share. Each position of a convolution counts as an output."""
 
     reference = "Nowak et al. 2024 (AGGP); the share: ours"
     looks_at = "data"

@@ -12,7 +12,8 @@ _LEAST = 1e-12  # norm of an empty tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Size(Detector):
-    """Largest change of a weight tensor's norm against the round before, |ln(‖w‖ / ‖w_before‖)|, biases left out."""
+    """Detector of a changed weight norm. The score is the largest |ln(‖w‖ / ‖w_before‖)| of a weight tensor against the
+    round before, biases left out."""
 
     reference = "Geminio 2025, ICCV (sizes of chosen weights); the ratio of norms: ours"
     looks_at = "weights"
