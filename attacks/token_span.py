@@ -153,7 +153,7 @@ class _Net:
         )
 
     def inputs(self, path: str, texts: Tensor) -> Tensor:
-        """Return the inputs to the layer at `path`, with a 1 behind: (text, position, value + 1)."""
+        """Return the inputs of the layer at `path` for `texts`, each followed by 1: (text, position, value + 1)."""
         kept: list[Tensor] = []
 
         def keep(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
@@ -169,8 +169,8 @@ class _Net:
         return torch.cat([kept[0], kept[0].new_ones(*kept[0].shape[:-1], 1)], -1)
 
     def telling(self, gradients: Tensors, limit: int) -> "_Outside":
-        """Return the directions for the next attention layer, without one for the layer with the greatest rank; layers
-        with a full row space come last."""
+        """Return the directions outside the gradients' row space for the next attention layer; without such a layer,
+        for the layer with the greatest rank. Layers with a full row space are the last choice."""
         several = [_Outside.of(self, paths, gradients, limit) for paths in self.whole]
         attention = len(self.whole[-1]) >= len(self.single) > 1
         ranked = [(one.exact, attention and n == len(several) - 1, one.rank, n) for n, one in enumerate(several)]
@@ -178,7 +178,8 @@ class _Net:
 
     @contextmanager
     def vectors(self) -> Iterator[list[Tensor]]:
-        """Collect the token embedding's outputs (text, position, value) in forward passes, as leaves for autograd."""
+        """Collect the token embedding's outputs (text, position, value) during forward passes inside the `with`
+        statement. The outputs are leaves for autograd."""
         leaves: list[Tensor] = []
 
         def leaf(layer: nn.Module, arguments: tuple[Tensor, ...], out: Tensor) -> Tensor:
@@ -261,7 +262,8 @@ class _Outside:
         return cls(path=paths[0], basis=basis, null=right[rank:].mT, rank=rank, exact=exact)
 
     def squares(self, inputs: Tensor) -> Tensor:
-        """Return each vector's squared share outside, for `inputs` (..., value + 1): (...,)."""
+        """Return the share of each vector's squared length that is outside the row space: (...,). `inputs` (..., value
+        + 1) are the vectors."""
         inside = inputs @ self.basis
         return (inside @ self.null).square().sum(-1) / inside.square().sum(-1)
 
@@ -301,14 +303,15 @@ class _Search:
         self._lists = [column.nonzero()[:, 0] for column in candidates.mT[: self._longest]]
 
     def loss(self, texts: Tensor) -> Tensor:
-        """Return each text's mean squared share outside the row space, over its tokens: (text,)."""
+        """Return the loss of each text (text,): the share of its vectors' squared length outside the row space,
+        averaged over its tokens."""
         present = (texts != PAD).double()
         squares = self._whole.squares(self._net.inputs(self._whole.path, texts.double()))
         return (squares * present).sum(1) / present.sum(1)
 
     def improve(self, draws: list[np.random.Generator], known: set[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
-        """Improve a text from each generator in `draws` until no exchange helps: text → loss. Starts prefer tokens
-        that are in no `known` text."""
+        """Search from a random text for each generator in `draws`, until no exchange of tokens lowers the loss. Return
+        a map from text to loss. Random texts prefer tokens that are in no `known` text."""
         texts = torch.stack([self._start(random, known) for random in draws])
         with torch.no_grad():
             losses = self.loss(texts)

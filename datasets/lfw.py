@@ -31,8 +31,8 @@ class Lfw(Dataset):
     """Labeled Faces in the Wild: 2267 training and 756 test colour images, 3×32×32, of 62 people, divided in a fixed
     random order.
 
-    Images are also searched in scikit-learn's data folder. The pack and scikit-learn's version differ (deep-funneled or
-    funneled), and so do their content hashes."""
+    Images are also searched in scikit-learn's data folder. The images in an `.npz` file are deep-funneled, those of
+    scikit-learn funneled (two alignments of faces), so the content hashes differ."""
 
     reference = "Huang et al. 2007, LFW; Fed-αCDP Table II"
     kind = "image"

@@ -20,7 +20,7 @@ def value_at(number: float | Schedule, round: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
-    """The same value in all rounds."""
+    """Schedule with the same value in all rounds."""
 
     value: float
     """The value."""

@@ -35,8 +35,9 @@ class Strength:
         return self.scaled(math.exp(weak + position * (strong - weak)))
 
     def position(self, value: float) -> float:
-        """Return the position of a parameter's `value`, 0 for weak and 1 for strong. The position is below 0 or above 1
-        outside the range, and ±inf at the end of the scale."""
+        """Return the position of a parameter's `value`: 0 for the weak end, 1 for the strong end, below 0 or above 1
+        outside the range. The position is infinite for values without logarithm: 0 on the scale `log`, 1 on the scale
+        `log-rest`."""
         weak, strong = self._ends
         scaled = self.scaled(value)
         return ((math.log(scaled) if scaled > 0 else -math.inf) - weak) / (strong - weak)

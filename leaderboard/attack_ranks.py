@@ -16,9 +16,9 @@ _Key = tuple[str, str, ExampleKey]  # (defense, point, example); the example's k
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackRank:
-    """An attack's rank in a condition: the records with equal data, model, weights and setting. Figures are pooled over
-    defenses and interception points, without cells with a gallery (a list of candidates that holds the true examples).
-    """
+    """An attack's rank among the attacks in a condition (equal data, model, weights and setting). Figures are pooled
+    over defenses and interception points. Cells with a gallery (a list of candidates that holds the true examples) do
+    not count."""
 
     title: str
     """The condition in words."""

@@ -148,7 +148,7 @@ class Cross:
 
     @property
     def union(self) -> float:
-        """Mean over conditions of `unions`."""
+        """Share of examples that at least one attack reconstructed, as a mean over conditions."""
         return fmean(self.unions)
 
     def at(self, attack: str) -> Attacker:

@@ -50,7 +50,7 @@ class Best:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtPoint:
-    """A defense's figures at an interception point."""
+    """A defense's figures at an interception point (the attacker's position in a round)."""
 
     point: str
     """Interception point, the attacker's position in a round: `type-2`, `type-1`, `type-0` or `aggregate`."""

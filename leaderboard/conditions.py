@@ -92,9 +92,9 @@ def condition_text(cell: AttackCell) -> str:
 
 
 def of_one_series(records: Iterable[Record]) -> list[Record]:
-    """Return the records, with weights of mixed series separated. A series names weight files that differ only by seed.
-    If a file was replaced between runs, the series has two files for the same seed. Its name is then removed from the
-    records' cells, and tables distinguish the weights by their hash."""
+    """Return the records, changed so that tables never pool different weights under the same name. A series names
+    weight files that differ only by seed. If a file was replaced between runs, the series has two files for the same
+    seed. Its name is then removed from the records' cells, and tables distinguish the weights by their hash."""
     listed = list(records)
     contents: dict[tuple[Any, ...], set[str]] = {}
     for record in listed:

@@ -27,7 +27,8 @@ _Leaked = dict[tuple[str, str], dict[ExampleKey, bool]]  # (condition, point) â†
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A defense's figures at an interception point, averaged over the conditions of a suite that count there."""
+    """A defense's figures at an interception point, averaged over conditions of a suite. A condition counts if
+    attackers reconstruct at least half of its undefended examples at this point."""
 
     leaked: float
     """Mean attack success rate over the conditions."""
@@ -53,7 +54,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absent:
-    """A figure that a defense lacks, with the reason."""
+    """A figure that is missing for a defense, with the reason."""
 
     point: str
     """The interception point, or "training"."""
@@ -104,17 +105,19 @@ class Standing:
 
     @property
     def diverged(self) -> tuple[str, ...]:
-        """Models whose median training diverged: some trainings diverged, and the median accuracy counts as 0."""
+        """Models whose median accuracy counts as 0 because trainings diverged."""
         return tuple(model for model, cost in self.costs if cost.diverged and not cost.accuracy)
 
     @property
     def accuracy(self) -> float | None:
-        """Mean accuracy over the models that are not in `diverged`; None if all are in `diverged`."""
+        """Mean test accuracy over the models whose training did not diverge (`diverged`); None if there is no such
+        model."""
         return mean(cost.accuracy for model, cost in self.costs if model not in self.diverged)
 
     @property
     def lost(self) -> float | None:
-        """Mean undefended accuracy minus `accuracy`, over the same models, in [0, 1]; None if either is unknown."""
+        """Mean undefended accuracy minus `accuracy`, over the models whose training did not diverge, in [0, 1]; None if
+        either is unknown."""
         base = mean(cost.accuracy for model, cost in self.base if model not in self.diverged)
         return None if self.accuracy is None or base is None else base - self.accuracy
 
@@ -184,8 +187,8 @@ def standings(rows: Sequence[Row], own: Iterable[str] = ()) -> list[Standing]:
 
 
 def conditions(rows: Iterable[Row]) -> dict[str, set[str]]:
-    """Map each interception point to the keys of the conditions that count there: attackers reconstruct at least the
-    share `COUNTS` of the undefended examples."""
+    """Map each interception point to the keys of the conditions that count at this point: attackers reconstruct at
+    least half (`COUNTS`) of the undefended examples. `rows` are the board rows."""
     counting: dict[str, set[str]] = {}
     for row in rows:
         if row.defense == UNDEFENDED:

@@ -27,8 +27,8 @@ class Standing:
     rank: int | None
     """Rank from 1, by accuracy at L1, then at L2 and L3; None if no strength of the family meets a level."""
     at: dict[str, AtLevel]
-    """Map from level to the figures of the weakest strength that meets it. Levels with a useless accuracy, or exceeded
-    at trained weights, are left out."""
+    """Map from level to the figures of the weakest strength that meets the level. Levels with a useless accuracy, or
+    exceeded at trained weights, are left out."""
     kept: dict[str, float]
     """Map from level to the share of the undefended accuracy that remains, in [0, 1]."""
 

@@ -250,7 +250,7 @@ class WorstCase:
         return median_of(self._on_draws(attack, first=False), metric)
 
     def rate(self, attack: str) -> float:
-        """Return an attack's success rate over its examples; if `cascade`, over all examples. An attack without scores
+        """Return an attack's success rate over its examples; in a cascade, over all examples. An attack without scores
         has a rate of 0."""
         scores = self.scores.get(attack, {}).values()
         if self.cascade:

@@ -26,8 +26,8 @@ class Basis:
 
     @classmethod
     def of(cls, gradients: Tensor, shown: Tensor | None = None) -> "Basis":
-        """Prepare `gradients` (candidate, value) for fits to a reading. `shown` (value,) is a mask of the values that
-        count; None keeps all values.
+        """Prepare `gradients` (candidate, value) for least-squares fits to a reading. `shown` (value,) is a mask of the
+        values that count; None keeps all values.
 
         If the mask leaves few values per candidate, the Gram matrix is nearly singular, so products are taken in
         float64."""

@@ -112,9 +112,11 @@ class Pool:
         return replace(self, separable=True)
 
     def shown(self, observed: Tensors, sets: Tensor) -> Tensors:
-        """Simulate the reading that each of `sets` (set, example; positions in the pool) would give: name → (set,
-        *shape). `observed` is the actual observation, name → (1, *shape); the simulation may take the defense's random
-        draws from it."""
+        """Simulate the reading for each set of members: name → (set, *shape).
+
+        - `observed`: the actual observation, name → (1, *shape); the simulation may take the defense's random draws
+          from it.
+        - `sets` (set, example): positions in the pool."""
         weights = {name: value[0] for name, value in self.mismatch.reading.weights.items()}
         behind = Candidates(inputs=self.inputs[sets], targets=self.targets[sets], weights=weights)
         gradients = {name: value[sets] for name, value in self.gradients.items()}
@@ -157,7 +159,8 @@ def most_likely(
 
 
 def pool_of(mismatch: Mismatch, observed: Sequence[Tensors], members: Tensor) -> Pool:
-    """Build the pool of the candidates at the gallery positions `members` (member,).
+    """Build a `Pool` (candidates with gradients and simulated readings) from the candidates at the gallery positions
+    `members` (member,).
 
     - `mismatch`: distance between simulated readings and the reading.
     - `observed`: observations of a single reading, each name → (1, *shape)."""

@@ -12,8 +12,8 @@ _CHUNK = 64  # candidates in parallel
 
 
 def candidates(reading: Reading, members: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return inputs (candidate, *shape) and label probabilities (candidate, class) of candidates in the reading's
-    gallery. `members` are positions in the gallery; None takes all candidates."""
+    """Return inputs (candidate, *shape) and label probabilities (candidate, class) of the candidates in the reading's
+    gallery (the granted list of examples). `members` are positions in the gallery; None takes all candidates."""
     assert reading.gallery_inputs is not None and reading.gallery_labels is not None
     like = next(iter(reading.values.values()))
     inputs, labels = reading.gallery_inputs, reading.gallery_labels
@@ -30,7 +30,8 @@ def alone(inputs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def by_label(reading: Reading, scores: Tensor, labels: Tensor | None) -> tuple[list[Tensor], list[int]]:
-    """Group the gallery's candidates by label, for labels known to be behind the reading.
+    """Group the candidates in the gallery (the granted list of examples) by label, for labels known to be behind the
+    reading.
 
     - `scores` (candidate,): order of the candidates in a group, highest first.
     - `labels` (example,): class numbers of the examples behind the reading; None puts all candidates in a single group.

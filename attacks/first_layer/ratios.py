@@ -33,7 +33,7 @@ class Gradient:
 
     @property
     def rounding(self) -> Tensor:
-        """Largest absolute bias gradient that may be rounding, (row,)."""
+        """Limit on the absolute bias gradient of each row, (row,); values up to this limit may be rounding errors."""
         return _REST * self.explained + _ROUNDING * self.of_first[:, -1].abs().max()
 
 

@@ -12,7 +12,7 @@ from bench.trip import Budget
 
 @dataclass(frozen=True, kw_only=True)
 class LbfgsMatching(MatchingAttack):
-    """Base class for gradient matching by L-BFGS; default parameters are those of the published loops."""
+    """Base class for gradient matching by L-BFGS; default parameters are those of the published attack code."""
 
     knowledge = ("plain", "adaptive")
 

@@ -60,7 +60,7 @@ class Parts:
 @dataclass(frozen=True, kw_only=True)
 class MatchingAttack(Attack):
     """Base class for gradient matching attacks, which minimise the distance between candidates' gradients and the
-    reading. Its options extend the published attacks and are off by default."""
+    reading (the observed update). Its parameters add options to the published attacks; all are off by default."""
 
     mergeable = True
 

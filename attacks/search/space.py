@@ -35,7 +35,7 @@ class Space(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Diagonal:
-    """Search space that scales each input value: x = `lengths`·u, without prior."""
+    """Search space that scales each input value: inputs x = `lengths`·u for search variables u, without prior."""
 
     lengths: Tensor
     """Factor from each variable to its input value (value,)."""
@@ -90,7 +90,7 @@ class Spectrum:
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """Gaussian search space x = `mean` + `factor` u with a full covariance."""
+    """Gaussian search space with a full covariance: inputs x = `mean` + `factor` u for search variables u."""
 
     mean: Tensor
     """Mean of public examples (value,)."""

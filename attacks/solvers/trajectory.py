@@ -39,8 +39,8 @@ class Trajectory:
             self._next[row] = len(self.marks)
 
     def until(self, last: int) -> tuple[tuple[int, ...], list[int]]:
-        """Return the evaluation counts of the marks up to `last`, and their positions in `losses`. `last` is the
-        largest number of evaluations of any row."""
+        """Return the marks (evaluation counts) up to `last`, and their positions in `losses`. `last` is the largest
+        number of evaluations of any row."""
         before = [n for n, mark in enumerate(self.marks) if mark < last]
         return (*(self.marks[n] for n in before), last), [*before, len(self.marks) - 1]
 

@@ -19,8 +19,8 @@ def epsilon(counts: Mapping[float, float], delta: float, *, q: float) -> float:
     """Return an upper bound on ε at δ = `delta` for Gaussian steps on Poisson samples, if neighbouring data sets differ
     by an added or removed row.
 
-    - `counts`: noise multiplier σ (noise deviation over sensitivity) → number of steps. Above 200 multipliers, each
-      group of neighbours counts as its smallest.
+    - `counts`: noise multiplier σ (noise deviation over sensitivity) → number of steps. Above 200 multipliers, adjacent
+      multipliers are grouped; the smallest counts for its group.
     - `q`: sampling rate.
 
     Privacy losses are rounded up to a grid."""

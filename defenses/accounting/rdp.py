@@ -121,8 +121,8 @@ def multiplicities(sigmas: Sequence[float], each: int) -> dict[float, int]:
 
 
 def grouped(counts: Mapping[float, float]) -> dict[float, float]:
-    """Reduce `counts`, noise multiplier → number of steps, to at most 200 multipliers, for speed. Each group of
-    neighbours counts as its smallest multiplier, so ε is never too small."""
+    """Reduce `counts`, noise multiplier → number of steps, to at most 200 multipliers, for speed. Adjacent multipliers
+    are grouped, and the smallest counts for its group, so ε is never too small."""
     ordered = sorted(counts)
     size = -(-len(ordered) // _MANY)
     return {

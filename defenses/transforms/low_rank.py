@@ -39,9 +39,8 @@ class TopDirections(Transform):
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """Return the output for candidates `tensors`, under the column and row spaces U, V of the attacked reading
-        `observed`: UUᵀG + GVVᵀ - UUᵀGVVᵀ for a candidate G. The true gradient satisfies UUᵀG = R and GVVᵀ = R for the
-        reading R, hence yields R. The result drops only the part of G outside both spaces. The simpler UUᵀGVVᵀ would
-        also drop a candidate's other directions that reach into these spaces."""
+        `observed`: UUᵀG + GVVᵀ - UUᵀGVVᵀ for a candidate G. Only the part of G outside both spaces is dropped. For the
+        true gradient G and the reading R, UUᵀG = R and GVVᵀ = R, so the output is R."""
         return {name: self._projected(tensor, observed[name], context.lead) for name, tensor in tensors.items()}
 
     def _kept(self, matrix: Tensor) -> int:

@@ -120,8 +120,9 @@ class KeepRandom(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State] | None:
-        """Return `expected` with a gradual threshold, for an attacker's search: sigmoid((|g|/`threshold` - 1)/`width`)
-        in place of |g| > `threshold` for each coordinate g. None for threshold 0, which needs no transition."""
+        """Return the output for candidates `tensors`, averaged over the random mask, and `state`, with a gradual
+        threshold for an attacker's search: sigmoid((|g|/`threshold` - 1)/`width`) in place of |g| > `threshold` for
+        each coordinate g. None for threshold 0, because no transition is needed."""
         if not self.threshold:
             return None
         above = {name: gradual(tensor, tensor.new_tensor(self.threshold), width) for name, tensor in tensors.items()}

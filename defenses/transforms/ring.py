@@ -114,7 +114,7 @@ class MaskInRing(Transform):
 class ReadSum(Transform):
     """Remove the masks from the mean upload: the mean of K uploads, times K, is an integer number of steps, reduced
     modulo R. Masks and multiples of R cancel, so the result is the mean update, exact in double precision. In single
-    precision an upload has 24 bits, fewer than a ring for many clients: the mean has a root mean square error of about
+    precision an upload has 24 bits; for many clients, R needs more. The mean then has a root mean square error of about
     √K/5 steps, 2·10⁻⁶ for ten clients and default steps."""
 
     ring: Ring

@@ -49,9 +49,9 @@ class SliceNoise(Transform):
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """Return the output for candidates `tensors`: the candidate, with the values of the attacked reading `observed`
-        in the `count` slices that fit worst. A squared distance then counts only the other slices: the least over all
-        choices of noised slices (least trimmed squares). For the truth, the remaining slices are those without noise.
-        """
+        in the `count` slices that fit worst. These slices add 0 to the squared distance between output and reading,
+        which is the least over all choices of noised slices (least trimmed squares). For the truth, the remaining
+        slices are those without noise."""
         seen, candidate = flattened(observed, context.lead), flattened(tensors, context.lead)
         squares = torch.split((candidate.detach() - seen).square(), self._sizes(), dim=-1)
         farthest = torch.stack([part.sum(-1) for part in squares], dim=-1).topk(self.count, dim=-1).indices

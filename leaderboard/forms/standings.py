@@ -33,14 +33,14 @@ LEGEND = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """A standing's figures as text."""
+    """Figures of a standing (a defense's means over a suite of conditions) as text for a table."""
 
     rank: str
     """Rank."""
     name: str
     """The defense's short name."""
     points: tuple[str, ...]
-    """Leakage (mean success rate of attackers) at each interception point."""
+    """Leakage (mean success rate of attackers) at each interception point, in the order of `columns`."""
     intervals: tuple[str, ...]
     """95 % interval at each point."""
     recognised: str
