@@ -330,6 +330,6 @@ Cell = Annotated[AnyCell, Field(discriminator="kind")]
 
 
 def axes(kind: type[AnyCell]) -> tuple[str, ...]:
-    """Return the names of the fields of the cell class `kind` that are axes of a matrix, in the order of cells: the
-    first axis varies slowest."""
+    """Return the names of the fields of the cell class `kind` (training or attack) that are axes of a matrix. The order
+    is that of a matrix's cells: the first axis varies slowest."""
     return tuple(name for name in kind.model_fields if name not in marked(kind, NOT_AN_AXIS))

@@ -23,7 +23,8 @@ UPDATE_STAGES: tuple[Stage, ...] = ("client", "exchange", "server")
 
 
 class Scope(StrEnum):
-    """Part of a round over which a reading is a mean: an example, a local step, a client's update, or K clients."""
+    """Part of a round over which a reading (an observed update) is a mean: an example, a local step, a client's update,
+    or K clients."""
 
     EXAMPLE = "example"
     STEP = "step"

@@ -98,7 +98,7 @@ class Victims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """Distribution of a defense's additive noise in an observation, around the output of `Description.simulate`."""
+    """Distribution of a defense's additive noise in an observed update, around the output of `Description.simulate`."""
 
     law: Literal["gaussian", "laplace"] = "gaussian"
     """Distribution of each coordinate."""
@@ -110,7 +110,7 @@ class Noise:
     """True if the variances are upper bounds; attackers then estimate the true values from the reading."""
 
     def times(self, factor: float) -> "Noise":
-        """Return the noise of an observation multiplied by `factor`."""
+        """Return the distribution of the noise after the observed update is multiplied by `factor`."""
         square = factor**2
         each = self.variances and {name: square * value for name, value in self.variances.items()}
         return replace(self, variance=square * self.variance, variances=each)
@@ -160,13 +160,13 @@ Given = Callable[[Mapping[str, Tensor], Candidates], dict[str, Tensor]]
 
 
 class Description(Protocol):
-    """Public description of a defense, by which an adaptive attacker simulates readings of candidates, in gradient
-    units. The attacker gets this description, never the defense. Examples are ordered by client, local step, batch
-    position."""
+    """Public description of a defense, by which an adaptive attacker simulates readings (observed updates) of candidate
+    examples, in gradient units. The attacker gets this description, never the defense. Examples are ordered by client,
+    local step, batch position."""
 
     @property
     def noise(self) -> Noise:
-        """Distribution of the noise around the output of `simulate`."""
+        """Distribution of the defense's noise around the simulated reading (the output of `simulate`)."""
 
     @property
     def additive(self) -> bool:
@@ -178,13 +178,14 @@ class Description(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines for the record about transforms without a description. Each line names the transform, and the rule by
-        which the reading shows its random draws (such as zeros that show a mask). Attacks do not use these lines."""
+        """Lines for the record about the defense's transforms (functions on tensors) without a description. Each line
+        names the transform, and the rule by which the reading shows its random draws (such as zeros that show a mask).
+        Attacks do not use these lines."""
 
     @property
     def ordered(self) -> bool:
-        """True if the order of examples matters: a simulated reading changes when two clients exchange an example, as
-        under a clip of each client's update."""
+        """True if the order between examples matters: a simulated reading changes when two clients exchange an example,
+        as under a clip on each client's update."""
 
     @property
     def senders(self) -> int:
@@ -201,18 +202,19 @@ class Description(Protocol):
 
     @property
     def clients(self) -> "Clients | None":
-        """Description of single clients' messages, if a mean over clients shows each client's message; None
+        """Description for single clients' messages, if the reading is a mean over clients' quantised messages; None
         otherwise."""
 
     @property
     def single(self) -> "Description | None":
-        """Description of a single client's message behind a mean, if the other clients' updates determine their
-        messages (`message`) up to a few values (`outcomes`); None otherwise, as behind noise."""
+        """Description for a single client's message, if the reading is a mean over clients. None unless the other
+        clients' updates determine their messages (`message`), up to a few values (`outcomes`); noise, for example,
+        gives None."""
 
     def message(self, others: Tensors, observed: Tensors) -> dict[str, Tensor]:
-        """Return the first client's message behind a mean, name → (1, *shape), in gradient units: the mean times the
-        number of clients, minus the other clients' messages, which have no random draws. A difference that rounding
-        explains is 0. Needs `single`.
+        """Return the first client's message behind a mean over clients, name → (1, *shape), in gradient units: the mean
+        times the number of clients, minus the other clients' messages, which have no random draws. A difference that
+        rounding explains is 0. Allowed only if `single` is not None.
 
         - `others`: the other clients' known updates, name → (client - 1, *shape).
         - `observed`: the mean, name → (1, *shape)."""
@@ -224,7 +226,8 @@ class Description(Protocol):
     def simulate(
         self, per_example: Tensors, observed: Tensors, candidates: Candidates | None = None
     ) -> dict[str, Tensor]:
-        """Return the reading that the defense would make from candidates, without `noise`: name → (reading, *shape).
+        """Return the reading (observed update) that the defense would make from candidates (guessed examples), without
+        `noise`: name → (reading, *shape).
 
         - `per_example`: the candidates' gradients, name → (reading, example, *shape).
         - `observed`: the attacked reading itself, name → (reading, *shape), which may show random draws.
@@ -246,9 +249,9 @@ class Description(Protocol):
         each reading. `observed` is the attacked reading, name → (reading, *shape)."""
 
     def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
-        """Return the reading that the defense would make from the clients' `updates`, without `noise`: name → (reading,
-        *shape). `updates` are name → (reading, client, *shape); `observed` is the attacked reading itself, name →
-        (reading, *shape)."""
+        """Return the reading (observed update) that the defense would make from the clients' `updates`, without
+        `noise`: name → (reading, *shape). `updates` are name → (reading, client, *shape); `observed` is the attacked
+        reading itself, name → (reading, *shape)."""
 
     def with_clients(self, others: Tensors, observed: Tensors) -> Callable[[Tensors], dict[str, Tensor]]:
         """Return a function that simulates readings for the first client's candidate updates, while the other clients'
@@ -262,18 +265,18 @@ class Description(Protocol):
         message may take more than a few values, or if the reading is not just the mean of the messages."""
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return log p(`observed` | `simulated`) ≤ 0 for each reading, (reading,), up to a constant; it guides a
-        search. Both are name → (reading, *shape). None for Gaussian and Laplace noise, whose likelihood follows from
-        `noise`."""
+        """Return log p(`observed` | `simulated`) ≤ 0 for each reading, (reading,), up to a constant, as the objective
+        of a search. Both are name → (reading, *shape). None for Gaussian and Laplace noise, whose likelihood follows
+        from `noise`."""
 
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return the exact log p(`observed` | `simulated`) for each reading, (reading,), up to a common constant; it
-        ranks candidates. Both are name → (reading, *shape). None if `noise` gives the density."""
+        """Return the exact log p(`observed` | `simulated`) for each reading, (reading,), up to a common constant, for a
+        ranking of candidates. Both are name → (reading, *shape). None if `noise` gives the density."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clients:
-    """Description of single clients' messages behind a mean over quantised messages. In a message, each coordinate is
+    """Description for single clients' messages behind a mean over quantised messages. In a message, each coordinate is
     -τ, 0 or τ, with a step τ for each tensor."""
 
     signs: bool
@@ -306,9 +309,8 @@ class Simulator(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """Everything known to a server before a round, for an attack that chooses the weights (`Attack.craft`). No field
-    holds a victim's update, example or label, except a granted gallery: candidates that contain the victims'
-    examples."""
+    """Everything known to a server before a round, for an attack with chosen weights (`Attack.craft`). No field holds a
+    victim's update, example or label, except a granted gallery: candidates with the victims' examples among them."""
 
     model: nn.Module
     """Model in eval mode; its parameters are in `weights`."""
@@ -431,8 +433,8 @@ class Reading(ByReading):
 
     @property
     def stepwise(self) -> bool:
-        """True if the reading is not a mean of gradients at the given weights, because of several local steps or of
-        Adam."""
+        """True if the reading is not a mean of gradients at the given weights, because the client uses several local
+        steps, or Adam."""
         return self.steps > 1 or self.adam is not None
 
     @property

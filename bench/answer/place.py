@@ -56,13 +56,15 @@ class Place(Protocol):
         self, cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory
     ) -> tuple[Diagnosis, Attempt]:
         """Run the cell's defended round on the true examples `truth`, and attack its readings (observed updates).
-        Return the checks of the readings, such as ε, and the reconstruction with its cost. A result that
-        `attack_together` left in `memory` is taken from there. Raises `NotApplicable` for a cell that cannot run."""
+        Return the checks of the readings, such as ε, and the reconstruction with its cost. A result of
+        `attack_together` in `memory` is used in place of a new attack. Raises `NotApplicable` for a cell that cannot
+        run."""
 
     def train(
         self, cell: TrainingCell, context: RunContext, memory: Memory, on_progress: Callable[[TrainingProgress], None]
     ) -> tuple[TrainingResult, TrainingCost]:
-        """Train the cell's model; return result and cost. `on_progress` is called after every round."""
+        """Train the model of a training cell; return the result, and its cost (times per round and step). `on_progress`
+        is called after every round."""
 
     def usage(self) -> Usage:
         """Return the CPU time and memory that other processes used since the previous call."""

@@ -23,7 +23,7 @@ _GRADIENTS, _INPUTS = 40, 400
 
 
 def attacker_of(cell: AttackCell, reading: Reading) -> Attack:
-    """Return the cell's attack; raises `NotApplicable` if the attack refuses the readings."""
+    """Return the cell's attack; raises `NotApplicable` if the attack refuses the `reading` (observed updates)."""
     attacker: Attack = registry.of("attacks", cell.attack)
     if reading.mates_inputs is not None and not attacker.takes_mates:
         raise NotApplicable(

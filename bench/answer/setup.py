@@ -67,7 +67,7 @@ class Setup:
     accuracy: float | None = None
     """Test accuracy, as noted in the weights' file; None if unknown."""
     whole_round: bool = False
-    """True if a client's reading depends on other clients in its round."""
+    """True if a client's reading (observed update) depends on other clients in its round."""
 
     @property
     def source(self) -> Source:
@@ -81,7 +81,7 @@ class Setup:
 
     @property
     def undefended(self) -> Stages:
-        """The same stages without the defense."""
+        """The round's stages without the defense's transforms."""
         return self.stages.undefended
 
 

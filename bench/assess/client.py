@@ -55,7 +55,7 @@ class Client:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """Trained parameters, name → (*shape)."""
+        """Model parameters that the training changes (`requires_grad`), name → (*shape), before the training."""
         return {name: value.detach() for name, value in self.model.named_parameters() if value.requires_grad}
 
 

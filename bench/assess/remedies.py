@@ -66,8 +66,8 @@ def _family(shipped: Tradeoff, row: Row, useful: AtLevel | None) -> Family | Non
 
 
 def remedies(client: Client, seconds: float, *, seed: int = 0) -> Iterator[Remedy]:
-    """Yield the recognition of the client's examples without a defense, then behind each shipped family of defenses.
-    `seconds` is the time for all together; `seed` draws the trials."""
+    """Yield the share of the client's examples that an attacker recognises, without a defense, then behind each shipped
+    family of defenses. `seconds` is the time for all together; `seed` draws the trials."""
     none: Defense = registry.instance("defenses", "none", {})
     began = time.monotonic()
     measured(client, none, "none", 1, seed)
@@ -79,9 +79,9 @@ def remedies(client: Client, seconds: float, *, seed: int = 0) -> Iterator[Remed
 
 
 def measured(client: Client, defense: Defense, name: str, trials: int, seed: int) -> Remedy:
-    """Measure how many examples of the `client` an attacker recognises behind `defense`; the result has no shipped
-    accuracy. `name` is the defense's name in the result; `trials` trials are drawn by `seed`. If the measurement is
-    impossible, the result's `note` gives the reason."""
+    """Measure how many examples of the `client` an attacker recognises behind `defense`, in `trials` trials drawn by
+    `seed`. `name` is the defense's name in the result. The result has no accuracy from the shipped trade-off. If the
+    measurement is impossible, the result's `note` gives the reason."""
     try:
         figure, note = recognised(client, defense, trials=trials, seed=seed), ""
     except (BenchError, NotApplicable) as error:

@@ -61,17 +61,18 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def epsilon_bound(select: Sequence[Scores], test: Sequence[Scores], *, delta: float, confidence: float) -> Bound:
-    """Return a lower bound of ε at δ = `delta`, measured in runs of a pipeline; the bound holds with probability
-    `confidence`, without an assumption on the noise.
+    """Return a lower bound of ε at δ = `delta`, measured in runs of a pipeline. The bound holds with probability
+    `confidence`, without an assumption on the noise. It comes from the probabilities of an event, a score of the
+    released values above or below a threshold, in two worlds (data sets).
 
-    - `select`: for each score, its values (run,) in the two worlds (data sets), in the runs that choose the event.
+    - `select`: for each score, its values (run,) in the two worlds, in the runs that choose the event.
     - `test`: the same scores in the runs that bound the event's probabilities."""
     return _bound(select, test, confidence, lambda least, most: pure(least, most, delta))
 
 
 def mu_bound(select: Sequence[Scores], test: Sequence[Scores], *, confidence: float) -> Bound:
     """Return a lower bound of μ (sensitivity over noise deviation) for a Gaussian mechanism, measured in runs of a
-    pipeline; the bound holds with probability `confidence`. It refutes every claim of a Gaussian mechanism with a
+    pipeline. The bound holds with probability `confidence`, and refutes every claim of a Gaussian mechanism with a
     smaller μ. `select` and `test` are as in `epsilon_bound`."""
     return _bound(select, test, confidence, gaussian)
 

@@ -82,9 +82,9 @@ class Plan:
 def measured(
     pipeline: Pipeline, plan: Plan, *, score: Score | None = None, tick: Tick | None = None
 ) -> dict[str, Measured]:
-    """Run the pipeline `plan.runs` times in each world (of two neighbouring data sets), and return the lower bounds for
-    each interception point: name → bounds. The first half of the runs chooses an event of a score; the second half
-    bounds the event's probabilities.
+    """Run the pipeline `plan.runs` times in each world (of two neighbouring data sets), and return the lower bounds of
+    ε and μ for each interception point: name → bounds. The first half of the runs chooses an event, a score above or
+    below a threshold; the second half bounds the event's probabilities.
 
     - `score`: function from the released values to their exact likelihood ratio, if known; None: some of the first half
       of the runs learn scores.

@@ -64,12 +64,12 @@ class Learned:
 
     @property
     def nothing_differs(self) -> bool:
-        """True if all runs of both worlds had the same values, so that no score exists."""
+        """True if all runs of both worlds (data sets) released the same values, so that no score exists."""
         return not (self.precision.any() or any(direction.any() for direction in self.directions))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the scores, in order."""
+        """Names of the scores that tell the two worlds (data sets) apart, in the order of the scores."""
         return NAMES[-len(self.directions) - 1 :]
 
 

@@ -44,7 +44,7 @@ class Counts:
 
     @property
     def share(self) -> float:
-        """Share of named examples, over all weight seeds."""
+        """Share of named examples (picked by the attacker among candidates), over all weight seeds."""
         return sum(self.hits) / sum(self.readings)
 
 
@@ -90,15 +90,16 @@ class LevelStrength:
 
 
 def usual_slope(strength: Strength) -> float:
-    """Return the usual slope of the curve for additive noise, over the range of `strength`. The slope is the centre of
-    the prior in a fit. A strength may be the noise's deviation or its variance (half the slope); the result lies
-    between the two."""
+    """Return the slope that the curve of named examples usually has for additive noise, over the range of a defense's
+    `strength`. The slope is the centre of the prior in a fit. A strength may be the noise's deviation, or its variance
+    with half the slope; the result lies between the two."""
     return abs(math.log(strength.scaled(strength.strong) / strength.scaled(strength.weak))) / math.sqrt(2)
 
 
 def fitted(counts: Sequence[Counts], chance: float, usual: float) -> Curve:
-    """Return the curve fitted to `counts`, the named examples at several strengths (binomial likelihood). `chance` is
-    the share that a blind guess names; `usual` is the centre of the slope's prior, from `usual_slope`."""
+    """Return the curve (share of named examples over a defense's strength) fitted to `counts`, the named examples at
+    several strengths, by the binomial likelihood. `chance` is the share that a blind guess names; `usual` is the centre
+    of the slope's prior, from `usual_slope`."""
     hits, readings = _counts(counts)
     return _fit(_positions(counts), hits.sum(0)[None], readings.sum(0)[None], chance, usual)[0]
 
@@ -107,7 +108,8 @@ def calibrated(
     counts: Sequence[Counts], chance: float, levels: Sequence[float], usual: float, seed: int = 0
 ) -> tuple[LevelStrength, ...]:
     """Return for each of `levels` (largest permitted shares of named examples) the weakest strength whose upper
-    confidence band meets the level, as a position in [0, 1].
+    confidence band meets the level, as a position in [0, 1]. An example is named if the attacker picks it among
+    candidates.
 
     - `counts`: named examples at the measured strengths.
     - `chance`: share that a blind guess names.

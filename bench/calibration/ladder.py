@@ -27,7 +27,7 @@ def next_positions(
     """Return the strengths of a defense to measure next, as positions (0 weak, 1 strong); empty if no further strength
     is needed, or if `MOST` were measured.
 
-    - `counts`: named examples at the strengths measured so far.
+    - `counts`: named examples (picked by the attacker among candidates) at the strengths measured so far.
     - `chance`: share that a blind guess names.
     - `levels`: largest permitted shares of named examples.
     - `strength`: the defense's strength parameter with its range.
@@ -78,8 +78,8 @@ def next_trained(
     """Return the strengths of a defense to measure next at trained weights, as positions (0 weak, 1 strong); empty if
     no further strength is needed, or if `MOST_TRAINED` were measured.
 
-    - `trained`: named examples at trained weights so far, by strength.
-    - `first`: level → position calibrated in the first round.
+    - `trained`: named examples (picked by the attacker among candidates) at trained weights so far, by strength.
+    - `first`: level (largest permitted share of named examples) → position calibrated in the first round.
     - `chance`: share that a blind guess names.
     - `strength`: the defense's strength parameter with its range.
     - `diverged`: positions without counts, since their trainings diverged.
@@ -104,8 +104,9 @@ def raised(trained: Sequence[Counts], level: float, start: float, chance: float,
     """Return the weakest strength of a defense, from position `start` on, that also meets `level` at trained weights.
     Its position is None if no measured strength meets the level.
 
-    - `trained`: named examples at trained weights, by strength.
+    - `trained`: named examples (picked by the attacker among candidates) at trained weights, by strength.
     - `level`: largest permitted share of named examples.
+    - `start`: weakest allowed position of the strength (0 weak, 1 strong).
     - `chance`: share that a blind guess names.
     - `strength`: the defense's strength parameter with its range."""
     (result,) = calibrated(trained, chance, [level], usual_slope(strength))

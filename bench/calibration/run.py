@@ -71,12 +71,13 @@ class Listener:
 
     @property
     def chance(self) -> float:
-        """Share of examples that a blind guess names or reconstructs, over all tuning records."""
+        """Share of examples that a blind guess names or reconstructs, over all attacks on tuning victims."""
         return chance_of((record for records in self.strengths.values() for record in records), self.question)
 
     @property
     def levels(self) -> dict[str, float]:
-        """The board's levels for the measured quantity: name → largest permitted share of examples."""
+        """Levels for the measured quantity: name of the level → largest permitted share of named or reconstructed
+        examples."""
         return {level: permitted(level, self.chance) for level in LEVELS_OF[self.question]}
 
     @property
@@ -100,8 +101,8 @@ def _counts(records: Mapping[Any, tuple[Record, ...]], question: Question) -> tu
 
 def listening_points(federation: Federation, stages: Collection[Stage]) -> dict[str, tuple[str, ...]]:
     """Return the interception points at which a defense with transforms at these `stages` changes the reading (observed
-    update): point → later points with the same reading. For example, type-1 stands for type-0 if the server does not
-    change the update."""
+    update): point → later points with the same reading. For example, if the server does not change the update, the
+    result has type-1 → (type-0,), and no key type-0."""
     first: dict[tuple[str, tuple[Stage, ...]], str] = {}
     found: dict[str, tuple[str, ...]] = {}
     for name in federation.points:

@@ -103,7 +103,7 @@ def conclude(console: Console, ending: Ending) -> None:
 
     For a suite of defenses, standings replace the tables (unless `verbose`). Defenses that are not published get a
     summary in place of the lines. If all defenses are published, a line compares the repeated cells with the published
-    records. The suite `attacks` has the same for attacks."""
+    records. For the suite `attacks`, the same holds for attacks."""
     conditions = by_condition(ending.records)
     console.print()
     for shown in _tables(ending, conditions):

@@ -139,7 +139,7 @@ class _Files:
 
     @property
     def of_defenses(self) -> bool:
-        """True if the user wants a file that only a board of defenses has, such as LaTeX tables."""
+        """True if the user wants a file that only a ranking of defenses has, such as LaTeX tables."""
         return any((self.csv, self.latex, self.picture, self.include_pictures))
 
     @property

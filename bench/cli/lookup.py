@@ -51,8 +51,8 @@ def shown_records(run: Path) -> list[Record]:
 
 
 def compact_records(run: Path, *, whole: bool = False) -> list[Record]:
-    """Return a run's records, reduced to the fields that a board needs, to save memory. Unreadable records are skipped
-    with a message; with `whole` True they raise `RecordError`."""
+    """Return the records of the run folder `run`, reduced to the fields that a ranking needs, to save memory.
+    Unreadable records are skipped with a message; with `whole` True they raise `RecordError`."""
     gc.disable()  # reading creates no garbage, and searching for garbage takes a quarter of the time
     try:
         return list(map(Interner(), records.records(run) if whole else shown_records(run)))

@@ -107,7 +107,7 @@ class _Options:
 
     @property
     def matrix(self) -> str | None:
-        """Matrix file, preset or suite; None for axes given as options, or for a cell."""
+        """Matrix file, preset or suite that the user named; None for axes given as options, or for a cell."""
         return self.matrix_name or (self.suite_name and MATRICES.get(self.suite_name, self.suite_name))
 
 

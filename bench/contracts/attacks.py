@@ -134,8 +134,9 @@ def repeated_labels(attack: Attack) -> None:
 
 
 def reading_alone(attack: Attack) -> None:
-    """Check that the attack uses only the reading (observed update). The true examples are hidden in the model's
-    buffers and parameters, then noise: both must give the same output. Raises `ContractBroken` otherwise."""
+    """Check that the attack uses only the reading (observed update). The test puts the true examples into the model's
+    buffers and parameters, then noise in their place; the attack must give the same output. Raises `ContractBroken`
+    otherwise."""
     for case in _attackable(attack, situated(attack, "type-1", batch=2), situated(attack))[:1]:
         honest = _run(attack, _planted(case, case.truth), evaluations=SHORT)
         noise = torch.rand(case.truth.shape, generator=torch.Generator().manual_seed(5))

@@ -101,9 +101,9 @@ def unread(said: Composition) -> list[str]:
 
 
 def noise(defense: Defense) -> None:
-    """Check that the noise around `Transform.expected` has mean 0 and, for each tensor, the variance that the transform
-    states, to five standard errors. If the stated variance is an upper bound, the variance may be smaller. Raises
-    `ContractBroken` otherwise."""
+    """Check that the noise around a transform's expected output (`Transform.expected`) has mean 0 and, for each tensor,
+    the variance that the transform states, to five standard errors. If the stated variance is an upper bound, the
+    variance may be smaller. Raises `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     stated = 0
     for stage, transform, given, state in arriving_at(trial):

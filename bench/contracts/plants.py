@@ -74,5 +74,6 @@ def _halved(transform: Transform) -> Transform:
 
 
 def weakened(name: str, params: Mapping[str, Any], plant: Plant) -> dict[str, Any]:
-    """Return the matrix entry (TOML table) for the defense `name` with its `params`, weakened by `plant`."""
+    """Return the TOML table, for a matrix file, of the defense `name` with its `params`, weakened by `plant` (such as
+    `noise halved`)."""
     return {"name": "weakened", "of": name, "params": json.dumps(params, sort_keys=True), "plant": plant}

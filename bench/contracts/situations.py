@@ -68,12 +68,13 @@ def setting_of(federated: Federated, *, rounds: int = 2) -> Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """A reading on which a contract tests an attack, with the true examples behind the reading."""
+    """A batch of readings (observed updates) on which a contract tests an attack, with the true examples behind each
+    reading."""
 
     words: str
     """The situation in words, for error messages."""
     reading: Reading
-    """The reading that the attack gets."""
+    """The readings that the attack gets."""
     truth: Tensor
     """(reading, example, *shape): true examples, hidden from the attack."""
     labels: Tensor
