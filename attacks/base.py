@@ -41,7 +41,8 @@ class Attack(ABC):
 
     def craft(self, server: Server, key: Key) -> Tensors | None:
         """Choose the weights that the server sends to all clients: name → (*shape), named and shaped as
-        `server.weights`. Called once per cell, before the round, under the grant `server = "weights"`.
+        `server.weights`. Called once per cell (experiment configuration), before the round, under the grant `server =
+        "weights"`.
 
         - `server`: the server's knowledge before the round.
         - `key`: source for all random numbers.

@@ -12,7 +12,8 @@ from bench.trip import Budget, Reading, Reconstruction
 
 @dataclass(frozen=True, kw_only=True)
 class Demix(Attack):
-    """Find the most probable original examples behind a reading whose client trained on mixtures (mixup).
+    """Find the most probable original examples behind a reading (the observed update) whose client trained on mixtures
+    (mixup).
 
     The attack minimises ‖D(∇L(M x, M y)) - g‖² + 2v·½‖u‖² over the variables u of the originals x = mean + A u, and
     over the batch's mixing matrix M. L is the loss, D the described defense, g the reading, y the labels, v the

@@ -9,7 +9,7 @@ from bench.trip import Budget, Reading
 
 @dataclass(frozen=True, kw_only=True)
 class Dlg(LbfgsMatching):
-    """Deep leakage from gradients: minimise ‖∇L(x', softmax(y')) - g‖² (L: loss, g: reading) over x' and logits y'."""
+    """Deep leakage from gradients: minimise ‖∇L(x', softmax(y')) - g‖² (L: loss, g: update) over x' and logits y'."""
 
     reference = "Zhu et al. 2019"
 

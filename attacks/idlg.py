@@ -10,7 +10,7 @@ from bench.trip import Budget, Reading
 
 @dataclass(frozen=True, kw_only=True)
 class IDlg(LbfgsMatching):
-    """Improved DLG: minimise ‖∇L(x', y) - g‖² (L: loss) over x', with the label y inferred from the reading g."""
+    """Improved DLG: minimise ‖∇L(x', y) - g‖² (L: loss, g: update) over x', with the label y inferred from g."""
 
     reference = "Zhao et al. 2020"
 

@@ -46,7 +46,8 @@ _ON_ALL = (0.1, 1.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulations:
-    """Simulated readings with the public examples behind them, sorted within a reading by label, then by brightness."""
+    """Simulated readings (observed updates) with the public examples behind them, sorted within a reading by label,
+    then by brightness."""
 
     vectors: Tensor
     """Simulated readings as vectors (simulation, value)."""
@@ -287,7 +288,7 @@ def _undefended(reading: Reading, inputs: Tensor, labels: Tensor) -> dict[str, T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Data for fitting and comparing regressions: simulated readings with their regression targets."""
+    """Data for fitting and comparing regressions: simulated readings (observed updates) with regression targets."""
 
     simulated: Simulations
     """Simulated readings and their public examples."""

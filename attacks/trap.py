@@ -115,8 +115,8 @@ class Trap(Attack):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """Judge of recovered examples: an example is certain if the second layer's gradient in the reading equals the
-    gradient that the model simulates for the example."""
+    """Judge of recovered examples: an example is certain if the second layer's gradient in the reading (the observed
+    update) equals the gradient that the model simulates for the example."""
 
     rows: Rows
     """First two layers, with the server's weights."""

@@ -218,7 +218,8 @@ class Transform:
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State] | None:
         """Return candidate gradients after the transform, averaged over its random draws, and the next state. An
-        attacker compares the result with the reading, so it must be differentiable in `tensors`, the candidates.
+        attacker compares the result with the reading (the observed update), so the result must be differentiable in
+        `tensors`, the candidates.
 
         The method computes the average without random numbers: `context.draws` returns 0 for every normal and 1/2 for
         every uniform. If the method returns None, the harness averages `update` over a few fixed draws
@@ -239,8 +240,8 @@ class Transform:
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
         """Return candidate gradients after the transform, name → (*lead, *shape), under the random draws that the
-        reading `observed` reveals; None if it reveals no draws: the harness then uses `expected`. For example, a
-        reading's zeros reveal a random mask.
+        reading `observed` (the attacked update) reveals; None if no draws are revealed: the harness then uses
+        `expected`. For example, a reading's zeros reveal a random mask.
 
         - Draws that stay hidden are averaged, as in `expected`.
         - At the true gradient, the result equals the actual output of `apply` behind `observed`, apart from `noise`.
@@ -284,7 +285,8 @@ class Transform:
         state before the transform.
 
         Noise here is an independent random number with mean 0 on every coordinate. Other randomness, such as a random
-        mask, does not count, nor do draws that the attacker recovers from the reading by `simulate`."""
+        mask, does not count, nor do draws that the attacker recovers from the reading (the observed update) by
+        `simulate`."""
         return None
 
     def variance_at(self, tensors: Tensors, context: Context) -> Tensors | None:

@@ -13,7 +13,7 @@ from bench.parameters import parameter
 class Soteria(Defense):
     """Zero columns in a linear layer's weight gradient, for the input features r_i with least ‖∂r_i/∂x‖/|r_i|. These
     features reveal most about the example x. Other layers are unchanged. Balunović et al. 2022 broke this defense: the
-    reading shows the missing columns, and the other layers suffice for a reconstruction."""
+    reading (the observed update) shows the missing columns, and the other layers suffice for a reconstruction."""
 
     reference = "Sun et al. 2021 (Soteria), §4; Risk-balanced's PLD"
     stages = ("example",)

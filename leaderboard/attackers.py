@@ -81,12 +81,13 @@ class Contest:
         return " · ".join((*self.parts, self.defense) if self.defense else self.parts)
 
     def examples(self) -> frozenset[ExampleKey]:
-        """Return the keys of all examples in at least one attack's records, also of attacks that crashed or are not
-        applicable."""
+        """Return the keys (weight seed, noise draw, reading, example) of all examples in at least one attack's records,
+        also of attacks that crashed or are not applicable."""
         return frozenset().union(*(outcome.hits for outcome in self.outcomes.values()))
 
     def union(self, attacks: Collection[str]) -> frozenset[ExampleKey]:
-        """Return the examples that at least one of `attacks` (names) reconstructed."""
+        """Return the keys (weight seed, noise draw, reading, example) of the examples that at least one of `attacks`
+        (names) reconstructed."""
         theirs = (self.outcomes[name] for name in attacks if name in self.outcomes)
         return frozenset(key for outcome in theirs for key, hit in outcome.hits.items() if hit)
 

@@ -155,7 +155,8 @@ class Row:
 
     @property
     def broken(self) -> bool:
-        """True if a flag is a fault: the defense breaks a contract, or measurements refute its description or its ε."""
+        """True if a flag is a fault: the defense breaks a contract (a tested promise), or measurements refute its
+        description or its ε."""
         return any(flag.code in flags.FAULTS for flag in self.flags)
 
     @property

@@ -111,15 +111,15 @@ def of_one_series(records: Iterable[Record]) -> list[Record]:
 
 
 def without_evidence(condition: Condition) -> tuple[str, ...]:
-    """Return the interception points of `condition` at which attacks on undefended readings reconstruct no example. A
-    defense's low rate at such a point proves no protection."""
+    """Return the interception points of `condition` at which attacks on undefended readings (observed updates)
+    reconstruct no example. A defense's low rate at such a point proves no protection."""
     each = [(point, worst) for row in condition.rows.values() for point, worst in row.items()]
     return ordered(point for point, worst in each if worst.unchanged and worst.asr == 0)
 
 
 def without_baseline(condition: Condition) -> tuple[str, ...]:
-    """Return the interception points of `condition` at which attacks ran on defended readings only, so that no
-    undefended rate is known."""
+    """Return the interception points of `condition` at which attacks ran on defended readings (observed updates) only,
+    so that no undefended rate is known."""
     each = [(point, worst) for row in condition.rows.values() for point, worst in row.items()]
     return ordered({point for point, _ in each} - {p for p, worst in each if worst.attacked and worst.unchanged})
 
@@ -138,8 +138,8 @@ def condition_key(record: Record) -> str:
     """Return the configuration that all records of a condition share, with the protocol's version, as canonical JSON.
     Records with equal keys are in the same condition.
 
-    Left out are defense, attack, knowledge, point, budget, `chunk` (readings held in memory at once), noise draw, seed
-    and gallery."""
+    Left out are defense, attack, knowledge, point, budget, `chunk` (number of observed updates in memory at once),
+    noise draw, seed and gallery (list of candidates)."""
     cell = record.cell
     assert isinstance(cell, AttackCell)
     shared = cell.model_dump(mode="json", exclude=_VARIED | _WRITTEN_APART)

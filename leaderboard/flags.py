@@ -58,7 +58,8 @@ def coverage(worst: WorstCase, missing: Iterable[str], torn: Collection[str] = (
 
     - `worst`: results of all attacks on the defense at the point.
     - `missing`: attacks that ran on other defenses, but not on this defense.
-    - `torn`: ids of cascade cells that attacked wrong readings."""
+    - `torn`: ids of attack cells (configured runs) with wrong readings (observed updates) in a cascade
+      (`cascades.torn`)."""
     flags = [Flag(BROKEN, f"the defense breaks a contract: {each}") for each in worst.broken]
     if names := [name for name, records in worst.records.items() if any(map(unexplained, records))]:
         text = "the examples do not explain the reading to an attacker who knows all of the round: "
@@ -103,7 +104,8 @@ def doubts(worst: WorstCase, *, averaged: bool, evidence: bool, baseline: bool) 
     failed attack.
 
     - `worst`: results of all attacks on the defense at an interception point.
-    - `averaged`: True if an attack with several readings of the same examples ran on this defense at this point.
+    - `averaged`: True if an attack with several readings (observed updates) of the same examples ran on this defense at
+      this point.
     - `evidence`: True if attacks succeeded on undefended readings.
     - `baseline`: True if any undefended reading was attacked."""
     if not worst.records:

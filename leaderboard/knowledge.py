@@ -65,8 +65,9 @@ def knowledge(records: Iterable[Record]) -> list[KnowledgeRow]:
     """Compare attacks with and without knowledge of the defense: a row for each condition, defense and point at which
     an attack was run both plain and adaptive.
 
-    Rows are sorted by condition, undefended rows first. An attack is left out if its plain or its adaptive cell is not
-    applicable (status n/a), or is part of a cascade: the two cells then saw different readings."""
+    Rows are sorted by condition, undefended rows first. An attack is left out if its plain or its adaptive cell
+    (configured run) is not applicable (status n/a), or is part of a cascade, in which cells get different readings
+    (observed updates)."""
     by_kind: dict[str, dict[tuple[str, ...], list[Record]]] = {"plain": {}, "adaptive": {}, "black-box": {}}
     listed = of_one_series(records)
     cascades = {before for record in listed for before in getattr(record.cell, "after", ())}

@@ -20,7 +20,8 @@ Trained = tuple[TrainingCell, TrainingResult]
 
 
 def trained_with(records: Iterable[Record]) -> dict[tuple[str, str], list[Trained]]:
-    """Map (data and model as JSON, defense) to the defense's finished trainings, each as (cell, result)."""
+    """Map (data and model as JSON, defense) to the defense's finished trainings, each as (cell, result); a cell is a
+    configured run."""
     trained: dict[tuple[str, str], list[Trained]] = {}
     for record in records:
         if isinstance(record.cell, TrainingCell) and record.training is not None:

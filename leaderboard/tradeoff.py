@@ -34,8 +34,8 @@ class Standing:
 
 
 def listener_of(name: str) -> str:
-    """Return the interception point of a listener, such as "type-0" for `name` "server". Raises `BenchError` for an
-    unknown name."""
+    """Return the interception point of a listener (an attacker), such as "type-0" for `name` "server". Raises
+    `BenchError` for an unknown name."""
     if name not in LISTENERS:
         raise BenchError(f"--listener {name}: there are {', '.join(LISTENERS)}")
     return LISTENERS[name][0]
@@ -89,9 +89,9 @@ def advised(standings: Sequence[Standing], level: str, loss: float) -> tuple[Sta
 
 
 def rank_line(ranked: Sequence[Standing], family: str) -> str | None:
-    """Return the standing of `family` among the families `ranked` as text, with the ranks before and after, such as
-    `rank 3 of 15: keeps 94% at L1, sigma = 1.3; before: gaussian 95%; after: adaclip 63%`. None if the family is not in
-    `ranked`."""
+    """Return the rank of the defense family `family` (a defense at all its strengths) among the standings `ranked` as
+    text, with the ranks before and after, such as `rank 3 of 15: keeps 94% at L1, sigma = 1.3; before: gaussian 95%;
+    after: adaclip 63%`. None if the family is not in `ranked`."""
     own = next((each for each in ranked if each.row.family == family), None)
     if own is None:
         return None
@@ -110,8 +110,8 @@ def rank_line(ranked: Sequence[Standing], family: str) -> str | None:
 
 
 def reason(row: Row, level: str) -> str:
-    """Return the reason, in a few words, why the family in `row` does not meet `level` ("L1", "L2" or "L3"), such as
-    `12% named at the strongest`."""
+    """Return the reason, in a few words, why the defense family in `row` (a defense at all its strengths) does not meet
+    the level of leakage `level` ("L1", "L2" or "L3"), such as `12% named at the strongest`."""
     at, leaked = row.at(level), leakage(level)
     curve, calibrated = row.curve, bool(row.at_levels)
     if level == RECONSTRUCTED:
@@ -129,9 +129,10 @@ def reason(row: Row, level: str) -> str:
 
 
 def proof(tradeoff: Tradeoff, row: Row, level: str = PROVED) -> str:
-    """Format the proved protection of the family `row` for a table: the weakest strength at which ε proves L1 (named
-    examples at most 5 points above chance), and the accuracy kept there, such as `✓ 1.3, 94%`; a dash if no strength
-    proves L1. `level` "proved" counts a single reading (observed update) of a client, "proved-all" all readings."""
+    """Format the proved protection of the defense family `row` (a defense at all its strengths) for a table: the
+    weakest strength at which ε proves L1 (named examples at most 5 points above chance), and the accuracy kept there,
+    such as `✓ 1.3, 94%`; a dash if no strength proves L1. `level` "proved" counts a single reading (observed update) of
+    a client, "proved-all" all readings."""
     at = row.at(level)
     return "–" if at is None else f"✓ {at.value:.3g}, {tradeoff.kept(row, at):.0%}"
 
@@ -154,9 +155,10 @@ def worst(at: AtLevel) -> float:
 
 
 def proofs(tradeoff: Tradeoff, standings: Iterable[Standing], level: str = PROVED) -> list[tuple[float, Row, AtLevel]]:
-    """Return the families whose ε proves L1 (named examples at most 5 points above chance) with a useful accuracy, the
-    most accurate first. Each item is (share of the undefended accuracy kept, family, figures). `level` "proved" counts
-    a single reading (observed update) of a client, "proved-all" all readings."""
+    """Return the defense families (a defense at all its strengths) whose ε proves L1 (named examples at most 5 points
+    above chance) with a useful accuracy, the most accurate first. Each item is (share of the undefended accuracy kept,
+    family, figures). `level` "proved" counts a single reading (observed update) of a client, "proved-all" all readings.
+    """
     proved = [(each.row, at) for each in standings if (at := each.row.at(level)) and tradeoff.useful(each.row, at)]
     return sorted(((tradeoff.kept(row, at), row, at) for row, at in proved), key=lambda each: -each[0])
 
@@ -168,7 +170,7 @@ def strength(row: Row, at: AtLevel) -> str:
 
 
 def setting(row: Row, at: AtLevel) -> str:
-    """Return the family of `row` at the strength of `at`, as typed after `--defense`, such as
+    """Return the defense of `row` with the strength of `at` as text, as typed after `--defense`, such as
     `dp-sgd:clip=0.5,sigma=0.8`."""
     name, _, rest = row.family.partition("(")
     params = [part.strip().replace(" ", "") for part in rest.rstrip(")").split(", ") if part]
@@ -180,8 +182,8 @@ def setting(row: Row, at: AtLevel) -> str:
 
 def findings(tradeoff: Tradeoff, point: str) -> tuple[str, ...]:
     """Summarise the trade-off between accuracy and leakage as sentences, for an attacker at the interception point
-    `point` and each federation (data set, model): families that hide nothing, families that hide examples, and the
-    accuracy cost."""
+    `point` and each federation (data set, model): defense families that hide nothing, families that hide examples, and
+    the accuracy cost."""
     lines = []
     for (dataset, model), each in standings(tradeoff, point).items():
         hidden = [one for one in each if "L1" in one.at]

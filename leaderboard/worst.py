@@ -172,8 +172,8 @@ class WorstCase:
 
     @property
     def plain_only(self) -> bool:
-        """True if only attacks without knowledge of the defense ran on readings changed by the defense, and at least
-        one example did not leak."""
+        """True if only attacks without knowledge of the defense ran on readings (observed updates) changed by the
+        defense, and at least one example did not leak."""
         known = self.unchanged or self.informed
         return self.attacked and not known and not all(self.leaked.values())
 
@@ -190,13 +190,13 @@ class WorstCase:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 % interval for the attack success rate `asr`, clustered by reading and by the weights' seed; None if `asr`
-        is None."""
+        """95 % interval for the attack success rate `asr`, clustered by reading (observed update) and by the weights'
+        seed; None if `asr` is None."""
         return share_interval(self.leaked) if self.attacked else None
 
     @property
     def by_seed(self) -> dict[int, OfSeed]:
-        """Map from the weights' seed to the numbers of leaked examples, examples and readings."""
+        """Map from the weights' seed to the numbers of leaked examples, examples and readings (observed updates)."""
         hits: dict[int, list[bool]] = {}
         readings: dict[int, set[int]] = {}
         for (seed, _, reading, _), hit in self.leaked.items():
@@ -223,8 +223,8 @@ class WorstCase:
         broken by the median PSNR. A baseline without the gradient is returned only if no attack ran.
 
         With several noise draws (repetitions with other noise), the first draw selects the attack and the other draws
-        give its rate, because the best attack on a draw is partly lucky. In a cascade, the result is the attack with
-        the most successes, with its share of all examples."""
+        give its rate, because the best attack on a draw is partly lucky. In a cascade (later attacks get only what
+        earlier attacks left), the result is the attack with the most successes, with its share of all examples."""
         attacks = [name for name in self.scores if not name.startswith(GRADIENT_FREE)] or list(self.scores)
         first = {name: examples for name in attacks if (examples := self._on_draws(name, first=True))}
         if not first:
@@ -237,21 +237,21 @@ class WorstCase:
 
     def best_median(self, metric: Metric) -> float | None:
         """Return the median of `metric` over examples for the most successful attack (`best`), on the same noise draws
-        as its success rate; None without attacks, and in a cascade."""
+        as its success rate; None without attacks, and in a cascade, whose attacks saw different examples."""
         best = self.best
         return None if best is None else self.median_on_report_draws(best[0], metric)
 
     def median_on_report_draws(self, attack: str, metric: Metric) -> float | None:
         """Return the median of `metric` for `attack` on the noise draws that count in reports: all draws except the
-        first, which selects the best attack. With a single draw, this draw counts. None in a cascade, because each
-        attack saw different readings."""
+        first, which selects the best attack. With a single draw, this draw counts. None in a cascade (attacks in a
+        fixed order), because each attack saw different readings (observed updates)."""
         if self.cascade:
             return None
         return median_of(self._on_draws(attack, first=False), metric)
 
     def rate(self, attack: str) -> float:
-        """Return an attack's success rate over its examples; in a cascade, over all examples. An attack without scores
-        has a rate of 0."""
+        """Return an attack's success rate over its examples; in a cascade (later attacks get only the examples left by
+        earlier attacks), over all examples. An attack without scores has a rate of 0."""
         scores = self.scores.get(attack, {}).values()
         if self.cascade:
             return sum(example.success for example in scores) / max(1, len(self.leaked))
@@ -292,7 +292,8 @@ def median_of(examples: Iterable[ExampleScore], metric: Metric) -> float | None:
 
 
 def example_scores(record: Record) -> Iterator[tuple[ExampleKey, ExampleScore]]:
-    """Yield (example key, score) for each example in an attack `record`; a record without a result yields no pair."""
+    """Yield (key, score) for each example in an attack `record`, with the key (weight seed, noise draw, reading,
+    example); a record without a result yields no pair."""
     cell, result = record.cell, record.attack
     if isinstance(cell, AttackCell) and result is not None:
         for number, reading in result.numbered():
@@ -302,21 +303,21 @@ def example_scores(record: Record) -> Iterator[tuple[ExampleKey, ExampleScore]]:
 
 def clusters(keys: Sequence[ExampleKey]) -> list[int] | None:
     """Return a cluster number for each example of `keys`, for confidence intervals over dependent examples. Examples
-    are clustered by weight seed if there are several seeds, otherwise by reading. None if every cluster has a single
-    example, or if only a single cluster exists."""
+    are clustered by weight seed if there are several seeds, otherwise by reading (observed update). None if every
+    cluster has a single example, or if only a single cluster exists."""
     numbers = _numbers([(key[0],) for key in keys]) if len({key[0] for key in keys}) > 1 else readings(keys)
     return None if len(set(numbers)) in (1, len(keys)) else numbers
 
 
 def readings(keys: Sequence[ExampleKey]) -> list[int]:
-    """Return the number of each example's reading, in the order of `keys`. Numbers count from 0; all noise draws of a
-    reading have the same number."""
+    """Return the number of each example's reading (observed update), in the order of `keys`. Numbers count from 0; all
+    noise draws of a reading have the same number."""
     return _numbers([(key[0], key[2]) for key in keys])
 
 
 def share_interval(hits: Mapping[ExampleKey, bool], level: float = LEVEL) -> tuple[float, float] | None:
-    """Return (low, high), the interval at confidence `level` for the share of True in `hits`, clustered by reading and
-    weight seed. None if `hits` is empty."""
+    """Return (low, high), the interval at confidence `level` for the share of True in `hits`, clustered by reading
+    (observed update) and weight seed. None if `hits` is empty."""
     if not hits:
         return None
     keys = list(hits)
@@ -330,7 +331,8 @@ def _numbers(names: Sequence[tuple[int, ...]]) -> list[int]:
 
 
 def example_keys(cell: AttackCell) -> Iterator[ExampleKey]:
-    """Yield the example keys of a cell that has no result, such as a crashed cell, derived from its configuration."""
+    """Yield the keys (weight seed, noise draw, reading, example) of all examples in an attack cell (a configured run),
+    derived from its configuration. They also exist for a cell without result, such as a crashed cell."""
     setting = cell.federated
     count = POINTS[cell.point].examples(batch=setting.batch, steps=setting.steps, senders=setting.per_round)
     for reading, example in product(range(cell.readings), range(count)):

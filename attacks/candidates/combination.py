@@ -14,8 +14,8 @@ _TINY = 1e-30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """Candidates' gradients, prepared for nonnegative least squares. The fit explains a reading as a combination of
-    these gradients."""
+    """Candidates' gradients, prepared for nonnegative least squares. The fit explains a reading (the observed update)
+    as a combination of these gradients."""
 
     gradients: Tensor
     """Gradients of the candidates (candidate, value); values outside the mask of `of` are 0."""
@@ -26,8 +26,8 @@ class Basis:
 
     @classmethod
     def of(cls, gradients: Tensor, shown: Tensor | None = None) -> "Basis":
-        """Prepare `gradients` (candidate, value) for least-squares fits to a reading. `shown` (value,) is a mask of the
-        values that count; None keeps all values.
+        """Prepare `gradients` (candidate, value) for least-squares fits to a reading (the observed update). `shown`
+        (value,) is a mask of the values that count; None keeps all values.
 
         If the mask leaves few values per candidate, the Gram matrix is nearly singular, so products are taken in
         float64."""
@@ -52,8 +52,8 @@ def _root(gram: Tensor) -> Tensor:
 
 
 def scores(basis: Basis, observed: Tensor, examples: int) -> Tensor:
-    """Score candidates for the set of examples behind a reading: (candidate,). Members of the estimated set score above
-    1, all other candidates in [0, 1).
+    """Score candidates for the set of examples behind a reading (the observed update): (candidate,). Members of the
+    estimated set score above 1, all other candidates in [0, 1).
 
     - `basis`: the candidates' gradients.
     - `observed` (value,): the reading, a mean gradient over the set.

@@ -32,8 +32,8 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Candidates for the set of examples behind a reading, with their gradients and simulated readings. A *member* is a
-    candidate in this pool."""
+    """Candidates for the set of examples behind a reading (the observed update), with their gradients and simulated
+    readings. A *member* is a candidate in this pool."""
 
     mismatch: Mismatch
     """Distance between simulated readings and the reading."""
@@ -71,8 +71,8 @@ class Pool:
         - `place`: position in `chosen` at which the example is replaced.
         - `others` (other,): pool positions for the replacement; each gives a set.
 
-        The loss is minus the reading's log likelihood, up to a constant; without the defense's description, a squared
-        distance."""
+        The loss is minus the log likelihood of the reading (the observed update), up to a constant; without the
+        defense's description, a squared distance."""
         distance = _apart if self.mismatch.reading.description is None else self.mismatch.of_shown
         numbers = self.size * (1 if self.separable or self._together else len(chosen))
         parts = others.split(max(1, _AT_ONCE // numbers))
@@ -99,7 +99,7 @@ class Pool:
 
     def adds_up(self, chosen: Tensor) -> bool:
         """Return whether `messages` are exact for the set `chosen` (example,): the mean of its members' messages equals
-        the set's simulated reading."""
+        the set's simulated reading (observed update)."""
         for observed, messages in zip(self.observed, self.messages, strict=True):
             whole, means = self.shown(observed, chosen[None]), _means(messages, chosen[1:], chosen[:1])
             if any(
@@ -112,7 +112,7 @@ class Pool:
         return replace(self, separable=True)
 
     def shown(self, observed: Tensors, sets: Tensor) -> Tensors:
-        """Simulate the reading for each set of members: name → (set, *shape).
+        """Simulate the reading (observed update) for each set of members: name → (set, *shape).
 
         - `observed`: the actual observation, name → (1, *shape); the simulation may take the defense's random draws
           from it.
@@ -131,7 +131,8 @@ def most_likely(
     sketch: Sketch,
     generator: np.random.Generator,
 ) -> Tensor:
-    """Search for the most likely set of examples behind a reading; return its positions in the gallery (example,).
+    """Search for the most likely set of examples behind a reading (the observed update); return its positions in the
+    gallery, the list of candidates: (example,).
 
     - `mismatch`: distance between simulated readings and the reading.
     - `observed`: the reading's observations, each name → (1, *shape).
@@ -159,8 +160,8 @@ def most_likely(
 
 
 def pool_of(mismatch: Mismatch, observed: Sequence[Tensors], members: Tensor) -> Pool:
-    """Build a `Pool` (candidates with gradients and simulated readings) from the candidates at the gallery positions
-    `members` (member,).
+    """Build a `Pool` (candidates with gradients and simulated readings) from the candidates at the positions `members`
+    (member,) in the gallery, the granted list of examples.
 
     - `mismatch`: distance between simulated readings and the reading.
     - `observed`: observations of a single reading, each name → (1, *shape)."""

@@ -93,7 +93,8 @@ def refusal(reading: Reading) -> str | None:
 
 
 def table(layer: FirstLayer, observed: list[dict[str, Tensor]], row: int) -> Tensor:
-    """Return the first layer's gradient [dW | db] in a reading: (observation · neuron, value + 1), biases last.
+    """Return the first layer's gradient [dW | db] in a reading (observed update): (observation · neuron, value + 1),
+    biases last.
 
     - `layer`: the first layer.
     - `observed`: the observations, each name → (reading, *shape).

@@ -17,7 +17,7 @@ _REST = 1e-3  # of a row's explained bias gradient: a smaller rest is rounding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradient:
-    """A reading's gradient at the first two fully connected layers, in float64."""
+    """Gradient in a reading (observed update) at the first two fully connected layers, in float64."""
 
     of_first: Tensor
     """First layer's gradient [dW | db], (row, input + 1)."""

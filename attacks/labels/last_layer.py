@@ -19,8 +19,8 @@ PUBLIC = 512  # public examples for the features
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastLayer:
-    """Last layer behind a reading: weights, observed gradient, and features (the layer's inputs) of public examples.
-    Tensors are in float64 on the CPU."""
+    """A model's last layer, for a reading (observed update): weights, observed gradient, and features (the layer's
+    inputs) of public examples. Tensors are in float64 on the CPU."""
 
     weight: Tensor
     """Weight at the start of the round (class, feature)."""

@@ -37,8 +37,8 @@ def labels_by_rule(reading: Reading, gradients: Tensors) -> Tensor:
 
 
 def listed(counts: Tensor) -> Tensor:
-    """Turn class counts `counts` (reading, class) into lists of labels (reading, example), ascending. All readings must
-    have equally many examples."""
+    """Turn class counts `counts` (reading, class) into lists of labels (reading, example), ascending. All readings
+    (observed updates) must have equally many examples."""
     return torch.stack([torch.repeat_interleave(row) for row in counts])
 
 

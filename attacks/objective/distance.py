@@ -50,8 +50,8 @@ class Distance:
         return _total({n: gap * gap for n, gap in gaps.items()}, self._weights(o, 2))
 
     def of_zero(self, observed: Tensors) -> Tensor:
-        """Return the distance (reading,) between a zero gradient and the gradients `observed`, name → (reading,
-        *shape)."""
+        """Return the distance (reading,) between a zero gradient and each reading's gradient in `observed`, name →
+        (reading, *shape)."""
         o = self._weighed(observed, self._names(observed))
         if self.kind == "cosine":
             return torch.ones_like(_total(o))

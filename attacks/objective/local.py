@@ -29,7 +29,8 @@ def unrolled_update(
     weight_decay: float = 0.0,
     adam: AdamRule | None = None,
 ) -> dict[str, Tensor]:
-    """Simulate each reading's update after `steps` local steps, in gradient units: name → (reading, *shape).
+    """Simulate the update behind each reading (observed update) after `steps` local steps, in gradient units: name →
+    (reading, *shape).
 
     - `weights`: shared start, name → (*shape); `rate`: η, the learning rate.
     - `inputs` (reading, step·example, *shape), `targets` (reading, step·example, class): in the order of the steps.

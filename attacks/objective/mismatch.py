@@ -29,7 +29,8 @@ def observations(reading: Reading) -> list[dict[str, Tensor]]:
 
 
 def mean_observation(observed: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the mean over `observed`, the readings' observations: name → (reading, *shape)."""
+    """Return the mean over `observed`, the readings' observations (repeated reports on the same victims): name →
+    (reading, *shape)."""
     return {name: torch.stack([each[name] for each in observed]).mean(0) for name in observed[0]}
 
 
@@ -49,8 +50,8 @@ def by_likelihood(distance: Distance, reading: Reading) -> Distance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """Mean distance between a reading's observations and the observations that candidate examples would cause. An
-    attack minimises this distance."""
+    """Mean distance between the observations of a reading (repeated reports of an update) and the simulated
+    observations that candidate examples would cause. An attack minimises this distance."""
 
     reading: Reading
     """The attacked readings."""
@@ -95,7 +96,7 @@ class Mismatch:
         return total / len(observed)
 
     def simulated(self, observed: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Simulate the first observation for candidate examples: name → (reading, *shape).
+        """Simulate the first observation (report on the victims) for candidate examples: name → (reading, *shape).
 
         - `observed`: the actual observation, name → (reading, *shape); the simulation may take the defense's random
           draws from it.
@@ -106,7 +107,8 @@ class Mismatch:
         return self._as_shown(gradients, observed, Candidates(inputs=inputs, targets=targets, weights=weights))
 
     def shown(self, observed: Tensors, gradients: Tensors, candidates: Candidates | None = None) -> dict[str, Tensor]:
-        """Simulate an observation from known gradients, after a single local step: name → (reading, *shape).
+        """Simulate an observation (report on the victims) from known gradients, after a single local step: name →
+        (reading, *shape).
 
         - `observed`: the actual observation, name → (reading, *shape).
         - `gradients`: the candidates' gradients under the first weights, name → (reading, example, *shape).
@@ -165,10 +167,10 @@ class Mismatch:
         return {name: value.unflatten(0, (len(inputs), rows)) for name, value in flat.items()}
 
     def of_shown(self, simulated: Tensors, observed: Tensors) -> Tensor:
-        """Return the distance (reading,) between a `simulated` and the `observed` observation, each name → (reading,
-        *shape). Usually this is the field `distance`. If the defense's random draws have a likelihood p, the result is
-        -2v log p with the noise variance v. With `exact`, the result is minus the log density of the observation, if
-        the description has a density."""
+        """Return the distance (reading,) between a `simulated` and the `observed` observation (report on the victims),
+        each name → (reading, *shape). Usually this is the field `distance`. If the defense's random draws have a
+        likelihood p, the result is -2v log p with the noise variance v. With `exact`, the result is minus the log
+        density of the observation, if the description has a density."""
         description = self.reading.description
         if description is not None and self.exact and len(self.reading.rounds) == 1:
             density = description.log_density(simulated, observed)

@@ -27,7 +27,7 @@ _PUBLIC = 500  # public examples for mean values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """First candidates of a search, one example for each reading in a batch."""
+    """First candidates of a search: an example for each reading (observed update) in a batch."""
 
     inputs: Tensor
     """Inputs of the first candidates (reading, 1, value)."""

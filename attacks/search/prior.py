@@ -76,8 +76,8 @@ class NoiseModel:
         )
 
     def of_rows(self, observed: Mapping[str, Tensor]) -> Tensor:
-        """Return the noise variance per coordinate of each reading (reading,), in squared gradient units. `observed`
-        are the readings' gradients, name → (reading, *shape).
+        """Return the noise variance per coordinate of each reading (observed update), (reading,), in squared gradient
+        units. `observed` are the readings' gradients, name → (reading, *shape).
 
         The result is the field `variance`. If `bound` is True, this field is only an upper bound; the result is then
         the smaller of two estimates, at most the bound.
@@ -128,26 +128,28 @@ def prior_weight(variance: Variance, *, absolute: bool) -> Variance:
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """Return the total variation of each reading's images (reading,): the mean absolute difference between neighbouring
-    pixels, summed over both directions. `x` is (reading, example, channel, height, width). The form is anisotropic,
-    with a mean over pixels (Geiping et al. 2020, §4)."""
+    """Return the total variation of the images for each reading (observed update), (reading,): the mean absolute
+    difference between neighbouring pixels, summed over both directions. `x` is (reading, example, channel, height,
+    width). The form is anisotropic, with a mean over pixels (Geiping et al. 2020, §4)."""
     across, down = (d.abs().flatten(1).mean(1) for d in _differences(x))
     return across + down
 
 
 def squared(x: Tensor) -> Tensor:
-    """Return the mean square of each reading's inputs `x` (reading, example, *shape): (reading,)."""
+    """Return the mean square of the inputs `x` (reading, example, *shape) for each reading (observed update):
+    (reading,)."""
     return (x * x).flatten(1).mean(1)
 
 
 def absolute(x: Tensor) -> Tensor:
-    """Return the mean magnitude of each reading's inputs `x` (reading, example, *shape): (reading,)."""
+    """Return the mean magnitude of the inputs `x` (reading, example, *shape) for each reading (observed update):
+    (reading,)."""
     return x.abs().flatten(1).mean(1)
 
 
 def outside(x: Tensor, low: float, high: float) -> Tensor:
-    """Return the sum of squared excesses of each reading's inputs over the data's range [`low`, `high`]: (reading,).
-    `x` are the inputs (reading, example, *shape)."""
+    """Return the sum of squared excesses of the inputs for each reading (observed update) over the data's range [`low`,
+    `high`]: (reading,). `x` are the inputs (reading, example, *shape)."""
     return ((low - x).clamp_min(0) ** 2 + (x - high).clamp_min(0) ** 2).flatten(1).sum(1)
 
 

@@ -21,9 +21,9 @@ from bench.trip import Reading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchingProblem:
-    """Gradient matching as a problem for a solver; a row is a reading of the batch. A row's variables are the inputs of
-    its examples, followed by label logits if `labels` is None. With `space`, the variables of this search space replace
-    the inputs."""
+    """Gradient matching as a problem for a solver; a row is a reading (observed update) of the batch. A row's variables
+    are the inputs of its examples, followed by label logits if `labels` is None. With `space`, the variables of this
+    search space replace the inputs."""
 
     mismatch: Mismatch
     """Distance between candidates and the readings."""
@@ -61,8 +61,8 @@ class MatchingProblem:
 
     @property
     def examples(self) -> int:
-        """Number of examples per reading that the solver searches. If a client repeats examples, only distinct examples
-        count."""
+        """Number of examples per reading (observed update) that the solver searches. If a client repeats examples, only
+        distinct examples count."""
         return self.reading.examples if self.distinct is None else self.distinct
 
     @property
@@ -122,9 +122,9 @@ class MatchingProblem:
         return torch.stack(losses).mean(0)
 
     def noise_floor(self, rows: Tensor) -> Tensor:
-        """Return the loss (row,) that the defense's noise causes at the true examples, for the readings at the
-        positions `rows`. The value is the noise variance times the number of nonzero coordinates. For the L1 distance,
-        the mean magnitude replaces the variance; for the cosine distance, the value is 0."""
+        """Return the loss (row,) that the defense's noise causes at the true examples, for the readings (observed
+        updates) at the positions `rows`. The value is the noise variance times the number of nonzero coordinates. For
+        the L1 distance, the mean magnitude replaces the variance; for the cosine distance, the value is 0."""
         kind = self.mismatch.distance.kind
         if self.noise.variance == 0 or kind == "cosine":
             return torch.zeros_like(self.zero_gradient_loss(rows))
@@ -136,9 +136,9 @@ class MatchingProblem:
         return (variance / 2 if kind == "l1" else variance.square()).sqrt() * torch.stack(counts).to(self.like).mean(0)
 
     def variances(self, rows: Tensor) -> Tensor:
-        """Return the noise variance per gradient coordinate, (row,), for the readings at the positions `rows`. The
-        value comes from the defense's description. If the description gives only a bound, the value is estimated
-        (`NoiseModel.of_rows`)."""
+        """Return the noise variance per gradient coordinate, (row,), for the readings (observed updates) at the
+        positions `rows`. The value comes from the defense's description. If the description gives only a bound, the
+        value is estimated (`NoiseModel.of_rows`)."""
         return torch.stack([self.noise.of_rows(_rows(target, rows)) for target in self.observed]).mean(0)
 
     def _share(self, rows: Tensor) -> Tensor | float:
@@ -162,9 +162,9 @@ class MatchingProblem:
         return self.split(x)[0].flatten(1) / (high - low)
 
     def loss_scale(self, rows: Tensor) -> Tensor:
-        """Return the factor (row,) from the loss to the normalised loss that the solver gets, for the readings at the
-        positions `rows`. The solver's stopping tolerances are absolute: without the factor, a faint reading (clipped,
-        or of an example predicted with confidence) would meet them immediately.
+        """Return the factor (row,) from the loss to the normalised loss that the solver gets, for the readings
+        (observed updates) at the positions `rows`. The solver's stopping tolerances are absolute: without the factor, a
+        faint reading (clipped, or of an example predicted with confidence) would meet them immediately.
 
         - With `tolerance`: this share of a zero gradient's loss becomes 1.
         - Without `space` or public labels: 1.
@@ -185,10 +185,10 @@ class MatchingProblem:
         return (usual / zero_loss.clamp_min(torch.finfo(zero_loss.dtype).tiny)).clamp_min(1)
 
     def ordered_labels(self, rows: Tensor, restarts: Tensor) -> Tensor | None:
-        """Return labels (row, example) in the order of local steps, for the readings at the positions `rows`; None if
-        labels are variables of the solver. `restarts` (row,) are the readings' restart numbers. With the field
-        `shuffled`, restart 0 takes ascending labels and other restarts take a random order, because an update hides the
-        order over local steps."""
+        """Return labels (row, example) in the order of local steps, for the readings (observed updates) at the
+        positions `rows`; None if labels are variables of the solver. `restarts` (row,) are the readings' restart
+        numbers. With the field `shuffled`, restart 0 takes ascending labels and other restarts take a random order,
+        because an update hides the order over local steps."""
         if self.labels is None or not self.shuffled:
             return None if self.labels is None else self.labels[rows.cpu()]
         orders = []

@@ -16,8 +16,9 @@ from bench.trip import Reading
 def refine(
     problem: MatchingProblem, solver: Solver[Any], limits: RowLimits, solution: Solution, chunk: int
 ) -> Solution:
-    """Continue the minimisation of unfinished rows (readings) in float64, without restarts; return the improved
-    solution. A row is unfinished if evaluations remain and its normalised loss is finite and above `limits.stop_loss`.
+    """Continue the minimisation of unfinished rows (one for each observed update) in float64, without restarts; return
+    the improved solution. A row is unfinished if evaluations remain and its normalised loss is finite and above
+    `limits.stop_loss`.
 
     - `problem`, `solver`, `limits`: arguments of the minimisation in single precision; `solution` is its result.
     - `chunk`: number of rows in work at once."""

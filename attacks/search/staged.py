@@ -93,8 +93,8 @@ def staged(
     budget: Budget,
     known: Start | None = None,
 ) -> Solution:
-    """Minimise `problem` in stages (successive minimisations), from several starts; return each reading's point with
-    the least loss, in `problem.space`.
+    """Minimise `problem` in stages (successive minimisations), from several starts; return the point with the least
+    loss for each reading (observed update), in `problem.space`.
 
     - `hypotheses` (reading, start, example): labels of each start, most plausible first.
     - `solver`: method of every stage.

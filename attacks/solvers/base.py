@@ -112,8 +112,8 @@ class Problem(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLimits:
-    """Limits for the minimisation of a row (a reading). A run is a minimisation from a start; restarts share the row's
-    evaluations. A run ends
+    """Limits for the minimisation of a row, such as the search for the examples behind a reading (the observed update).
+    A run is a minimisation from a start; restarts share the row's evaluations. A run ends
 
     - if its solver has converged, or a value is not finite;
     - if its loss is below `stop_loss`;

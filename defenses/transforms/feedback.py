@@ -40,9 +40,9 @@ class RememberUnsent(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State]:
-        """Return a gradual version of `update`, for an attacker's search: `KeepLargest.smoothed` for the sum p of
-        memory and gradient. The new memory is p minus the result. `width` is the relative width of the transition from
-        unsent to sent."""
+        """Return the output for candidates `tensors` with a gradual transition from unsent to sent, for an attacker's
+        search, and the new memory. The output is `KeepLargest.smoothed` of p, the sum of memory and gradient; the new
+        memory is p minus the output. `width` is the relative width of the transition."""
         whole = {name: tensor + state[name].to(tensor) for name, tensor in tensors.items()}
         sent, _ = KeepLargest(share=self.share).smoothed(whole, state, context, width)
         return sent, {name: (value - sent[name]).detach() for name, value in whole.items()}

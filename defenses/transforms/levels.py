@@ -78,10 +78,10 @@ class StochasticLevels(Transform):
         return total
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return the logarithm of the density of the reading `observed` under each candidate in `tensors`, for each row
-        (client or example). The value is `log_likelihood`, but without continuation along the tangent, plus a term for
-        the step τ. The reading reveals τ, so this term excludes candidates with another τ. A level that the candidate
-        cannot send counts log 10⁻⁶."""
+        """Return the logarithm of the density of the reading `observed` (the attacked update) under each candidate in
+        `tensors`, for each row (client or example). The value is `log_likelihood`, but without continuation along the
+        tangent, plus a term for the step τ. The reading reveals τ, so this term excludes candidates with another τ. A
+        level that the candidate cannot send counts log 10⁻⁶."""
         total = None
         for name, tensor in tensors.items():
             apart, off = self._apart(tensor, observed[name].detach(), context.lead)
@@ -106,10 +106,10 @@ class StochasticLevels(Transform):
         )
 
     def noise(self, context: Context, state: State) -> AddedNoise:
-        """Return the noise that an attacker without a reading assumes: the upper bound τ²/4 on the rounding variance.
-        The step τ is then unknown: the bound takes twice the largest τ among public examples' gradients, or τ = 1
-        without public data. A larger update exceeds the bound. `log_likelihood` and `log_density` take τ from the
-        reading instead."""
+        """Return the noise that an attacker assumes before a reading (observed update): the upper bound τ²/4 on the
+        rounding variance. The step τ is then unknown: the bound takes twice the largest τ among public examples'
+        gradients, or τ = 1 without public data. A larger update exceeds the bound. `log_likelihood` and `log_density`
+        take τ from the reading instead."""
         steps = self._public_steps(context)
         if steps is None:
             return AddedNoise(variance=0.25, bound=True)

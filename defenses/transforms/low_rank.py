@@ -32,9 +32,10 @@ class TopDirections(Transform):
         return {name: self._truncated(tensor, context.lead) for name, tensor in tensors.items()}
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the output for candidates `tensors`, with a useful derivative: the low-rank matrix of a candidate G,
-        for fixed column and row spaces U, V. The formula UUᵀG + GVVᵀ - UUᵀGVVᵀ projects G on the tangent space of the
-        matrices with the same rank."""
+        """Return the output for candidates `tensors`, in a form with a useful derivative, and `state`. For a candidate
+        G, the output is UUᵀG + GVVᵀ - UUᵀGVVᵀ, with the column and row spaces U, V of its low-rank matrix held
+        constant. This equals the low-rank matrix; its derivative is the projection on the tangent space of matrices
+        with the same rank."""
         return {n: self._projected(tensor, tensor, context.lead) for n, tensor in tensors.items()}, state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:

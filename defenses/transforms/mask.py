@@ -43,8 +43,8 @@ class KeepLargest(Transform):
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State]:
         """Return the output for candidates `tensors` with a gradual transition from dropped to kept, for an attacker's
-        search, and `state`: κ·g·sigmoid((|g|/t - 1)/`width`) for each coordinate g. t is the least kept magnitude. κ is
-        a factor per row that makes the squared distance to the masked row least."""
+        search, and `state`. A coordinate g becomes κ·g·sigmoid((|g|/t - 1)/`width`), with t the least kept magnitude.
+        The factor κ of each row makes the squared distance to the masked row least."""
         vectors = flattened(tensors, context.lead)
         kept = max(1, vectors.shape[-1] - round(self.share * vectors.shape[-1]))
         least = vectors.abs().topk(kept, dim=-1).values[..., -1:]
@@ -120,9 +120,9 @@ class KeepRandom(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State] | None:
-        """Return the output for candidates `tensors`, averaged over the random mask, and `state`, with a gradual
-        threshold for an attacker's search: sigmoid((|g|/`threshold` - 1)/`width`) in place of |g| > `threshold` for
-        each coordinate g. None for threshold 0, because no transition is needed."""
+        """Return the output for candidates `tensors`, averaged over the random mask, with a gradual threshold for an
+        attacker's search, and `state`. sigmoid((|g|/`threshold` - 1)/`width`) replaces the decision |g| > `threshold`
+        for each coordinate g. None for threshold 0, because no transition is needed."""
         if not self.threshold:
             return None
         above = {name: gradual(tensor, tensor.new_tensor(self.threshold), width) for name, tensor in tensors.items()}

@@ -48,8 +48,9 @@ class PruneRepresentation(Transform):
         return ("zeros",)
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the output for candidates `tensors`: each without the columns of its most revealing features. For the
-        gradients of a search (tensors with `requires_grad`), the faster `sensitivity_about` selects the features."""
+        """Return the output for candidates `tensors`, and `state`: each candidate's gradient without the columns of its
+        most revealing features. For the gradients of a search (tensors with `requires_grad`), the faster
+        `sensitivity_about` selects the features."""
         searching = any(value.requires_grad for value in tensors.values())
         return self._pruned(tensors, context, searching=searching), state
 

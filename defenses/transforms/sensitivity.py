@@ -59,9 +59,9 @@ class SensitivityNoise(Additive):
         return AddedNoise(variance=(self._sigma(context) * self.share * self.bound) ** 2, bound=True)
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
-        """Return the logarithm of the density of the reading `observed` under each candidate g in `tensors`: N(g,
-        σ²S²), with the scale S computed from the norms of g. None for batches with several examples, because S depends
-        on all of them."""
+        """Return the logarithm of the density of the reading `observed` (the attacked update) under each candidate g in
+        `tensors`: N(g, σ²S²), with the scale S computed from the norms of g. None for batches with several examples,
+        because S depends on all of them."""
         if context.setting.batch > 1:
             return None
         own = {name: value.reshape(len(value), 1) for name, value in norms(tensors, context.lead).items()}

@@ -33,9 +33,9 @@ class ScaledSign(Transform):
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State]:
         """Return the output for candidates `tensors` with a gradual transition between the signs, for an attacker's
-        search, and `state`: κ·s·tanh(g/(`width`·s)) for each coordinate g, with the tensor's scale s = ‖g‖₁/n. The
-        factor κ makes the squared distance to s·sign(g) least: for large widths, the result is the best linear
-        approximation."""
+        search, and `state`. A coordinate g becomes κ·s·tanh(g/(`width`·s)), with the tensor's scale s = ‖g‖₁/n over its
+        n coordinates. The factor κ makes the squared distance to s·sign(g) least: for large widths, the result is the
+        best linear approximation."""
         soft = {}
         for name, tensor in tensors.items():
             scale = _scale(tensor, context.lead)

@@ -14,10 +14,11 @@ _HELD, _SPREAD = "held/", "spread/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendUnambiguous(Transform):
-    """Send a coordinate's sum r of held gradients once r² > α·v, until then zero (Tsuzuku et al. 2018, algorithm 1). In
-    a local step over examples z, each client updates r ← r + Σ_z g_z/B and v ← v + Σ_z (g_z/B)² for each coordinate.
-    After sending, r = v = 0; without sending, v ← ζ·v. Both start at 0. Raises ValueError outside stage `step`, the
-    only stage with the batch mean and each example's gradient."""
+    """Hold each coordinate back until its gradient is unambiguous (Tsuzuku et al. 2018, algorithm 1): send its sum r of
+    held gradients once r² > α·v, until then zero. In a local step on B examples z with gradients g_z, each client
+    updates r ← r + Σ_z g_z/B and v ← v + Σ_z (g_z/B)² for each coordinate. After sending, r = v = 0; without sending, v
+    ← ζ·v. Both start at 0. Raises ValueError outside stage `step`, the only stage with the batch mean and each
+    example's gradient."""
 
     needs_examples: ClassVar[bool] = True
     reads: ClassVar[Shown] = "zeros"
@@ -59,9 +60,10 @@ class SendUnambiguous(Transform):
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State] | None:
-        """Return a gradual version of `update`, for an attacker's search: send r·sigmoid((r²/(α·v) - 1)/`width`) and
-        hold the rest. r is a coordinate's sum of held gradients, v its sum of squares, and α the `threshold`. None for
-        α = 0, because every coordinate is then sent."""
+        """Return the output for candidates `tensors` with a gradual transition from held to sent, for an attacker's
+        search, and the new state. A coordinate's output is r·sigmoid((r²/(α·v) - 1)/`width`); the rest of r stays held.
+        r is the coordinate's sum of held gradients, v its sum of squares, and α the `threshold`. None for α = 0,
+        because every coordinate is then sent, and without the examples' gradients."""
         if context.examples is None or not self.threshold:
             return None
         sent, after = {}, dict(state)

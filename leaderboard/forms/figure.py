@@ -41,11 +41,11 @@ def strips(rows: Sequence[Row], runs: Runs, *, point: str, private: bool = False
     successful attack at the interception point `point`.
 
     - `rows`: board rows; only rows with the condition and the victims of the first row appear.
-    - `runs`: map from cell id to run folder, which holds the arrays.
+    - `runs`: map from the id of a cell (a configured run) to its run folder, which holds the arrays.
     - `private`: True also shows rows with private data.
 
-    At most eight victims are shown, in the order of the readings, never selected by success. Empty if there are no
-    arrays."""
+    At most eight victims are shown, in the order of the readings (observed updates), never selected by success. Empty
+    if there are no arrays."""
     rows = [row for row in rows if row.title == rows[0].title and (private or not row.private)]
     names = distinct(row.defense for row in rows)
     lines: list[Strip] = []

@@ -63,7 +63,7 @@ def svg(tradeoff: Tradeoff, point: str, where: Federation | None = None) -> str:
 def specification(tradeoff: Tradeoff, point: str, where: Federation) -> dict[str, Any] | None:
     """Return the picture of the trade-off in the federation `where`, given as (data set, model), as a Vega-Lite
     specification with data. `point` is the interception point of the listener (the attacker). None if no defense family
-    has a training."""
+    (a defense at all its strengths) has a training."""
     ranked = standings(tradeoff, point)[where]
     points = _points(tradeoff, ranked)
     if not points:

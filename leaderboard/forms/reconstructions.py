@@ -19,8 +19,9 @@ Runs = Mapping[str, Path]  # cell id → the run folder of its record
 
 def of_best(row: Row, runs: Runs, point: str) -> tuple[Floats, Floats, Kind] | None:
     """Load the reconstructions of a row's most successful attack at the interception point `point`, and the true
-    examples. Return (truth, reconstruction, kind of data), both arrays (reading, example, *shape). `runs` maps cell id
-    to run folder. Return None for missing or damaged records or arrays; the page then omits the image."""
+    examples. Return (truth, reconstruction, kind of data), both arrays (reading, example, *shape). `runs` maps the id
+    of a cell (a configured run) to its run folder. Return None for missing or damaged records or arrays; the page then
+    omits the image."""
     at = row.points.get(point)
     best = at.best.attack if at and at.best else None
     for cell_id in row.cells if best is not None else ():
@@ -43,7 +44,7 @@ def thumbnails(rows: Sequence[Row], runs: Runs, *, private: bool = False) -> dic
     the most successful attack at the point with the highest success rate.
 
     - `rows`: board rows; more rows mean smaller images.
-    - `runs`: map from cell id to run folder.
+    - `runs`: map from the id of a cell (a configured run) to its run folder.
     - `private`: True also shows rows with private data."""
     limit = min(MOST, TOTAL // max(1, len(rows)))
     made = {}
