@@ -47,9 +47,9 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     def configuration(self, content: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the values that enter the cell's id, as JSON. `content` is the value's whole JSON; None computes it. A
-        field with its default value is left out, so a field added later changes no existing id. The mark `IN_ID` always
-        keeps a field, and `NOT_IN_ID` always drops a field."""
+        """Return the values that enter the id of a cell (an experiment), as JSON. `content` is the value's whole JSON;
+        None computes it. A field with its default value is left out, so a field added later changes no existing id. The
+        mark `IN_ID` always keeps a field, and `NOT_IN_ID` always drops a field."""
         content = self.model_dump(mode="json") if content is None else content
         kept = {}
         for name, default in _in_ids(type(self)):
@@ -138,7 +138,7 @@ class Federated(Frozen):
 
 
 class InitialWeights(Frozen):
-    """Untrained weights, drawn with the model's initialisation from the cell's seed."""
+    """Untrained weights, drawn with the model's initialisation from the seed of the cell (an experiment)."""
 
     kind: Annotated[Literal["init"], IN_ID] = "init"
     """Distinguishes the kinds of weights."""
@@ -158,7 +158,7 @@ class FileWeights(Frozen):
 
 
 class CheckpointWeights(Frozen):
-    """Weights saved after a round of a training cell."""
+    """Weights saved after a round of a training cell (an experiment)."""
 
     kind: Annotated[Literal["checkpoint"], IN_ID] = "checkpoint"
     """Distinguishes the kinds of weights."""
@@ -196,7 +196,8 @@ class Grants(Frozen):
     equal for all clients (`Attack.craft`)."""
 
     def granted(self) -> dict[str, Any]:
-        """Return the grants whose values differ from the defaults, as field name → value."""
+        """Return the grants (the attacker's permissions) whose values differ from the defaults, as field name →
+        value."""
         return self.model_dump(exclude_defaults=True)
 
     def words(self) -> list[str]:
@@ -207,17 +208,18 @@ class Grants(Frozen):
 
 class _Cell(Frozen):
     def canonical(self) -> str:
-        """Return the cell's configuration as JSON text with sorted keys and without spaces; the text is equal for equal
-        cells."""
+        """Return the configuration of the cell (an experiment) as JSON text with sorted keys and without spaces; the
+        text is equal for equal cells."""
         return json.dumps(self.configuration(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @cached_property
     def id(self) -> str:
-        """Id of the cell: SHA-256 of the canonical JSON, as 64 hexadecimal digits."""
+        """Id of the cell (an experiment): SHA-256 of the canonical JSON, as 64 hexadecimal digits."""
         return hashlib.sha256(self.canonical().encode()).hexdigest()
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy the cell as in pydantic, with the changed fields `update`; the copy computes a new id."""
+        """Copy the cell (an experiment configuration) as in pydantic, with the changed fields `update`; the copy
+        computes a new id."""
         copied = super().model_copy(update=update, deep=deep)
         copied.__dict__.pop("id", None)
         return copied

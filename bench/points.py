@@ -34,8 +34,8 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """An interception point: the attacker's position in a federated round, which determines the tensors that a reading
-    shows."""
+    """An interception point: the attacker's position in a federated round, which determines the tensors in a reading
+    (an observed update)."""
 
     name: str
     """Name of the point."""
@@ -55,12 +55,13 @@ class Point:
 
     @property
     def after_training(self) -> bool:
-        """True if a reading covers all of a client's local steps: an update, or the mean over K clients."""
+        """True if a reading (an observed update) covers all of a client's local steps: an update, or the mean over K
+        clients."""
         return self.scope in (Scope.UPDATE, Scope.AGGREGATE)
 
     def sees(self, stage: Stage) -> bool:
-        """Return whether a reading shows the result of a defense at `stage`, because the stage comes before the
-        point."""
+        """Return whether a reading (an observed update) at this point shows the result of a defense at `stage`. True if
+        the stage is not later than the point in the round."""
         return STAGES.index(stage) <= STAGES.index(self.after)
 
 

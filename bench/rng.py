@@ -47,7 +47,7 @@ class Key:
 
     @classmethod
     def of_attacker(cls, seed: int) -> "Key":
-        """Return the attacker's key, a hash of the cell's seed. With the seed itself, an attack could repeat the
+        """Return the attacker's key, a hash of the experiment's seed. With the seed itself, an attack could repeat the
         defense's noise."""
         digest = hashlib.sha256(f"attacker {seed}".encode()).digest()
         return cls(seed=int.from_bytes(digest[:8], "little"))

@@ -42,7 +42,7 @@ class ByReading:
     fields with the metadata `READING` or `MARK`."""
 
     def of(self, rows: Sequence[int]) -> Self:
-        """Return the same object restricted to the readings at positions `rows`, in this order."""
+        """Return the same object restricted to the readings (observed updates) at positions `rows`, in this order."""
         return replace(self, **{name: _chosen(getattr(self, name), axis, rows) for name, axis in self._row_fields()})
 
     def _row_fields(self) -> Iterator[tuple[str, str]]:
@@ -81,7 +81,7 @@ def _concatenated(contents: Sequence[Any]) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victims:
-    """The true examples behind a cell's readings (observed updates), known to the harness only."""
+    """The true examples behind the readings (observed updates) in a cell (an experiment), known to the harness only."""
 
     inputs: Tensor
     """(reading, sender, step, example, *shape): inputs in [0, 1]."""
@@ -189,7 +189,7 @@ class Description(Protocol):
 
     @property
     def senders(self) -> int:
-        """Number of clients behind a reading."""
+        """Number of clients behind a reading (an observed update)."""
 
     @property
     def mixed(self) -> bool:
@@ -286,7 +286,8 @@ class Clients:
 
 
 class Simulator(Protocol):
-    """The defended round as a black box, for attackers without a description: candidates in, simulated readings out."""
+    """The defended round as a black box, for attackers without a description: candidates in, simulated readings
+    (observed updates) out."""
 
     @property
     def budget(self) -> int:
@@ -415,8 +416,8 @@ class Reading(ByReading):
 
     @staticmethod
     def joined(readings: Sequence["Reading"]) -> tuple["Reading", tuple[tuple[int, ...], ...]]:
-        """Join several cells' readings in a single batch, for a common attack; return the batch, and each cell's
-        positions in the batch.
+        """Join the readings (observed updates) from several cells (experiments) in a single batch, for a common attack;
+        return the batch, and each cell's positions in the batch.
 
         Readings are ordered by `indices`, then by cell, so the first readings from all cells come first. Fields without
         a reading axis must be equal in all cells."""
@@ -439,14 +440,14 @@ class Reading(ByReading):
 
     @property
     def examples(self) -> int:
-        """Number of examples behind each reading, over all local steps and senders."""
+        """Number of examples behind each reading (observed update), over all local steps and senders."""
         if self.ragged:
             return sum(self.batches)
         return self.point.examples(batch=self.batch, steps=self.steps, senders=self.senders)
 
     @property
     def unknown(self) -> int:
-        """Number of examples behind each reading that the attacker does not know."""
+        """Number of examples behind each reading (observed update) that the attacker does not know."""
         return self.examples if self.mates_inputs is None else 1
 
     @property
@@ -464,7 +465,7 @@ class Reading(ByReading):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Limits that a cell sets for its attack."""
+    """Limits that a cell (an experiment) sets for its attack."""
 
     evaluations: int
     """Objective evaluations per reading, restarts included."""
@@ -476,7 +477,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconstruction(ByReading):
-    """An attack's result: the examples behind each reading, in any order."""
+    """An attack's result: the examples behind each reading (observed update), in any order."""
 
     inputs: Tensor = field(metadata=READING)
     """(reading, example, *shape): inputs as optimised, not clipped."""

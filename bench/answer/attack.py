@@ -26,9 +26,9 @@ from bench.trip import TRACED, Reconstruction
 def attack(
     cell: AttackCell, context: RunContext, memory: Memory, place: Place = HERE
 ) -> tuple[AttackResult, Attempt | None]:
-    """Run an attack cell: return its result, and the attack's reconstruction with its cost. In a cascade (attacks one
-    after the other), readings whose examples all leaked to earlier cells are skipped; if no reading is left, the second
-    result is None. Raises `NotApplicable` for a cell that cannot run.
+    """Run an attack cell (an experiment): return its result, and the attack's reconstruction with its cost. In a
+    cascade (attacks one after the other), readings (observed updates) whose examples all leaked to earlier cells are
+    skipped; if no reading is left, the second result is None. Raises `NotApplicable` for a cell that cannot run.
 
     - `context`: the run's folders, device and limits.
     - `memory`: the worker's cache between cells.

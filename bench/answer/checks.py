@@ -34,9 +34,9 @@ REFERENCES = 8  # readings per cell: seconds each
 def diagnose(
     cell: AttackCell, setup: Setup, truth: CellTruth, reading: Reading, batches: Sequence[Batches]
 ) -> Diagnosis:
-    """Check a cell's readings (observed updates) before the attack. Return the effect of the defense on the readings
-    (SNR and cosine), the attack's objective at the true examples, the conditions of the attack, and ε. Raises
-    `NotApplicable` if the attack refuses the readings.
+    """Check the readings (observed updates) of a cell (an experiment) before the attack. Return the effect of the
+    defense on the readings (SNR and cosine), the attack's objective at the true examples, the conditions of the attack,
+    and ε. Raises `NotApplicable` if the attack refuses the readings.
 
     - `setup`: model, weights and defense.
     - `truth`: true examples.

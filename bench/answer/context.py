@@ -33,8 +33,8 @@ class RunContext:
 
 
 def many_rows(context: RunContext) -> bool:
-    """Return whether readings from several cells may be attacked in a single batch: on a GPU or with `context.rows`,
-    but not with a time limit per cell."""
+    """Return whether readings (observed updates) of several cells (experiments) may be attacked in a single batch: on a
+    GPU or with `context.rows`, but not with a time limit per cell."""
     return context.time_limit is None and (context.rows is not None or context.device != "cpu")
 
 

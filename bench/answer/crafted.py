@@ -39,9 +39,9 @@ def server_of(cell: AttackCell, setup: Setup, truth: CellTruth) -> Server:
 
 
 def choose(cell: AttackCell, server: Server) -> Tensors:
-    """Return the model weights that the cell's attack chooses, given the server's knowledge `server`: name → tensor.
-    The weights are not yet checked (see `received`). Raises `NotApplicable` if the attack cannot choose weights for
-    this model, and `PluginError` for an attack that chooses none or changes `server`."""
+    """Return the model weights that the attack of the cell (an experiment) chooses, given the server's knowledge
+    `server`: name → tensor. The weights are not yet checked (see `received`). Raises `NotApplicable` if the attack
+    cannot choose weights for this model, and `PluginError` for an attack that chooses none or changes `server`."""
     attacker: Attack = registry.of("attacks", cell.attack)
     before = reading_hash(server)
     with repeatable("cpu"):

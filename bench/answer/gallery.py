@@ -32,9 +32,9 @@ class Gallery(ByReading):
 
 
 def granted_gallery(cell: AttackCell, data: Data, truth: Truth) -> Gallery | None:
-    """Return the candidates that the cell grants to the attacker: the true examples in `truth` among strangers from
-    `data`. None without this grant. The candidates are equal for all defenses and attacks. Raises `NotApplicable` for a
-    gallery too small to hold strangers, or too large for the data set's gallery split."""
+    """Return the gallery of the cell (an experiment), the candidates granted to the attacker: the true examples in
+    `truth` among strangers from `data`. None without this grant. The candidates are equal for all defenses and attacks.
+    Raises `NotApplicable` for a gallery too small to hold strangers, or too large for the data set's gallery split."""
     if not cell.grants.gallery:
         return None
     strangers = data.gallery
@@ -85,8 +85,8 @@ def naming_chance(gallery: Tensor, labels: Tensor, *, granted: bool) -> float:
 
 
 def of_first(places: Sequence[int], hits: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return ranks for all examples, in the shape of `hits` (reading, example): `places` (reading,) for each reading's
-    first example, and -1 for all others."""
+    """Return the rank of each true example among the candidates, in the shape of `hits` (reading, example): `places`
+    (reading,) for each reading's first example, and -1 for all others."""
     whole = np.full(hits.shape, -1, np.int64)
     whole[:, 0] = places
     return whole

@@ -15,9 +15,9 @@ from bench.trip import Tensors
 def observe_cell(
     cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory, crafted: Tensors | None = None
 ) -> Observation:
-    """Run the defended round on the true examples `truth`; return the attacker's readings (observed updates) at the
-    cell's interception point, with their checks (`Diagnosis`). In a cascade, readings whose examples all leaked to
-    earlier attacks are left out.
+    """Run the defended round of the cell (an experiment) on its true examples `truth`; return the attacker's readings
+    (observed updates) at the cell's interception point, with their checks (`Diagnosis`). In a cascade (attacks one
+    after the other), readings whose examples all leaked to earlier attacks are left out.
 
     - `context`: the run's folders and limits.
     - `memory`: the worker's cache of data sets and simulated readings.
@@ -39,9 +39,9 @@ def observe_cell(
 def draw_and_observe(
     cell: AttackCell, context: RunContext, memory: Memory, crafted: Tensors | None = None
 ) -> Observation:
-    """Draw the cell's true examples, and return the attacker's readings (observed updates) with their checks, as
-    `observe_cell` does. `context` is the run, and `memory` the worker's cache. `crafted` are weights chosen by the
-    attack, or None, as in `observe_cell`. Raises `NotApplicable` for a cell that cannot run, or if the attack refuses
-    the readings."""
+    """Draw the true examples of the cell (an experiment), and return the attacker's readings (observed updates) with
+    their checks, as `observe_cell` does. `context` is the run, and `memory` the worker's cache. `crafted` are weights
+    chosen by the attack, or None, as in `observe_cell`. Raises `NotApplicable` for a cell that cannot run, or if the
+    attack refuses the readings."""
     truth = draw_truth(cell, load_data(cell, context, memory), context.run)
     return observe_cell(cell, truth, context, memory, crafted)

@@ -28,9 +28,9 @@ def other_originals(cell: AttackCell, truth: CellTruth) -> tuple[Truth, ...]:
 def against_originals(
     cell: AttackCell, truth: CellTruth, first: Truth, score: Callable[[Truth], Scores]
 ) -> tuple[Truth, Scores]:
-    """Score each reading of a mixture (two examples mixed by the defense) against its first example, and against its
-    second. Return the example that leaked and its scores; if neither leaked, the example with the higher PSNR. A blind
-    guess has two chances, so the identification chance doubles.
+    """Score each reading (observed gradient) of a mixture (two examples mixed by the defense) against its first
+    example, and against its second. Return the example that leaked and its scores; if neither leaked, the example with
+    the higher PSNR. A blind guess has two chances, so the identification chance doubles.
 
     - `truth`: the cell's true examples.
     - `first`: the first example of each mixture.

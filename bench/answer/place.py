@@ -41,23 +41,25 @@ class Usage:
 class Place(Protocol):
     """Runner of the code of attacks, defenses, models and data sets: this process, or plug-in processes. A place keeps
     no true examples. In every method, `context` holds the run's folders, device and limits, and `memory` is the
-    worker's cache between cells."""
+    worker's cache between cells (experiments)."""
 
     def concerns(self, cell: AnyCell) -> bool:
         """Return whether the cell (experiment) runs in other processes than this process."""
 
     def data(self, cell: AnyCell, context: RunContext, memory: Memory) -> Data:
-        """Return the cell's data set; raises `DataError` if the files changed since the run was planned."""
+        """Return the data set of the cell (an experiment); raises `DataError` if the files changed since the run was
+        planned."""
 
     def attack_together(self, cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
-        """Attack `cell` in a single batch with suitable later cells from `company`; the results wait in `memory`."""
+        """Attack `cell` in a single batch with suitable later cells (experiments) from `company`; the results wait in
+        `memory`."""
 
     def attacked(
         self, cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory
     ) -> tuple[Diagnosis, Attempt]:
-        """Run the cell's defended round on the true examples `truth`, and attack its readings (observed updates).
-        Return the checks of the readings, such as ε, and the reconstruction with its cost. A result of
-        `attack_together` in `memory` is used in place of a new attack. Raises `NotApplicable` for a cell that cannot
+        """Run the defended round of the cell (an experiment) on the true examples `truth`, and attack its readings
+        (observed updates). Return the checks of the readings, such as ε, and the reconstruction with its cost. A result
+        of `attack_together` in `memory` is used in place of a new attack. Raises `NotApplicable` for a cell that cannot
         run."""
 
     def train(
@@ -71,10 +73,10 @@ class Place(Protocol):
 
 
 class Here:
-    """Runner of cells in this process."""
+    """Runner of cells (experiments) in this process."""
 
     def concerns(self, cell: AnyCell) -> bool:
-        """Return False, because all cells run in this process."""
+        """Return False, because all cells (experiments) run in this process."""
         return False
 
     def data(self, cell: AnyCell, context: RunContext, memory: Memory) -> Data:
@@ -86,9 +88,9 @@ class Here:
     def attacked(
         self, cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory
     ) -> tuple[Diagnosis, Attempt]:
-        """Return the checks of the cell's readings (observed updates), and the reconstruction with its cost. A result
-        that `attack_together` left in `memory` is used if it is for the same readings; otherwise the attack runs
-        now."""
+        """Return the checks of the readings (observed updates) of the cell (an experiment), and the reconstruction with
+        its cost. A result that `attack_together` left in `memory` is used if it is for the same readings; otherwise the
+        attack runs now."""
         waiting = memory.attacked.pop(cell.id, None)
         if waiting is not None and waiting[0].reading.indices == truth.rows:
             return waiting[0].diagnosis, waiting[1]

@@ -27,8 +27,8 @@ _MOST = 2048  # examples whose gradients are computed at once
 def take_reading(
     cell: AttackCell, setup: Setup, truth: CellTruth, batches: Sequence[Batches], simulations: Kept | None = None
 ) -> Reading:
-    """Return the attacker's readings (observed updates) at the cell's interception point, with all that the attacker
-    knows.
+    """Return the attacker's readings (observed updates) at the interception point of the cell (an experiment), with all
+    that the attacker knows.
 
     - `setup`: model, weights and defense.
     - `truth`: true examples, for granted labels and other grants.
@@ -93,8 +93,8 @@ def take_reading(
 def simulator(
     cell: AttackCell, setup: Setup, point: Point, reading: Reading, simulations: Kept | None = None
 ) -> RoundSimulator:
-    """Return a black box for attackers without a description of the defense: a function that runs the cell's defended
-    round on chosen examples, with random draws independent of the victims' draws.
+    """Return a black box for attackers without a description of the defense: a function that runs the defended round of
+    the cell (an experiment) on chosen examples, with random draws independent of the victims' draws.
 
     - `setup`, `point`: model, weights and defense, and the interception point.
     - `reading`: gives the number of observations, and the public examples that fill a batch.
@@ -172,8 +172,8 @@ def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def reading_hash(reading: Reading | Server) -> str:
-    """Return the SHA-256 of a reading's fields (grants included, the point's name excluded), or of a server's
-    knowledge. Readings with equal hashes are attacked once."""
+    """Return the SHA-256 of all fields of a `Reading` (observed updates, with everything known to the attacker) except
+    the point's name, or of a server's knowledge. Readings with equal hashes are attacked once."""
     digest = hashlib.sha256()
     for field in fields(reading):
         value = reading.examples if field.name == "point" else getattr(reading, field.name)

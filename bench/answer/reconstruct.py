@@ -23,7 +23,8 @@ _GRADIENTS, _INPUTS = 40, 400
 
 
 def attacker_of(cell: AttackCell, reading: Reading) -> Attack:
-    """Return the cell's attack; raises `NotApplicable` if the attack refuses the `reading` (observed updates)."""
+    """Return the attack of the cell (an experiment); raises `NotApplicable` if the attack refuses the `reading`
+    (observed updates)."""
     attacker: Attack = registry.of("attacks", cell.attack)
     if reading.mates_inputs is not None and not attacker.takes_mates:
         raise NotApplicable(
@@ -50,18 +51,18 @@ def recalled(key: ReadingKey, memory: Memory) -> Attempt | None:
 
 
 def remember(key: ReadingKey, cell: AttackCell, attempt: Attempt, memory: Memory) -> None:
-    """Put a cell's reconstruction (`attempt`) into the cache `memory` under `key`, for later cells with equal readings.
-    Above `REUSED` entries, the least recently used entry is dropped."""
+    """Put the reconstruction `attempt` of a cell (an experiment) into the cache `memory` under `key`, for later cells
+    with equal readings (observed updates). Above `REUSED` entries, the least recently used entry is dropped."""
     if len(memory.reconstructions) >= REUSED:
         del memory.reconstructions[next(iter(memory.reconstructions))]
     memory.reconstructions[key] = (attempt.reconstruction, cell.id)
 
 
 def reconstruct(reading: Reading, cell: AttackCell, context: RunContext, memory: Memory) -> Attempt:
-    """Return the reconstruction of the cell's readings (observed updates), with its cost: from the cache `memory` for
-    equal readings and attack, otherwise from a new attack. Readings under weights that the attack chose are never
-    cached. `context` is the run. Raises `PluginError` for an attack that writes to its reading or returns a wrong
-    shape."""
+    """Return the reconstruction for the `reading` (observed updates) of the cell (an experiment), with its cost: from
+    the cache `memory` for equal readings and attack, otherwise from a new attack. Readings under weights that the
+    attack chose are never cached. `context` is the run. Raises `PluginError` for an attack that writes to its reading
+    or returns a wrong shape."""
     key, shared = reading_key(reading, cell), cell.grants.server == "listen"
     if shared and (known := recalled(key, memory)) is not None:
         return known
@@ -101,8 +102,8 @@ def attack_reading(
 def attack_readings(
     attacker: Attack, reading: Reading, cell: AttackCell, context: RunContext, budget: Budget
 ) -> Reconstruction:
-    """Return the reconstruction by `attacker`, run on the device of `context`, with at least `budget.chunk` readings at
-    once. Raises `PluginError` for a reconstruction with a wrong shape."""
+    """Return the reconstruction by `attacker`, run on the device of `context`, with at least `budget.chunk` readings
+    (observed updates) at once. Raises `PluginError` for a reconstruction with a wrong shape."""
     chunk = max(budget.chunk, min(len(reading), rows_at_once(context, reading)))
     with repeatable(context.device):
         key, device = Key.of_attacker(cell.seed), torch.device(context.device)
@@ -112,9 +113,9 @@ def attack_readings(
 
 
 def rows_at_once(context: RunContext, reading: Reading) -> int:
-    """Return how many readings (observed updates), from several cells together, fit in a batch on the device.
-    `context.rows` gives the number if set; otherwise a GPU's memory and the size of `reading` decide. The number is 0
-    on a CPU: the attack then keeps its own chunk size."""
+    """Return how many readings (observed updates), from several cells (experiments) together, fit in a batch on the
+    device. `context.rows` gives the number if set; otherwise a GPU's memory and the size of `reading` decide. The
+    number is 0 on a CPU: the attack then keeps its own chunk size."""
     if context.rows is not None:
         return context.rows
     values = next(iter(reading.values.values()))

@@ -30,9 +30,9 @@ class Scored:
 
 
 def score_truth(cell: AttackCell, truth: CellTruth, claim: Reconstruction, diagnosis: Diagnosis) -> Scored:
-    """Return the scores of the reconstruction `claim` against the cell's true examples `truth`. `diagnosis` holds the
-    checks of the readings (observed updates). Raises `PluginError` for a reconstruction with a wrong shape, and
-    `ValueError` for true examples outside their range."""
+    """Return the scores of the reconstruction `claim` against the true examples `truth` of the cell (an experiment).
+    `diagnosis` holds the checks of the readings (observed updates). Raises `PluginError` for a reconstruction with a
+    wrong shape, and `ValueError` for true examples outside their range."""
     examples = scored_once(truth.examples.of(truth.rows), claim.inputs.shape[1])
     named = _naming(cell, truth, examples, claim, diagnosis)
     against = partial(_score, cell, truth.source.data, claim, named)

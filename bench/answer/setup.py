@@ -46,7 +46,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """All values that a cell's round needs: data, clients, model, weights, and the defense with its states."""
+    """All values for the federated round of a cell (an experiment): data, clients, model, weights, and the defense with
+    its states."""
 
     data: Data
     """Data set."""
@@ -86,16 +87,17 @@ class Setup:
 
 
 def source_of(cell: AttackCell, data: Data, run: Path) -> Source:
-    """Return the data set, the clients' examples and the training round, from which the cell's victims are drawn. The
-    round is that of the cell's weights in the run folder `run`. Raises `WeightsError` if these weights are missing."""
+    """Return the data set, the clients' examples and the training round, from which the victims of the cell (an
+    experiment) are drawn. The round is that of the cell's weights in the run folder `run`. Raises `WeightsError` if
+    these weights are missing."""
     return Source(data=data, clients=clients_of(cell, data), round=locate(run, cell.weights).round)
 
 
 def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory) -> Setup:
-    """Load and build all that the cell's federated round needs: data, model, weights and defense. An attack on a
-    checkpoint gets the defense's state at the checkpoint's round. `context` is the run, and `memory` the worker's cache
-    of data sets. Raises `NotApplicable` for a cell that cannot run, `DataError` and `WeightsError` for missing or
-    altered files."""
+    """Return all values for the federated round of the cell (an experiment): data, model, weights and defense. An
+    attack on a checkpoint gets the defense's state at the checkpoint's round. `context` is the run, and `memory` the
+    worker's cache of data sets. Raises `NotApplicable` for a cell that cannot run, `DataError` and `WeightsError` for
+    missing or altered files."""
     data = load_data(cell, context, memory)
     architecture: Model = registry.of("models", cell.model)
     model = architecture.build(data.shape, data.classes).eval()
@@ -114,13 +116,13 @@ def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory
 
 
 def data_is_kept(cell: AttackCell | TrainingCell, memory: Memory) -> bool:
-    """Return whether the worker's cache `memory` holds the cell's data set."""
+    """Return whether the worker's cache `memory` holds the data set of the cell (an experiment)."""
     return cell.dataset.model_dump_json() in memory.data
 
 
 def keep_data(cell: AttackCell | TrainingCell, memory: Memory, data: Data) -> None:
-    """Put the cell's data set into the cache `memory`; above `KEPT_BYTES`, the least recently used data sets are
-    dropped."""
+    """Put the data set of the cell (an experiment) into the cache `memory`; above `KEPT_BYTES`, the least recently used
+    data sets are dropped."""
     while memory.data and sum(kept.nbytes for kept in memory.data.values()) > KEPT_BYTES:
         del memory.data[next(iter(memory.data))]
     memory.data[cell.dataset.model_dump_json()] = data
@@ -173,8 +175,8 @@ def _stages(cell: AttackCell | TrainingCell, setting: Setting, weights: Mapping[
 
 
 def load_data(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory) -> Data:
-    """Return the cell's data set, from the worker's cache `memory` or from files in the data folder of `context`.
-    Raises `DataError` if the files changed since the run was planned."""
+    """Return the data set of the cell (an experiment), from the worker's cache `memory` or from files in the data
+    folder of `context`. Raises `DataError` if the files changed since the run was planned."""
     key = cell.dataset.model_dump_json()
     data = memory.data.pop(key, None)
     if data is None:

@@ -17,7 +17,8 @@ from bench.trip import Victims
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellTruth:
-    """A cell's victims (observed clients) and true examples, which are equal for all defenses and attacks."""
+    """The victims (observed clients) and true examples of a cell (an experiment), which are equal for all defenses and
+    attacks."""
 
     source: Source
     """Data set, clients and training round from which the true examples are drawn."""
@@ -36,15 +37,17 @@ class CellTruth:
 
 
 def draw_truth(cell: AttackCell, data: Data, run: Path) -> CellTruth:
-    """Draw the victims (observed clients) of a cell, with their true examples and the gallery. `run` is the run folder,
-    with the records of earlier cells and the weights. Raises `BenchError` if an earlier cell in the cascade has no
-    record, `WeightsError` for missing weights, and `NotApplicable` for an impossible gallery size."""
+    """Draw the victims (observed clients) of a cell (an experiment), with their true examples and the gallery
+    (candidates granted to the attacker). `run` is the run folder, with the records of earlier cells and the weights.
+    Raises `BenchError` if an earlier cell in the cascade (attacks one after the other) has no record, `WeightsError`
+    for missing weights, and `NotApplicable` for an impossible gallery size."""
     return truth_from(cell, source_of(cell, data, run), left(cell, run))
 
 
 def truth_from(cell: AttackCell, source: Source, rows: tuple[int, ...] | None = None) -> CellTruth:
-    """Draw the victims (observed clients) of a cell from `source`, with their true examples and the gallery. `rows` are
-    the numbers of the readings to attack; None takes all. Raises `NotApplicable` for an impossible gallery size."""
+    """Draw the victims (observed clients) of a cell (an experiment) from `source`, with their true examples and the
+    gallery (candidates granted to the attacker). `rows` are the numbers of the readings (observed updates) to attack;
+    None takes all. Raises `NotApplicable` for an impossible gallery size."""
     point = point_of(cell.point)
     victims = draw_victims(cell, source, point)
     examples, mates = truth_at(victims, point), None

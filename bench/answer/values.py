@@ -15,8 +15,8 @@ def finite(value: float) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis(ByReading):
-    """Checks of a cell's readings (observed updates) before the attack: effect of the defense on the readings, the
-    attack's objective at the true examples, conditions, ε."""
+    """Checks of the readings (observed updates) of a cell (an experiment) before the attack: effect of the defense on
+    the readings, the attack's objective at the true examples, conditions, ε."""
 
     snr_db: tuple[float | None, ...] = field(metadata=READING)
     """(reading,): signal-to-noise ratio in dB; the undefended reading is the signal."""
@@ -37,8 +37,8 @@ class Diagnosis(ByReading):
 
     @property
     def distortion(self) -> Distortion:
-        """Effect of the defense on the readings: medians of SNR (dB) and cosine, and the least SNR; each is None if a
-        reading lacks the value."""
+        """Effect of the defense on the readings (observed updates): medians of SNR (dB) and cosine, and the least SNR;
+        each is None if a reading lacks the value."""
         snr, cosine = (np.array(each, np.float64) for each in (self.snr_db, self.cosine))
         return Distortion(
             snr_db_median=finite(float(np.median(snr))),
@@ -49,7 +49,8 @@ class Diagnosis(ByReading):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """The result of observing a cell's round: the attacker's readings (observed updates), and their checks."""
+    """The result of observing the round of a cell (an experiment): the attacker's readings (observed updates), and
+    their checks."""
 
     reading: Reading
     """The attacker's readings; in a cascade only readings with an example not yet leaked."""

@@ -22,8 +22,8 @@ HALVES = ("tuning", "scoring")
 
 
 def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
-    """Draw the victims of an attack cell: the clients behind each reading (observed update), with their examples. The
-    victims are equal for all points, defenses and attacks.
+    """Draw the victims of an attack cell (an experiment): the clients behind each reading (observed update), with their
+    examples. The victims are equal for all points, defenses and attacks.
 
     A key draws the order of the clients in `source`, each with its batch for the round. Each reading takes the next
     client; at point `aggregate`, the next K clients (the number of clients in a round)."""
@@ -64,7 +64,7 @@ def _of_half(cell: AttackCell, source: Source, order: Indices, senders: int) -> 
 def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> list[Batches]:
     """Return the clients' batches for each simulated round, at the interception `point` that `cell.point` names.
 
-    - At `aggregate`: a round for each reading, with the reading's K victims as clients.
+    - At `aggregate`: a round for each reading (observed update), with the reading's K victims as clients.
     - At other points, if a client's reading depends on other clients (`Setup.whole_round`, as for exchanged noise): a
       round for each reading, with the victim first, then K - 1 other clients, drawn by a key from `setup`'s data.
     - Otherwise: a single round for all readings, with all victims as clients."""
@@ -100,7 +100,7 @@ class Truth(ByReading):
         return one_hot(self.labels, classes, dtype) if self.targets is None else self.targets.to(dtype)
 
     def split_at(self, count: int) -> "tuple[Truth, Truth]":
-        """Return the first `count` examples of each reading, and the remaining examples."""
+        """Return the first `count` examples of each reading (observed update), and the remaining examples."""
         first, others = (self._cut(cut) for cut in (slice(None, count), slice(count, None)))
         return first, others
 
@@ -113,8 +113,8 @@ class Truth(ByReading):
         )
 
     def or_else(self, other: "Truth", rows: Tensor) -> "Truth":
-        """Return the same true examples, but with the inputs and labels of `other` at the readings selected by the mask
-        `rows` (reading,). Positions and class probabilities do not change."""
+        """Return the same true examples, but with the inputs and labels of `other` at the readings (observed updates)
+        selected by the mask `rows` (reading,). Positions and class probabilities do not change."""
         at = rows.reshape(-1, *[1] * (self.inputs.dim() - 1))
         return replace(
             self, inputs=other.inputs.where(at, self.inputs), labels=other.labels.where(rows[:, None], self.labels)
@@ -158,8 +158,8 @@ def trained_at(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -
 
 def scored_once(truth: Truth, claimed: int) -> Truth:
     """Return the true examples `truth` without repeats, because a client may use an example several times. `claimed` is
-    the number of reconstructed examples per reading. If `claimed` is at most the number of distinct examples, each
-    distinct example is returned once, at its first position. Otherwise all positions are returned."""
+    the number of reconstructed examples per reading (observed update). If `claimed` is at most the number of distinct
+    examples, each distinct example is returned once, at its first position. Otherwise all positions are returned."""
     firsts = [np.sort(np.unique(row.numpy(), return_index=True)[1]) for row in truth.indices]
     if claimed > min(len(first) for first in firsts) or len({len(first) for first in firsts}) > 1:
         return truth

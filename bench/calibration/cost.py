@@ -15,7 +15,7 @@ def seconds_of(listener: Listener, listeners: Iterable[Listener], records: Itera
 
     - `listener`: measurements of the family at the point.
     - `listeners`: measurements of all families and points; a family's points share its trainings equally.
-    - `records`: records of the calibration."""
+    - `records`: records (results of cells) of the calibration."""
     family = listener.defense.name
     sharing = len({each.point for each in listeners if each.defense.name == family and each.absent is None})
     own = [record for record in records if record.cell.defense.name == family]

@@ -29,7 +29,7 @@ def hold_later(
     - `matrix`, `federation`: the attacks and trainings.
     - `listeners`: measurements of defense families at interception points; changed in place.
     - `facts`: function that returns a data set's properties.
-    - `run`: function that runs cells and returns records.
+    - `run`: function that runs cells (experiments) and returns their records (results).
     - `say`: function that gets a line of progress per turn."""
     open_ = tuple(each for each in listeners if each.strength is not None and _first(each))
     while wanted := [(listener, position) for listener in open_ for position in _wanted(listener)]:

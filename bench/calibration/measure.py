@@ -95,11 +95,12 @@ def at(defense: Entry, position: float | None) -> Entry:
 def reading_cells(
     matrix: Matrix, rows: Sequence[Combination], defense: Entry, half: str, facts: FactsOf
 ) -> tuple[PlannedCell, ...]:
-    """Return the attack cells that measure a defense at an interception point, in the first round of a training.
+    """Return the attack cells (experiments) that measure a defense at an interception point, in the first round of a
+    training.
 
     - `matrix`: the matrix of the calibration.
     - `rows`: the matrix's attacks at this point.
-    - `defense`: the defense at a strength.
+    - `defense`: the defense, with its strength parameter set.
     - `half`: "tuning" or "scoring", two halves of the victims with different weight seeds.
     - `facts`: function that returns a data set's properties."""
     shift = len(rows) if half == SCORING else 0
@@ -110,12 +111,12 @@ def reading_cells(
 def trained_cells(
     matrix: Matrix, rows: Sequence[Combination], defense: Entry, trainings: Sequence[Record], half: str, facts: FactsOf
 ) -> tuple[PlannedCell, ...]:
-    """Return the attack cells that measure a defense at an interception point halfway through its trainings, at the
-    weights of their first checkpoint; empty if a training has no checkpoint.
+    """Return the attack cells (experiments) that measure a defense at an interception point halfway through its
+    trainings, at the weights of their first checkpoint; empty if a training has no checkpoint.
 
     - `matrix`: the matrix of the calibration.
     - `rows`: the matrix's attacks at this point.
-    - `defense`: the defense at a strength.
+    - `defense`: the defense, with its strength parameter set.
     - `trainings`: records of trainings with this defense.
     - `half`: "tuning" or "scoring", two halves of the victims.
     - `facts`: function that returns a data set's properties."""
@@ -135,8 +136,8 @@ def trained_cells(
 def training_cells(
     matrix: Matrix, rows: Iterable[Combination], defense: Entry, facts: FactsOf, **changed: Any
 ) -> tuple[PlannedCell, ...]:
-    """Return the training cells for a defense, one for each of the `rows`, the trainings in `matrix`. `changed` gives
-    fields of `TrainingCell` other values than the matrix; `facts` returns a data set's properties."""
+    """Return the training cells (experiments) for a defense, one for each of the `rows`, the trainings in `matrix`.
+    `changed` gives fields of `TrainingCell` other values than the matrix; `facts` returns a data set's properties."""
     trainings = tuple({**row, "defense": defense, **changed} for row in rows)
     return expand(replace(matrix, attacks=(), trainings=trainings), facts)
 

@@ -119,8 +119,9 @@ def _at_level(score: Score, strength: Strength | None, uploads: int, bound: Boun
 
 
 def levels_met(counts: Counts, levels: Mapping[str, float]) -> tuple[str, ...]:
-    """Return the levels that `counts` of named or reconstructed examples meet: the upper end of their share (95 %,
-    one-sided, over weight seeds) is at most the permitted share. `levels` maps a level to its permitted share."""
+    """Return the levels (largest permitted shares of named or reconstructed examples) that the measured `counts` meet.
+    A level is met if the upper confidence bound of the measured share (95 %, one-sided, over weight seeds) is at most
+    the permitted share. `levels` maps a level to its permitted share."""
     high = _interval(counts, 2 * LEVEL - 1)[1]
     return tuple(level for level, most in levels.items() if high <= most)
 

@@ -100,9 +100,9 @@ def _counts(records: Mapping[Any, tuple[Record, ...]], question: Question) -> tu
 
 
 def listening_points(federation: Federation, stages: Collection[Stage]) -> dict[str, tuple[str, ...]]:
-    """Return the interception points at which a defense with transforms at these `stages` changes the reading (observed
-    update): point → later points with the same reading. For example, if the server does not change the update, the
-    result has type-1 → (type-0,), and no key type-0."""
+    """Return the interception points at which a defense that acts at these `stages` (places in a round) changes the
+    reading (observed update): point → later points with the same reading. For example, if the server does not change
+    the update, the result has type-1 → (type-0,), and no key type-0."""
     first: dict[tuple[str, tuple[Stage, ...]], str] = {}
     found: dict[str, tuple[str, ...]] = {}
     for name in federation.points:
@@ -128,14 +128,15 @@ def calibrate(
     bound: Bound,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[Listener, ...]:
-    """Calibrate defense families: search the weakest strength that meets each level (a largest permitted share of named
-    or reconstructed examples). Return the measurements of each family, interception point and measured quantity (named,
-    reconstructed). The cells of all families run together, turn by turn.
+    """Calibrate defense families: search the weakest strength (parameter for protection) that meets each level (a
+    largest permitted share of named or reconstructed examples). Return the measurements of each family, interception
+    point and measured quantity (named, reconstructed). The cells (experiments) of all families run together, turn by
+    turn.
 
     - `matrix`, `federation`: the attacks and trainings.
     - `families`: for each family (entry, defense, its points from `listening_points`).
     - `facts`: function that returns a data set's properties.
-    - `run`: function that runs cells and returns records.
+    - `run`: function that runs cells and returns their records (results).
     - `bound`: function that returns the upper bound by ε.
     - `say`: function that gets a line of progress per turn."""
     open_: list[Listener] = []

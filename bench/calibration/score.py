@@ -35,9 +35,9 @@ class Score:
 
 
 def undefended(matrix: Matrix, federation: Federation, facts: FactsOf, run: Runner) -> tuple[Record, ...]:
-    """Run the undefended trainings, for comparison with the defended trainings, and return their records. The learning
-    rate is chosen as in `trainings`. `matrix` and `federation` give the trainings, `facts` returns a data set's
-    properties, and `run` runs cells."""
+    """Run the undefended trainings, for comparison with the defended trainings, and return their records (results). The
+    learning rate is chosen as in `trainings`. `matrix` and `federation` give the trainings, `facts` returns a data
+    set's properties, and `run` runs cells (experiments)."""
     return trainings(matrix, federation, [Entry(name="none")], SCORED, facts, run)[0]
 
 
@@ -63,12 +63,12 @@ def scored(
     run: Runner,
 ) -> tuple[Score, ...]:
     """Measure leakage and accuracy at calibrated strengths, on new victims and seeds: run attacks and trainings, and
-    return their records for each strength.
+    return their records (results) for each strength.
 
     - `matrix`, `federation`: the attacks and trainings.
     - `strengths`: (listener, level, defense) from `calibrated_strengths`.
     - `facts`: function that returns a data set's properties.
-    - `run`: function that runs cells and returns records."""
+    - `run`: function that runs cells (experiments) and returns their records."""
     readings = [
         reading_cells(matrix, listener.attacks(federation), defense, SCORING, facts)
         for listener, _, defense in strengths

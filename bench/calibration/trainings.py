@@ -22,11 +22,11 @@ def trainings(
     run: Runner,
 ) -> list[tuple[Record, ...]]:
     """Choose the best learning rate for each of `defenses`, and train with this rate under each of `seeds`. Return the
-    records of these trainings, a tuple for each defense. Each training has a checkpoint halfway.
+    records (results) of these trainings, a tuple for each defense. Each training has a checkpoint halfway.
 
     Every defense gets the same learning rates. All rates run for a third of the rounds, the best `_FINALISTS` to the
     end, and the best of these under `seeds`. The rate is chosen by test accuracy under the seed `SELECTED`. `matrix`
-    and `federation` give the trainings, `facts` returns a data set's properties, and `run` runs cells."""
+    and `federation` give the trainings, `facts` returns a data set's properties, and `run` runs cells (experiments)."""
     rounds = federation.trainings[0]["rounds"]
     rates = {row["federated"].rate for row in federation.trainings}
     chosen: list[Collection[float]] = [rates] * len(defenses)

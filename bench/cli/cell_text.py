@@ -23,7 +23,7 @@ _KNOWLEDGE = {
 
 
 def lines(record: schema.Record) -> list[Line]:
-    """Return a cell's record as lines of text, each (heading, text), for `bench show`."""
+    """Return the record (a cell's result) as lines of text, each (heading, text), for `bench show`."""
     cell = record.cell
     text = _training(cell, record) if isinstance(cell, TrainingCell) else _attack(cell, record)
     return [*text, *_answered(record)]
@@ -37,7 +37,8 @@ def interval(value: schema.Share | None) -> str:
 
 
 def asr(summary: schema.Summary) -> str:
-    """Return the attack success rate in a cell's `summary` as text, with its interval; "≥" marks a lower bound."""
+    """Return the attack success rate in the `summary` of a cell (an experiment) as text, with its interval; "≥" marks a
+    lower bound."""
     return ("≥ " if summary.lower_bound else "") + interval(summary.asr)
 
 
@@ -241,7 +242,7 @@ def _federated(federated: Federated, client_examples: int | None) -> str:
 
 
 def headline(record: schema.Record) -> str:
-    """Return a cell's main result as text for a list of cells: success rate of an attack or accuracy of a training;
+    """Return the main result of a cell (an experiment) as text: success rate of an attack or accuracy of a training;
     empty without a result."""
     if record.attack is not None:
         return asr(record.attack.summary) if record.attack.summary else "nothing left"

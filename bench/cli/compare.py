@@ -23,7 +23,7 @@ from bench.sanitize import sanitize
 @click.argument("run", type=common.PATH, required=False)
 @common.json_flag
 def command(a: str, b: str, run: Path | None, as_json: bool) -> None:
-    """Compare cells A and B: prefixes of ids in RUN (by default the newest below runs/), or record files.
+    """Compare cells (experiments) A and B: prefixes of ids in RUN (by default the newest below runs/), or record files.
 
     Cells are called different only by a paired test, which needs the same examples under the same weights.
 

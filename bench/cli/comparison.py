@@ -21,8 +21,8 @@ Place = tuple[int, int]  # reading, example
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A setting with different values in two compared cells A and B; "absent" marks a value that a cell does not
-    have."""
+    """A setting with different values in two compared cells (experiments) A and B; "absent" marks a value that a cell
+    does not have."""
 
     field: str
     """Name of the setting."""
@@ -34,7 +34,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedDifference:
-    """Difference in leakage between cells A and B on their common examples: each value is A minus B."""
+    """Difference in leakage between cells (experiments) A and B on their common examples: each value is A minus B."""
 
     examples: int
     """Number of common examples."""
@@ -89,8 +89,8 @@ def _of_same_entries(a: Record, b: Record) -> Provenance:
 
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
-    """Yield the settings with different values in the cell configurations `a` and `b`. If an entry (such as the attack)
-    has different names, the names with their parameters are a single difference."""
+    """Yield the settings with different values in the configurations `a` and `b` of two cells (experiments). If an
+    entry (such as the attack) has different names, the names with their parameters are a single difference."""
     for key in sorted({*a, *b}):
         first, second = a.get(key, "absent"), b.get(key, "absent")
         if first == second:
@@ -107,8 +107,8 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Differen
 
 
 def unpaired(a: Record, b: Record) -> str | None:
-    """Return the reason, in words, why the cells of the records `a` and `b` cannot be compared example by example; None
-    if victims and weights are the same."""
+    """Return the reason, in words, why the cells (experiments) of the records `a` and `b` cannot be compared example by
+    example; None if victims and weights are the same."""
     for name, record in (("A", a), ("B", b)):
         if record.cell.kind != "attack":
             return f"{name} is a training, which has no victims"

@@ -47,8 +47,8 @@ def matrices(context: click.Context, option: click.Parameter, typed: str) -> lis
 
 
 def cells(context: click.Context, option: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Return shell completions for the id of a cell below `runs/`, to eight digits; `typed` is the beginning of the id.
-    `context` and `option` come from click."""
+    """Return shell completions for the id of a cell (an experiment) below `runs/`, to eight digits; `typed` is the
+    beginning of the id. `context` and `option` come from click."""
     return _starting(sorted({path.stem[:8] for path in Path("runs").glob("*/records/*.json")}), typed)
 
 

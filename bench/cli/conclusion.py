@@ -57,7 +57,7 @@ _BOLD = ("what leaks", "defense", "attack")  # headings of the first line of a s
 def announce(
     console: Console, title: str, schedule: RunSchedule, pool: PoolSpec, span: tuple[float, float] | None = None
 ) -> None:
-    """Print on `console` the plan of a run: the number of cells, the workers and the estimated time.
+    """Print on `console` the plan of a run: the number of cells (experiments), the workers and the estimated time.
 
     - `title`: first line.
     - `schedule`: the cells to run.

@@ -25,9 +25,9 @@ def by_reference(text: str, run: Path | None) -> Record:
 
 
 def by_prefix(prefix: str, run: Path | None) -> tuple[Path, Record]:
-    """Return (run folder, record) of the cell whose id begins with `prefix`. The id is searched in the run folder
-    `run`; None takes the newest run below `runs/` with a match. Raises `BenchError` if no record matches, or if several
-    records of a run match."""
+    """Return (run folder, record) of the cell (an experiment) whose id begins with `prefix`. The id is searched in the
+    run folder `run`; None takes the newest run below `runs/` with a match. Raises `BenchError` if no record matches, or
+    if several records of a run match."""
     if run is not None:
         return run, records.find(checked_run(run), prefix)
     searched = runs_by_age()
@@ -40,8 +40,8 @@ def by_prefix(prefix: str, run: Path | None) -> tuple[Path, Record]:
 
 
 def shown_records(run: Path) -> list[Record]:
-    """Return the readable records in the run folder `run`; print the faults of unreadable records, and their number, on
-    standard error."""
+    """Return the readable records (results of cells) in the run folder `run`; print the faults of unreadable records,
+    and their number, on standard error."""
     found, faults = records.readable(run)
     for fault in faults:
         click.echo(sanitize(f"passed over: {fault}", LONG), err=True)
@@ -51,8 +51,8 @@ def shown_records(run: Path) -> list[Record]:
 
 
 def compact_records(run: Path, *, whole: bool = False) -> list[Record]:
-    """Return the records of the run folder `run`, reduced to the fields that a ranking needs, to save memory.
-    Unreadable records are skipped with a message; with `whole` True they raise `RecordError`."""
+    """Return the records (results of cells) of the run folder `run`, reduced to the fields that a ranking needs, to
+    save memory. Unreadable records are skipped with a message; with `whole` True they raise `RecordError`."""
     gc.disable()  # reading creates no garbage, and searching for garbage takes a quarter of the time
     try:
         return list(map(Interner(), records.records(run) if whole else shown_records(run)))

@@ -16,7 +16,7 @@ _LISTED = 10
 @click.argument("sources", type=common.PATH, nargs=-1, required=True, metavar="FROM...")
 @common.json_flag
 def command(into: Path, sources: tuple[Path, ...], as_json: bool) -> None:
-    """Copy the records of every FROM, with arrays and checkpoints, into the run folder INTO.
+    """Copy the records (results of cells) of every FROM, with arrays and checkpoints, into the run folder INTO.
 
     Equal records count once; a finished record replaces a crashed record. Each record is checked first; a mismatched
     record is refused and stays in FROM. Exit code 1 for a refused record.

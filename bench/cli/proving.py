@@ -54,8 +54,9 @@ class Proof:
 
     @property
     def exit_code(self) -> int:
-        """Exit code of `bench gate --prove`. 0: each weakening that changes a reading is detected, and each kind
-        changes a reading of some defense. 1: a weakening is missed. 3: a kind of weakening changes no reading."""
+        """Exit code of `bench gate --prove`. 0: each weakening that changes a reading (an observed update) is detected,
+        and each kind changes a reading of some defense. 1: a weakening is missed. 3: a kind of weakening changes no
+        reading."""
         if any(one.acts and not one.metrics for one in self.plants):
             return 1
         acting = {one.plant for one in self.plants if one.acts}

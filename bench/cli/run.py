@@ -107,7 +107,8 @@ class _Options:
 
     @property
     def matrix(self) -> str | None:
-        """Matrix file, preset or suite that the user named; None for axes given as options, or for a cell."""
+        """Matrix file, preset or suite that the user named; None for axes given as options, or for the repeat of a cell
+        (an experiment)."""
         return self.matrix_name or (self.suite_name and MATRICES.get(self.suite_name, self.suite_name))
 
 
@@ -169,9 +170,9 @@ class _Options:
 def command(**values: Any) -> None:
     """Run a matrix: attacks × defenses × data sets × interception points.
 
-    Without --matrix and --cell, options give the axes; --print-matrix writes them as TOML. Finished cells are skipped;
-    Ctrl-C or SIGTERM loses only the cells in progress. Exit code 0 when each cell is done or n/a, 1 when cells crashed,
-    2 for a mistake in the matrix or an option.
+    Without --matrix and --cell, options give the axes; --print-matrix writes them as TOML. Finished cells (experiments)
+    are skipped; Ctrl-C or SIGTERM loses only the cells in progress. Exit code 0 when each cell is done or n/a, 1 when
+    cells crashed, 2 for a mistake in the matrix or an option.
 
     \b
     bench run --matrix quickstart

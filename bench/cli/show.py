@@ -73,7 +73,7 @@ def command(
     points: tuple[str, ...],
     sort: str | None,
 ) -> None:
-    """List the cells of RUN (default: the newest below runs/), or show a single cell.
+    """List the cells (experiments) of RUN (default: the newest below runs/), or show a single cell.
 
     The first digits of an id name a cell. Its reconstruction grid (truth above reconstruction) and its trajectory over
     the iterations are written to RUN/pictures. Wrong tokens of a text are in brackets.

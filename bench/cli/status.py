@@ -21,7 +21,8 @@ from bench.sweep import progress
 @click.argument("runs", type=common.PATH, nargs=-1, metavar="[RUN...]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a line a run.")
 def command(runs: tuple[Path, ...], as_json: bool) -> None:
-    """Show the progress of each RUN (default: the newest below runs/): finished cells, each worker's cell, time left.
+    """Show the progress of each RUN (default: the newest below runs/): finished cells (experiments), each worker's
+    cell, time left.
 
     The command reads only the run folder, so it works on any machine with access to the folder.
 

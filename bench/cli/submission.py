@@ -37,7 +37,7 @@ def export(
     when: str,
     as_json: bool,
 ) -> None:
-    """Write the records of RUN to FILE, a zip that another machine can check, import and rank.
+    """Write the records (results of cells) of RUN to FILE, a zip that another machine can check, import and rank.
 
     The zip holds unchanged records, the run's settings and the paths of its weights files. Private examples are left
     out.
@@ -64,7 +64,7 @@ def export(
 def check(file: Path, as_json: bool) -> None:
     """Check a submission file: form, hashes, records, and whether its figures agree with each other.
 
-    No cell is run. Exit code 1 for a failed check."""
+    No cell (experiment) is run. Exit code 1 for a failed check."""
     report = report_on(file)
     _print(report, as_json, f"{file}: {'ok' if report.ok else 'does not pass'}")
     sys.exit(0 if report.ok else 1)
@@ -75,7 +75,7 @@ def check(file: Path, as_json: bool) -> None:
 @click.argument("run", type=common.PATH)
 @common.json_flag
 def import_command(file: Path, run: Path, as_json: bool) -> None:
-    """Copy the records of a submission file into RUN, a new folder or a folder with records.
+    """Copy the records (results of cells) of a submission file into RUN, a new folder or a folder with records.
 
     The file is checked first. Existing records stay; a differing record of the same cell goes to RUN/kept/. Exit code 1
     for a failed check.
@@ -123,7 +123,7 @@ def verify(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Repeat random cells of a submission file, also with new seeds, and compare success rates.
+    """Repeat random cells (experiments) of a submission file, also with new seeds, and compare success rates.
 
     A --plugin runs the submitter's code here: read the code first. Exit code 0: all cells agree. 1: a cell differs, or
     a failed check. 3: inconclusive.

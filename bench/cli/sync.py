@@ -24,8 +24,8 @@ from bench.tracking.sync import at_once, never, sync, while_attended, while_held
 def command(
     run: Path, tracking_uri: str | None, include_pictures: bool, follow: bool, attached: bool, as_json: bool
 ) -> None:
-    """Upload missing records of RUN (default: the newest below runs/), and the rows of its leaderboard, to the MLflow
-    store.
+    """Upload missing records (results of cells) of RUN (default: the newest below runs/), and the rows of its
+    leaderboard, to the MLflow store.
 
     Exit code 1 for a failed upload; the next sync tries again."""
     uri = store.checked_uri(run, tracking_uri)

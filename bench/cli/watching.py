@@ -22,7 +22,7 @@ from bench.sweep.observer import Observer
 class Screen(Observer):
     """Live display of a run's progress on `console`, as a context manager.
 
-    - `records`: earlier records of the run; new records are added.
+    - `records`: earlier records (results of cells) of the run; new records are added.
     - `cells`: number of cells (experiments).
     - `left`: function that estimates the remaining seconds; None: unknown.
     - `quiet`: True prints nothing.

@@ -57,8 +57,9 @@ def alone_in_company(attack: Attack) -> None:
 
 
 def any_chunk(attack: Attack) -> None:
-    """Check that `Budget.chunk`, the number of readings attacked at once, changes neither the results of a short attack
-    nor the set of reconstructed readings of a long attack. Raises `ContractBroken` otherwise."""
+    """Check that `Budget.chunk`, the number of readings (observed updates) attacked at once, changes neither the
+    results of a short attack nor the set of reconstructed readings of a long attack. Raises `ContractBroken`
+    otherwise."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         whole = _run(attack, case, evaluations=SHORT)
         parts = _run(attack, case, evaluations=SHORT, chunk=2)  # of three readings: two, then one alone
@@ -78,8 +79,8 @@ def _public(inputs: Tensor, reading: Reading) -> bool:
 
 
 def budget(attack: Attack) -> None:
-    """Check that an attack stays within its budget: the number of gradient evaluations per reading, restarts included.
-    Forward passes are counted independently. Raises `ContractBroken` otherwise."""
+    """Check that an attack stays within its budget: the number of gradient evaluations per reading (observed update),
+    restarts included. Forward passes are counted independently. Raises `ContractBroken` otherwise."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2)):
         for evaluations in (1, 7, 30):
             reading = case.reading.of((0,))
@@ -107,7 +108,7 @@ def budget(attack: Attack) -> None:
 
 def finite(attack: Attack) -> None:
     """Check that each reconstruction with a non-finite value has a status other than "ok", and that a damaged reading
-    in the batch does not affect other readings. Raises `ContractBroken` otherwise."""
+    (observed update) in the batch does not affect other readings. Raises `ContractBroken` otherwise."""
     for case in _attackable(attack, situated(attack), situated(attack, "type-1", batch=2))[:1]:
         clean = _run(attack, case, evaluations=SHORT)
         _says_so(clean, case.words)

@@ -142,7 +142,8 @@ def finite(defense: Defense) -> None:
 
 def keyed(defense: Defense) -> None:
     """Check that the defense draws random numbers only by its key: equal keys give equal output, bit for bit. Another
-    draw number must change the output exactly if a transform is `random`. Raises `ContractBroken` otherwise."""
+    draw number must change the output exactly if a transform (a function on tensors) is `random`. Raises
+    `ContractBroken` otherwise."""
     for words, trial, stage, before in _wired(defense):
         first, second = under_two_seeds(lambda: trial.apply(stage, before))  # noqa: B023
         name = differing(first, second)
@@ -163,7 +164,7 @@ def inputs_untouched(defense: Defense) -> None:
 
 def row_alone(defense: Defense) -> None:
     """Check that the result for a row (a client or an example) does not depend on the other rows of a batch, to 1e-9,
-    unless a transform declares `mixes_clients`. Raises `ContractBroken` otherwise."""
+    unless a transform (a function on tensors) declares `mixes_clients`. Raises `ContractBroken` otherwise."""
     for words, trial, stage, before in _wired(defense):
         if stage == "aggregate" or any(item.mixes_clients for item in trial.stages.transforms[stage]):
             continue
@@ -179,8 +180,8 @@ def row_alone(defense: Defense) -> None:
 
 def originals(defense: Defense) -> None:
     """Check a defense that mixes training examples (at stage `input`): a mixed example may depend only on the example
-    itself and on the next in its batch. A reading of a single example is scored against these two. Targets must stay
-    probabilities. Raises `ContractBroken` otherwise."""
+    itself and on the next in its batch. An observed gradient of a single example is scored against these two. Targets
+    must stay probabilities. Raises `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     if not trial.stages.has("input"):
         raise ContractSkipped("it leaves examples as they are")

@@ -26,7 +26,8 @@ POSITIVE = 1e-12
 
 @dataclass(frozen=True)
 class Quiet(Transform):
-    """A transform whose random output is replaced by the expected output (`Transform.expected`), for tests."""
+    """A transform (a defense's function on tensors) whose random output is replaced by the expected output
+    (`Transform.expected`), for tests."""
 
     inner: Transform
     """The transform with random output."""
@@ -88,8 +89,8 @@ def description(defense: Defense) -> None:
 
 
 def unread(said: Composition) -> list[str]:
-    """Return the class names of a description's random transforms with hidden draws: the draws are neither described as
-    noise nor shown by the reading (observed update)."""
+    """Return the class names of a description's random transforms (functions on tensors) with hidden draws: the draws
+    are neither described as noise nor shown by the reading (observed update)."""
     return [
         type(part.transform).__name__
         for part in said.parts
@@ -101,9 +102,9 @@ def unread(said: Composition) -> list[str]:
 
 
 def noise(defense: Defense) -> None:
-    """Check that the noise around a transform's expected output (`Transform.expected`) has mean 0 and, for each tensor,
-    the variance that the transform states, to five standard errors. If the stated variance is an upper bound, the
-    variance may be smaller. Raises `ContractBroken` otherwise."""
+    """Check each transform (a defense's function on tensors): the noise around its expected output
+    (`Transform.expected`) has mean 0 and, for each tensor, the variance that the transform states, to five standard
+    errors. If the stated variance is an upper bound, the variance may be smaller. Raises `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     stated = 0
     for stage, transform, given, state in arriving_at(trial):
@@ -144,7 +145,7 @@ def _claims_a_mean(transform: Transform, given: Tensors, state: State, context: 
 
 def by_norms(defense: Defense) -> None:
     """Check that `Transform.update_by_norms`, which gets only gradient norms, returns the scale factors and the noise
-    that the transform really applies. Raises `ContractBroken` otherwise."""
+    that the transform (a defense's function on tensors) really applies. Raises `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     checked = 0
     for stage, transform, arriving, state in arriving_at(trial):
@@ -164,8 +165,9 @@ def by_norms(defense: Defense) -> None:
 
 
 def gradual(defense: Defense) -> None:
-    """Check the gradual version of a transform's hard decisions: `Transform.smoothed` must be differentiable and tend
-    to the transform's expected output for width → 0. Raises `ContractBroken` otherwise."""
+    """Check the gradual version of hard decisions (a sign, a coordinate kept or not) in a transform (a defense's
+    function on tensors): `Transform.smoothed` must be differentiable and tend to the transform's expected output for
+    width → 0. Raises `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     checked = 0
     for stage, transform, arriving, state in arriving_at(trial):

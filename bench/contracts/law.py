@@ -27,9 +27,9 @@ _GROWN = 2.0  # largest growth of the variance for gradients ten times larger
 
 
 def law(defense: Defense) -> None:
-    """Check that a transform's noise has its stated distribution on every row (client or example), so that an attacker
-    cannot remove the noise. Coordinates must be independent, rows distinct, and the variance about equal for gradients
-    ten times larger. Raises `ContractBroken` otherwise.
+    """Check that the noise of a transform (a defense's function on tensors) has its stated distribution on every row
+    (client or example), so that an attacker cannot remove the noise. Coordinates must be independent, rows distinct,
+    and the variance about equal for gradients ten times larger. Raises `ContractBroken` otherwise.
 
     A transform with `log_density` or `log_likelihood` may have another distribution, and noise that scales with the
     gradient."""

@@ -14,8 +14,8 @@ _LIKE = 0.3  # cosine with another client's row; by chance near 0 for thousands 
 
 
 def unlinked(defense: Defense) -> None:
-    """Check that a transform with `unlinks` True mixes clients independently for each coordinate, so that the
-    coordinates of a client's update cannot be linked. Raises `ContractBroken` otherwise.
+    """Check that a transform (a defense's function on tensors) with `unlinks` True mixes clients independently for each
+    coordinate, so that the coordinates of a client's update cannot be linked. Raises `ContractBroken` otherwise.
 
     In the test, all coordinates of client number k (from 0) have the value k + 1. In an unlinked row, the mean over n
     coordinates has the variance of a mean of n independent values; in a linked row, up to n times this variance."""
@@ -48,9 +48,9 @@ def unlinked(defense: Defense) -> None:
 
 
 def linked(defense: Defense) -> None:
-    """Check that no transform gives a client the row (tensors) of another client, because a reading would be scored
-    against the wrong client's examples. Transforms with `unlinks` True are not tested. Raises `ContractBroken`
-    otherwise."""
+    """Check that no transform (a defense's function on tensors) gives a client the row (tensors) of another client,
+    because an observed update would be scored against the wrong client's examples. Transforms with `unlinks` True are
+    not tested. Raises `ContractBroken` otherwise."""
     words, trial = first_trial(defense)
     mixes = False
     for stage, transform, given, state in arriving_at(trial):
