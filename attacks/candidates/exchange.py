@@ -201,9 +201,9 @@ def _message(mismatch: Mismatch, observed: Tensors, gradients: Tensors, behind: 
 
 
 def _search(pool: Pool, starts: Sequence[Tensor], options: Sequence[Tensor], generator: np.random.Generator) -> Tensor:
-    """Return the set (example,) with the least loss found by iterated local search (Lourenço, Martin, Stützle 2003).
-    `options` are the members that each example may take. The search descends from the `starts`, then from this set
-    after random exchanges, until the set is found twice."""
+    """Search for the set (example,) with the least loss, by iterated local search (Lourenço, Martin, Stützle 2003).
+    `options` are the members that each example may take. The search descends from the `starts`, then from the best set
+    after random exchanges, until a second descent ends at the best set."""
     met = Counter[tuple[int, ...]]()
     best, least = starts[0], math.inf
     for turn in range(len(starts) + _KICKS):
@@ -233,8 +233,8 @@ def _kicked(members: Tensor, options: Sequence[Tensor], generator: np.random.Gen
 def _descend(pool: Pool, start: Tensor, options: Sequence[Tensor]) -> tuple[float, Tensor]:
     """Exchange members of `start` while the set's loss falls; return the loss and the set. `options` are the members
     that each example may take. The first descent uses the distance to the mean over the defense's random draws. The
-    second uses the exact minus log likelihood: alone, it may rate a set with a single wrong member no better than a set
-    with only wrong members."""
+    second descent uses the exact minus log likelihood. Without the first descent, the exact value may rate a set with a
+    single wrong member no better than a set with only wrong members."""
     smooth = replace(pool, mismatch=replace(pool.mismatch, exact=False))
     if not torch.equal(pool.losses(start, 0, start[:1]), smooth.losses(start, 0, start[:1])):
         _, start = _exchange(smooth, start, options)

@@ -1,4 +1,4 @@
-"""Noise in the rows of a first layer that a client sees and public examples hardly excite."""
+"""Disguise of chosen first-layer weights: noise in directions in which public examples hardly vary."""
 
 import numpy as np
 import torch

@@ -117,7 +117,8 @@ def _independent(trials: Floats, senders: int, precision: float) -> Floats:
 
 
 def _moves(steps: Floats, trials: Floats, senders: int) -> Iterator[Floats]:
-    """Yield sets with a step less, a step more, or a step replaced by a trial or by a sum or difference of two."""
+    """Yield sets of steps near `steps`: without a step, with a further step, or with a step replaced by a trial or by a
+    sum or difference of two steps."""
     for at in range(len(steps)):
         rest = np.delete(steps, at)
         yield rest
@@ -129,8 +130,8 @@ def _moves(steps: Floats, trials: Floats, senders: int) -> Iterator[Floats]:
 
 
 def _decoded(values: Floats, steps: Floats, precision: float, allowed: Integers) -> tuple[Integers, NDArray[np.bool_]]:
-    """Return integers n in `allowed` with Σ n·step = value, (value, step), and whether a value has any, (value,). The
-    first is taken of several. A sum is split in two: a half of the steps, and the other half."""
+    """Return integers n in `allowed` with Σ n·step = value, (value, step), and a mask (value,) of the values with such
+    integers. The first solution counts. A sum is split in two: a half of the steps, and the other half."""
     half = len(steps) // 2
     (one, of_one), (two, of_two) = _sums(steps[:half], allowed), _sums(steps[half:], allowed)
     order = np.argsort(two, kind="stable")

@@ -16,9 +16,10 @@ _LEAST = 1e-6  # twice the probability assumed for a report which an out-of-rang
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoPoint(Transform):
-    """Report each weight w as c + rκ with probability 1/2 + (w - c)/(2rκ), otherwise as c - rκ. κ = (e^ε + 1)/(e^ε -
-    1). First w is clipped to [c - r, c + r]. A report is unbiased, with variance r²κ² - (w - c)² (LDP-FL eq. 2, lemmas
-    1, 2). The transformed tensors are clients' updates u, with weights w = w_0 - u·`weight_step`."""
+    """Report each weight w as c + rκ with probability 1/2 + (w - c)/(2rκ), otherwise as c - rκ, with κ = (e^ε + 1)/(e^ε
+    - 1). c and r are the centre and the half width of the range to which w is first clipped. A report is unbiased, with
+    variance r²κ² - (w - c)² (LDP-FL eq. 2, lemmas 1, 2). The transformed tensors are clients' updates u, with weights w
+    = w_0 - u·`weight_step`."""
 
     random: ClassVar[bool] = True
 
