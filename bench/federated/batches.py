@@ -35,8 +35,8 @@ class Batches:
 
 
 def clients_of(cell: AttackCell | TrainingCell, data: Data) -> Indices:
-    """Return each client's examples, (client, example), as positions in the training split. The split among clients
-    follows the cell's federated setting and seed."""
+    """Return each client's examples, (client, example), as positions in the training split. The federated setting and
+    the seed of the cell (configuration) determine the split among clients."""
     federated = cell.federated
     return client_indices(
         data.training.labels,
@@ -79,8 +79,8 @@ def positions(
 
 
 def data_key(cell: AttackCell | TrainingCell, data: Data) -> str:
-    """Return the text that determines a cell's batches, as JSON: data hash, model, federated setting and sample of
-    victims. Cells with equal text and equal seed have equal batches."""
+    """Return the text that determines the batches of a cell (configuration), as JSON: data hash, model, federated
+    setting and sample of victims. Cells with equal text and equal seed have equal batches."""
     model, federated = cell.model.model_dump(mode="json"), cell.federated.model_dump(mode="json")
     draw = [cell.victims] if isinstance(cell, AttackCell) and cell.victims is not None else []
     return json.dumps([data.sha256, model, federated, *draw], sort_keys=True)

@@ -47,8 +47,8 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accountant:
-    """Accountant for Bayesian ε of a training, at the levels of the cell. A level is a protected unit with the noise
-    that counts: "instance" protects an example, "client" protects a client by the noise on updates, "joint" protects a
+    """Accountant for Bayesian ε of a training, at several levels. A level is a protected unit with the noise that
+    counts: "instance" protects an example, "client" protects a client by the noise on updates, "joint" protects a
     client by the noise on updates and in local steps."""
 
     config: Bayesian
@@ -83,8 +83,8 @@ class Accountant:
         return costs
 
     def reports(self, costs: Tensors, rounds: int) -> dict[str, Epsilon]:
-        """Return Bayesian ε after the first `rounds` rounds, by level. `costs` are the rounds' privacy costs, level →
-        (round, order)."""
+        """Return Bayesian ε after the first `rounds` rounds, level (protected unit) → ε. `costs` are the rounds'
+        privacy costs, level → (round, order)."""
         return {
             level: Epsilon(
                 convention="bayesian",
@@ -108,8 +108,9 @@ class Accountant:
     def by_round(
         self, costs: Tensors, mechanism: Mechanism | None, tested: Iterable[int]
     ) -> dict[str, tuple[BayesianRound, ...]]:
-        """Return Bayesian ε after each round number in `tested`, by level. `costs` are the rounds' privacy costs, level
-        → (round, order). The moments accountant's ε for `mechanism` is added for comparison; None adds none."""
+        """Return Bayesian ε after each round number in `tested`, level (protected unit) → ε by round. `costs` are the
+        rounds' privacy costs, level → (round, order). The moments accountant's ε for `mechanism` is added for
+        comparison; None adds none."""
         return {
             level: tuple(
                 BayesianRound(

@@ -50,8 +50,8 @@ def network(model: nn.Module) -> Network:
 
 @dataclass(frozen=True, slots=True)
 class ByFunc:
-    """`Network` for models that a `Stack` does not support: a backward pass per client for mean gradients, `torch.func`
-    for example gradients."""
+    """Gradient computation for models that `Stack` does not support (`Network`): a backward pass per client for mean
+    gradients, `torch.func` for example gradients."""
 
     model: nn.Module
     """The model."""
@@ -61,9 +61,9 @@ class ByFunc:
 
 
 class FuncGradients:
-    """`Gradients` for models that a `Stack` does not support; each form is computed on first use. `weights` are name →
-    (client, *shape), `inputs` (client, example, *shape), and `labels` (client, example) or class probabilities (client,
-    example, class)."""
+    """Gradients of a local step for many clients (`Gradients`), for models that `Stack` does not support. Each form
+    (mean, per example, …) is computed on first use. `weights` are name → (client, *shape), `inputs` (client, example,
+    *shape), and `labels` (client, example) or class probabilities (client, example, class)."""
 
     def __init__(self, model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> None:
         self._model, self._weights, self._inputs, self._labels = model, weights, inputs, labels
@@ -98,7 +98,7 @@ class FuncGradients:
 
 @dataclass(frozen=True, slots=True)
 class ExampleGradients:
-    """`Gradients` computed from stored example gradients."""
+    """Gradients of a local step for many clients (`Gradients`), computed from stored example gradients."""
 
     tensors: dict[str, Tensor]
     """Example gradients, name → (client, example, *shape)."""
@@ -180,10 +180,10 @@ def local_updates(
 
 
 def follows_from_norms(stages: Stages) -> bool:
-    """Return whether a training can apply the defense's stage `example` by the norms of the example gradients only,
-    without the gradients themselves. Three conditions must hold: every transform at the stage defines
-    `Transform.update_by_norms`; only the last transform adds noise; no transform at stage `step` reads example
-    gradients or follows such noise."""
+    """Return whether a training can apply the defense's stage `example` (transforms of single-example gradients) by the
+    norms of these gradients only, without the gradients themselves. Three conditions must hold: every transform at the
+    stage defines `Transform.update_by_norms`; only the last transform adds noise; no transform at stage `step` reads
+    example gradients or follows such noise."""
     transforms = stages.transforms.get("example", ())
     random = [transform.random for transform in transforms]
     if any(random[:-1]) or (any(random) and stages.has("step")) or stages.needs_examples:

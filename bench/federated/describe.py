@@ -245,15 +245,15 @@ class Composition:
         return self.unit if any(part.stage not in _IN_STEPS for part in self.parts) else 1.0
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return log p(`observed` | `simulated`) ≤ 0 for each reading, (reading,), up to a constant, by the last
-        transform of the defense. Both are name → (reading, *shape). None if the last transform defines no likelihood,
-        or if its draws are not the only randomness."""
+        """Return log p(`observed` | `simulated`) ≤ 0 for each reading (observed update), (reading,), up to a constant,
+        by the last transform of the defense. Both arguments are name → (reading, *shape). None if the last transform
+        defines no likelihood, or if its draws are not the only randomness."""
         return self._of_last(lambda transform: transform.log_likelihood, simulated, observed)
 
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return log p(`observed` | `simulated`) for each reading, (reading,), of any sign, by the last transform of
-        the defense. Both are name → (reading, *shape). None if the last transform defines no density, or if its draws
-        are not the only randomness."""
+        """Return log p(`observed` | `simulated`) for each reading (observed update), (reading,), of any sign, by the
+        last transform of the defense. Both arguments are name → (reading, *shape). None if the last transform defines
+        no density, or if its draws are not the only randomness."""
         return self._of_last(lambda transform: transform.log_density, simulated, observed)
 
     def _of_last(
@@ -411,13 +411,14 @@ class Composition:
 
 
 def untouched(stages: Stages, point: Point) -> bool:
-    """Return whether no transform of the defense acts up to the interception point `point`. A reading at this point
-    then equals the undefended reading."""
+    """Return whether no transform of the defense acts up to the interception point `point`. A reading (observed update)
+    at this point then equals the undefended reading."""
     return not any(stages.has(stage) for stage in STAGES if point.sees(stage))
 
 
 def is_random(stages: Stages, point: Point) -> bool:
-    """Return whether a reading at the interception point `point` depends on random draws of the defense."""
+    """Return whether a reading (observed update) at the interception point `point` depends on random draws of the
+    defense."""
     seen = (stage for stage in STAGES if point.sees(stage))
     return any(transform.random for stage in seen for transform in stages.transforms.get(stage, ()))
 
@@ -432,8 +433,8 @@ def describe(
     weights: Tensors | None = None,
     colluders: float = 0.0,
 ) -> Composition | None:
-    """Return the public description of a defense for readings at the interception point `point`; attackers use it to
-    simulate the reading of a candidate.
+    """Return the public description of a defense for readings (observed updates) at the interception point `point`;
+    attackers use it to simulate the reading of a candidate.
 
     - `stages`: the defense's stages with their states.
     - `round_`: number of the round; `weights`: weights at its start, name → (*shape).

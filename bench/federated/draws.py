@@ -65,8 +65,9 @@ def _orders(name: str, shape: tuple[int, ...], parts: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedDraws:
-    """Random draws determined by a key: the seed, `fields`, the row's fields, and the tensor name. The defense's
-    strength is no part of the key, so cells that differ only in the strength have the same draws."""
+    """Random draws determined by a key: the seed, `fields`, the fields of a row (a client or an example), and the
+    tensor name. The defense's strength is no part of the key, so cells (configurations) that differ only in the
+    strength have the same draws."""
 
     seed: int
     """Seed of the cell."""

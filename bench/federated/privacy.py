@@ -42,9 +42,9 @@ class Account:
 
 
 def account(defense: Defense, setting: Setting, *, tensors: int, coordinates: int, examples: int) -> Account | None:
-    """Return a defense's account of ε in a training, or None if the defense has no noise from which ε follows.
-    `tensors` and `coordinates` are the numbers of the model's tensors and coordinates, and `examples` is the size of
-    the training split."""
+    """Return the account of ε for a defense in a training, or None if the defense has no noise from which ε follows.
+    `setting` is the federated setting, `tensors` and `coordinates` are the numbers of the model's tensors and
+    coordinates, and `examples` is the size of the training split."""
     mechanism = defense.mechanism(setting)
     if mechanism is None:
         return None
@@ -69,10 +69,10 @@ def at_point(
     defense: Defense, setting: Setting, where: Point, *, tensors: int, coordinates: int, round_: int, observations: int
 ) -> tuple[Epsilon | None, str | None]:
     """Return (ε, None) against an attacker who observes round `round_` at the interception point `where`, or (None,
-    reason) without an ε. `Epsilon` holds the protected unit (example or client) and δ.
+    reason) if there is no ε. `Epsilon` holds the protected unit (example or client) and δ.
 
-    - `observations`: number of readings that the attacker gets; in each, an example counts once for each local step
-      that may use it.
+    - `observations`: number of readings (observed updates) that the attacker gets; in each, an example counts once for
+      each local step that may use the example.
     - `tensors`, `coordinates`: numbers of the model's tensors and coordinates.
     - `defense`, `setting`: the defense in its federated setting."""
     mechanism = defense.mechanism(setting)

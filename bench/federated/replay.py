@@ -48,11 +48,11 @@ def states_at(
     """Return the defense's `stages` with their states (memory) after `round_` rounds of a training, by repeating the
     training from the weights `initial`.
 
-    - `job`: the training. If it had no defense, transforms update their states but no tensors.
+    - `job`: the training. If the training had no defense, transforms update their states but no tensors.
     - `cache`: file that stores the states for later calls.
     - `expected`: weights at which the repeated training must end.
 
-    Raises `NotApplicable` if it ends at other weights."""
+    Raises `NotApplicable` if the repeated training ends at other weights."""
     if cache.exists():
         return replace(stages, states=states_of(read_weights(cache), stages))
     observer = replace(stages, states_only=job.cell.defense.name == "none")
@@ -66,7 +66,7 @@ def states_at(
 
 
 def cache_path(checkpoint: Path, cell: AttackCell) -> Path:
-    """Return the path of the file that stores the states (memory between rounds) of the cell's defense. The file lies
-    next to the file `checkpoint`."""
+    """Return the path of the file that stores the states (memory between rounds) of the defense in `cell`. The file
+    lies next to the file `checkpoint`."""
     key = hashlib.sha256(cell.defense.model_dump_json().encode()).hexdigest()[:16]
     return checkpoint.with_name(f"{checkpoint.stem}.{key}.states.safetensors")

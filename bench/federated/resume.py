@@ -21,7 +21,7 @@ _WEIGHTS, _STATE, _CHECKPOINT, _COSTS = "weights", "state", "checkpoint", "costs
 
 def place(run: Path, training: str) -> Path:
     """Return the path of the file with a training's saved progress, in the run folder `run`. `training` is the id of
-    the training's cell."""
+    the training's cell (configuration)."""
     return run / "weights" / training / _FILE
 
 

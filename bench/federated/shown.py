@@ -43,14 +43,15 @@ class Rule(Protocol):
 
     @property
     def reads(self) -> Shown:
-        """Property of the reading on which the rule depends: positions of zeros, directions (signs), or all values."""
+        """Property of the reading (observed update) on which the rule depends: positions of zeros, directions (signs),
+        or all values."""
 
     @property
     def words(self) -> str:
         """The rule in words, for a record's notes."""
 
     def simulate(self, tensors: Tensors, observed: Tensors, code: Code) -> dict[str, Tensor]:
-        """Return the transform's output for candidates' gradients `tensors`, under the draws that the real output
+        """Return the transform's output for candidates' gradients `tensors`, with the random draws that the real output
         `observed` shows; all are name → (*lead, *shape). `code` runs the transform."""
 
 

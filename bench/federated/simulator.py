@@ -28,8 +28,8 @@ Kept = dict[str, dict[str, Tensor]]  # a call's key → simulated readings
 
 
 def simulator_seed(seed: int) -> int:
-    """Return the seed for an attacker's simulations, a hash of the cell's `seed`. The cell's `seed` itself would repeat
-    the random draws behind the victims' readings."""
+    """Return the seed for an attacker's simulations, a hash of `seed`, the seed of the cell (configuration). The
+    simulations must not repeat the random draws of the attacked round."""
     return int.from_bytes(hashlib.sha256(f"simulator {seed}".encode()).digest()[:8], "little")
 
 

@@ -36,7 +36,8 @@ class DrawKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """A defense in a federated setting: its transforms by stage, with their states (memory between rounds)."""
+    """A defense in a federated setting: its transforms by stage (place in the round), with their states (memory between
+    rounds)."""
 
     setting: Setting
     """Federated setting, as shown to the defense."""
@@ -77,8 +78,8 @@ class Stages:
 
     @property
     def first_mixing_stage(self) -> Stage | None:
-        """First stage with a transform that combines tensors of several clients (`mixes_clients`); None without such a
-        transform."""
+        """First stage (place in the round) with a transform that combines tensors of several clients (`mixes_clients`);
+        None without such a transform."""
         return next((at for at in STAGES if any(t.mixes_clients for t in self.transforms.get(at, ()))), None)
 
     def apply(
@@ -93,11 +94,11 @@ class Stages:
         local: Local | None = None,
         examples: Tensors | None = None,
     ) -> tuple[dict[str, Tensor], "Stages"]:
-        """Apply the defense's transforms of a stage. Return the tensors after the stage, and the stages with their next
-        states.
+        """Apply the defense's transforms of a stage (a place in the round). Return the tensors after the stage, and the
+        stages with their next states.
 
-        - `tensors` have the leading axes (client, example) at `input` and `example`, (client,) up to `server`, none at
-          `aggregate`.
+        - `tensors`: leading axes are (client, example) at `input` and `example`, and (client,) up to `server`; tensors
+          at `aggregate` have no leading axis.
         - `draw_key`: key of the random draws.
         - `clients`: the clients' numbers.
         - `draws`: source of random numbers; None draws by a key for each row (client or example).
@@ -133,11 +134,12 @@ class Stages:
         draws: Draws | None = None,
         weights: Tensors | None = None,
     ) -> tuple[Tensor, Tensor, "Stages"]:
-        """Apply the transforms of stage `input` to a local step's training data. Return inputs and targets after the
-        stage, and the stages with their next states.
+        """Apply the transforms of stage `input` (before local training) to a local step's training data. Return inputs
+        and targets after the stage, and the stages with their next states.
 
         - `inputs` (client, example, *shape); `targets` (client, example, class), class probabilities.
-        - `draw_key`, `draws`: key and source of random numbers; `draws` None draws by a key for each row.
+        - `draw_key`, `draws`: key and source of random numbers; `draws` None draws by a key for each row (client or
+          example).
         - `clients`: the clients' numbers.
         - `weights`: the model's weights, name → (*shape); None if no transform needs them."""
         given = {"inputs": inputs, "targets": targets}
@@ -152,11 +154,11 @@ class Stages:
         values: Tensors,
         context: Context,
     ) -> tuple[Output, "Stages"]:
-        """Run a single transform: call `update` on `values` and on the states of the numbered `clients`. Return its
-        output, and the stages with the next state.
+        """Run a single transform: call `update` on `values` and on the states of the numbered `clients`. Return the
+        output of `update`, and the stages with the next state.
 
         - `place`: the transform's stage, and its position in the stage.
-        - `context`: the moment of the training, passed to `update`."""
+        - `context`: stage, round and setting, passed to `update`."""
         state = self.states.get(place)
         if state is None:
             return update(values, {}, context)[0], self
@@ -175,7 +177,7 @@ class Stages:
         return output, replace(self, states={**self.states, place: after})
 
     def of(self, clients: tuple[int, ...]) -> "Stages":
-        """Return the stages with only the states (memory) of the numbered `clients`, in this order."""
+        """Return the stages (the defense) with only the states (memory) of the numbered `clients`, in this order."""
         at = self.positions(clients)
         states = {
             place: {key: value[at] for key, value in state.items()} if self._is_clients(place) else state
@@ -184,8 +186,9 @@ class Stages:
         return replace(self, states=states, members=clients)
 
     def joined(self, parts: "tuple[Stages, ...]") -> "Stages":
-        """Return the stages with the clients' states (memory) after local training. Each of `parts` holds the states of
-        some clients (from `of`), and no client is in two parts. Transforms after local training keep their states."""
+        """Return the stages (the defense) with the clients' states (memory) after local training. Each of `parts` holds
+        the states of some clients (from `of`), and no client is in two parts. Transforms after local training keep
+        their states."""
         at = self.positions(tuple(client for part in parts for client in part.members or ()))
         states = dict(self.states)
         for place in (each for each in self.states if self._is_clients(each) and each[0] in _LOCAL):

@@ -93,8 +93,8 @@ def begin(job: TrainingJob, weights: Tensors, stages: Stages) -> Progress:
 
 
 def train(job: TrainingJob, start: Progress, proceed: Callable[[Progress], bool] = lambda progress: True) -> Progress:
-    """Run the remaining rounds of a training; return its progress. Test accuracies are measured at the cell's interval
-    and at the end.
+    """Run the remaining rounds of a training; return its progress. Test accuracies are measured every `test_every`
+    rounds of the cell (configuration) and at the end.
 
     - `job`: the training; `start`: its progress so far.
     - `proceed`: called with the progress after every round; the training stops if the result is False.
@@ -166,7 +166,8 @@ def _round(job: TrainingJob, net: Network, accountant: bayesian.Accountant | Non
 
 
 def participants(cell: TrainingCell, round_: int) -> tuple[int, ...]:
-    """Return the numbers of the clients in round `round_`, in ascending order; they are drawn with the cell's seed."""
+    """Return the numbers of the clients in round `round_` of a training, in ascending order; they are drawn with the
+    seed of `cell`."""
     drawn = rng.generator(cell.seed, "participants", round_).permutation(cell.federated.clients)
     return tuple(int(client) for client in np.sort(drawn[: cell.federated.per_round]))
 
