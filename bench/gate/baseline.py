@@ -31,7 +31,8 @@ _AGAIN = "write it again: bench gate RUN --write-baseline FILE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """Content of a gate's baseline file: results of an earlier run, and the margins for a comparison."""
+    """Content of a baseline file of the regression gate: results of an earlier run, and the margins for a
+    comparison."""
 
     margins: Mapping[str, float]
     """Map from metric name to margin, the smallest worsening that counts, for all `GATE_METRICS`."""
@@ -56,12 +57,12 @@ class _File(Frozen):
 
 
 def of_run(records: Iterable[Record], request: Request | None, margins: Mapping[str, float]) -> Baseline:
-    """Make a baseline from the records (results of cells) of a run.
+    """Make a baseline of the regression gate from a run's records (results of configurations).
 
     - `request`: matrix and options of the run; None if unknown.
     - `margins`: metric → smallest worsening that counts; they replace the defaults.
 
-    Raises `BenchError` if no cell has finished."""
+    Raises `BenchError` if no record is finished."""
     kept = tuple(map(for_baseline, records))
     if not any(record.status == "done" for record in kept):
         raise BenchError("the run has no finished cell: nothing to compare with later")

@@ -44,7 +44,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """The gate's verdict at a commit: a line of the history file."""
+    """Verdict of the regression gate at a commit: a line of the history file."""
 
     commit: str
     """Hash of the commit."""
@@ -62,7 +62,7 @@ _LINE = TypeAdapter(Line)
 
 
 def line(verdict: Verdict, commit: str, time: str) -> Line:
-    """Make the history's line for a `verdict` on the `commit` made at `time` (ISO 8601, UTC)."""
+    """Make the line of the regression gate's history for a `verdict` on the `commit` made at `time` (ISO 8601, UTC)."""
     figures = {" · ".join((row.metric, row.defense, row.point, row.title)): _figure(row) for row in verdict.comparisons}
     return Line(
         commit=commit, time=time, outcome=verdict.outcome, comparisons=len(verdict.comparisons), figures=figures
@@ -82,8 +82,8 @@ def _figure(row: Comparison) -> Figure:
 
 
 def read(path: Path) -> list[Line]:
-    """Read the gate's history at `path`, sorted by time, with the last line for each commit. Raises `BenchError` that
-    names a faulty line."""
+    """Read the regression gate's history at `path`, sorted by time. Of several lines for the same commit, only the last
+    is returned. Raises `BenchError` that names a faulty line."""
     try:
         texts = path.read_text("utf-8").splitlines()
     except FileNotFoundError:

@@ -16,7 +16,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occasion:
-    """Circumstances of a gate's comparison: changes of the baseline, their acceptance, and remarks."""
+    """Circumstances of a comparison by the regression gate: changes of the baseline, their acceptance, and remarks."""
 
     baseline: str = "gate.json"
     """Path of the baseline file, relative to the repository's root; the path as typed outside a repository."""

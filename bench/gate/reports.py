@@ -32,7 +32,7 @@ def headline(verdict: Verdict) -> str:
 
 def openings(verdict: Verdict) -> Iterator[str]:
     """Yield the first lines of the verdict as text: changes of the baseline file, the reason of their acceptance, and
-    changed parameters that the run's matrix file does not set, such as defaults."""
+    changed parameters that the run's matrix file (its configurations) does not set, such as defaults."""
     occasion = verdict.occasion
     if occasion.altered:
         yield f"the baseline differs from the baseline of {occasion.base}:"

@@ -15,12 +15,12 @@ _TRIALS, _POWER = 200, 0.8  # random places of the leaks; share of these trials 
 
 
 def sees(verdict: Verdict) -> dict[str, float]:
-    """Return what the gate can detect: a map from metric to the smallest worsening that this comparison calls weaker
-    for every defense and interception point, with 80 % power for shares.
+    """Return what the regression gate can detect: a map from metric to the smallest worsening that this comparison
+    calls weaker for every defense and interception point, with 80 % power for shares.
 
-    If a figure worsens equally in all readings, such as the SNR, the smallest worsening is its margin. A worsening of a
-    share is detected if new leaks at random examples give a lower bound above 0, corrected for the number of
-    comparisons. Comparisons in which every example already leaks are left out."""
+    If a figure worsens equally in all readings (observed updates), such as the SNR, the smallest worsening is its
+    margin. A worsening of a share is detected if new leaks at random examples give a lower bound above 0, corrected for
+    the number of comparisons. Comparisons in which every example already leaks are left out."""
     level = 1 - (1 - LEVEL) / max(1, len(verdict.comparisons))
     least: dict[str, float] = {}
     for row in verdict.comparisons:

@@ -43,7 +43,7 @@ class Nearest:
 
     @property
     def rmse(self) -> float:
-        """Root mean square error of the reconstruction, in [0, 1]; 1 if it has none."""
+        """Root mean square error of the reconstruction, in [0, 1]; 1 without a finite reconstruction."""
         return 1.0 if self.score.rmse is None else self.score.rmse
 
 
@@ -105,7 +105,7 @@ def picture(victims: Sequence[Victim], run: Path, earlier: Path | None = None) -
     """Draw the true example, the reconstruction in the baseline and the reconstruction in the run, with RMSE: a column
     for each victim. A grey tile replaces a picture that is in no folder. `victims` must not be empty.
 
-    - `run`: folder of the compared run, which may also hold the baseline's cells.
+    - `run`: folder of the compared run, which may also hold the baseline's cells (configurations).
     - `earlier`: another run folder with the baseline's cells; None: only `run` is searched.
 
     Raises `RecordError` for missing or damaged arrays of the run."""

@@ -38,7 +38,7 @@ _FEWEST_TIMED = 3  # trainings; with fewer, the timings' variation is unknown
 
 @dataclass(frozen=True, slots=True)
 class GateMetric:
-    """A metric that the gate compares."""
+    """Metric that the regression gate compares."""
 
     name: str
     """Name of the metric."""
@@ -116,8 +116,8 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Result of the gate: an outcome, and a comparison for each metric and subject (a defense under a condition at an
-    interception point)."""
+    """Result of the regression gate: an outcome, and a comparison for each metric and subject (a defense under a
+    condition at an interception point)."""
 
     outcome: Literal[Outcome, "changed"]
     """`weaker` for a weaker comparison or a fault; `changed` for a changed baseline that nobody accepted;
@@ -166,8 +166,8 @@ class Verdict:
 
 
 def on_occasion(result: Verdict, occasion: Occasion) -> Verdict:
-    """Add the circumstances `occasion` to a verdict. The outcome becomes `changed` if the baseline was changed and
-    nobody accepted the change; the outcome `weaker` stays."""
+    """Add the circumstances `occasion` to a verdict of the regression gate. The outcome becomes `changed` if the
+    baseline was changed and nobody accepted the change; the outcome `weaker` stays."""
     refused = occasion.altered and occasion.accepted is None and result.outcome != "weaker"
     return replace(result, occasion=occasion, outcome="changed" if refused else result.outcome)
 
@@ -186,12 +186,13 @@ def verdict(
     changes: Sequence[str] = (),
     asked: Asked = NO_WORDS,
 ) -> Verdict:
-    """Compare two runs with the same configurations; return the gate's verdict.
+    """Compare two runs with the same configurations; return the verdict of the regression gate.
 
-    - `before`, `after`: records (results of cells) of the earlier and of the later run.
+    - `before`, `after`: records (results of configurations) of the earlier and of the later run.
     - `margins`: metric → smallest worsening that counts; they replace the defaults. None keeps all defaults.
     - `changes`: code changes in words, stored in the verdict.
-    - `asked`: parameters that the matrix file sets, by entry; empty: records are paired only by the cell's id.
+    - `asked`: parameters that the matrix file sets, by entry (attack, defense, …); empty: records are paired only by
+      id.
 
     Raises `BenchError` for an unknown metric, a margin not above zero, and differing protocol versions."""
     allowed = {name: metric.margin for name, metric in GATE_METRICS.items()} | dict(margins or {})
