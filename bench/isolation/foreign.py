@@ -5,7 +5,8 @@ from bench.registry import entries as registry
 
 
 def entries_of(cell: AnyCell) -> dict[str, str]:
-    """Return the names of the cell's data set, model, defense and (for an attack cell) attack, as kind → name."""
+    """Return the names of the data set, model, defense and (for an attack cell) attack in a cell (configuration), as
+    kind → name."""
     names = {"datasets": cell.dataset.name, "models": cell.model.name, "defenses": cell.defense.name}
     return names | {"attacks": cell.attack.name} if isinstance(cell, AttackCell) else names
 

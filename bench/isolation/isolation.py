@@ -37,7 +37,8 @@ T = TypeVar("T")
 
 
 class Isolation:
-    """Runner of cells with plug-in code: a worker's plug-in processes (`bench.answer.place.Place`)."""
+    """Runner of cells (configurations) with plug-in code, in the plug-in processes of a worker
+    (`bench.answer.place.Place`)."""
 
     def __init__(self, plugins: Sequence[str], device: str, *, fork: bool = False) -> None:
         """Prepare the processes for the plug-in files and modules `plugins`; each starts at its first call. `fork` True
@@ -56,30 +57,31 @@ class Isolation:
         registry.declare(self.origins)
 
     def concerns(self, cell: AnyCell) -> bool:
-        """Return whether the cell has an attack, defense, model or data set from outside bench."""
+        """Return whether the cell (configuration) has an attack, defense, model or data set from outside bench."""
         return any(foreign(kind, name) for kind, name in entries_of(cell).items())
 
     def data(self, cell: AnyCell, context: RunContext, memory: Memory) -> Data:
-        """Return the cell's data set with its splits. Code of a plug-in data set runs in a plug-in process. `context`
-        has the folders, and `memory` keeps the data."""
+        """Return the data set of the cell (configuration), with its splits. Code of a plug-in data set runs in a
+        plug-in process. `context` has the folders, and `memory` keeps the data."""
         if foreign("datasets", cell.dataset.name) and not data_is_kept(cell, memory):
             raw, private = self._pipeline.call(served.raw_data, cell, context)
             keep_data(cell, memory, split(raw, name=cell.dataset.name, private=private))
         return HERE.data(cell, context, memory)
 
     def attack_together(self, cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
-        """Attack the readings of `cell` together with those of suitable later cells in `company`, in a single batch;
-        `memory` stores the results. Cells with plug-in code are left out; for a `cell` with plug-in code, nothing is
-        done."""
+        """Attack the readings (observed updates) of `cell` together with those of suitable later cells (configurations)
+        in `company`, in a single batch; `memory` stores the results. Cells with plug-in code are left out; for a `cell`
+        with plug-in code, nothing is done."""
         if not self.concerns(cell):
             HERE.attack_together(cell, [other for other in company if not self.concerns(other)], context, memory)
 
     def attacked(
         self, cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory
     ) -> tuple[Diagnosis, Attempt]:
-        """Run the cell's round and attack its readings in plug-in processes; `truth`, with the true examples for
-        scores, stays in this process. Return the checks of the readings, and the reconstruction with its cost. Raises
-        `NotApplicable` for a cell that cannot run, and `PluginError` for a fault in a plug-in."""
+        """Run the round of the cell (configuration) and attack its readings (observed updates) in plug-in processes;
+        `truth`, with the true examples for scores, stays in this process. Return the checks of the readings, and the
+        reconstruction with its cost. Raises `NotApplicable` for a cell that cannot run, and `PluginError` for a fault
+        in a plug-in."""
         if not self.concerns(cell):
             return HERE.attacked(cell, truth, context, memory)
         return _twice(lambda remaining: self._attacked(cell, remaining, memory), cell, context)
@@ -103,8 +105,9 @@ class Isolation:
     def train(
         self, cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
     ) -> tuple[TrainingResult, TrainingCost]:
-        """Train in a plug-in process; `on_progress` receives the training's progress. This process then measures the
-        accuracy of the last tested checkpoint, and raises `PluginError` if the accuracy differs."""
+        """Run a training in a plug-in process; `on_progress` receives its progress. Return the result, and the cost.
+        This process then measures the accuracy of the last tested checkpoint. Raises `PluginError` if this accuracy
+        differs from the result."""
         if not self.concerns(cell):
             return HERE.train(cell, context, memory, on_progress)
         result, cost = _twice(
@@ -117,8 +120,9 @@ class Isolation:
         return result, cost
 
     def ask(self, function: Callable[..., T], kind: str, entry: Entry) -> T:
-        """Return the value of `function(kind, entry)` from a plug-in process, for questions about an entry such as its
-        contracts; a repeated call returns the stored value. `kind` is "attacks", "defenses", "models" or "datasets"."""
+        """Return the value of `function(kind, entry)` from a plug-in process, such as the broken contracts of an entry
+        (an attack, defense, model or data set). A repeated call returns the stored value. `kind` is "attacks",
+        "defenses", "models" or "datasets"."""
         key = (function.__qualname__, kind, entry.model_dump_json())
         if key not in self._answers:
             self._answers[key] = self._pipeline.call(function, kind, entry)

@@ -52,13 +52,14 @@ class State:
 
 
 def origins(state: State) -> tuple[registry.Origin, ...]:
-    """Return the sources (file or distribution) of the plug-in entries that this process has loaded."""
+    """Return the sources (file or distribution) of the plug-in attacks, defenses, data sets and models that this
+    process has loaded."""
     return state.origins
 
 
 def raw_data(cell: AnyCell, context: RunContext, state: State) -> tuple[Raw, bool]:
-    """Return the data of the cell's data set before the split, and True if they are private. `context` has the
-    folders."""
+    """Return the data set of the cell (configuration) before the split, and True if the data are private. `context` has
+    the folders."""
     dataset: Dataset = registry.of("datasets", cell.dataset)
     return read(dataset, cell.dataset.name, context.data_dir), dataset.private
 
@@ -70,14 +71,14 @@ def server(cell: AttackCell, context: RunContext, state: State) -> bytes:
 
 
 def craft(known: bytes, cell: AttackCell, state: State) -> Tensors:
-    """Return the weights that the cell's attack, a malicious server, sends to the clients, name → tensor. `known` are
-    the bytes from `server`."""
+    """Return the weights that a malicious server, the attack in `cell`, sends to the clients, name → tensor. `known`
+    are the bytes from `server`."""
     return choose(cell, _unpacked(known, cell))
 
 
 def observe(cell: AttackCell, context: RunContext, crafted: Tensors | None, state: State) -> tuple[bytes, Diagnosis]:
-    """Run the cell's defended round in this process. Return the attacker's readings (observed updates) as bytes for the
-    attacker's process, and the checks of the readings.
+    """Run the defended round of the cell (configuration) in this process. Return the attacker's readings (observed
+    updates) as bytes for the attacker's process, and the checks of the readings.
 
     - `crafted`: weights from `craft`, name → tensor; None: honest weights.
     - `state`: its memory keeps data sets and simulated readings.
@@ -90,8 +91,8 @@ def observe(cell: AttackCell, context: RunContext, crafted: Tensors | None, stat
 
 
 def hold(reading: bytes, cell: AttackCell, state: State) -> ReadingKey:
-    """Unpack the readings of `cell` from the bytes `reading`, and keep them for the next `attempt`; return their
-    key."""
+    """Unpack the readings (observed updates) of `cell` from the bytes `reading`, and keep them for the next `attempt`;
+    return their key."""
     received: Reading = _unpacked(reading, cell)
     if isinstance(received.simulator, RoundSimulator):
         received = replace(received, simulator=replace(received.simulator, kept=state.memory.simulations))
@@ -121,8 +122,8 @@ def _unpacked(content: bytes, cell: AttackCell) -> Any:
 
 
 def attempt(cell: AttackCell, context: RunContext, state: State) -> Attempt:
-    """Attack the readings that `hold` stored in `state`; return the reconstruction with its cost. `context` holds the
-    run's folders and limits."""
+    """Attack the readings (observed updates) that `hold` stored in `state`; return the reconstruction with its cost.
+    `context` holds the run's folders and limits."""
     assert state.held is not None
     reading, key = state.held
     return attack_reading(attacker_of(cell, reading), reading, cell, context, key)
