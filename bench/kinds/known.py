@@ -11,7 +11,7 @@ INFERRED = (IMAGE, TABLE)  # numbers in [0, 1], told apart by their axes; any ot
 
 
 def named(name: str) -> Kind:
-    """Return the kind with this name.  Raises `BenchError` for an unknown name."""
+    """Return the kind of data (image, table or text) with this name. Raises `BenchError` for an unknown name."""
     if name not in KINDS:
         raise BenchError(f"unknown kind of data {name!r}; there are {', '.join(KINDS)}")
     return KINDS[name]

@@ -63,7 +63,7 @@ class Unit:
 
     def distances(self, first: Floats, second: Floats) -> Floats:
         """Return mean squared differences between the examples `first` (..., n, value) and `second` (..., m, value):
-        (..., n, m), exact to about 1e-9. They are computed as a² + b² - 2ab."""
+        (..., n, m), computed as a² + b² - 2ab, exact to about 1e-9."""
         squares = (first**2).sum(-1)[..., :, None] + (second**2).sum(-1)[..., None, :]
         means: Floats = (squares - 2 * first @ second.swapaxes(-1, -2)) / first.shape[-1]
         return means
