@@ -15,13 +15,15 @@ DEEPEST = 16
 
 
 def preset_names(folder: Path = PRESETS) -> tuple[str, ...]:
-    """Return the names of the presets in `folder`; a name includes the subfolder, such as `paper/table-3`."""
+    """Return the names of the presets (matrix files that ship with the bench) in `folder`; a name includes the
+    subfolder, such as `paper/table-3`."""
     return tuple(sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.toml")))
 
 
 def located(source: str | Path, errors: Errors, folder: Path = PRESETS) -> Path:
-    """Return the path of a matrix file. `source` is a `Path`, a text that ends in `.toml`, or the name of a preset in
-    `folder`. `errors` collects the error lines. Raises `MatrixError` for a missing file or an unknown preset."""
+    """Return the path of a matrix file (a run's configurations). `source` is a `Path`, a text that ends in `.toml`, or
+    the name of a preset in `folder`. `errors` collects the error lines. Raises `MatrixError` for a missing file or an
+    unknown preset."""
     if isinstance(source, Path) or source.endswith(".toml"):
         try:
             if Path(source).is_file():

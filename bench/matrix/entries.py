@@ -12,16 +12,16 @@ KINDS = {"dataset": "datasets", "model": "models", "attack": "attacks", "defense
 
 
 class Registry(Protocol):
-    """The functions of `bench.registry.entries` that a matrix needs."""
+    """Lookup of attacks, defenses, data sets and models by name, as in `bench.registry.entries`."""
 
     def names(self, kind: str, /) -> Iterable[str]: ...
     def load(self, kind: str, name: str, /) -> type: ...
 
 
 def registered(axis: str, raw: Any, registry: Registry) -> Entry:
-    """Turn a value of a matrix file into an entry (attack, defense, data set or model with parameters). `raw` is the
-    value on the axis `axis`, such as `"prune"` or `{ name = "prune", share = 0.7 }`. Omitted parameters get their
-    defaults, from `registry`. Raises `Wrong` with a line for each mistake."""
+    """Turn a value of a matrix file (a run's configurations) into an entry: an attack, defense, data set or model with
+    parameters. `raw` is the value on the axis `axis`, such as `"prune"` or `{ name = "prune", share = 0.7 }`. Omitted
+    parameters get their defaults, from `registry`. Raises `Wrong` with a line for each mistake."""
     table = {"name": raw} if isinstance(raw, str) else raw
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
         raise Wrong(expected("a name, or a table with a name", raw, '{ name = "…" }'))

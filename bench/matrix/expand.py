@@ -23,7 +23,7 @@ _ANY_ATTACK = {name: AttackCell.model_fields[name].default for name in marked(At
 
 @dataclass(frozen=True, slots=True)
 class PlannedCell:
-    """A cell in a run's plan, with the reason if it cannot run; such a cell is recorded as n/a."""
+    """A cell (configuration) in a run's plan, with the reason if it cannot run; such a cell is recorded as n/a."""
 
     cell: AttackCell | TrainingCell
     """The cell's configuration."""
@@ -74,11 +74,11 @@ class _Plan:
 
 
 def expand(matrix: Matrix, facts_of: FactsOf, *, registry: Registry = _registry) -> tuple[PlannedCell, ...]:
-    """Expand a matrix to its cells without duplicates: trainings, then attacks, in the order of blocks and axes. An
-    impossible combination becomes a cell with a reason.
+    """Expand a matrix to its cells (configurations) without duplicates: trainings, then attacks, in the order of blocks
+    and axes. A cell that cannot run has a reason.
 
     - `facts_of`: function from a data set's name and parameters to its properties.
-    - `registry`: lookup of registered entries.
+    - `registry`: lookup of registered attacks, defenses, data sets and models.
 
     Raises `MatrixError` if no cell is possible."""
     plan, errors = _Plan(facts_of=facts_of, registry=registry), Errors(matrix.file)

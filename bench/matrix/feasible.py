@@ -43,8 +43,9 @@ class DatasetFacts:
 
 
 def impossible(cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry: Registry = _registry) -> str | None:
-    """Return the reason why a cell cannot run, known before the run, or None if it can. `facts` are the data set's
-    properties, and `registry` the lookup of registered entries. An attack may still refuse a reading in the run."""
+    """Return the reason why a cell (configuration) cannot run, as far as known before the run; None if it can. `facts`
+    are the data set's properties, and `registry` is the lookup of registered attacks, defenses, data sets and models.
+    An attack may still refuse a reading (observed update) in the run."""
     reason = _model(cell, facts, registry) or _mixed(cell, facts, registry) or _clients(cell.federated, facts)
     if reason is not None or isinstance(cell, TrainingCell):
         return reason

@@ -40,8 +40,8 @@ class Wrong(ValueError):
 
 
 class Rows(list[Any]):
-    """List of items from a matrix file. `keys` holds the key in the file of each item, for error messages; several
-    items may have the same key."""
+    """List of items from a matrix file (a run's configurations). `keys` holds the key in the file for each item, for
+    error messages; several items may have the same key."""
 
     def __init__(self, rows: Iterable[tuple[str, Any]]) -> None:
         pairs = list(rows)
@@ -50,7 +50,7 @@ class Rows(list[Any]):
 
 
 class Errors:
-    """Errors in a matrix file, collected as lines `FILE: key: mistake; remedy`."""
+    """Errors in a matrix file (a run's configurations), collected as lines `FILE: key: mistake; remedy`."""
 
     def __init__(self, file: str) -> None:
         self.file = printable(file)
@@ -61,8 +61,8 @@ class Errors:
         self._lines[printable(f"{line}; {remedy}" if remedy else line, LINE_LENGTH)] = None
 
     def add_validation(self, error: ValidationError, content: Any, model: type[BaseModel]) -> None:
-        """Add a line for each error that pydantic found in the matrix file's `content`, checked against the pydantic
-        class `model`."""
+        """Add a line for each error that pydantic found in the `content` of a matrix file (a run's configurations),
+        checked against the pydantic class `model`."""
         for item in error.errors(include_url=False):
             for message in _messages(item, content, model):
                 self.add(*message)

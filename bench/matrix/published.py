@@ -38,8 +38,8 @@ def published(rows: Iterable[PublishedRow]) -> tuple[PublishedFigures, ...]:
 
 
 def beside(rows: Iterable[PublishedFigures], cell: AnyCell) -> PublishedFigures | None:
-    """Return the published figures for a cell: the first of `rows` whose pattern matches the cell; None if none
-    matches."""
+    """Return the published figures for a cell (configuration): the first of `rows` whose pattern matches the cell; None
+    if none matches."""
     values = {axis: _plain(getattr(cell, axis)) for axis in PATTERN_AXES if hasattr(cell, axis)}
     return next((row for row in rows if _agrees(row.where, values)), None)
 
@@ -58,8 +58,8 @@ def save(run: Path, rows: Iterable[PublishedFigures]) -> None:
 
 
 def saved(run: Path) -> tuple[PublishedFigures, ...]:
-    """Read the figures from papers that are saved in the run folder `run`; empty without a file. Raises `RecordError`
-    for a damaged file."""
+    """Read the figures from papers in the run folder `run`; empty without a file. Raises `RecordError` for a damaged
+    file."""
     path = run / FILE
     try:
         return tuple(restored(row) for row in json.loads(path.read_text("utf-8")))

@@ -31,7 +31,7 @@ Asked = Mapping[tuple[str, str], Collection[tuple[str, ...]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """A matrix file's content after all checks: combinations of axis values, not yet expanded to cells."""
+    """Content of a matrix file (a run's configurations) after all checks, as combinations of axis values."""
 
     file: str
     """Name of the file, for error messages."""
@@ -67,16 +67,16 @@ def read(
     registry: Registry = _registry,
     folder: Path = PRESETS,
 ) -> Matrix:
-    """Read and check a matrix file.
+    """Read and check a matrix file (a run's configurations).
 
     - `source`: a `Path`, a text that ends in `.toml`, or the name of a preset in `folder`.
     - `more_defenses`: names or `NAME:PARAMETER=VALUE`, added to the axis `defense` (without this axis: to `none`) of
       every attack block, and of every `[[train]]` block with several defenses.
     - `attacks`: replace the axis `attack` everywhere, in the same spelling; empty keeps the file's attacks.
     - `scale`: name of a size in the file's `scales`; None takes the first.
-    - `full`: True switches the cascade off, so that every attack gets all readings.
+    - `full`: True switches the cascade off, so that every attack gets all readings (observed updates).
     - `text`: content in place of the file's content, such as the content at another revision; None reads the file.
-    - `registry`: lookup of registered entries.
+    - `registry`: lookup of registered attacks, defenses, data sets and models.
 
     Raises `MatrixError` with a line for each error: `FILE: key: mistake; remedy`."""
     errors = Errors(str(source))
@@ -96,8 +96,9 @@ def read(
 
 
 def of_document(content: Mapping[str, Any], name: str, *, registry: Registry = _registry) -> Matrix:
-    """Check the `content` of a matrix, given as parsed TOML, and return the matrix. `name` begins each error line;
-    `registry` is the lookup of registered entries. Raises `MatrixError`."""
+    """Check the `content` of a matrix file (a run's configurations), given as parsed TOML, and return the matrix.
+    `name` begins each error line; `registry` is the lookup of registered attacks, defenses, data sets and models.
+    Raises `MatrixError`."""
     return _checked(Errors(name), content, Path(name), Path(), None, False, registry)
 
 

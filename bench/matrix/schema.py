@@ -35,12 +35,14 @@ AXES, TRAIN_AXES = axes(AttackCell), axes(TrainingCell)
 
 
 class Table(BaseModel):
-    """Base class for the file's tables; unknown keys and type conversions are refused."""
+    """Base class for tables of a matrix file (a run's configurations); unknown keys and type conversions are
+    refused."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
     def written(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return name → value for those of `names` that the file gives explicitly, without defaults."""
+        """Return name → value for the keys in `names` that the matrix file (a run's configurations) sets; default
+        values are left out."""
         return {name: getattr(self, name) for name in names if name in self.model_fields_set}
 
 
@@ -132,7 +134,8 @@ Amount = Annotated[float, Field(ge=0, le=1e9)]
 
 
 class Training(Table):
-    """Value of the key `train` in the axis `weights` of a matrix file: the training that makes the attacked weights."""
+    """Training that makes the attacked weights: value of the key `train` in the axis `weights` of a matrix file (a
+    run's configurations)."""
 
     rounds: Count
     """Number of rounds."""
@@ -147,8 +150,8 @@ class Training(Table):
 
 
 class Weights(Table):
-    """Value of the axis `weights` of a matrix file: `"init"` (an empty table here), a `file`, or a training (`train`)
-    with a `round`."""
+    """Value of the axis `weights` of a matrix file (a run's configurations): `"init"` (an empty table here), a `file`,
+    or a training (`train`) with a `round`."""
 
     file: Annotated[
         FileWeights | SeededFile | None, PlainValidator(lambda raw, info: weights_file(info.context["folder"], raw))
@@ -178,8 +181,8 @@ class Weights(Table):
 
     @property
     def value(self) -> "InitialWeights | FileWeights | SeededFile | Weights":
-        """The weights of a cell: untrained, or a file; if they depend on the seed, a `SeededFile`, or this table (with
-        a training)."""
+        """Weights in the form of a cell (configuration): `InitialWeights` (untrained) or `FileWeights`. Weights that
+        depend on the seed have another form: a `SeededFile`, or this table for weights from a training."""
         return self if self.train is not None else self.file or InitialWeights()
 
 
@@ -196,7 +199,8 @@ _SPELT: dict[str, Any] = {
 
 
 class Budgets(Table):
-    """Attack budgets, at the top of the file or among the axes; each is a number or a list of numbers."""
+    """Attack budgets in a matrix file (a run's configurations), at the top of the file or among the axes; each is a
+    number or a list of numbers."""
 
     evaluations: Counts | None = None
     """Evaluations per reading; None: not given here."""
@@ -231,13 +235,13 @@ def _axes(cell: type[AnyCell], required: Container[str] = (), but: Container[str
 
 @_adding(_axes(AttackCell, but=Budgets.model_fields))
 class Axes(Budgets):
-    """Block `[axes]` of a matrix file: a list of values for each attack axis; an attack cell is a combination with a
-    value from each list."""
+    """Block `[axes]` of a matrix file (a run's configurations): a list of values for each attack axis. A combination
+    with a value from each list is an attack."""
 
 
 class AttackBlock(Axes):
-    """Block `[[attack]]` of a matrix file: attacks on all combinations of the values in its lists and in `[axes]`; a
-    list in the block replaces the list in `[axes]`."""
+    """Block `[[attack]]` of a matrix file (a run's configurations): attacks on all combinations of the values in its
+    lists and in `[axes]`. A list in the block replaces the list in `[axes]`."""
 
     scale: str | None = None
     """Size of the matrix to which the block belongs; None: every size."""
@@ -245,13 +249,13 @@ class AttackBlock(Axes):
 
 @_adding(_axes(TrainingCell, REQUIRED))
 class TrainAxes(Table):
-    """Training axes of a matrix file: a list of values for each; a training is a combination with a value from each
-    list."""
+    """Training axes of a matrix file (a run's configurations): a list of values for each axis. A combination with a
+    value from each list is a training."""
 
 
 class TrainBlock(TrainAxes):
-    """Block `[[train]]` of a matrix file: a training for each combination of the values in its lists; the fields below
-    apply to every training in the block."""
+    """Block `[[train]]` of a matrix file (a run's configurations): a training for each combination of the values in its
+    lists. The fields below apply to every training in the block."""
 
     scale: str | None = None
     """Size of the matrix to which the block belongs; None: every size."""
@@ -280,8 +284,8 @@ class TrainBlock(TrainAxes):
 
 @_adding({metric.name: (Annotated[float, Field(ge=metric.least, le=metric.most)] | None, None) for metric in METRICS})
 class Figures(Table):
-    """Figures from a paper in a `[[published]]` block of a matrix file: metrics of attacks, and figures of trainings;
-    None: the paper gives no figure."""
+    """Figures from a paper in a `[[published]]` block of a matrix file (a run's configurations): metrics of attacks,
+    and figures of trainings; None: the paper gives no figure."""
 
     asr: Share | None = None
     """Attack success rate."""
@@ -300,8 +304,8 @@ class Figures(Table):
 
 
 class PublishedRow(Figures):
-    """Block `[[published]]` of a matrix file: a pattern for cells, the figures that a paper gives for them, and the
-    source."""
+    """Block `[[published]]` of a matrix file (a run's configurations): a pattern for configurations, the figures that a
+    paper gives for them, and the source."""
 
     source: Annotated[Line, Field(min_length=1)]
     """The paper and its table."""
@@ -336,7 +340,7 @@ PATTERN_AXES = tuple(name for name in PublishedRow.model_fields if name in AXES)
 
 
 class Document(Budgets):
-    """Content of a matrix file, with checked values."""
+    """Content of a matrix file (a run's configurations), with checked values."""
 
     title: Line = ""
     """Title above the result tables."""

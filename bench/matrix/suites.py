@@ -27,8 +27,8 @@ def title(name: str) -> str:
 
 
 def suite_of(source: str | Path, folder: Path = PRESETS) -> str | None:
-    """Return the name of the suite (a frozen matrix) that the matrix `source` declares; None without a suite, or if the
-    file cannot be read. `source` is a file, or the name of a preset in `folder`."""
+    """Return the name of the suite (a frozen set of configurations) that the matrix file `source` declares; None
+    without a suite, or if the file cannot be read. `source` is a file, or the name of a preset in `folder`."""
     errors = Errors(str(source))
     try:
         name = document(located(source, errors, folder), errors).get("suite")
@@ -38,19 +38,20 @@ def suite_of(source: str | Path, folder: Path = PRESETS) -> str | None:
 
 
 def draw_key(matrix: Path, seed: int) -> str:
-    """Return the key of a second sample of victims (`AttackCell.victims`): `seed`, and a hash over the file `matrix`
-    and the seed. The user chooses the seed after the attack is written, so that the attack cannot be tuned to these
-    victims."""
+    """Return the key of a second sample of attacked examples (`AttackCell.victims`): `seed`, and a hash over the file
+    `matrix` and the seed. The user chooses the seed after the attack is written, so that the attack cannot be tuned to
+    these examples."""
     digest = hashlib.sha256(f"{seed}\n".encode() + matrix.read_bytes()).hexdigest()
     return f"{seed}-{digest[:16]}"
 
 
 def ranking(name: str, path: Path, overrides: Sequence[str] = (), folder: Path = PRESETS) -> dict[str, Any]:
-    """Return a summary of a suite's run as JSON types: whether the run is ranked, the reasons if not, and versions.
+    """Return a summary of the run of a suite (a frozen set of configurations) as JSON types: whether the run is ranked
+    (unmodified), the reasons if not, and versions.
 
     - `name`: name of the suite.
     - `path`: the run's matrix file, which must be the suite's file in `folder`.
-    - `overrides`: command-line options that change cells; a ranked run has none."""
+    - `overrides`: command-line options that change the configurations; a ranked run has none."""
     why = [f"{option} changes the suite's configuration" for option in overrides]
     shipped = f"{name}.toml"
     if path.resolve() != (folder / shipped).resolve():
