@@ -33,8 +33,8 @@ _STANDARD_ERRORS = 4.0  # of the replay's share in a noisy reading; a larger dev
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Result of a check of a user's reading: whether the declared training (model, batch, steps, rate, …), run on the
-    true examples, gives the update."""
+    """Result of a check of a user's reading (observed update): whether the declared training (model, batch, steps,
+    rate, …), run on the true examples, gives the update."""
 
     explained: bool | None
     """True if the declared training gives the update; None if undecidable (no true examples, or strong noise)."""
@@ -54,15 +54,15 @@ def check(
     *,
     order: Sequence[int] | Tensor | None = None,
 ) -> Check:
-    """Check a user's reading: run the declared training on the true examples, compare the result with the update, and
-    name the likeliest mistake.
+    """Check a user's reading (observed update): run the declared training on the true examples, compare the result with
+    the update, and name the likeliest mistake.
 
     - `truth` (reading, example, *shape): true examples with values in `reading.value_range`; `labels` (reading,
       example). Both list each reading's distinct examples; leading axes may be merged. If either is None, the check
       compares the reading's length with public gradients, and inspects the last bias (sum, sign) and the last layer
       (rank).
     - `order` (use,): numbers of the examples in the order of local steps, as `[4, 0, …]`. None: the order of `truth` in
-      each epoch, or if that fails an order from a search.
+      each epoch; if this order does not give the update, an order is sought.
 
     Raises `BenchError` for a truth of another shape."""
     if not isinstance(reading, Reading):

@@ -20,7 +20,8 @@ Chosen = str | Mapping[str, Any] | Defense
 def defended(
     reading: Reading, chosen: Chosen, *, clients: int = 1, per_round: int | None = None, rounds: int = 1
 ) -> Reading:
-    """Add the description of the client's defense to a reading, for an attacker who knows the defense.
+    """Add the description of the client's defense to a reading (observed update), for an attacker who knows the
+    defense.
 
     - `chosen`: the defense: a name, {"name": …, parameter: …}, or a `Defense`.
     - `clients`, `per_round`, `rounds`: numbers of clients, of clients per round (None: all), and of rounds; these
@@ -61,8 +62,8 @@ def defended(
 
 
 def setting_of_reading(reading: Reading, *, clients: int = 1, per_round: int | None = None, rounds: int = 1) -> Setting:
-    """Return the federated setting behind a user's reading, in the form that defenses get: `rounds` rounds, `per_round`
-    of the `clients` in each (None: all)."""
+    """Return the federated setting behind a user's reading (observed update), in the form that defenses get: `rounds`
+    rounds, `per_round` of the `clients` in each (None: all)."""
     return Setting(
         clients=clients,
         per_round=per_round or clients,

@@ -15,9 +15,9 @@ _PUBLIC = 16
 
 
 def doubts(reading: Reading, observed: dict[str, Tensor]) -> Iterator[str]:
-    """Yield a line for each contradiction between a reading and its declared training, such as a gradient of the last
-    bias that does not sum to 0. No true examples are needed. `observed` is the update, name → (reading, *shape), in
-    gradient units."""
+    """Yield a line for each contradiction between a user's reading (observed update) and its declared training, such as
+    a gradient of the last bias that does not sum to 0. No true examples are needed. `observed` is the update, name →
+    (reading, *shape), in gradient units."""
     last = head(reading)
     exact = last is not None and last.logits and usual(reading)
     bias = observed.get(last.name("bias")) if last is not None and exact else None

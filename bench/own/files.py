@@ -82,7 +82,8 @@ class ReadingFile:
 
 
 def checked_meta(**fields: Any) -> Meta:
-    """Make a `Meta` from its `fields`; raises `RecordError` with the name of a wrong field."""
+    """Make a `Meta` (facts about a user's gradient that the attacker knows) from its `fields`. Raises `RecordError`
+    with the name of a wrong field."""
     try:
         return Meta(**fields)
     except ValidationError as error:

@@ -43,7 +43,7 @@ Weights = Mapping[str, Values] | Sequence[Values]
 def build(
     name: str, *, shape: tuple[int, ...], classes: int, seed: int = 0, params: Mapping[str, Any] | None = None
 ) -> nn.Module:
-    """Build the registered model `name` in eval mode, with the initial weights that `seed` draws.
+    """Build the registered model `name` in eval mode, with initial weights drawn with `seed`.
 
     - `shape`: shape of an example, such as (1, 28, 28).
     - `classes`: number of classes.
@@ -270,7 +270,8 @@ def open_reading(
     """Open a reading file (a user's gradient, `bench.own.files`) for attacks.
 
     - `model`: a module, or a registered name with the parameters `params`.
-    - `weights`: the model's weights, name → (*shape), in place of those in the file; None keeps the file's.
+    - `weights`: the model's weights, name → (*shape), in place of the weights in the file; None keeps the file's
+      weights.
     - `public` (example, *shape), `public_labels` (example,): public examples; None gives a uniform grey example.
 
     Raises `BenchError` with the file's name."""
@@ -299,9 +300,9 @@ def open_reading(
 
 
 def save_reading(path: str | PathLike[str], reading: Reading) -> None:
-    """Write a reading, with granted labels, as a file for `bench attack --reading`. Raises `BenchError` for a reading
-    that the file cannot hold: with several observations or senders, with a described or simulated defense, or with
-    another loss, optimizer or batch statistics."""
+    """Write a reading (an observed update), with granted labels, as a file for `bench attack --reading`. Raises
+    `BenchError` for a reading that the file cannot hold: with several observations or senders, with a described or
+    simulated defense, or with another loss, optimizer or batch statistics."""
     knows = reading.description is not None or reading.simulator is not None
     if len(reading.rounds) > 1 or reading.senders > 1 or knows:
         raise BenchError(f"{path}: a reading file holds one observation of one client, and no description or simulator")

@@ -16,7 +16,7 @@ _TINY = 1e-300
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Likeness:
     """Similarity between updates and their replays; a replay is the update computed again, by the declared training on
-    the true examples. Every tensor has a number per reading, (reading,)."""
+    the true examples. Each field is a number per update, (reading,)."""
 
     cosine: Tensor
     """Cosine between the update and its replay."""
@@ -34,17 +34,18 @@ class Likeness:
 
     @property
     def worst(self) -> int:
-        """Position of the reading with the largest difference from its replay, measured by 1 - cosine + |log scale|."""
+        """Position of the update with the largest difference from its replay (the update computed again), measured by 1
+        - cosine + |log scale|."""
         return int((1 - self.cosine + self.scale.clamp_min(_TINY).log().abs()).argmax())
 
     @property
     def least(self) -> tuple[float, float]:
-        """Cosine and scale of the reading with the largest difference from its replay."""
+        """Cosine and scale of the update with the largest difference from its replay (the update computed again)."""
         return float(self.cosine[self.worst]), float(self.scale[self.worst])
 
     def alike(self, enough: float, length: float) -> bool:
-        """Return whether every update equals its replay closely enough: a cosine of at least `enough`, and a scale
-        within 1 ± `length`."""
+        """Return whether every update is near enough to its replay (the update computed again): a cosine of at least
+        `enough`, and a scale within 1 ± `length`."""
         return bool((self.cosine >= enough).all() and ((self.scale - 1).abs() <= length).all())
 
 

@@ -75,7 +75,7 @@ def unexplained(reading: Reading, observed: dict[str, Tensor], replay: dict[str,
     - `reading`: the reading as declared by the user.
     - `observed`, `replay`: update that was sent, and update of the declared training on the true examples, each name →
       (reading, *shape).
-    - `compared`: comparison of the two."""
+    - `compared`: comparison of `observed` and `replay`."""
     cosine = compared.least[0]
     gone = {
         name: float(((value == 0) & (replay[name] != 0)).sum() / (replay[name] != 0).sum().clamp_min(1))

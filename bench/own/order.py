@@ -41,8 +41,8 @@ def sought(reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels
     (reading, *shape). Return numbers of examples in this order, (reading, use).
 
     - `inputs` (reading, example, *shape), `labels` (reading, example): true examples.
-    - `enough`: cosine between the update and its replay at which the search ends; it also ends after a fixed number of
-      replays."""
+    - `enough`: cosine between the update and its replay (the update computed again) at which the search ends; it also
+      ends after a fixed number of replays."""
     return torch.stack(
         [
             _of_row(

@@ -132,8 +132,8 @@ class Recording:
         value_range: Range | None = None,
         labels: bool = True,
     ) -> Reading:
-        """Return the recorded update as a reading for `api.attack`. Raises `BenchError` with all facts that no attack
-        simulates.
+        """Return the recorded update as a reading (observed update) for `api.attack`. Raises `BenchError` with all
+        facts that no attack simulates.
 
         - `public` (example, *shape), `public_labels` (example,): public examples; None gives a uniform grey example.
         - `value_range`: smallest and largest possible input; None: [0, 1], or the range of trained and public inputs.
@@ -286,7 +286,7 @@ class Recording:
 def recording(model: nn.Module, optimizer: torch.optim.Optimizer, *, engine: Any = None) -> Iterator[Recording]:
     """Record a client's training inside a `with` statement, for attacks on its update, by hooks that change no figure.
     The value of the statement, for example `sent`, is a `Recording`: `sent.line` says if the recorded steps explain the
-    update, `sent.reading()` makes the reading, `sent.truth` holds the true examples.
+    update, `sent.reading()` makes the reading (observed update), `sent.truth` holds the true examples.
 
     - `model`, `optimizer`: the trained module and its optimizer; the loss is a function or module of torch. With
       Opacus, both come from `make_private`, and the first step is the reading.

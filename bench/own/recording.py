@@ -67,7 +67,7 @@ class Step:
     inputs: Tensor
     """(example, *shape): inputs of all forward passes since the previous step."""
     targets: Tensor | None
-    """(example,): their targets; None: a pass without a known loss."""
+    """(example,): targets of these inputs; None: a pass without a known loss."""
     passes: int
     """Number of forward passes."""
     rates: tuple[float, ...]
@@ -103,8 +103,8 @@ class Recorded:
     if a replay gives the update."""
 
     def saw(self, fact: str, *, never: bool = False) -> None:
-        """Note an unusual `fact` about the training, which may explain a failed replay. `never` True: no attack
-        simulates the fact."""
+        """Note an unusual `fact` about the training, which may explain a failed replay of the recorded steps. `never`
+        True: no attack simulates the fact."""
         self.seen[sanitize(fact)] = never
 
 

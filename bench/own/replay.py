@@ -20,8 +20,8 @@ _BISECTIONS = 7
 
 
 def replayed(reading: Reading, inputs: Tensor, labels: Tensor, at: Tensor | None = None) -> dict[str, Tensor]:
-    """Compute a client's update again: the declared training on the true examples. The result is name → (reading,
-    *shape), in gradient units.
+    """Compute a client's update again, by the declared training on the true examples: name → (reading, *shape), in
+    gradient units.
 
     - `inputs` (reading, example, *shape), `labels` (reading, example): the distinct true examples.
     - `at` (use,) or (reading, use): numbers of the examples in the order of local steps; None: as listed, in each
@@ -67,11 +67,12 @@ def moved_by(reading: Reading, raw: Tensors, rate: float, inputs: Tensor, labels
 
 
 def best_rate(sent: Tensors, by_rate: Callable[[float], dict[str, Tensor]], declared: float) -> tuple[float, float]:
-    """Search for the learning rate that best explains the update `sent`. Return the rate and the cosine between update
-    and replay at this rate, for the worst reading.
+    """Search for the learning rate that best explains the update `sent`. Return the rate, and the cosine between the
+    update and its replay (the update computed again) at this rate, for the worst update.
 
+    - `sent`: updates, name → (reading, *shape).
     - `by_rate`: function from a rate to the replay, name → (reading, *shape).
-    - `declared`: the user's rate; the search starts from it and from powers of ten."""
+    - `declared`: the user's rate; the search starts from this rate and from powers of ten."""
 
     def reached(rate: float) -> float:
         return likeness(sent, by_rate(rate)).least[0]

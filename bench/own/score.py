@@ -41,8 +41,8 @@ def score(
     """Return PSNR, SSIM and other metrics for each example (`readings`), and their `summary`, as in a record.
 
     - `truth` (reading, example, *shape), `labels` (reading, example): the true examples; fewer axes are accepted.
-    - `public` (example, *shape): examples for the prior-only baselines and for the gallery of identification. Without
-      `public` there is no identification, and `priors_from` names the baseline; texts need it.
+    - `public` (example, *shape): examples for the prior-only baselines and for the gallery of identification; required
+      for texts. None: no identification, and a uniform grey example as baseline.
     - `public_labels` (example,): labels of `public`.
     - `labels_known`: True if the attacker had the true labels; a blind guess then has the right class. Requires
       `public_labels`.

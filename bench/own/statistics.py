@@ -23,7 +23,7 @@ def sent_statistics(
     module: nn.Module, given: Weights | None, after: Weights | None, count: int
 ) -> dict[str, Tensor] | None:
     """Return BatchNorm's running statistics after the client's steps, if the client sends them: buffer's name →
-    (reading, channel), for `count` readings. None if no statistics moved.
+    (reading, channel), for `count` readings (observed updates). None if no statistics moved.
 
     - `module`: the model, with the statistics before the round.
     - `given`: statistics from the user; None takes those in `after`.
@@ -56,8 +56,8 @@ def sent_statistics(
 
 
 def statistics_fault(reading: Reading, inputs: Tensor, labels: Tensor, at: Tensor) -> str | None:
-    """Compare the batch statistics of the true examples with those behind `reading.statistics`. Return a line of text
-    if they differ, otherwise None.
+    """Compare the batch statistics of the true examples with the batch statistics behind `reading.statistics`. Return a
+    line of text if they differ, otherwise None.
 
     - `inputs` (reading, example, *shape), `labels` (reading, example): true examples.
     - `at` (use,) or (reading, use): numbers of the examples in the order of local steps."""
