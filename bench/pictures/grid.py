@@ -30,7 +30,8 @@ def grid(truth: Floats, guess: Floats, kind: Kind) -> Image.Image | None:
       (clipped here).
     - `kind`: kind of data; a table row is drawn as a square.
 
-    The first example of every reading precedes the second examples. Raises `ValueError` for differing shapes."""
+    The first example of every reading (observed update) precedes the second examples. Raises `ValueError` for differing
+    shapes."""
     if not alike(truth, guess):
         return None
     page = sheet(np.stack([drawn(chosen(values), kind) for values in (truth, guess)]), GAP)
@@ -56,14 +57,14 @@ def sheet(tiles: NDArray[np.uint8], gap: int) -> NDArray[np.uint8]:
 
 
 def of_record(run: Path, record: Record) -> Image.Image | None:
-    """Draw the grid from a record's stored arrays in the run folder `run`; None for a record without arrays. Raises
-    `RecordError` for missing or damaged arrays."""
+    """Draw true examples above their reconstructions, from a record's stored arrays in the run folder `run`; None for a
+    record without arrays. Raises `RecordError` for missing or damaged arrays."""
     return None if record.arrays is None else of_arrays(record, read_arrays(run, record.arrays))
 
 
 def of_arrays(record: Record, arrays: Mapping[str, Floats]) -> Image.Image | None:
-    """Draw the grid of a record from its loaded `arrays` (name → values); None if truth or reconstruction is
-    missing."""
+    """Draw true examples above their reconstructions, from a record's loaded `arrays` (name → values); None if truth or
+    reconstruction is missing."""
     if record.attack is None or "truth" not in arrays or "reconstruction" not in arrays:
         return None
     return grid(arrays["truth"], arrays["reconstruction"], record.attack.data_kind)
@@ -83,7 +84,7 @@ def encoded(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
 
 def chosen(values: Floats) -> Floats:
     """Select at most eight examples for a picture from `values` (reading, example, *shape): (chosen, *shape). The first
-    example of each reading comes before second examples."""
+    example of each reading (observed update) comes before second examples."""
     return np.swapaxes(values, 0, 1).reshape(-1, *values.shape[2:])[:EXAMPLES]
 
 

@@ -22,7 +22,7 @@ def over_iterations(truth: Floats, trajectory: Floats, marks: Sequence[int], kin
     """Draw up to eight reconstructions over the course of an attack, then the truth; None for empty arrays.
 
     - `truth` (reading, example, *shape), `trajectory` (mark, reading, example, *shape): both in [0, 1] (clipped here),
-      with the same order of examples; the trajectory may hold only the first readings.
+      with the same order of examples; the trajectory may hold only the first readings (observed updates).
     - `marks`: evaluation counts of the trajectory, shown above the columns.
     - `kind`: kind of data.
 
@@ -56,15 +56,17 @@ def over_iterations(truth: Floats, trajectory: Floats, marks: Sequence[int], kin
 
 
 def of_record(run: Path, record: Record) -> Image.Image | None:
-    """Draw the trajectory from a record's stored arrays in the run folder `run`; None if the attack kept no trajectory.
-    Raises `RecordError` for missing or damaged arrays, `ValueError` for arrays that belong to another record."""
+    """Draw the trajectory (reconstructions in the course of an attack) from a record's stored arrays in the run folder
+    `run`; None if the attack stored no trajectory. Raises `RecordError` for missing or damaged arrays, `ValueError` for
+    arrays that belong to another record."""
     if record.arrays is None or not _marks(record):
         return None
     return of_arrays(record, read_arrays(run, record.arrays))
 
 
 def of_arrays(record: Record, arrays: Mapping[str, Floats]) -> Image.Image | None:
-    """Draw the trajectory of a record from its loaded `arrays` (name → values); None if the attack kept none."""
+    """Draw the trajectory (reconstructions in the course of an attack) from a record's loaded `arrays` (name → values);
+    None if the attack stored no trajectory."""
     marks = _marks(record)
     if record.attack is None or not marks or "truth" not in arrays or "trajectory" not in arrays:
         return None

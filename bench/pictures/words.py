@@ -31,7 +31,8 @@ class Words:
 
 
 def words(truth: NDArray[Any], guess: NDArray[Any], tokens: Sequence[str]) -> list[Words]:
-    """Return up to eight true texts with their reconstructions; the first text of every reading comes first.
+    """Return up to eight true texts with their reconstructions; the first text of every reading (observed update) comes
+    first.
 
     - `truth`, `guess` (reading, example, position): token ids in the same order.
     - `tokens`: token of each id. An id without a token becomes �.
