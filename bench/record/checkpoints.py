@@ -76,9 +76,9 @@ class WeightsSource:
 
 
 def locate(run: Path, weights: Weights) -> WeightsSource:
-    """Return the file, content hash and training round of a cell's weights. A checkpoint is in the run folder `run`,
-    and its hash in its training's record. Raises `WeightsError` for an unfinished training or an unsaved round, and
-    `NotApplicable` if the training diverged or stopped before the round."""
+    """Return the file, content hash and training round of the weights of a cell (configuration). A checkpoint is in the
+    run folder `run`, and its hash in its training's record. Raises `WeightsError` for an unfinished training or an
+    unsaved round, and `NotApplicable` if the training diverged or stopped before the round."""
     match weights:
         case CheckpointWeights(training=training, round=round_):
             sha256 = _checkpoint_sha256(run, training, round_)
@@ -132,7 +132,8 @@ def write_weights(path: Path, tensors: Tensors, about: Mapping[str, Any] | None 
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """Read the description stored by `write_weights`; empty if the file has none."""
+    """Read the description of the weights, as stored by `write_weights`, from the file `path`; empty without a
+    description."""
     if path.suffix != ".safetensors":
         return {}
     try:
@@ -160,9 +161,9 @@ def refuse_diverged(tensors: Tensors, *, where: str) -> None:
 
 
 def fit(module: nn.Module, tensors: Tensors, *, where: str) -> dict[str, Tensor]:
-    """Match weights to a model: return the tensors for the parameters of `module`, in its order; buffers are copied
-    into the module. Raises `WeightsError` for a missing name, another shape, or a diverged value (`refuse_diverged`);
-    the message begins with `where`."""
+    """Match weights to a model: return the tensors for the parameters of `module`, in the model's order; buffers are
+    copied into the module. Raises `WeightsError` for a missing name, another shape, or a diverged value
+    (`refuse_diverged`); the message begins with `where`."""
     refuse_diverged(tensors, where=where)
     parameters = dict(module.named_parameters())
     missing = [name for name in parameters if name not in tensors]

@@ -41,7 +41,7 @@ _GATE = _only(
 
 
 def for_board(record: Record) -> Record:
-    """Return the record with only the fields that a results board needs, to save memory."""
+    """Return the record with only the fields that a board (results table) needs, to save memory."""
     result = record.result
     if not isinstance(result, schema.AttackResult):
         return record
@@ -51,8 +51,8 @@ def for_board(record: Record) -> Record:
 
 
 class Interner:
-    """Function object that reduces records for a results board. Equal parts of records (entries, code hashes, machines)
-    are kept only once in memory."""
+    """Function object that reduces records for a board (results table). Equal parts of records (attacks, defenses, code
+    hashes, machines) are kept only once in memory."""
 
     def __init__(self) -> None:
         self._seen: dict[Any, Any] = {}
@@ -100,7 +100,8 @@ def for_baseline(record: Record) -> Record:
 
 
 def short_json(record: Record) -> dict[str, Any]:
-    """Return the record as JSON types without default values, but with the complete cell, for a short baseline file."""
+    """Return the record as JSON types without default values, for a short baseline file; the cell (configuration) is
+    complete."""
     content: dict[str, Any] = schema.adapter().dump_python(record, mode="json", exclude_defaults=True)
     content["cell"] = record.cell.model_dump(mode="json")
     if record.result is not None:

@@ -55,7 +55,8 @@ def _of_origin(origin: registry.Origin) -> Code:
 
 
 def of_cell(cell: AttackCell | TrainingCell) -> Provenance:
-    """Return the current code hashes for a cell: bench's, and those of attack, defense, data set and model."""
+    """Return the current code hashes for a cell (configuration): bench's, and those of attack, defense, data set and
+    model."""
     attack = of_entry("attacks", cell.attack.name) if isinstance(cell, AttackCell) else None
     return Provenance(
         bench=own(),

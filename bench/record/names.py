@@ -8,7 +8,8 @@ from bench.sanitize import LONGEST, sanitize
 
 
 def entry_text(value: Entry) -> str:
-    """Return the name of the entry `value` with its parameters for tables, such as `prune(share=0.7)`."""
+    """Return the name of an attack, defense, data set or model (`value`) with its parameters for tables, such as
+    `prune(share=0.7)`."""
     return with_params(value.name, value.params)
 
 
@@ -19,7 +20,7 @@ def with_params(name: str, params: Mapping[str, Any]) -> str:
 
 
 def attack_name(cell: AttackCell) -> str:
-    """Return the attack's name with parameters, and with the attacker's knowledge unless plain."""
+    """Return the attack's name with its parameters, and with the attacker's knowledge of the defense unless plain."""
     return entry_text(cell.attack) + ("" if cell.knowledge == "plain" else f" · {cell.knowledge}")
 
 
@@ -30,9 +31,8 @@ def dataset_name(cell: AttackCell | TrainingCell) -> str:
 
 
 def cell_name(cell: AttackCell | TrainingCell) -> str:
-    """Return a cell's name for tables, such as `cpl/plain × prune(share=0.7) @ type-1, digits dlg-lenet`: attack,
-    defense, point, data and model. Distinguishing parts come first, because tables cut a name after about twenty
-    letters."""
+    """Return the name of a cell (configuration) for tables, such as `cpl/plain × prune(share=0.7) @ type-1, digits
+    dlg-lenet`: attack, defense, interception point, data and model."""
     data = f"{cell.dataset.name} {cell.model.name}"
     name = f"training × {entry_text(cell.defense)}, {data}"
     if isinstance(cell, AttackCell):
@@ -56,7 +56,8 @@ def value_text(value: Any) -> str:
 
 
 def distinct(names: Iterable[str]) -> dict[str, str]:
-    """Shorten the entry `names`: full name → short name, which has parameters only if two names are otherwise equal."""
+    """Shorten the names of attacks or defenses: return full name → short name. The short name has only the parameters
+    that distinguish `names` which are otherwise equal."""
     parts = {full: _parts(full) for full in names}
     short = {}
     for full, (name, params, knowledge) in parts.items():

@@ -37,7 +37,8 @@ class _Strict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share(_Strict):
-    """A share with its 95 % Wilson interval, in which examples of the same reading count as correlated."""
+    """A share with its 95 % Wilson interval, in which examples of the same reading (observed update) count as
+    correlated."""
 
     value: float
     """Measured share, in [0, 1]."""
@@ -156,7 +157,7 @@ class PriorScore(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary(_Strict):
-    """Figures of a cell over all its examples. Failed examples count in every denominator."""
+    """Figures of a cell (configuration) over all its examples. Failed examples count in every denominator."""
 
     readings: int
     """Number of readings."""
@@ -224,7 +225,8 @@ class Distortion(_Strict):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfCheck(_Strict):
     """Check of the attack by its objective, a distance between gradients: at the true examples, and at random public
-    examples. Distances are means over the readings, in the attack's units; None for attacks without an objective."""
+    examples. Distances are means over the readings (observed updates), in the attack's units; None for attacks without
+    an objective."""
 
     distance_at_truth: float | None = None
     """Mean matching distance at the true examples."""
@@ -270,7 +272,7 @@ class AttackConditions(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Privacy(_Strict):
-    """A cell's guarantees of differential privacy: values of ε by several accounting conventions."""
+    """Guarantees of differential privacy for a cell (configuration): values of ε by several accounting conventions."""
 
     epsilon: float | None = None
     """Main ε: for a training the first with convention `valid`, for an attack the ε at the interception point."""
@@ -291,7 +293,8 @@ class Privacy(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory(_Strict):
-    """Progress of an attack: the least loss so far at some evaluation counts, as a median over the readings."""
+    """Progress of an attack: the least loss so far at some evaluation counts, as a median over the readings (observed
+    updates)."""
 
     losses: tuple[float | None, ...]
     """Median of the least loss after each number in `evaluations`, in the attack's units."""
@@ -301,7 +304,7 @@ class Trajectory(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackResult(_Strict):
-    """Result of an attack cell."""
+    """Result of an attack cell (a configuration with an attack)."""
 
     kind: Literal["attack"] = "attack"
     """Distinguishes the kinds of results."""
@@ -347,13 +350,14 @@ class AttackResult(_Strict):
             raise RecordError(f"its data: {error}") from None
 
     def numbered(self) -> Iterator[tuple[int, ReadingScore]]:
-        """Yield (number in the cell, score) of each attacked reading; in a cascade, some numbers are missing."""
+        """Yield (number, score) of each attacked reading (observed update). In a cascade (attacks in a fixed order),
+        readings whose examples are already reconstructed are missing."""
         for position, reading in enumerate(self.readings):
             yield position if reading.number is None else reading.number, reading
 
     def figures(self) -> Summary:
-        """Return the summary over the examples. Raises `RecordError` for a record without summary: in a gate's
-        baseline, and for a cell without readings."""
+        """Return the summary over the examples. Raises `RecordError` for a record without summary: in a baseline file,
+        and for an attack without readings (observed updates)."""
         if self.summary is None and not self.readings:
             raise RecordError("cells before it in its cascade left nothing to attack: it has no figures")
         if self.summary is None:
@@ -402,7 +406,7 @@ class Spot(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResult(_Strict):
-    """Result of a training cell."""
+    """Result of a training cell (a configuration of a training)."""
 
     kind: Literal["training"] = "training"
     """Distinguishes the kinds of results."""
@@ -446,7 +450,7 @@ class TrainingCost(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost(_Strict):
-    """Resources used by a cell."""
+    """Resources used by a cell (configuration)."""
 
     wall_seconds: float = 0.0
     """Wall time, s."""
@@ -470,7 +474,7 @@ class Cost(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment(_Strict):
-    """Machine and software versions of a cell's run."""
+    """Machine and software versions in the run of a cell (configuration)."""
 
     bench: str
     """Package version."""
@@ -512,7 +516,7 @@ class Code(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance(_Strict):
-    """Hashes of the code and the inputs for a cell's result."""
+    """Hashes of the code and the inputs of a result."""
 
     bench: Code
     """The bench."""
@@ -535,7 +539,7 @@ Result = Annotated[AttackResult | TrainingResult, Field(discriminator="kind")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record(_Strict):
-    """Everything known about a cell after its run: configuration, result, provenance and cost."""
+    """Record of a cell (configuration) after its run: result, provenance and cost."""
 
     id: str
     """The cell's id: SHA-256 of its canonical JSON.  The id names the file."""

@@ -24,8 +24,8 @@ _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaked:
-    """Share of examples that an attacker names (picks among candidates) or reconstructs, at a strength of the
-    defense."""
+    """Share of leaked examples at a strength of the defense. A leaked example is named (picked by the attacker among
+    candidates) or reconstructed."""
 
     __pydantic_config__ = _STRICT
     value: float | None
@@ -40,8 +40,8 @@ class Leaked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtLevel:
-    """A defense's figures at the strength calibrated for a level, an upper bound on the share of named examples (`L3`:
-    of reconstructed examples, in every field)."""
+    """Figures of a defense at the strength calibrated for a level. A level is an upper bound on the share of named
+    examples (`L3`: of reconstructed examples, in every field)."""
 
     __pydantic_config__ = _STRICT
     level: str
@@ -60,7 +60,8 @@ class AtLevel:
     high: float
     """Upper end of the share's 95 % interval."""
     trained: tuple[float, float, float] | None
-    """Share of named scoring examples halfway through the trainings, with its 95 % interval; None: diverged."""
+    """Share of named examples halfway through the trainings, among the scoring victims, with its 95 % interval; None:
+    diverged."""
     accuracies: tuple[float, ...]
     """Test accuracy after the training, per seed; 0 for a diverged training."""
     rate: float
@@ -86,20 +87,20 @@ class AtLevel:
 
     @property
     def leaks_later(self) -> bool:
-        """True if at trained weights significantly more examples are named than the level permits."""
+        """True if, at trained weights, the share of named examples is significantly larger than the level permits."""
         return self.trained is not None and self.most is not None and self.trained[1] > self.most
 
     @property
     def proved(self) -> bool:
-        """True if ε proves the level for any attacker."""
+        """True if ε proves the level (a limit on named examples) for any attacker."""
         return self.ceiling is not None and self.most is not None and self.ceiling <= self.most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconstructed:
-    """Figures of a defense family against an attacker who reconstructs examples (`bench.attacks.map`), for a listener
-    (an attacker at an interception point). The success rule is that of the kind of data; for images, PSNR ≥ 20 dB and 3
-    dB above a guess without the gradient."""
+    """Figures of a defense family (a defense at all its strengths) against an attacker who reconstructs examples
+    (`bench.attacks.map`), for a listener (an attacker at an interception point). The success rule is that of the kind
+    of data; for images, PSNR ≥ 20 dB and 3 dB above a guess without the gradient."""
 
     __pydantic_config__ = _STRICT
     curve: tuple[Leaked, ...]
@@ -132,7 +133,7 @@ class Row:
     parameter: str | None
     """The strength's parameter; None: a family without a strength."""
     chance: float | None
-    """κ, the share which a blind guess names; None without figures."""
+    """κ, the share of examples that a blind guess names; None without figures."""
     code: str | None
     """Fingerprint of the bench's code that made the records; None: unknown."""
     uploads: int
@@ -143,7 +144,7 @@ class Row:
     at_levels: tuple[AtLevel, ...]
     """Figures at each level that the family reaches, among the scoring victims."""
     missed: tuple[str, ...]
-    """Leakage levels that no strength in the declared range reaches."""
+    """Levels that no strength in the declared range reaches."""
     trained_curve: tuple[Leaked, ...] = ()
     """Shares of named tuning examples halfway through the trainings with each strength, from weak to strong."""
     reconstructed: Reconstructed | None = None
@@ -168,7 +169,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tradeoff:
-    """Result of a calibration: for each defense family, accuracy against the share of named examples."""
+    """Result of a calibration: for each defense family (a defense at all its strengths), accuracy against the share of
+    named examples."""
 
     __pydantic_config__ = _STRICT
     machine: str | None
@@ -186,13 +188,13 @@ class Tradeoff:
         return statistics.fmean(self.undefended[federation(dataset, model)])
 
     def kept(self, row: Row, at: AtLevel) -> float:
-        """Return a family's accuracy divided by the undefended accuracy. `row` is the family, and `at` its figures at a
-        level."""
+        """Return the accuracy with a defense, divided by the undefended accuracy. `row` is the defense family, and `at`
+        its figures at a level (a limit on leaked examples)."""
         return at.accuracy / self.undefended_mean(row.dataset, row.model)
 
     def useful(self, row: Row, at: AtLevel) -> bool:
-        """Return whether a family's accuracy remains useful: at least half of the undefended gain over a constant
-        guess. `row` is the family, and `at` its figures at a level."""
+        """Return whether the accuracy with a defense remains useful: at least half of the undefended gain over a
+        constant guess. `row` is the defense family, and `at` its figures at a level (a limit on leaked examples)."""
         constant = self.commonest[federation(row.dataset, row.model)]
         return at.accuracy - constant >= USEFUL * (self.undefended_mean(row.dataset, row.model) - constant)
 
@@ -211,8 +213,8 @@ def codes(tradeoff: Tradeoff) -> str:
 
 
 def permitted(level: str, chance: float) -> float:
-    """Return the largest share of named examples (`L3`: reconstructed examples) that `level` permits; `chance` is the
-    share that a blind guess names."""
+    """Return the largest share of named examples (`L3`: reconstructed examples) that the leakage level `level` permits;
+    `chance` is the share that a blind guess names."""
     strictest = chance + 0.05
     most = {"L1": strictest, PROVED: strictest, PROVED_ALL: strictest, "L2": 0.20, "half": 0.5, RECONSTRUCTED: 0.05}
     return most[level]
@@ -226,8 +228,8 @@ def write(run: Path, result: Tradeoff) -> Path:
 
 
 def read(path: Path) -> Tradeoff:
-    """Read a trade-off from the file `path`, or from the file in the run folder `path`; raises `RecordError` for a
-    missing file or other content."""
+    """Read a trade-off from the file `path`, or from the trade-off file in the folder `path`. Raises `RecordError` for
+    a missing file or other content."""
     path = path / FILE if path.is_dir() else path
     try:
         found = _TRADEOFF.validate_json(path.read_bytes())
@@ -243,7 +245,7 @@ def read(path: Path) -> Tradeoff:
 
 def joined(results: Iterable[Tradeoff]) -> Tradeoff:
     """Return the rows of all trade-offs in `results` as a single trade-off. A later row replaces an earlier row of the
-    same family, data set, model and interception point."""
+    same defense family, data set, model and interception point."""
     first, *others = results
     rows = {(row.dataset, row.model, row.point, row.family): row for each in (first, *others) for row in each.rows}
     return Tradeoff(
