@@ -11,7 +11,8 @@ from bench.reference.store import of_defense
 
 @dataclass(slots=True)
 class Again:
-    """Agreement of a defense's (or attack's) repeated records with the shipped records of the same cells."""
+    """Agreement of a defense's (or attack's) repeated records with the shipped records of the same cells
+    (configurations)."""
 
     equal: int = 0
     """Number of records with equal status, leaked examples and array hashes."""

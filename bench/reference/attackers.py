@@ -26,8 +26,8 @@ _MOST = 4  # conditions named in a line
 
 @dataclass(frozen=True, kw_only=True)
 class Ranked:
-    """Attacks of a run of the suite `attacks`, together with the shipped attacks, as tables of attacks by conditions
-    (`Cross`)."""
+    """Attacks of a run of the suite `attacks` (a frozen set of configurations), together with the shipped attacks, as
+    tables of attacks by conditions (`Cross`)."""
 
     cross: Cross
     """Shipped attacks and the run's unpublished attacks in a single table, on the matrix's own sample of victims."""
@@ -48,7 +48,7 @@ class Ranked:
 
 def unranked(run: Path) -> str | None:
     """Return the reason why the attacks in the run folder `run` are not compared with the shipped attacks. The text is
-    empty if they are compared; the result is None for a run of another suite."""
+    empty if they are compared; the result is None if the run is not of the suite `attacks`."""
     try:
         about = json.loads((run / f"suite-{ATTACKS}.json").read_text("utf-8"))
         return "" if about["ranked"] is True else "; ".join(map(str, about["why_not"]))
@@ -58,8 +58,8 @@ def unranked(run: Path) -> str | None:
 
 def ranked(mine: Iterable[Record] = (), *, without: str = "") -> Ranked | None:
     """Return a ranked table of attacks by conditions, from a run's records `mine` and the shipped records; None without
-    attack records. A run's record counts if a shipped record has the same cell, apart from attack and sample of
-    victims. `without` is a reason to omit the shipped records; an empty text includes them."""
+    attack records. A run's record counts if a shipped record has the same cell (configuration), apart from attack and
+    attacked examples. `without` is a reason to omit the shipped records; an empty text includes them."""
     shipped = tuple(store.read(VERSION)) if not without and VERSION in store.versions() else ()
     why = without if without or shipped else f"this package has no reference results of {VERSION} yet"
     published = [cell for _, cell in _attacks(shipped)]
@@ -84,7 +84,8 @@ def _attacks(records: Iterable[Record]) -> list[tuple[Record, AttackCell]]:
 
 def lines(standing: Ranked, attack: str) -> Iterator[tuple[str, str]]:
     """Yield a summary of the run's `attack` in four lines, each (heading, text): rank, examples that only this attack
-    reconstructs, cost, and failures. Lines on second samples of victims follow. `standing` holds the tables."""
+    reconstructs, cost, and failures. Lines on second samples of attacked examples follow. `standing` holds the tables.
+    """
     cross = standing.cross
     names, conditions = distinct(each.attack for each in cross.attackers), labels(cross.contests)
     yield "rank", _rank(standing, attack, names)
@@ -95,8 +96,9 @@ def lines(standing: Ranked, attack: str) -> Iterator[tuple[str, str]]:
 
 
 def draws(standing: Ranked, attack: str) -> Iterator[tuple[str, str]]:
-    """Yield (heading, text) for each second sample of victims that the run's `attack` attacked. The text compares the
-    rates on both samples, which shows whether the attack is tuned to its victims. `standing` holds the tables."""
+    """Yield (heading, text) for each second sample of victims (attacked examples) on which the run's `attack` ran. The
+    text compares the rates on both samples, which shows whether the attack is tuned to its victims. `standing` holds
+    the tables."""
     for victims, (first, second) in standing.draws.items():
         if {attack} <= {each.attack for each in first.attackers} & {each.attack for each in second.attackers}:
             yield "victims", _draw(first, second, attack, victims)

@@ -20,7 +20,7 @@ from bench.reference.costs import same
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """A run's records together with the shipped reference results, on a single board."""
+    """Records of a run together with the shipped reference results, on a single board (table of defenses)."""
 
     version: str
     """Suite version of the reference."""
@@ -35,8 +35,9 @@ class Joined:
 
 
 def joined(version: str, mine: Iterable[Record] = ()) -> Joined:
-    """Return the board of a suite `version` from the shipped reference results and a run's records. A record in `mine`
-    counts if its defense is not in the reference, and its cell is, apart from the defense."""
+    """Return the board (table of defenses) of a suite `version`, a frozen set of configurations, from the shipped
+    reference results and a run's records. A record in `mine` counts if its defense is not in the reference, and the
+    reference has the same cell (configuration) with another defense."""
     shipped = store.read(version)
     cells = {same(record.cell) for record in shipped}
     known = {entry_text(record.cell.defense) for record in shipped}
@@ -53,8 +54,8 @@ def joined(version: str, mine: Iterable[Record] = ()) -> Joined:
 
 
 def suite_of(folders: Iterable[Path]) -> str | None:
-    """Return the suite version of the first of the run `folders` with an unmodified suite that has reference results;
-    None without such a folder."""
+    """Return the version of the suite (a frozen set of configurations) in the first of the run `folders` with an
+    unmodified suite that has reference results; None without such a folder."""
     for folder in folders:
         for path in sorted(folder.glob("suite-*.json")):
             try:
@@ -67,7 +68,8 @@ def suite_of(folders: Iterable[Path]) -> str | None:
 
 
 def version_of(about: Mapping[str, Any]) -> str | None:
-    """Return the suite version in the content `about` of a run's suite file; None if the run is unranked or the suite
-    has no reference results. For the suite `attacks`, which ranks attacks and not defenses, the result is None."""
+    """Return the suite version in the content `about` of a run's suite file (about a frozen set of configurations);
+    None if the run is modified, or if the suite has no reference results. For the suite `attacks`, which ranks attacks
+    and not defenses, the result is None."""
     there = about.get("ranked") is True and about.get("suite") in store.of_defenses(store.versions())
     return str(about["suite"]) if there else None

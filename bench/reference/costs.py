@@ -11,9 +11,9 @@ _ANY = Entry(name="any")
 
 
 def expected(records: Iterable[Record], *, alone: bool = False) -> Callable[[AnyCell], float | None]:
-    """Return a function from a cell of a suite to its expected CPU seconds, computed from the shipped `records`. The
-    function returns None for a cell without shipped records. `alone` True: the run has no undefended cells, so no
-    reconstruction can be reused from another defense.
+    """Return a function from a cell (configuration) of a suite (a frozen set of configurations) to its expected CPU
+    seconds, computed from the shipped `records`. The function returns None for a cell without shipped records. `alone`
+    True: the run has no undefended cells, so no reconstruction can be reused from another defense.
 
     A published defense with equal parameters has its measured times. Another defense gets each cell's median over
     published defenses of its type, scaled so that the sum is these defenses' median total time. The two types are
@@ -57,10 +57,10 @@ def _changes_examples(defense: Entry) -> bool:
 
 
 def span(records: Iterable[Record], cells: Iterable[AnyCell], *, alone: bool = False) -> tuple[float, float] | None:
-    """Return the least and the greatest CPU seconds that `cells` may take, from the times of published defenses in
-    `records` for the same cells apart from the defense. The result is None if no published defense has records of all
-    cells of a defense. `alone` True: the run has no undefended cells, so that reconstructions which published defenses
-    reused from undefended cells count with their full time."""
+    """Return the least and the greatest CPU seconds that `cells` (configurations) may take: the times of published
+    defenses in `records` for the same cells with another defense. The result is None if no published defense has
+    records of all cells of a defense. `alone` True: the run has no undefended cells, so that reconstructions which
+    published defenses reused from undefended cells count with their full time."""
     wanted: dict[str, dict[str, None]] = {}  # defense → cells, in order
     for cell in cells:
         wanted.setdefault(str(cell.defense), {})[same(cell)] = None
@@ -87,8 +87,8 @@ def _taken(records: Iterable[Record], *, alone: bool) -> Iterator[tuple[Record, 
 
 
 def same(cell: AnyCell) -> str:
-    """Return a cell's text without defense and cascade, as a key: cells that differ only in the defense have equal
-    texts."""
+    """Return a key (text) of a cell (configuration) without the defense, and without earlier attacks in a cascade:
+    cells that differ only in the defense have equal keys."""
     changes: dict[str, object] = {"defense": _ANY}
     if isinstance(cell, AttackCell):
         changes["after"] = ()
@@ -96,11 +96,11 @@ def same(cell: AnyCell) -> str:
 
 
 def expected_of_attacks(records: Iterable[Record]) -> Callable[[AnyCell], float | None]:
-    """Return a function from a cell of the suite `attacks` to its expected CPU seconds, computed from the shipped
-    `records`. The function returns None for an unpublished condition.
+    """Return a function from a cell (configuration) of the suite `attacks` to its expected CPU seconds, computed from
+    the shipped `records`. The function returns None for an unpublished condition.
 
     A published attack has its measured time. Another attack gets the median over the published attacks that read the
-    same gradients. A second sample of victims takes as long as the published sample."""
+    same gradients. A second sample of attacked examples takes as long as the published sample."""
     taken: dict[str, float] = {}
     attacks: dict[str, list[float]] = {}
     for record in records:
@@ -118,8 +118,8 @@ def expected_of_attacks(records: Iterable[Record]) -> Callable[[AnyCell], float 
 
 
 def any_attack(cell: AttackCell) -> str:
-    """Return a cell's text without attacker and sample of victims, as a key: cells that differ only in these have equal
-    texts."""
+    """Return a key (text) of a cell (configuration) without the attacker and the sample of attacked examples: cells
+    that differ only in these have equal keys."""
     return _published(cell).model_copy(update={"attack": _ANY, "knowledge": "plain", "after": ()}).canonical()
 
 

@@ -29,12 +29,13 @@ _EXACT = ("cell", "privacy", "provenance")  # numbers in these fields are not ro
 
 
 def versions(folder: Path = FOLDER) -> tuple[str, ...]:
-    """Return the suite versions with reference results in `folder`."""
+    """Return the suite versions (of frozen sets of configurations) with reference results in `folder`."""
     return tuple(sorted(path.name for path in folder.iterdir() if any(path.glob("*.json.xz"))))
 
 
 def of_defenses(versions: Iterable[str]) -> tuple[str, ...]:
-    """Return those suite `versions` in which rows of the board are defenses, not attacks."""
+    """Return the suite `versions` (of frozen sets of configurations) that rank defenses; versions that rank attacks are
+    left out."""
     return tuple(version for version in versions if version != VERSIONS[ATTACKS])
 
 

@@ -9,8 +9,8 @@ from bench.reference.beside import Joined
 
 
 def lines(joined: Joined, defense: str) -> Iterator[tuple[str, str]]:
-    """Yield a summary of a `defense` on a suite's board in four lines, each (heading, text): rank, leakage at each
-    interception point, cost, and nearest published defense. `joined` holds the board."""
+    """Yield a summary of a `defense` on a suite's board (table of defenses) in four lines, each (heading, text): rank,
+    leakage at each interception point, cost, and nearest published defense. `joined` holds the board."""
     at = next(each for each in joined.standings if each.defense == defense)
     above, below = neighbours(joined.standings, defense)
     between = " and ".join(each.defense for each in (above, below) if each is not None)
@@ -68,8 +68,9 @@ def _difference(joined: Joined, defense: str, other: str) -> str:
 
 
 def picture(joined: Joined, defense: str, run: Path) -> Path | None:
-    """Return the path of a picture of victims and reconstructions in the run folder `run`, from the interception point
-    with the highest success rate against the `defense`; None without a picture. `joined` holds the board."""
+    """Return the path of a picture of true examples and reconstructions in the run folder `run`, from the interception
+    point with the highest success rate against the `defense`; None without a picture. `joined` holds the board (table
+    of defenses)."""
     rows = [row for row in joined.rows if row.defense == defense and row.worst is not None]
     for row in sorted(rows, key=lambda row: -(row.worst.asr or 0.0) if row.worst else 0.0):
         for cell in row.cells:
