@@ -56,7 +56,7 @@ class Origin:
 
     @property
     def built_in(self) -> bool:
-        """True if the entry ships with bench."""
+        """True if the attack, defense, data set, model or detector ships with bench."""
         return self.distribution == DISTRIBUTION
 
     def __str__(self) -> str:
@@ -139,9 +139,9 @@ def instance(kind: str, name: str, params: Mapping[str, Any], *, where: str | No
 
 
 def of(kind: str, entry: Any) -> Any:
-    """Make an instance of a cell's `entry` (name with parameters); `kind` is the kind of entry, such as "attacks".
-    Raises `UnknownName` or `PluginError` for an entry that cannot be imported, and `BenchError` for wrong parameters.
-    """
+    """Make an instance of the `entry` of a cell (configuration), a name with parameters; `kind` is the kind of entry,
+    such as "attacks". Raises `UnknownName` or `PluginError` for an entry that cannot be imported, and `BenchError` for
+    wrong parameters."""
     return instance(kind, entry.name, entry.params)
 
 
@@ -176,13 +176,14 @@ def add_plugin(spec: str) -> tuple[Origin, ...]:
 
 
 def declare(origins: Iterable[Origin]) -> None:
-    """Register plug-in entries by their sources `origins`, without their code, in a process that must not run plug-in
-    code (`bench.isolation`). `load` then refuses to import these entries."""
+    """Register plug-in attacks, defenses, data sets, models and detectors by their sources `origins`, without their
+    code, in a process that must not run plug-in code (`bench.isolation`). `load` then refuses to import these entries.
+    """
     _added.update({(origin.kind, origin.name): (origin, None) for origin in origins})
 
 
 def drop_plugins() -> None:
-    """Unregister the entries added by `add_plugin` and `declare`."""
+    """Unregister all entries (attacks, defenses, …) added by `add_plugin` and `declare`."""
     _added.clear()
 
 
