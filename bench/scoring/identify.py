@@ -69,8 +69,8 @@ def identify(
 def chance_of(examples: int, strangers: int, labels: tuple[ArrayLike, ArrayLike] | None) -> float:
     """Return the chance level: the largest share of examples that blind guesses identify.
 
-    - `examples`: number n of examples in a reading. The reading allows n guesses, and a guess may identify any of the n
-      examples.
+    - `examples`: number n of examples in a reading (observed update). The reading allows n guesses, and a guess may
+      identify any of the n examples.
     - `strangers`: number of strangers.
     - `labels`: labels of the truth (reading, example) and of the strangers (example,), if granted to the attacker: a
       guess may then identify any example of its class. None: not granted."""

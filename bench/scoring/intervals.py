@@ -52,7 +52,7 @@ def cluster_bootstrap(
     """Return a confidence interval (low, high) for a mean of dependent values, by a bootstrap that draws whole
     clusters.
 
-    - `values` (n,), `clusters` (n,): values, and number of the cluster of each.
+    - `values` (n,), `clusters` (n,): values, and the cluster's number of each value.
     - `level`: confidence level.
     - `draws`: number of bootstrap samples; `seed`: their seed.
 
@@ -83,9 +83,9 @@ def effective_trials(successes: ArrayLike, clusters: ArrayLike) -> float:
     """Return the number of independent trials with the same information as n correlated outcomes. `successes` (n,) in
     [0, 1] are the outcomes, and `clusters` (n,) the numbers of their correlated groups.
 
-    The result is n divided by the design effect (Kish 1965, §5.4): the variance of the mean over its variance for
-    independent trials. It lies between the number of clusters and n. If all outcomes are equal, it is the number of
-    clusters."""
+    The result is n divided by the design effect (Kish 1965, §5.4): the variance of the mean, divided by the variance
+    for independent trials. The result lies between the number of clusters and n; if all outcomes are equal, the result
+    is the number of clusters."""
     array = np.asarray(successes, np.float64)
     count, share = len(np.unique(np.asarray(clusters))), float(array.mean())
     spread = share * (1 - share)
@@ -101,8 +101,8 @@ def clustered_share(
     """Return a confidence interval (low, high) for the mean of correlated outcomes.
 
     - `successes` (n,) in [0, 1]: outcomes.
-    - `groups` (n,): reading of each outcome; `clusters` (n,): its weight seed, None without seeds. Outcomes are
-      correlated within both.
+    - `groups` (n,): reading (observed update) of each outcome; `clusters` (n,): its weight seed, None without seeds.
+      Outcomes are correlated within both.
     - `level`: confidence level.
 
     The result is the smallest interval that contains two intervals of Wilson's form:
@@ -142,13 +142,13 @@ def paired_difference(
     """Compare two shares of leaked examples over the same victims: return share(a) - share(b) with its interval,
     (difference, low, high). Two configurations differ if 0 is outside.
 
-    - `a`, `b` (n,): which of the same examples leaked in each.
+    - `a`, `b` (n,): whether each of the same n examples leaked, in the two configurations.
     - `level`: confidence level.
     - `clusters` (n,): cluster of each example; None for independent examples.
 
     n₁₀ examples leaked only in a, n₀₁ only in b. The interval is (n₁₀ - n₀₁)/N ± z √(n₁₀ + n₀₁ - (n₁₀ - n₀₁)²/N)/N:
-    each cell in the 2×2 table gets half an example more, N = n + 2 (Agresti, Min 2005, "Wald+2"). With `clusters`, it
-    is enlarged to contain the cluster bootstrap's interval for a - b."""
+    each cell in the 2×2 table gets half an example more, N = n + 2 (Agresti, Min 2005, "Wald+2"). With `clusters`, the
+    interval is enlarged to contain the cluster bootstrap's interval for a - b."""
     first, second = _pairs(a, b)
     difference = float(first.mean() - second.mean())
     centre, spread = wald_plus_2(first, second)
@@ -214,9 +214,9 @@ def stratified_share(strata: Sequence[Stratum], level: float = LEVEL) -> tuple[f
 def stratified_change(
     before: Sequence[Stratum], after: Sequence[Stratum], level: float = LEVEL
 ) -> tuple[float, float, float]:
-    """Compare two samples of victims: return `stratified_share` of `after` minus `stratified_share` of `before`, with
-    its interval, (change, low, high). Both have the same weight seeds (clusters), but different victims; `before[i]`
-    and `after[i]` are the same stratum, such as a condition. `level` is the confidence level."""
+    """Compare two samples of attacked examples: return `stratified_share` of `after` minus `stratified_share` of
+    `before`, with its interval, (change, low, high). Both samples have the same weight seeds (clusters), but different
+    examples; `before[i]` and `after[i]` are the same stratum, such as a condition. `level` is the confidence level."""
     change, low, high = _united(((1, after), (-1, before)), level)
     return change, low, high
 
@@ -252,8 +252,8 @@ def _united(samples: Sequence[tuple[int, Sequence[Stratum]]], level: float) -> t
 
 def wald_plus_2(a: NDArray[np.bool_], b: NDArray[np.bool_], added: float = 0.5) -> tuple[float, float]:
     """Return centre and standard deviation of the difference share(a) - share(b) of leaked examples, by "Wald+2"
-    (`paired_difference`). `a` and `b` (n,) say which of the same examples leaked; `added` examples are added to each
-    cell in the 2×2 table."""
+    (`paired_difference`). `a` and `b` (n,) are booleans: whether each of the same n examples leaked. `added` examples
+    are added to each cell in the 2×2 table."""
     only_a, only_b, total = (a & ~b).sum() + added, (b & ~a).sum() + added, len(a) + 4 * added
     spread = np.sqrt(only_a + only_b - (only_a - only_b) ** 2 / total) / total
     return float((only_a - only_b) / total), float(spread)
@@ -261,8 +261,8 @@ def wald_plus_2(a: NDArray[np.bool_], b: NDArray[np.bool_], added: float = 0.5) 
 
 def mcnemar(a: ArrayLike, b: ArrayLike) -> float:
     """Return the two-sided p-value of McNemar's exact test (1947) for equal leakage in two configurations. `a` and `b`
-    (n,) say which of the same examples leaked in each. Among the examples that leaked in only one of the two, the
-    number for a is binomial with probability 1/2."""
+    (n,) are booleans: whether each of the same n examples leaked in the first and in the second configuration. Among
+    the examples that leaked in only one of the two, the number for a is binomial with probability 1/2."""
     first, second = _pairs(a, b)
     only_a, only_b = int((first & ~second).sum()), int((second & ~first).sum())
     return min(1.0, 2 * float(bdtr(min(only_a, only_b), only_a + only_b, 0.5)))

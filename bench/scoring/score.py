@@ -27,7 +27,7 @@ Columns = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """Figures of a reconstruction: for each reading and example, and as a summary."""
+    """Figures of a reconstruction: for each reading (observed update) and example, and as a summary."""
 
     readings: tuple[ReadingScore, ...]
     """Scores of each reading and its examples."""
@@ -72,7 +72,7 @@ def score(
     - `named`: the attack's picks from a granted gallery; None without the grant.
 
     Raises `PluginError` for a reconstruction with another shape; `ValueError` for a truth outside its range, for no
-    readings, or for a table without groups."""
+    readings (observed updates), or for a table without groups."""
     truth, labels = kind.values.checked(truth_inputs), np.asarray(truth_labels, np.int64)
     if not truth.size:
         raise ValueError(f"expected readings with examples to score, got {truth.shape}")

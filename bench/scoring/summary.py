@@ -20,9 +20,10 @@ def summarise(
     naming_chance: float | None = None,
     independent: bool = False,
 ) -> Summary:
-    """Summarise the scores of a cell's readings: shares of examples with intervals, medians, failures.
+    """Summarise the scores of an attack's readings (observed updates): shares of examples with intervals, medians,
+    failures.
 
-    - `readings`: scores of the readings (observed updates) and their examples.
+    - `readings`: scores of the readings and their examples.
     - `identification_chance`, `naming_chance`: shares of examples that blind guesses would identify or name; None if
       there is no gallery to guess from.
     - `gallery`: number of strangers' examples for identification.
