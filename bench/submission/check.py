@@ -56,7 +56,7 @@ class Report:
 
 
 class FailedCheck(RecordError):
-    """Error for a submission with findings, which are in `report`."""
+    """Error for a submission file with contradictions, which are in `report`."""
 
     def __init__(self, report: Report) -> None:
         more = f" (and {len(report.findings) - 1} more)" if len(report.findings) > 1 else ""
@@ -78,9 +78,8 @@ class _Gathered:
 
 
 def check(file: Path, limits: Limits = LIMITS) -> Report:
-    """Check the submission `file` without running a cell: form, hashes and records, and the figures in each record
-    against each other. Return a report with a finding for each fault. `limits` are the largest accepted sizes. No file
-    is written.
+    """Check the submission `file` without new runs: form, hashes and records, and the figures in each record against
+    each other. Return a report with a line for each fault. `limits` are the largest accepted sizes. No file is written.
 
     Raises `RecordError` for a missing or unreadable file."""
     try:
@@ -91,8 +90,8 @@ def check(file: Path, limits: Limits = LIMITS) -> Report:
 
 
 def passed(file: Path) -> Report:
-    """Check the submission `file` without running a cell, and return the report; raises `FailedCheck` for a
-    contradiction in the file."""
+    """Check the submission `file` without new runs, and return the report. Raises `FailedCheck` for a contradiction in
+    the file."""
     report = check(file)
     if not report.ok:
         raise FailedCheck(report)
@@ -232,8 +231,8 @@ def _left_out(manifest: Manifest, gathered: _Gathered, hashes: set[str]) -> Iter
 
 
 def cascades(records: Iterable[Record]) -> Iterator[str]:
-    """Yield a line of text for each attack in a cascade (attacks in a fixed order) with wrong readings. An attack's
-    readings must be those with an example that the earlier attacks did not reconstruct."""
+    """Yield a line of text for each attack in a cascade (attacks in a fixed order) with wrong readings (observed
+    updates). An attack's readings must be those with an example that the earlier attacks did not reconstruct."""
     yield from (f"records/{record.id}.json: {what}" for record, what in torn(records))
 
 

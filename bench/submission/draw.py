@@ -19,7 +19,7 @@ SEEDS = 4  # least fresh seeds for each drawn group: fewer do not show how much 
 @dataclass(slots=True)
 class RecordGroup:
     """Submitted records with equal condition, defense, interception point and attack, for several seeds. No record is
-    of a crashed cell."""
+    of a crashed run."""
 
     setting: str
     """The condition in words."""
@@ -48,8 +48,8 @@ class Draw:
 
 def groups(records: Sequence[Record]) -> list[RecordGroup]:
     """Divide submitted records into the groups from which a verification draws; the order depends only on the records'
-    content. Records of crashed cells and records without readings are left out. Cells recorded as not applicable (n/a)
-    are included, because a new run can test this claim."""
+    content. Records with status "crashed" and records without readings (observed updates) are left out. Records with
+    status "n/a" (not applicable) are included, because a new run can test this claim."""
     listed = of_one_series(records)
     titles = {condition.key: condition.title for condition in by_condition(listed)}
     first = {(row.key, row.defense) for row in board(listed) if row.rank == 1}
@@ -66,13 +66,13 @@ def groups(records: Sequence[Record]) -> list[RecordGroup]:
 
 
 def draw(among: Sequence[RecordGroup], cells: int, seed: int) -> list[Draw]:
-    """Draw groups of submitted records to run again, until `cells` attack cells are planned. `among` are all groups;
-    equal `seed` gives an equal draw.
+    """Draw groups of submitted records to run again, until `cells` attack cells (configurations) are planned. `among`
+    are all groups; equal `seed` gives an equal draw.
 
     The first two drawn groups are a group without defense and a group with a defense at rank 1; other groups are
     compared with these. Each drawn group runs under at least `SEEDS` fresh seeds, which no submitted record has; the
     last group may have fewer, because `cells` is reached. All groups share the seeds, so that attacks on equal readings
-    run once."""
+    (observed updates) run once."""
     if not among:
         return []
     draws = rng.generator(seed, "verify")

@@ -42,8 +42,8 @@ def digest(content: bytes) -> FileDigest:
 
 
 class Suite(Frozen):
-    """A submission's claim that its run of a suite is ranked: complete and unmodified. A check cannot test the
-    claim."""
+    """A submission's claim about a suite (a frozen set of configurations): whether its run is complete and unmodified
+    (ranked). A check cannot test the claim."""
 
     suite: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
     """Name of the suite, a part of a file name."""

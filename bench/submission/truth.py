@@ -34,7 +34,7 @@ _ROUNDING = 1e-4  # relative: scores used float64, arrays keep float32
 
 def findings(file: Path, records: Iterable[Record], data_dir: Path | None) -> Iterator[str]:
     """Yield a line of text for each contradiction between submitted records and the data sets on this machine, such as
-    victims that the cell's seed does not draw.
+    true examples that the record's seed does not draw.
 
     - `file`: submission with the arrays.
     - `records`: the submitted records; only those on built-in data sets with equal content on this machine are

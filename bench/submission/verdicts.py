@@ -80,7 +80,7 @@ class GroupVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """Result of running cells of a submission again: submitted and new success rates by group, and findings."""
+    """Result of running parts of a submission again: submitted and new success rates by group, and findings."""
 
     file: Path
     """The submission file."""
@@ -133,7 +133,7 @@ class Verification:
 
 
 def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) -> GroupVerdict:
-    """Compare the submitted records of the drawn group `draw` with `records`, the results of its cells on this machine,
+    """Compare the submitted records of the drawn group `draw` with `records`, the results of new runs on this machine,
     at confidence `level`. `obstacle` is a reason why no comparison is possible, which makes the verdict inconclusive;
     an empty text means no obstacle."""
     submitted = rate(draw.group.done, level)

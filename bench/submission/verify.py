@@ -66,10 +66,10 @@ def verify(
     weights: Path | None = None,
     on_line: Callable[[str], None] = lambda line: None,
 ) -> Verification:
-    """Run cells of the submission `file` again under fresh seeds. Return a comparison of their success rates with the
+    """Run parts of the submission `file` again under fresh seeds. Return a comparison of the new success rates with the
     submitted rates.
 
-    - `cells`: number of attack cells to run.
+    - `cells`: number of attack cells (configurations) to run.
     - `seed`: determines the chosen cells and fresh seeds; None is random.
     - `data_dir`: folder for data sets; None for the default folder.
     - `device`: torch device of the attacks.
