@@ -46,14 +46,15 @@ def inputs(cell: AnyCell, run: Path) -> dict[str, bytes]:
 
 
 def file_name(weights: FileWeights) -> str:
-    """Return the name of a weights file among a cell's input files, made from its content hash and its suffix."""
+    """Return the name of a weights file among the input files of a cell (configuration), made from the file's content
+    hash and suffix."""
     suffix = Path(weights.path).suffix
     return f"files/{weights.sha256}{suffix if _SUFFIX.fullmatch(suffix) else '.unknown'}"
 
 
 def outputs(run: Path, sent: Files) -> dict[str, bytes]:
-    """Return the files that a cell wrote to the folder `run`, path → content. `sent` are the cell's input files, path →
-    content; unchanged input files are left out."""
+    """Return the files that a cell (configuration) wrote to the folder `run`, path → content. `sent` are the cell's
+    input files, path → content; unchanged input files are left out."""
     content = _content(run, run.rglob("*"))
     return {name: data for name, data in content.items() if _NAME.fullmatch(name) and sent.get(name) != data}
 
@@ -69,9 +70,9 @@ def unpack(run: Path, files: Files) -> None:
 
 
 def admit(run: Path, files: Files, cell_id: str) -> Record:
-    """Accept a worker's result: write its `files` (path → content) for the cell with id `cell_id` to the run folder
-    `run`, the record last; return the record. Raises `RecordError`, before any write, unless the files hold exactly one
-    valid record for this cell."""
+    """Accept a worker's result: write its `files` (path → content) for the cell (configuration) with id `cell_id` to
+    the run folder `run`, the record last; return the record. Raises `RecordError`, before any write, unless the files
+    hold exactly one valid record for this cell."""
     names = [name for name in files if name.startswith("records/")]
     if len(names) != 1:
         raise RecordError(f"{len(names)} records came back for one cell")

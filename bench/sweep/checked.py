@@ -9,7 +9,7 @@ from bench.isolation.isolation import Isolation
 
 
 def broken(cell: AnyCell, place: Here | Isolation) -> tuple[str, ...]:
-    """Return the contracts (tested promises) that the cell's plug-in defense breaks, with reasons; empty for the
+    """Return the contracts (tested promises) that the plug-in defense in `cell` breaks, with reasons; empty for the
     bench's own defenses. `place` runs the defense's code."""
     if isinstance(place, Here) or not foreign("defenses", cell.defense.name):
         return ()

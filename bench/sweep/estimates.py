@@ -18,9 +18,10 @@ _UNSURE = 60.0  # seconds of measured cells after which this machine's speed cou
 
 
 def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
-    """Return a rough run time of a cell on a core, in seconds, for examples of `shape`. The formula comes from
-    measurements of the DLG paper's networks (0.5 ms per gradient evaluation of a 28×28 image, more for more pixels and
-    images) and of Fed-αCDP's network (4 ms per client and local step); the model's `work` multiplies the time."""
+    """Return a rough run time of a cell (configuration) on a core, in seconds, for examples of `shape`. The formula
+    comes from measurements of the DLG paper's networks (0.5 ms per gradient evaluation of a 28×28 image, more for more
+    pixels and images) and of Fed-αCDP's network (4 ms per client and local step); the model's `work` multiplies the
+    time."""
     federated = cell.federated
     work = float(getattr(registry.load("models", cell.model.name), "work", 1.0))
     if isinstance(cell, TrainingCell):
@@ -35,8 +36,8 @@ def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
 
 
 class Estimates:
-    """Run-time estimates of cells: a formula's time, corrected by the median ratio of measured to estimated time of
-    similar cells.
+    """Run-time estimates for cells (configurations): a formula's time, corrected by the median ratio of measured to
+    estimated time of similar cells.
 
     - `shape`: function that returns the shape of a cell's examples.
     - `known`: function that returns a cell's published time in seconds, or None. A published time, scaled to this
@@ -55,8 +56,8 @@ class Estimates:
         self.seen = 0
 
     def learn(self, cell: AnyCell, cost: Cost) -> None:
-        """Correct later estimates by the measured `cost` of a cell; a cell without run time is ignored. A cell with a
-        reused reconstruction only corrects the machine's speed."""
+        """Correct later estimates by the measured `cost` of a cell (configuration); a cell without run time is ignored.
+        A cell with a reused reconstruction only corrects the machine's speed."""
         if (elsewhere := self._took_elsewhere(cell)) is not None and 0 < cost.wall_seconds < 1e9:
             with self._lock:
                 self._speeds.append((cost.wall_seconds, elsewhere))
@@ -70,7 +71,7 @@ class Estimates:
             self.seen += 1
 
     def seconds(self, cell: AnyCell) -> float:
-        """Return the cell's expected seconds on a core."""
+        """Return the expected run time of the cell (configuration) on a core, in seconds."""
         if (elsewhere := self._took_elsewhere(cell)) is not None:
             with self._lock:
                 here, there = (sum(each) for each in zip(*self._speeds, strict=True)) if self._speeds else (1.0, 1.0)
@@ -98,7 +99,7 @@ class Estimates:
 
 
 class Remaining(Observer):
-    """Observer that estimates the remaining wall time of `cells` from the speed so far."""
+    """Observer that estimates the remaining wall time of `cells` (configurations) from the speed so far."""
 
     def __init__(self, cells: Iterable[AnyCell], estimates: Estimates) -> None:
         self._estimates = estimates
@@ -117,7 +118,7 @@ class Remaining(Observer):
             self._done.append(cell)
 
     def left(self) -> float | None:
-        """Return the estimated remaining seconds; None before the first finished cell.
+        """Return the estimated remaining seconds of the run; None before the first finished cell (configuration).
 
         A running cell longer than its estimate is assumed to need another quarter of its time so far."""
         # copies: the progress thread calls this during the run

@@ -10,13 +10,13 @@ if TYPE_CHECKING:  # `bench status` only reads a file, and should not wait for t
 
 
 class Observer:
-    """A receiver of a run's events, called in the run's thread; this base class ignores all events."""
+    """Receiver of a run's events, called in the run's thread; this base class ignores all events."""
 
     def on_start(self, cell: AnyCell, worker: str) -> None:
-        """Called when a worker has begun the cell."""
+        """Called when a worker has begun to run the cell (configuration)."""
 
     def on_progress(self, cell: AnyCell, progress: "TrainingProgress") -> None:
         """Called when the training `cell` has finished a round."""
 
     def on_record(self, record: Record) -> None:
-        """Called when a cell's record is on disk."""
+        """Called when the record (result) of a cell is on disk."""

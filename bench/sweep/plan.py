@@ -52,7 +52,7 @@ class Resolver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSchedule:
-    """A matrix's finished and remaining cells in a run folder."""
+    """Schedule of a run: the finished and the remaining cells (configurations) of a matrix file."""
 
     done: tuple[AnyCell, ...]
     """Cells with a record from equal code and inputs."""
@@ -81,8 +81,8 @@ def schedule(
     resolver: Resolver,
     known: Callable[[AnyCell], float | None] = lambda cell: None,
 ) -> RunSchedule:
-    """Sort the cells of a matrix by the records in the run folder `run`: done, impossible, or to run. Cells to run are
-    grouped by common work: a training, or attacks on equal readings (observed updates).
+    """Sort the cells (configurations) of a matrix by the records in the run folder `run`: done, impossible, or to run.
+    Cells to run are grouped by common work: a training, or attacks on equal readings (observed updates).
 
     - `planned`: the cells of the matrix.
     - `resolver`: gives data set shapes for time estimates.
@@ -122,12 +122,12 @@ def schedule(
 
 
 def shard_of(planned: Sequence[PlannedCell], number: int, count: int, resolver: Resolver) -> tuple[PlannedCell, ...]:
-    """Return the cells in shard `number` of `count` (from 1), for runs of a matrix on several machines. Shards have
-    about equal run times, and depend only on the matrix, so all machines agree. `planned` are the cells of the matrix,
-    and `resolver` gives data set shapes for time estimates.
+    """Return the cells (configurations) in shard `number` of `count` (from 1), for runs of a matrix on several
+    machines. Shards have about equal run times, and depend only on the matrix, so all machines agree. `planned` are the
+    cells of the matrix, and `resolver` gives data set shapes for time estimates.
 
-    Attacks on a training's weights stay in the same shard, and so do attacks on equal readings, unless these take
-    longer than half a shard; they are then divided by defense."""
+    Attacks on a training's weights stay in the same shard, and so do attacks on equal readings (observed updates),
+    unless these take longer than half a shard; they are then divided by defense."""
     fresh = Estimates(resolver.shape)
 
     keys = _reading_keys(planned)

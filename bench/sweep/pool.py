@@ -21,7 +21,7 @@ from bench.sweep.checked import broken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost:
-    """Event in a worker pool: a worker (process or machine) was lost together with its cell."""
+    """Event in a worker pool: a worker (process or machine) was lost together with its cell (configuration)."""
 
     reason: str
     """Reason for the loss."""
@@ -31,26 +31,27 @@ class WorkerLost:
 
 @dataclass(frozen=True, slots=True)
 class CellReturned:
-    """Event in a worker pool: a worker returns its cell without a record, because its machine is at fault."""
+    """Event in a worker pool: a worker returns its cell (configuration) without a record, because its machine is at
+    fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerGone:
-    """Event in a worker pool: a worker without a cell left."""
+    """Event in a worker pool: a worker without a cell (configuration) left."""
 
 
 Event = TrainingProgress | Record | WorkerLost | CellReturned | WorkerGone
 
 
 class WorkerPool(Protocol):
-    """A set of named workers (processes or machines) that run cells, at most one cell each. The dispatch loop submits
-    cells and waits for events. The record in an event is already on disk."""
+    """Set of named workers (processes or machines) that run cells (configurations), at most one cell each. The dispatch
+    loop submits cells and waits for events. The record in an event is already on disk."""
 
     def workers(self) -> tuple[str, ...]:
-        """Return the names of the workers that accept cells."""
+        """Return the names of the workers that accept cells (configurations)."""
 
     def submit(self, worker: str, cell: AnyCell, *, demand: int, company: tuple[AnyCell, ...] = ()) -> None:
-        """Give a cell to a worker.
+        """Give a cell (configuration) to a worker.
 
         - `demand`: number of cells that could run now, including this cell; if few cells could run, a pool may give the
           cell more threads.
@@ -61,7 +62,7 @@ class WorkerPool(Protocol):
         left."""
 
     def close(self) -> None:
-        """Release the workers; running cells are lost."""
+        """Release the workers; running cells (configurations) are lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def run_within_limits(
     place: Here | Isolation = HERE,
     company: Sequence[AnyCell] = (),
 ) -> Record:
-    """Run a cell in this worker process, and return its record.
+    """Run a cell (configuration) in this worker process, and return its record.
 
     - `context.time_limit`: beyond this time, this process ends without a record, and the pool reports `WorkerLost`. A
       cell with plug-in code has a reserve: the plug-in process ends first, and the record says `crashed`.

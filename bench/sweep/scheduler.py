@@ -15,7 +15,7 @@ from bench.cell import AnyCell, AttackCell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellGroup:
-    """Cells that a single worker runs in order, because they share data and weights."""
+    """Cells (configurations) that a single worker runs in order, because they share data and weights."""
 
     cells: tuple[AnyCell, ...]
     """The cells, in order."""
@@ -28,7 +28,7 @@ class CellGroup:
 
 
 class Scheduler:
-    """Queue of cell groups for workers, most useful work first.
+    """Queue of cell groups for workers, most useful work first. A cell is a configuration to run.
 
     - `groups`: groups of cells.
     - `seconds`: function that estimates a cell's run time.
@@ -58,7 +58,8 @@ class Scheduler:
         self._takeable = sum(len(group.cells) for group in ready)
 
     def take(self, worker: str) -> AnyCell | None:
-        """Take the next cell for the worker out of the queue, and return it; None if no cell is ready."""
+        """Take the next cell (configuration) for the worker out of the queue, and return it; None if no cell is
+        ready."""
         queue = self._queues.get(worker)
         if queue and self._first and not self._may_begin(queue[0]):
             queue.extendleft(reversed(self._first.pop().cells))  # the queue may wait for these cells
@@ -77,7 +78,7 @@ class Scheduler:
         return tuple(self._queues.get(worker, ()))
 
     def settle(self, cell: AnyCell) -> None:
-        """Note that a cell has a record. Cells that wait for this record become ready."""
+        """Note that a cell (configuration) has a record. Cells that wait for this record become ready."""
         self._unsettled.discard(cell.id)
         for group in self._blocked.pop(cell.id, ()):
             self._insert(group)
@@ -88,12 +89,12 @@ class Scheduler:
             self._sort()
 
     def retry(self, cell: AnyCell) -> None:
-        """Put a cell at the front of the queue again, after its worker was lost."""
+        """Put a cell (configuration) at the front of the queue again, after its worker was lost."""
         self._first.append(CellGroup(cells=(cell,)))
         self._takeable += 1
 
     def remove(self, worker: str) -> None:
-        """Remove a worker from the queue; its waiting cells return to the queue."""
+        """Remove a worker from the queue; its waiting cells (configurations) return to the queue."""
         queue = self._queues.pop(worker, None)
         self._loaded.pop(worker, None)
         if queue:
@@ -101,12 +102,13 @@ class Scheduler:
 
     @property
     def ready(self) -> int:
-        """Number of cells that a worker can take now: not begun, not waiting for another cell's record."""
+        """Number of cells (configurations) that a worker can take now: not begun, not waiting for another cell's
+        record."""
         return self._takeable
 
     @property
     def empty(self) -> bool:
-        """True if no cell is left to take: no cell is ready, and no cell waits for another cell."""
+        """True if no cell (configuration) is left to take: no cell is ready, and no cell waits for another cell."""
         return not self._blocked and not self._takeable
 
     def _may_begin(self, cell: AnyCell) -> bool:
