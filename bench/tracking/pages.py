@@ -19,8 +19,8 @@ def pages(port: int, experiment: str, boards: str) -> tuple[dict[str, str], str 
     is a line about unexpected server answers, or None.
 
     - `port`: port of MLflow's server on this machine.
-    - `experiment`: name of the MLflow experiment with the cells.
-    - `boards`: common beginning of the names of the boards' experiments.
+    - `experiment`: name of the MLflow experiment with the run's records.
+    - `boards`: common beginning of the names of the boards' experiments; a board is a table of defenses.
 
     Each board has a page of charts; the first board with two rows also has a page that compares the best rows."""
     addresses, problem = {}, None

@@ -67,8 +67,8 @@ class RowView:
 
 
 def of_run(run: Path) -> list[RowView]:
-    """Return the rows of the run folder's board for MLflow, from readable records, in board order; empty without
-    attacks."""
+    """Return the rows of the run folder's board (table of defenses) for MLflow, from readable records, in board order;
+    empty without attacks."""
     by_id = {record.id: record for record in readable(run)}
     rows = board(by_id.values())
     behind = [[by_id[cell_id] for cell_id in row.cells] for row in rows]

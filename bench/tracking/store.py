@@ -98,8 +98,8 @@ def experiment_name(run: Path) -> str:
 
 
 def board_name(run: Path, board: str) -> str:
-    """Return the name of the MLflow experiment of a `board` of the run folder `run`, such as `quickstart · board ·
-    digits`. An empty `board` gives the common beginning of all boards' names."""
+    """Return the name of the MLflow experiment for a `board` (table of defenses) of the run folder `run`, such as
+    `quickstart · board · digits`. An empty `board` gives the common beginning of all boards' names."""
     return f"{experiment_name(run)} · board · {board}"
 
 

@@ -43,8 +43,8 @@ def sync(
     stop: Stop = never,
     progress: Callable[[UploadResult], None] = lambda state: None,
 ) -> UploadResult:
-    """Upload the records of a run that the MLflow store lacks, until the run is over, then the board's rows. Return the
-    counts.
+    """Upload the records of a run that the MLflow store lacks, until the run is over, then the rows of its board (table
+    of defenses). Return the counts.
 
     - `run`: the run folder.
     - `uri`: the store's address; None for the default store.

@@ -37,7 +37,7 @@ _LONGEST = 1e9  # seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """Content of an MLflow run, made from a record or a board row."""
+    """Content of an MLflow run, made from a record or from a board row (a defense under a condition)."""
 
     sha256: str
     """SHA-256 of the record file, or of the board row's content."""
@@ -122,17 +122,17 @@ def finite(figures: Mapping[str, float | None]) -> Iterator[tuple[str, float, in
 
 
 def suitable_params(part: Frozen, path: str = "") -> dict[str, str]:
-    """Return the fields of a cell, or of the cell's part at `path`, as MLflow parameters: path of the field → text;
-    hashes are left out."""
+    """Return the fields of a cell (configuration), or of the cell's part at `path`, as MLflow parameters: path of the
+    field → text; hashes are left out."""
     return {
         suitable_key(key): clean(value, _PARAM) for key, value in flat(part, path) if key.rpartition(".")[2] != "sha256"
     }
 
 
 def flat(part: Frozen, path: str = "", *, params: bool = True) -> Iterator[tuple[str, str]]:
-    """Yield (path, value as text) for each set field of a cell, for MLflow's parameters and tags. Paths are such as
-    `defense`, `defense.share` or `federated.batch`. `part` is the cell, or its part at `path`. `params` True also
-    yields the parameters of attack, defense, data set and model. Paths to weights files are left out."""
+    """Yield (path, value as text) for each set field of a cell (configuration), for MLflow's parameters and tags. Paths
+    are such as `defense`, `defense.share` or `federated.batch`. `part` is the cell, or its part at `path`. `params`
+    True also yields the parameters of attack, defense, data set and model. Paths to weights files are left out."""
     hidden = () if isinstance(part, TrainingCell) else marked(type(part), NOT_IN_ID)
     for name in type(part).model_fields:
         value = getattr(part, name)
