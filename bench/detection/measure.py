@@ -129,8 +129,8 @@ def null_of(cell: AttackCell, bench: Bench, models: int, seed: int = NULL_SEEDS)
 
 def rows(records: Sequence[Record], bench: Bench, null: Callable[[AttackCell], Null]) -> list[Row]:
     """Return a row for each of the `records` from `crafted`. The attack chooses weights in the first, the second and a
-    late round of honest federations, and a client tests these weights with the detectors. `null` gives the thresholds
-    for a cell's setting."""
+    late round of honest federations, and a client tests these weights with the detectors. `null` returns the honest
+    models' scores, which give the thresholds, for a cell (configuration)."""
     trained: dict[str, list[Honest]] = {}
     made = []
     for record in records:
@@ -185,7 +185,7 @@ def _row(record: Record, cell: AttackCell, federations: Sequence[Honest], bench:
 
 
 def attacked(cell: AttackCell, sent: Honest, context: RunContext, memory: Memory) -> ReceivedModel:
-    """Return the knowledge of the first victim (a client) after it received weights from the attack of `cell`, in place
+    """Return the knowledge of the first attacked client after it received weights from the attack of `cell`, in place
     of the honest model `sent`. `context` has the folders, `memory` caches data sets."""
     victims = cell.model_copy(update={"seed": sent.seed})
     truth = draw_truth(victims, load_data(cell, context, memory), context.run)

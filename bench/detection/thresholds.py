@@ -58,8 +58,8 @@ class Null:
         return len(self.scores[stage][self.detectors[0]])
 
     def threshold(self, stage: str, detector: str) -> float:
-        """Return the threshold of a `detector` in the `stage` ("first" or "later" round): the score of an honest model
-        exceeds it with a probability of at most 5 %."""
+        """Return the threshold of a `detector` in the `stage` ("first" or "later" round). An honest model has a score
+        above the threshold with a probability of at most 5 %."""
         falling = np.sort(self.scores[stage][detector])[::-1]
         return float(falling[int(FALSE_ALARMS * (len(falling) + 1)) - 1])
 
