@@ -34,7 +34,8 @@ def mixes(model: nn.Module) -> bool:
 
 
 def declare(model: nn.Module, *, loss: BatchLoss | None, batch_statistics: bool) -> None:
-    """Store on `model` the loss and the batch statistics of its training, for all simulated gradients.
+    """Store on `model` how the model is trained, for all simulated gradients: the loss, and the use of batch
+    statistics.
 
     - `loss`: function from logits and class probabilities to the batch's loss; None: mean cross entropy.
     - `batch_statistics`: True if BatchNorm is in training mode."""

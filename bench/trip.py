@@ -66,7 +66,7 @@ def _chosen(content: Any, axis: str, rows: Sequence[int]) -> Any:
 
 
 def repeated(tensors: Tensors, count: int) -> dict[str, Tensor]:
-    """Repeat a single row's `tensors`, name → (1, *shape), without a copy: name → (`count`, *shape)."""
+    """Return a single row's `tensors`, name → (1, *shape), repeated without a copy: name → (`count`, *shape)."""
     return {name: value.expand(count, *value.shape[1:]) for name, value in tensors.items()}
 
 
@@ -98,7 +98,8 @@ class Victims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """Distribution of a defense's additive noise in an observed update, around the output of `Description.simulate`."""
+    """Distribution of a defense's additive noise in an observed update, around the simulated update (the output of
+    `Description.simulate`)."""
 
     law: Literal["gaussian", "laplace"] = "gaussian"
     """Distribution of each coordinate."""
@@ -254,8 +255,9 @@ class Description(Protocol):
         reading itself, name → (reading, *shape)."""
 
     def with_clients(self, others: Tensors, observed: Tensors) -> Callable[[Tensors], dict[str, Tensor]]:
-        """Return a function that simulates readings for the first client's candidate updates, while the other clients'
-        updates are known: name → (row, *shape) to name → (row, *shape). The result equals `sent`.
+        """Return a function that simulates readings (observed updates) for the first client's candidate updates, while
+        the other clients' updates are known. The function takes candidate updates and returns simulated readings, both
+        name → (row, *shape). The result equals `sent`.
 
         - `others`: the other clients' updates, name → (1, client - 1, *shape); empty for a single client.
         - `observed`: the attacked reading, name → (1, *shape)."""

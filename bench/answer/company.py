@@ -37,8 +37,9 @@ class _Member:
 
 def attack_together(cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
     """Attack `cell` together with later cells (experiments) in a single batch, to fill the GPU. The batch takes cells
-    from `company` with the same objective, as many as fit. The results wait in the cache `memory` until each cell's
-    turn. If the batch fails, no result is kept, and each cell is attacked at its turn. `context` is the run."""
+    from `company` with the same model, weights and attack, as many as fit. The results wait in the cache `memory` until
+    each cell's turn. If the batch fails, no result is kept, and each cell is attacked at its turn. `context` is the
+    run."""
     if not company or not isinstance(cell, AttackCell) or cell.id in memory.attacked or not many_rows(context):
         return
     if cell.grants.server != "listen":  # a reading under crafted weights belongs to a single cell

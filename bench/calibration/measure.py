@@ -41,7 +41,7 @@ class Federation:
 
     @property
     def points(self) -> tuple[str, ...]:
-        """Interception points of the attacks, from inside the client outwards."""
+        """Names of the interception points (attacker's positions) of the attacks, from inside the client outwards."""
         attacked = {point for _, point in self.attacks}
         return tuple(point for point in POINTS if point in attacked)
 

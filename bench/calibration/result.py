@@ -31,7 +31,7 @@ def row(
     - `listeners`: the measurements of named and of reconstructed examples at this point; the row lacks a missing one.
     - `scores`: leakage and accuracy at the calibrated strengths of all listeners.
     - `defense`: the family's class, which declares the strength and the default parameters.
-    - `bound`: function that returns the upper bounds by ε.
+    - `bound`: function that returns the largest share of named examples that ε allows; None: no ε.
     - `seconds`: core seconds that the calibration took at this point; None: unknown."""
     strength = defense.strength
     at_levels = {

@@ -137,7 +137,7 @@ def calibrate(
     - `families`: for each family (entry, defense, its points from `listening_points`).
     - `facts`: function that returns a data set's properties.
     - `run`: function that runs cells and returns their records (results).
-    - `bound`: function that returns the upper bound by ε.
+    - `bound`: function that returns the largest share of named examples that ε allows; None: no ε.
     - `say`: function that gets a line of progress per turn."""
     open_: list[Listener] = []
     for entry, defense, points in families:

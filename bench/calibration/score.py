@@ -17,8 +17,8 @@ SCORED = (101, 102, 103, 104)  # seeds of the trainings whose accuracy counts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Records for a defense at a calibrated strength: trainings, and attacks on scoring victims, which are not used in
-    the calibration."""
+    """Records (results of cells) for a defense at a calibrated strength: trainings, and attacks on scoring victims,
+    which are not used in the calibration."""
 
     listener: Listener
     """The measurements at an interception point for which the strength was calibrated."""

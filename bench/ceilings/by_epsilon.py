@@ -45,8 +45,8 @@ def ceiling(figure: Epsilon | None, chance: float) -> float | None:
 
 def exceeded(share: float, trials: float, limit: float | None) -> bool:
     """Return whether a measured `share` of successes among `trials` independent trials refutes the upper bound `limit`
-    on the success rate. A binomial test refutes the bound if at least so many successes have a probability below 0.001.
-    A bound of None is never refuted."""
+    on the success rate. The bound is refuted if this number of successes, or a larger number, has a probability below
+    0.001 under the bound (binomial test). A bound of None is never refuted."""
     if limit is None or limit >= 1 or not share:
         return False
     hits = share * trials

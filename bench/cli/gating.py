@@ -52,9 +52,9 @@ class Compared:
 def decisive(path: Path, base: str | None, reason: str | None) -> Decisive:
     """Return the baseline (records of an earlier run) that decides the gate's verdict.
 
-    - `path`: the baseline's file in the checkout; it decides if `base` is None.
-    - `base`: a git revision; its baseline and matrix decide, and each difference to the checkout is noted.
-    - `reason`: the user's reason for a changed baseline, whose file then decides; None: the change is not accepted.
+    - `path`: the baseline's file in the checkout; used if `base` is None.
+    - `base`: a git revision; its baseline and matrix are used, and each difference to the checkout is noted.
+    - `reason`: the user's reason for a changed baseline, whose file is then used; None: the change is not accepted.
 
     Raises `BenchError` for a missing or damaged baseline, and the errors of `bench.gate.revision.at`."""
     if base is None:

@@ -65,12 +65,12 @@ class Seen:
 
 
 def description(defense: Defense) -> None:
-    """Check that the defense's description is exact: applied to the true training data, the description must give the
-    reading (observed update) at each interception point, without the described noise. The description must be
-    differentiable. Raises `ContractBroken` otherwise.
+    """Check that the defense's description (a public model of the defense, for adaptive attackers) is exact: applied to
+    the true training data, the description must give the reading (observed update) at each interception point, without
+    the described noise. The description must be differentiable. Raises `ContractBroken` otherwise.
 
     The true training data are examples and class probabilities after stage `input`. Batch sizes 1 and 3, and 1 and 2
-    local steps are tested. If a random transform's draws are hidden (`unread`), the true data must only be nearer to
+    local steps are tested. If random draws of the defense are hidden (`unread`), the true data must only be nearer to
     the reading than other examples."""
     seen = list(seen_of(defense))
     if not seen:
@@ -89,8 +89,8 @@ def description(defense: Defense) -> None:
 
 
 def unread(said: Composition) -> list[str]:
-    """Return the class names of a description's random transforms (functions on tensors) with hidden draws: the draws
-    are neither described as noise nor shown by the reading (observed update)."""
+    """Return the class names of the random transforms (functions on tensors) with hidden draws, in the defense's
+    description `said`. Hidden draws are neither described as noise nor shown by the reading (observed update)."""
     return [
         type(part.transform).__name__
         for part in said.parts

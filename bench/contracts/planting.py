@@ -18,9 +18,9 @@ _SIZES = (1.0, 3.0, 10.0, 30.0, 100.0, 1e3, 1e4, LARGE)  # a bound may fail for 
 
 
 def crafted(given: Tensors) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yield extreme rows (the tensors of a client or an example) for a test of a defense's sensitivity, as (description
-    in words, row). A row, tensor name → (*shape), is a multiple of the first row of `given`, or a single tensor of this
-    row times 10⁶; missing tensors count as zero."""
+    """Yield extreme gradients for a test of a defense's sensitivity, as (description in words, row). A row holds the
+    tensors of a client or an example, name → (*shape). It is a multiple of the first row of `given`, or a single tensor
+    of this row times 10⁶; missing tensors count as zero."""
     own = {name: first(value, given) for name, value in given.items()}
     for size in _SIZES:
         yield f"a gradient {size:g} times larger", {name: size * value for name, value in own.items()}

@@ -17,8 +17,9 @@ def unlinked(defense: Defense) -> None:
     """Check that a transform (a defense's function on tensors) with `unlinks` True mixes clients independently for each
     coordinate, so that the coordinates of a client's update cannot be linked. Raises `ContractBroken` otherwise.
 
-    In the test, all coordinates of client number k (from 0) have the value k + 1. In an unlinked row, the mean over n
-    coordinates has the variance of a mean of n independent values; in a linked row, up to n times this variance."""
+    In the test, all coordinates of client number k (from 0) have the value k + 1. In an unlinked row (a client's
+    tensors), the mean over n coordinates has the variance of a mean of n independent values; in a linked row, up to n
+    times this variance."""
     words, trial = first_trial(defense)
     said = False
     for stage, transform, given, state in arriving_at(trial):
