@@ -42,7 +42,7 @@ class Round:
     batches: Batches
     """The clients' examples."""
     update: Tensors
-    """Clients' updates before stage `client`, name → (client, *shape)."""
+    """Clients' updates before stage `client` (after local training), name → (client, *shape)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

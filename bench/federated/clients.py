@@ -132,13 +132,14 @@ def local_updates(
     classes: int,
 ) -> tuple[dict[str, Tensor], Stages]:
     """Train the round's clients locally, with the defense's transforms inside the steps. Return the updates before
-    stage `client`, name → (client, *shape), and the defense's stages with their next states.
+    stage `client` (the first stage after local training), name → (client, *shape), and the defense's stages with their
+    next states.
 
     - `net`: computes the gradients of `model`.
     - `weights`: the round's initial weights, name → (*shape).
     - `batches`: the clients' data.
     - `federated`: federated setting.
-    - `stages`: the defense; it must hold only these clients' states (`Stages.of`).
+    - `stages`: the defense, with the states of these clients only (`Stages.of`).
     - `draw_key`, `draws`: key and source of the defense's random numbers.
     - `classes`: number of classes."""
     clients = batches.clients

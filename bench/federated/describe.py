@@ -70,8 +70,8 @@ class DescribedTransform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """A defense's public description for a reading (an observed update) at an interception point
-    (`bench.trip.Description`): it simulates the reading from candidates' gradients."""
+    """Public description of a defense for a reading (an observed update) at an interception point
+    (`bench.trip.Description`). The description simulates the reading from candidates' gradients."""
 
     parts: tuple[DescribedTransform, ...]
     """Transforms before the point, in order."""
@@ -141,9 +141,8 @@ class Composition:
         return self.sent({name: value.unflatten(0, (-1, self.senders)) for name, value in mean.items()}, observed)
 
     def local_steps(self, observed: Tensors) -> StepDefense:
-        """Return a function that applies the defense to the gradients of a local step. The function must be called in
-        the order of the steps, because it keeps states. `observed` is the attacked reading, name → (reading, *shape).
-        """
+        """Return a function that applies the defense to the gradients of a local step. The function keeps states, so
+        calls must have the order of the steps. `observed` is the attacked reading, name → (reading, *shape)."""
         states: list[dict[int, State]] = []
 
         def between(step: int, each: Mapping[str, Tensor], candidates: Candidates) -> dict[str, Tensor]:
@@ -247,13 +246,13 @@ class Composition:
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
         """Return log p(`observed` | `simulated`) ≤ 0 for each reading (observed update), (reading,), up to a constant,
         by the last transform of the defense. Both arguments are name → (reading, *shape). None if the last transform
-        defines no likelihood, or if its draws are not the only randomness."""
+        defines no likelihood, or if there is other randomness than this transform's draws."""
         return self._of_last(lambda transform: transform.log_likelihood, simulated, observed)
 
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
         """Return log p(`observed` | `simulated`) for each reading (observed update), (reading,), of any sign, by the
         last transform of the defense. Both arguments are name → (reading, *shape). None if the last transform defines
-        no density, or if its draws are not the only randomness."""
+        no density, or if there is other randomness than this transform's draws."""
         return self._of_last(lambda transform: transform.log_density, simulated, observed)
 
     def _of_last(

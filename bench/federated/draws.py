@@ -12,7 +12,7 @@ from bench.rng import Field, generator
 
 
 class NoDraws:
-    """Source of random draws that always raises `RuntimeError`, for code that must not draw, such as attackers'."""
+    """Source of random draws that always raises `RuntimeError`, for code that must not draw random numbers."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         raise RuntimeError(f"nothing may be drawn here ({name})")
@@ -30,10 +30,10 @@ class ZeroDraws(NoDraws):
 
 @dataclass(slots=True, kw_only=True)
 class CentralDraws:
-    """Fixed numbers in place of a defense's random draws, so that attackers compute its mean output.
+    """Fixed numbers in place of a defense's random draws, so that attackers compute the defense's mean output.
 
     A normal draw is 0. A uniform draw is the midpoint of interval number `part` among `parts` equal intervals of [0,
-    1); each coordinate numbers the intervals in its own order. A transform's output, averaged over all parts,
+    1); the intervals have a different order for each coordinate. A transform's output, averaged over all parts,
     approximates its mean over random draws: the probability that a uniform lies below a threshold is off by at most
     1/(2·parts)."""
 

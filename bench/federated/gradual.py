@@ -15,8 +15,9 @@ _LEAST = 2  # neighbours on each side
 
 
 def by_coordinate(before: Tensors, after: Tensors, lead: int) -> bool:
-    """Return whether a transform decides each coordinate by its own value: each output in `after` depends mostly on the
-    input in `before` at the same coordinate. Both are name → (*lead, *shape), with `lead` leading axes."""
+    """Return whether a transform decides each coordinate by the coordinate's value: each output in `after` depends
+    mostly on the input in `before` at the same coordinate. Both are name → (*lead, *shape), with `lead` leading axes.
+    """
     unexplained = energy = 0.0
     for name, tensor in before.items():
         inputs, outputs = rows(tensor, lead).double(), rows(after[name], lead).double()

@@ -35,7 +35,8 @@ class Account:
         return released(self.mechanism, replace(self.sampling, rounds=rounds), tensors=self.tensors)
 
     def so_far(self, rounds: int) -> float:
-        """Return ε after `rounds` rounds as the defense's paper computes it; fast enough for a call in every round."""
+        """Return ε after `rounds` rounds as the defense's paper computes it. The function is fast enough for every
+        round."""
         if isinstance(self.mechanism, Reports):
             return self.mechanism.epsilon if rounds else 0.0
         return paper_epsilon(self.mechanism, replace(self.sampling, rounds=rounds)) if rounds else 0.0

@@ -175,8 +175,8 @@ def participants(cell: TrainingCell, round_: int) -> tuple[int, ...]:
 def updates(
     job: TrainingJob, net: Network, before: Progress, chosen: tuple[int, ...], draw_key: DrawKey
 ) -> tuple[dict[str, Tensor], Stages]:
-    """Return the updates of the clients `chosen` after local training, before stage `client`, name → (client, *shape),
-    and the defense's stages with their states.
+    """Return the updates of the clients `chosen` before stage `client` (the first stage after local training), name →
+    (client, *shape), and the defense's stages with their states.
 
     - `job`: the training; `before`: its progress at the start of the round.
     - `net`: computes the gradients.
