@@ -79,7 +79,7 @@ def _wider(verdict: Verdict) -> Iterator[str]:
 
 
 def worst(verdict: Verdict) -> Comparison | None:
-    """Return the comparison with outcome *weaker* that is most important by `weight`; None if there is none."""
+    """Return the most important comparison (by `weight`) with outcome *weaker*; None without such a comparison."""
     weaker = [row for row in (*verdict.comparisons, *verdict.since_oldest) if row.outcome == "weaker"]
     return min(weaker, key=weight, default=None)
 

@@ -62,7 +62,7 @@ class Victim:
 
     @property
     def leaks_now(self) -> bool:
-        """Whether only the later reconstruction is a success."""
+        """True if the example leaks in the run, but not in the baseline."""
         return self.now.score.success and not self.then.score.success
 
     @property

@@ -73,8 +73,8 @@ GATE_METRICS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Result of comparing a metric between two runs, for a subject: a defense under a condition at an interception
-    point, or a defense's trainings."""
+    """Result of comparing a metric between two runs, for a subject: a defense at an interception point under a
+    condition (data, model and setting), or a defense's trainings."""
 
     metric: str
     """Name of the metric."""
@@ -116,8 +116,8 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Result of the regression gate: an outcome, and a comparison for each metric and subject (a defense under a
-    condition at an interception point)."""
+    """Result of the regression gate: an outcome, and a comparison for each metric and subject. A subject is a defense
+    at an interception point under a condition (data, model and setting)."""
 
     outcome: Literal[Outcome, "changed"]
     """`weaker` for a weaker comparison or a fault; `changed` for a changed baseline that nobody accepted;
