@@ -18,7 +18,7 @@ def foreign(kind: str, name: str) -> bool:
 
 
 def needs_plugins(cell: AttackCell) -> bool:
-    """Return whether the process that runs the attack must load plug-ins: for the attack, the model, or the defense
-    behind a description or simulator."""
+    """Return whether the process that runs the attack must load plug-ins: for a plug-in attack, a plug-in model, or an
+    attacker who knows the defense."""
     known = cell.knowledge != "plain"
     return known or foreign("attacks", cell.attack.name) or foreign("models", cell.model.name)

@@ -55,7 +55,7 @@ class _Copy:
 
 
 class Helper:
-    """A process that loads plug-ins and answers calls one after another; it starts at the first call.
+    """Process that loads plug-ins and answers calls one after another. The process starts at the first call.
 
     - `role`: name of the process for messages.
     - `plugins`: files or modules to load.

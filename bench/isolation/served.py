@@ -83,9 +83,9 @@ def observe(cell: AttackCell, context: RunContext, crafted: Tensors | None, stat
     - `crafted`: weights from `craft`, name → tensor; None: honest weights.
     - `state`: its memory keeps data sets and simulated readings.
 
-    The true examples are drawn in this process. Readings of a plain attacker under a built-in model are sent without
-    the model, so the receiver runs no plug-in code. Other readings are pickled. Raises `PluginError` if pickling fails.
-    """
+    The true examples are drawn in this process. Readings are sent without the model if the attacker does not know the
+    defense, and attack and model are built-in: the receiver then runs no plug-in code. Other readings are pickled.
+    Raises `PluginError` if pickling fails."""
     observation = draw_and_observe(cell, context, state.memory, crafted)
     return _packed(observation.reading, cell), observation.diagnosis
 

@@ -28,7 +28,7 @@ def dump(value: Any) -> bytes:
 
 def load(content: bytes) -> Any:
     """Read a value from the bytes of an untrusted process. Raises `PluginError` for damaged bytes, and for types other
-    than data."""
+    than numbers, texts, containers, arrays, dataclasses, enums and errors."""
     try:
         return unpickle.load(content, _ARRAYS, _is_data)
     except Exception as error:  # damaged bytes raise many types
@@ -36,7 +36,7 @@ def load(content: bytes) -> Any:
 
 
 def tensor_of(array: NDArray[Any]) -> torch.Tensor:
-    """Turn a read-only `array` from another process into a tensor with its own, writable copy of the values."""
+    """Turn a read-only `array` from another process into a tensor with a writable copy of the values."""
     return torch.from_numpy(np.array(array))
 
 
