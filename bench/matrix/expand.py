@@ -23,7 +23,7 @@ _ANY_ATTACK = {name: AttackCell.model_fields[name].default for name in marked(At
 
 @dataclass(frozen=True, slots=True)
 class PlannedCell:
-    """A cell (configuration) in a run's plan, with the reason if it cannot run; such a cell is recorded as n/a."""
+    """Cell (configuration) in a run's plan. A cell that cannot run has a reason, and is recorded as n/a."""
 
     cell: AttackCell | TrainingCell
     """The cell's configuration."""

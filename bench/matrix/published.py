@@ -58,8 +58,8 @@ def save(run: Path, rows: Iterable[PublishedFigures]) -> None:
 
 
 def saved(run: Path) -> tuple[PublishedFigures, ...]:
-    """Read the figures from papers in the run folder `run`; empty without a file. Raises `RecordError` for a damaged
-    file."""
+    """Return the figures from papers that are saved in the run folder `run`, for comparison with measured figures;
+    empty without a file. Raises `RecordError` for a damaged file."""
     path = run / FILE
     try:
         return tuple(restored(row) for row in json.loads(path.read_text("utf-8")))
