@@ -284,9 +284,9 @@ class Recording:
 
 @contextmanager
 def recording(model: nn.Module, optimizer: torch.optim.Optimizer, *, engine: Any = None) -> Iterator[Recording]:
-    """Record a client's training inside a `with` statement, for attacks on its update, by hooks that change no figure.
-    The value of the statement, for example `sent`, is a `Recording`: `sent.line` says if the recorded steps explain the
-    update, `sent.reading()` makes the reading (observed update), `sent.truth` holds the true examples.
+    """Record a client's training inside a `with` statement, for attacks on its update; hooks record without changing
+    the training. The statement gives a `Recording`, for example `sent`: `sent.line` says if the recorded steps explain
+    the update, `sent.reading()` makes the reading (observed update), `sent.truth` holds the true examples.
 
     - `model`, `optimizer`: the trained module and its optimizer; the loss is a function or module of torch. With
       Opacus, both come from `make_private`, and the first step is the reading.

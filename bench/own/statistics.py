@@ -56,8 +56,8 @@ def sent_statistics(
 
 
 def statistics_fault(reading: Reading, inputs: Tensor, labels: Tensor, at: Tensor) -> str | None:
-    """Compare the batch statistics of the true examples with the batch statistics behind `reading.statistics`. Return a
-    line of text if they differ, otherwise None.
+    """Compare the batch statistics of the true examples with the statistics that the client sent
+    (`reading.statistics`). Return a line of text if they differ, otherwise None.
 
     - `inputs` (reading, example, *shape), `labels` (reading, example): true examples.
     - `at` (use,) or (reading, use): numbers of the examples in the order of local steps."""
