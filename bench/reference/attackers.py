@@ -26,8 +26,8 @@ _MOST = 4  # conditions named in a line
 
 @dataclass(frozen=True, kw_only=True)
 class Ranked:
-    """Attacks of a run of the suite `attacks` (a frozen set of configurations), together with the shipped attacks, as
-    tables of attacks by conditions (`Cross`)."""
+    """Attacks of a run of the suite `attacks` (a frozen set of configurations) together with the shipped attacks, as
+    tables (`Cross`) of attacks by conditions (data, model and setting)."""
 
     cross: Cross
     """Shipped attacks and the run's unpublished attacks in a single table, on the matrix's own sample of victims."""
@@ -57,9 +57,10 @@ def unranked(run: Path) -> str | None:
 
 
 def ranked(mine: Iterable[Record] = (), *, without: str = "") -> Ranked | None:
-    """Return a ranked table of attacks by conditions, from a run's records `mine` and the shipped records; None without
-    attack records. A run's record counts if a shipped record has the same cell (configuration), apart from attack and
-    attacked examples. `without` is a reason to omit the shipped records; an empty text includes them."""
+    """Return a ranked table of attacks by conditions (data, model and setting), from a run's records `mine` and the
+    shipped records; None without attack records. A run's record counts if a shipped record has the same cell
+    (configuration), apart from attack and attacked examples. `without` is a reason to omit the shipped records; an
+    empty text includes them."""
     shipped = tuple(store.read(VERSION)) if not without and VERSION in store.versions() else ()
     why = without if without or shipped else f"this package has no reference results of {VERSION} yet"
     published = [cell for _, cell in _attacks(shipped)]
