@@ -19,8 +19,8 @@ _ROOM = 1 << 22  # clusters drawn at once
 
 
 def simultaneous(m: int, level: float = LEVEL) -> float:
-    """Return the confidence level that each of `m` intervals needs, so that all hold together with probability `level`
-    (Bonferroni)."""
+    """Return the confidence level that each of `m` intervals needs, so that all intervals hold together with
+    probability `level` (Bonferroni)."""
     if m < 1:
         raise ValueError(f"expected at least one interval, got {m}")
     return 1 - (1 - level) / m
