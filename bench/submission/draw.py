@@ -18,8 +18,8 @@ SEEDS = 4  # least fresh seeds for each drawn group: fewer do not show how much 
 
 @dataclass(slots=True)
 class RecordGroup:
-    """Submitted records with equal condition, defense, interception point and attack, for several seeds. No record is
-    of a crashed run."""
+    """Submitted records with equal condition (data, model and setting), defense, interception point and attack, for
+    several seeds. No record is of a crashed run."""
 
     setting: str
     """The condition in words."""

@@ -51,8 +51,8 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupVerdict:
-    """Comparison of a submitted success rate with the rate measured on this machine, for a group (condition, defense,
-    interception point and attack)."""
+    """Comparison of a submitted success rate with the rate measured on this machine, for a group: a condition (data,
+    model and setting), defense, interception point and attack."""
 
     setting: str
     """The condition in words."""
