@@ -60,8 +60,8 @@ def outputs(run: Path, sent: Files) -> dict[str, bytes]:
 
 
 def unpack(run: Path, files: Files) -> None:
-    """Write `files`, path → content, into a run folder. Raises `RecordError` before any write for a path that no run
-    folder has, and `StorageError` for a failed write."""
+    """Write `files`, path → content, into the run folder `run`. Raises `RecordError`, before any write, for a path that
+    does not belong to a run folder, and `StorageError` for a failed write."""
     for name in files:
         if not _NAME.fullmatch(name):
             raise RecordError(f"{name!r:.200}: not a file of a run folder")

@@ -58,7 +58,7 @@ class WorkerPool(Protocol):
         - `company`: the worker's next cells, which may be attacked in the same batch."""
 
     def events(self) -> list[tuple[str, Event]]:
-        """Wait for events; return each with its worker's name, or an empty list. Raises `BenchError` if no worker is
+        """Wait for events; return pairs (worker's name, event), or an empty list. Raises `BenchError` if no worker is
         left."""
 
     def close(self) -> None:
