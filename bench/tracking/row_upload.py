@@ -22,9 +22,10 @@ from bench.tracking.view import Attached
 def send(
     target: Target, run: Path, *, progress: Callable[[], None] = lambda: None, stop: Callable[[], bool] = lambda: False
 ) -> int:
-    """Upload new and changed board rows (a defense under a condition) of the run folder `run` to the MLflow store, and
-    delete outdated rows in the store. Return the number of uploaded rows. `progress` is called after each row; the
-    upload ends between two rows if `stop()` is True. Raises `upload.StoreError`."""
+    """Upload new and changed board rows of the run folder `run` to the MLflow store, and delete outdated rows in the
+    store. A row is a defense under a condition (data, model and setting). Return the number of uploaded rows.
+    `progress` is called after each row; the upload ends between two rows if `stop()` is True. Raises
+    `upload.StoreError`."""
     wanted = grouped(of_run(run), lambda row: store.board_name(run, row.board))
     count, last = 0, _first_record(run)
     with store.locked(run / "synced" / ".lock"), upload.mlflow_errors(target.uri):

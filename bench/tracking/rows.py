@@ -29,7 +29,7 @@ _TEXT, _LINE, _PLACE = 5000, 1000, 100  # characters in a tag, a line of the des
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowView:
-    """A board row (a defense under a condition) as an MLflow run."""
+    """Content of an MLflow run for a board row: a defense under a condition (data, model and setting)."""
 
     board: str
     """The board in words, for the name of its MLflow experiment."""
@@ -48,8 +48,8 @@ class RowView:
 
     @classmethod
     def of(cls, *, board: str, key: Sequence[Any], shown: RunView, text: Iterable[str], **options: Any) -> "RowView":
-        """Make the MLflow content of a board row (a defense under a condition), with texts that MLflow accepts and a
-        hash.
+        """Make the MLflow content of a board row (a defense under a condition), with a hash, and with texts that MLflow
+        accepts.
 
         - `board`: name of the board.
         - `key`: values that identify defense and condition.

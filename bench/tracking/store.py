@@ -67,8 +67,8 @@ def default_uri(run: Path) -> str:
 
 
 def checked_uri(run: Path, uri: str | None) -> str:
-    """Check the address `uri` of an MLflow store, and return it with an absolute path for sqlite. None gives the
-    default store in the folder that holds `run`. Raises `BenchError` for an invalid address."""
+    """Check the address `uri` of an MLflow store, and return the address, with an absolute path for sqlite. None gives
+    the default store in the folder that holds `run`. Raises `BenchError` for an invalid address."""
     if uri is None:
         return default_uri(run)
     try:
@@ -85,7 +85,7 @@ def checked_uri(run: Path, uri: str | None) -> str:
 
 
 def shown(uri: str) -> str:
-    """Return the store's address `uri` without user name and password, for notes and messages."""
+    """Return the address `uri` of an MLflow store without user name and password, for notes and messages."""
     scheme, mark, rest = uri.partition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"

@@ -25,8 +25,8 @@ Version = tuple[int, int]  # a record file's modification time and size
 
 
 def at_once(seconds: float = 0) -> bool:
-    """Function `wait` of `sync` for a finished run: it returns True without waiting, so `sync` reads the records only
-    once."""
+    """Function for the argument `wait` of `sync`, for a finished run: return True without waiting, so that `sync` reads
+    the records only once."""
     return True
 
 
@@ -107,8 +107,8 @@ def _versions(run: Path) -> dict[str, Version]:
 
 
 def while_held(run: Path) -> Wait:
-    """Return a function `wait` for `sync`, for a run in another process: the run is over when no process holds the run
-    folder's lock."""
+    """Return a function for the argument `wait` of `sync`, for a run in another process: the run is over when no
+    process holds the lock of the run folder `run`."""
 
     def wait(seconds: float) -> bool:
         held = is_locked(run)
@@ -119,7 +119,7 @@ def while_held(run: Path) -> Wait:
 
 
 def while_attended() -> tuple[Wait, Stop]:
-    """Return the functions `wait` and `stop` for `sync`, in an upload process started by a bench run.
+    """Return functions for the arguments `wait` and `stop` of `sync`, in an upload process started by a bench run.
 
     A line on standard input means that the bench run is over. The end of standard input means that the bench run's
     process has ended; the upload process then ends within seconds."""
