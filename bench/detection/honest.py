@@ -85,8 +85,8 @@ def own_draw(cell: AttackCell, setup: Setup, seed: int) -> Tensors:
 
 
 def received(cell: AttackCell, sent: Honest) -> ReceivedModel:
-    """Return the knowledge of a random client of the federation after it received the honest model `sent`: weights of
-    both rounds, and the client's examples. Their number is the batch size in the setting of `cell`."""
+    """Return the knowledge of a random client of the federation after the client received the honest model `sent`:
+    weights of both rounds, and the client's examples. The batch size of `cell` is the number of these examples."""
     draw = generator(sent.seed, "a client that looks", sent.age)
     client = sent.setup.clients[draw.integers(len(sent.setup.clients))]
     at = draw.permutation(client)[: cell.federated.batch]

@@ -102,7 +102,7 @@ def detectors() -> dict[str, Detector]:
 
 def crafted(records: Iterable[Record]) -> list[Record]:
     """Return the records of attacks by a malicious server, which chose the weights of an undefended round: a record for
-    each attack and condition. Raises `BenchError` if there are none."""
+    each attack and condition (data, model and setting). Raises `BenchError` without such records."""
     chosen: dict[str, Record] = {}
     for record in records:
         cell, result = record.cell, record.result
@@ -185,8 +185,8 @@ def _row(record: Record, cell: AttackCell, federations: Sequence[Honest], bench:
 
 
 def attacked(cell: AttackCell, sent: Honest, context: RunContext, memory: Memory) -> ReceivedModel:
-    """Return the knowledge of the first attacked client after it received weights from the attack of `cell`, in place
-    of the honest model `sent`. `context` has the folders, `memory` caches data sets."""
+    """Return the knowledge of the first attacked client after the client received weights from the attack of `cell`, in
+    place of the honest model `sent`. `context` has the folders, `memory` caches data sets."""
     victims = cell.model_copy(update={"seed": sent.seed})
     truth = draw_truth(victims, load_data(cell, context, memory), context.run)
     setup = replace(sent.setup, weights=dict(sent.weights))
