@@ -55,6 +55,8 @@ def of_updates(
     *,
     at: Literal["server", "client"],
     noise: Literal["share", "each", "mean"],
+    paper: bool = True,
+    caveats: tuple[str, ...] = (),
 ) -> Mechanism:
     """Return the mechanism (noise and sensitivity) from which ε follows, for clipped and noised client updates.
 
@@ -63,16 +65,19 @@ def of_updates(
     - `at`: place at which updates are clipped to C.
     - `noise`: placement. The sum of K clipped updates has noise deviation σC if the updates share the noise or the
       noise is on the mean, and √K·σC for noise on `each` update.
+    - `paper`, `caveats`: fields of `Mechanism`.
 
     Replacing an update moves the sum by 2C."""
     many = setting.per_round**0.5
     on_sum, alone = {"share": (1.0, 1 / many), "each": (many, 1.0), "mean": (1.0, 0.0)}[noise]
     after: tuple[Stage, ...] = UPDATE_STAGES if at == "client" else ("server",)
     rows: dict[Stage, float] = dict.fromkeys(after, alone / 2) if alone else {}
+    trusted = ("the server is trusted until it has sanitised an update",) if at == "server" else ()
     return Mechanism(
         unit="client",
         sigmas=sigmas,
         released=on_sum,
         rows={**rows, "aggregate": on_sum / 2},
-        caveats=("the server is trusted until it has sanitised an update",) if at == "server" else (),
+        paper=paper,
+        caveats=(*trusted, *caveats),
     )

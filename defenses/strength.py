@@ -19,14 +19,17 @@ class Strength:
     strong: float
     """Strongest value, with which the defense changes an update most."""
     scale: Literal["log", "log-rest"] = "log"
-    """Equal steps in the position are equal factors of the value x (`log`), or of 1 - x (`log-rest`, for shares)."""
+    """Equal steps in the position are equal factors of the value x (`log`), or of `whole` - x (`log-rest`, for
+    shares)."""
+    whole: float = 1.0
+    """Value of a share that leaves no rest: 1, or 100 for a percentage."""
 
     def __post_init__(self) -> None:
         if self.weak == self.strong:
             raise ValueError(f"strength {self.parameter}: weak and strong are equal ({self.weak:g})")
         for end in (self.weak, self.strong):
             if not (math.isfinite(end) and self.scaled(end) > 0):
-                bound = "above 0" if self.scale == "log" else "below 1"
+                bound = "above 0" if self.scale == "log" else f"below {self.whole:g}"
                 raise ValueError(f"strength {self.parameter}: an end must be {bound}, got {end:g}")
 
     def value(self, position: float) -> float:
@@ -51,9 +54,9 @@ class Strength:
         return math.log(self.scaled(self.weak)), math.log(self.scaled(self.strong))
 
     def scaled(self, value: float) -> float:
-        """Return x = `value` for the scale `log`, and 1 - x for the scale `log-rest` (shares near 1). Equal steps in
-        position multiply the result by equal factors."""
-        return value if self.scale == "log" else 1 - value
+        """Return x = `value` for the scale `log`, and `whole` - x for the scale `log-rest` (shares near the whole).
+        Equal steps in position multiply the result by equal factors."""
+        return value if self.scale == "log" else self.whole - value
 
 
 def at_strength(defense: Any, position: float) -> Any:

@@ -47,7 +47,7 @@ SMALLER = {  # the promises do not depend on it
 LIKE_CPL = {"dlg", "idlg", "gradinv"}  # other parts in the same engine
 LIKE_CNN = {"convnet8"}  # more of the same layers
 # Contracts of transforms, which dp-sgd (clip, noise on the step) and fed-sdp (on the server) keep by default.
-OF_TRANSFORMS, LIKE_DP_SGD = {"law", "draws"}, {"fed-split"}
+OF_TRANSFORMS, LIKE_DP_SGD = {"law", "draws"}, {"fed-split", "local-dp-mod"}
 # Contracts that depend on the choice of parameters; the other contracts concern the class, or all choices together.
 OF_A_CHOICE = frozenset(
     {

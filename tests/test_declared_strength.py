@@ -24,7 +24,13 @@ POINT_LIKE = {"none", "sign", "terngrad", "mixup", "secure-aggregation"}  # of a
 
 
 @pytest.mark.parametrize(
-    "strength", [Strength("x", 0.01, 100), Strength("x", 0.9, 1e-4), Strength("x", 0.1, 0.9999, "log-rest")]
+    "strength",
+    [
+        Strength("x", 0.01, 100),
+        Strength("x", 0.9, 1e-4),
+        Strength("x", 0.1, 0.9999, "log-rest"),
+        Strength("x", 10, 99.99, "log-rest", whole=100),
+    ],
 )
 def test_positions_and_values_are_inverse(strength: Strength) -> None:
     assert strength.value(0) == pytest.approx(strength.weak) and strength.value(1) == pytest.approx(strength.strong)

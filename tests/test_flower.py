@@ -203,3 +203,28 @@ def test_flowers_clip_and_noise_are_the_fed_sdp(tmp_path: Path) -> None:
     for reading in (sent, noisy.reading):
         noise = (foreign.flat(reading) - foreign.flat(quiet.reading)) / (sigma * 0.5)
         assert kstest(noise.numpy(), "norm").pvalue > 0.01
+
+
+def test_the_registered_local_dp_mod_is_flowers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mod's own code on a message: equal clipped weights and an equal deviation of the noise."""
+    import numpy as np
+    from flwr.app import ArrayRecord, Message, RecordDict
+    from flwr.clientapp.mod import LocalDpMod as Mod
+
+    from bench.defenses.local_dp_mod import LocalDpMod
+
+    drawn: list[float] = []
+
+    def quiet(mean: float, deviation: float, shape: tuple[int, ...]) -> Any:
+        drawn.append(deviation)
+        return np.zeros(shape)
+
+    monkeypatch.setattr(np.random, "normal", quiet)
+    before, after = torch.zeros(50), torch.arange(50.0)
+    message = Message(RecordDict({"arrays": ArrayRecord({"w": before})}), 1, "train")
+    reply = Message(RecordDict({"arrays": ArrayRecord({"w": after})}), reply_to=message)
+    out = Mod(0.7, 0.2, 3.0, 1e-6)(message, None, lambda *_: reply)
+    sent = torch.from_numpy(out.content["arrays"].to_numpy_ndarrays()[0])
+    ours = LocalDpMod(clipping_norm=0.7, sensitivity=0.2, epsilon=3.0, delta=1e-6)
+    assert sent.numpy() == pytest.approx((after * 0.7 / after.norm()).numpy(), rel=1e-6)
+    assert drawn == [pytest.approx(ours.deviation)]

@@ -10,7 +10,8 @@ from tests import cells, foreign
 
 from bench.assess.recognition import recognised
 from bench.cli.assess import command
-from bench.defenses.base import Defense
+from bench.defenses.base import Context, Defense, Setting
+from bench.defenses.nvflare_percentile import NvflarePercentile
 from bench.errors import BenchError
 from bench.federated.draws import KeyedDraws
 from bench.registry import entries as registry
@@ -24,13 +25,17 @@ SVT = "nvflare.app_common.filters.svt_privacy:SVTPrivacy(fraction=0.1, epsilon=0
 
 def filtered(typed: str, gradient: torch.Tensor, rate: float) -> torch.Tensor:
     from bench.assess.nvflare import Filtered, parse
-    from bench.defenses.base import Context, Setting
 
-    setting = Setting(clients=1, per_round=1, rounds=1, steps=1, batch=1, client_examples=1, rate=rate)
-    draws = KeyedDraws(seed=0, fields=("test",), rows=((0,),))
-    context = Context(lead=1, stage="client", round=0, step=0, setting=setting, draws=draws)
     transform = Filtered(filter=parse(typed, Path()), rate=rate)
-    return transform.apply({"w": gradient[None]}, context)["w"][0]
+    return transform.apply({"w": gradient[None]}, client_context(1))["w"][0]
+
+
+def client_context(rows: int, *, rate: float = 0.1) -> Context:
+    setting = Setting(
+        clients=1, per_round=1, rounds=1, steps=1, batch=1, client_examples=1, rate=rate, weight_step=rate
+    )
+    draws = KeyedDraws(seed=0, fields=("test",), rows=tuple((row,) for row in range(rows)))
+    return Context(lead=1, stage="client", round=0, step=0, setting=setting, draws=draws)
 
 
 def test_a_stock_filter_acts_on_the_weight_difference() -> None:
@@ -40,6 +45,16 @@ def test_a_stock_filter_acts_on_the_weight_difference() -> None:
     cutoff = np.percentile(np.abs(0.1 * gradient.numpy()), 50)
     expected = np.where(np.abs(0.1 * gradient.numpy()) < cutoff, 0, np.clip(0.1 * gradient.numpy(), -0.01, 0.01)) / 0.1
     assert out.numpy() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(("percentile", "gamma"), [(10, 0.01), (70, 0.02), (95, 1e9)])
+def test_the_registered_percentile_filter_is_the_librarys(percentile: float, gamma: float) -> None:
+    given = {"w": torch.randn(3, 41, generator=torch.Generator().manual_seed(1), dtype=torch.float64)}
+    ours, context = NvflarePercentile(percentile=percentile, gamma=gamma), client_context(3)
+    ((transform,),) = ours.transforms(context.setting).values()
+    typed = f"nvflare.app_common.filters.percentile_privacy:PercentilePrivacy({percentile}, {gamma})"
+    for row, sent in enumerate(transform.apply(given, context)["w"]):
+        assert sent.numpy() == pytest.approx(filtered(typed, given["w"][row], 0.1).numpy(), abs=1e-12)
 
 
 def test_a_random_filter_repeats_and_leaves_the_global_draws_alone() -> None:

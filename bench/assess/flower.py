@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import isfinite, log, sqrt
+from math import isfinite, sqrt
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -25,7 +25,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
-from bench.defenses.accounting.composition import gaussian
+from bench.defenses.accounting.composition import classic, gaussian
 from bench.errors import BenchError
 from bench.own.frames import flat
 from bench.own.recorded import Recording
@@ -150,7 +150,7 @@ def sensitivity(mod: Any) -> str:
     )
     if epsilon == 0 or delta == 0 or stated == 0:
         return f"LocalDpMod: epsilon {epsilon:g}, delta {delta:g} and sensitivity {stated:g} give no finite noise."
-    deviation = stated * sqrt(2 * log(1.25 / delta)) / epsilon
+    deviation = stated * classic(epsilon, delta)
     shift = 2 * clip / deviation
     proved = gaussian(1 / shift, delta)
     bound = f"ε = {proved:.3g}" if isfinite(proved) else "no finite ε"
@@ -184,7 +184,7 @@ def _of_mods(
     if noisy:
         said += [sensitivity(each) for each in noisy]
         mod = noisy[0]
-        deviation = mod.sensitivity * sqrt(2 * log(1.25 / mod.delta)) / mod.epsilon
+        deviation = mod.sensitivity * classic(mod.epsilon, mod.delta)
         clip = float(mod.clipping_norm)
         clipped = a * min(1.0, clip / float(a.norm().clamp_min(1e-300)))
         measured = float((b - clipped).norm()) / sqrt(len(b))

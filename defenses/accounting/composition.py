@@ -12,7 +12,8 @@ SERIES_ROUNDING = 3  # Fed-αCDP rounds a step's ε to this many digits before c
 
 def classic(sigma: float, delta: float) -> float:
     """Return ε of a single Gaussian step by the classic formula √(2 ln(1.25/δ))/σ. `sigma` is the noise multiplier σ
-    (noise deviation over sensitivity), `delta` is δ. Source: Dwork & Roth 2014, theorem A.1, proved only for ε < 1."""
+    (noise deviation over sensitivity), `delta` is δ. Source: Dwork & Roth 2014, theorem A.1, proved only for ε < 1.
+    The formula is its own inverse: with ε in place of σ, the result is σ."""
     return math.sqrt(2 * math.log(1.25 / delta)) / sigma
 
 
