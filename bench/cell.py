@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from bench.points import POINTS, Scope
+
 Params = dict[str, Any]
 PublicKnowledge = Literal["distribution", "statistics", "none"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -194,6 +196,9 @@ class Grants(Frozen):
     server: ServerLevel = Field(default="listen", description="a server that chooses the {}")
     """Threat level of the server: `listen` sends honest weights; `weights` sends weights that the attack chooses once,
     equal for all clients (`Attack.craft`)."""
+    dummies: int = Field(default=0, ge=0, description="{} of a round's clients are the attacker's")
+    """k, the number of the K clients in a round that the attacker controls (dummies), at `aggregate` only. A reading is
+    the mean over the other K - k clients, because the attacker subtracts the dummies' messages."""
 
     def granted(self) -> dict[str, Any]:
         """Return the grants (the attacker's permissions) whose values differ from the defaults, as field name →
@@ -324,6 +329,12 @@ class AttackCell(_Cell):
     victims: Annotated[str | None, Field(min_length=1, description="which draw of victims"), NOT_AN_AXIS] = None
     """Key of a second sample of victims (`bench.matrix.suites.draw_key`), with equal weights; None: the matrix's own
     sample."""
+
+    @property
+    def senders(self) -> int:
+        """Number of clients behind a reading, without dummies: K - k at `aggregate`, otherwise 1."""
+        mean = POINTS[self.point].scope is Scope.AGGREGATE
+        return self.federated.per_round - self.grants.dummies if mean else 1
 
 
 AnyCell = TrainingCell | AttackCell

@@ -80,8 +80,16 @@ class Setting:
     """Weight change per unit of a client's update: 1 if clients send weight differences, η for gradients."""
     colluders: float = 0.0
     """Share of a client's neighbours that collude with the attacker, in [0, 1]; ε depends on this share."""
+    dummies: int = 0
+    """k, the number of the K clients in a round that the attacker controls: stages and the mean then hold the other K -
+    k clients' rows; ε depends on this number. Clients do not know k."""
     public: Public | None = field(default=None, repr=False, compare=False)
     """Public knowledge; None if there is none."""
+
+    @property
+    def senders(self) -> int:
+        """Number of clients behind a round's mean after subtraction of the dummies' messages, K - k."""
+        return self.per_round - self.dummies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +180,9 @@ class Transform:
     """True at stage `input` if the output holds convex mixtures of a batch's examples and labels."""
     mixes_clients: ClassVar[bool] = False
     """True if a client's result depends on other clients in the round."""
+    allows_dummies: ClassVar[bool] = False
+    """True if the transform omits all that an attacker with `Setting.dummies` can subtract. Needed only for a transform
+    that mixes clients, or at stages `server` and `aggregate`."""
     needs_examples: ClassVar[bool] = False
     """True at stage `step` if the transform reads each example's gradient."""
     unlinks: ClassVar[bool] = False

@@ -39,5 +39,5 @@ class SecureAggregation(Defense):
     )
 
     def transforms(self, setting: Setting) -> StageTransforms:
-        ring = Ring(clip=self.clip, bits=self.bits, clients=setting.per_round)
+        ring = Ring(clip=self.clip, bits=self.bits, clients=setting.per_round, dummies=setting.dummies)
         return {self.at: (MaskInRing(ring=ring),), "aggregate": (ReadSum(ring=ring),)}

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.cells import attack
 
-from bench.cell import DataRef, Entry, Federated, TrainingCell
+from bench.cell import DataRef, Entry, Federated, Grants, TrainingCell
 from bench.datasets.partition import client_indices
 from bench.errors import BenchError
 from bench.kinds.tables import TABLE
@@ -16,8 +17,10 @@ from bench.matrix.feasible import DatasetFacts, client_examples, examples, impos
     ("point", "count"), [("type-2", 1), ("type-2-step", 3), ("type-1", 6), ("type-0", 6), ("aggregate", 24)]
 )
 def test_examples_behind_a_reading(point: str, count: int) -> None:
-    federated = Federated(algorithm="fedavg", per_round=4, steps=2, batch=3)
-    assert examples(point, federated) == count
+    setting = Federated(algorithm="fedavg", per_round=4, steps=2, batch=3)
+    assert examples(attack(point=point, federated=setting)) == count
+    few = attack(point=point, federated=setting, grants=Grants(dummies=3))
+    assert examples(few) == (6 if point == "aggregate" else count)
 
 
 def refused(federated: Federated, training: int, classes: int) -> str | None:

@@ -30,7 +30,7 @@ def server_of(cell: AttackCell, setup: Setup, truth: CellTruth) -> Server:
         shape=setup.data.shape,
         classes=setup.data.classes,
         steps=steps,
-        examples=point.examples(batch=federated.batch, steps=steps, senders=federated.per_round),
+        examples=point.examples(batch=federated.batch, steps=steps, senders=cell.senders),
         public_inputs=public,
         public_labels=labels,
         gallery_inputs=None if gallery is None else gallery.inputs,

@@ -60,7 +60,7 @@ def take_reading(
         rate=federated.rate,
         unit=unit,
         client_examples=setup.setting.client_examples,
-        senders=federated.per_round if point.scope is Scope.AGGREGATE else 1,
+        senders=cell.senders,
         public_mean=data.kind.values.centre(public),
         public_inputs=public,
         public_labels=public_labels,

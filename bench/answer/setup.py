@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bench.answer.context import Memory, RunContext
-from bench.cell import AttackCell, TrainingCell
+from bench.cell import AttackCell, Grants, TrainingCell
 from bench.datasets.base import Data
 from bench.datasets.loading import load
 from bench.defenses.base import Defense, Public, Setting
@@ -149,12 +149,14 @@ def _setup(
         labels=torch.from_numpy(data.public.labels),
         classes=data.classes,
     )
+    grants = cell.grants if isinstance(cell, AttackCell) else Grants()
     setting = setting_of(
         cell.federated,
         rounds=rounds,
         client_examples=clients.shape[1],
         public=public,
-        colluders=cell.grants.colluders if isinstance(cell, AttackCell) else 0.0,
+        colluders=grants.colluders,
+        dummies=grants.dummies,
     )
     return Setup(
         data=data,
@@ -206,7 +208,15 @@ def _weights(
 
 def _whole_round(cell: AttackCell, defended: Stages, at: Point) -> bool:
     """Return whether a client's reading at `at` depends on other clients in its round. Raises `NotApplicable` if
-    colluding clients are granted but hold no values that help the attacker."""
+    colluding clients are granted but hold no values that help the attacker, and for dummies if the defense exchanges
+    values between clients or acts at the server."""
+    if cell.grants.dummies and (stage := defended.without_dummies):
+        why = (
+            "at the server, which has the dummies; choose a defense of clients"
+            if stage in ("server", "aggregate")
+            else "between clients; for their knowledge grant colluders at type-0"
+        )
+        raise NotApplicable(f"dummies: {cell.defense.name} acts {why}")
     whole = defended.first_mixing_stage is not None and at.sees(defended.first_mixing_stage)
     if cell.grants.colluders and (not whole or at.scope is not Scope.UPDATE):
         raise NotApplicable(

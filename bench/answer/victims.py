@@ -26,8 +26,8 @@ def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
     examples. The victims are equal for all points, defenses and attacks.
 
     A key draws the order of the clients in `source`, each with its batch for the round. Each reading takes the next
-    client; at point `aggregate`, the next K clients (the number of clients in a round)."""
-    senders = cell.federated.per_round if point.scope is Scope.AGGREGATE else 1
+    client; at point `aggregate`, the next K - k clients (K clients in a round, without k granted dummies)."""
+    senders = cell.senders
     generator = rng.generator(cell.seed, "victims", data_key(cell, source.data))
     order = generator.permutation(cell.federated.clients)
     flat = np.resize(order, cell.readings * senders)
@@ -64,7 +64,7 @@ def _of_half(cell: AttackCell, source: Source, order: Indices, senders: int) -> 
 def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> list[Batches]:
     """Return the clients' batches for each simulated round, at the interception `point` that `cell.point` names.
 
-    - At `aggregate`: a round for each reading (observed update), with the reading's K victims as clients.
+    - At `aggregate`: a round for each reading (observed update), with the reading's victims as clients.
     - At other points, if a client's reading depends on other clients (`Setup.whole_round`, as for exchanged noise): a
       round for each reading, with the victim first, then K - 1 other clients, drawn by a key from `setup`'s data.
     - Otherwise: a single round for all readings, with all victims as clients."""

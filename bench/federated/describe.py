@@ -459,7 +459,7 @@ def describe(
         for stage in seen
     }
     setting = stages.setting
-    senders = setting.per_round if point.scope is Scope.AGGREGATE else 1
+    senders = setting.senders if point.scope is Scope.AGGREGATE else 1
     steps = setting.steps if point.after_training else 1
     examples = 1 if point.scope is Scope.EXAMPLE else setting.batch
     # number of a stage's rows over which a reading is the mean
@@ -497,7 +497,12 @@ def describe(
         hard=any(part.hard for part in parts),
         clients=_clients(parts, single) if senders > 1 else None,
         single=single() if senders > 1 and _few_messages(parts, contexts, probe) else None,
-        noise=total_noise(noises, scales, MeanOver(batch=examples, steps=steps, senders=senders), probe),
+        noise=total_noise(
+            noises,
+            scales,
+            MeanOver(batch=examples, steps=steps, senders=senders, of_clients=point.scope is Scope.AGGREGATE),
+            probe,
+        ),
     )
 
 

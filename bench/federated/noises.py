@@ -23,7 +23,9 @@ class MeanOver:
     steps: int
     """L, local steps."""
     senders: int
-    """K, clients averaged in the reading."""
+    """Number of clients averaged in the reading."""
+    of_clients: bool
+    """True if the reading is a mean over clients, even over a single client (of a round with dummies)."""
 
 
 def total_noise(added: Sequence[Added], scales: Mapping[Stage, float], counts: MeanOver, probe: Tensors) -> Noise:
@@ -68,7 +70,7 @@ def _behind(stage: Stage, counts: MeanOver) -> int:
 
 
 def _on_reading(stage: Stage, noise: AddedNoise, scale: float, counts: MeanOver) -> float | dict[str, Tensor]:
-    if counts.senders > 1 and noise.of_mean is not None and stage != "aggregate":
+    if counts.of_clients and noise.of_mean is not None and stage != "aggregate":
         return noise.of_mean / scale**2
     over = scale**2 * _behind(stage, counts)
     if isinstance(noise.variance, Mapping):

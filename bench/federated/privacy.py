@@ -1,6 +1,7 @@
 """ε for a training and for a reading: a defense's mechanism in its federated setting."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bench.defenses.accounting import local
@@ -8,7 +9,7 @@ from bench.defenses.accounting.mechanism import Mechanism, Reports, Sampling, sa
 from bench.defenses.accounting.report import at_tap, paper_epsilon, released
 from bench.defenses.base import Defense, Setting
 from bench.epsilon import Epsilon
-from bench.points import UPDATE_STAGES, Point
+from bench.points import UPDATE_STAGES, Point, Stage
 
 NO_MECHANISM = "it adds no noise that is calibrated to a bound on what one example or client can change"
 
@@ -89,6 +90,7 @@ def at_point(
     uses = 1
     if inside:
         uses = uses_of_example(steps=setting.steps, batch=setting.batch, client_examples=setting.client_examples)
+    mechanism = _without_dummies(mechanism, setting)
     at = round_
     if mechanism.by_step:  # the visible local step with the least noise
         first = round_ * setting.steps
@@ -100,6 +102,18 @@ def at_point(
     if report is None:
         return None, f"nothing protects one {mechanism.unit} by itself at {where.name}"
     return report, None
+
+
+def _without_dummies(mechanism: Mechanism, setting: Setting) -> Mechanism:
+    """Return the mechanism with only the noise of a round's K - k honest clients in the mean: the attacker knows the
+    messages of the k dummies in `setting`. The noise at `aggregate` has K equal shares, because dummies allow no noise
+    by the server."""
+    left = math.sqrt(setting.senders / setting.per_round)
+
+    def counted(multipliers: Mapping[Stage, float]) -> dict[Stage, float]:
+        return {stage: value * left if stage == "aggregate" else value for stage, value in multipliers.items()}
+
+    return replace(mechanism, rows=counted(mechanism.rows), removed=counted(mechanism.removed))
 
 
 def _of_mean(mechanism: Mechanism, setting: Setting, uses: int) -> Mechanism:

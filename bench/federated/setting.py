@@ -5,7 +5,13 @@ from bench.defenses.base import Public, Setting
 
 
 def setting_of(
-    federated: Federated, *, rounds: int, client_examples: int, public: Public | None = None, colluders: float = 0.0
+    federated: Federated,
+    *,
+    rounds: int,
+    client_examples: int,
+    public: Public | None = None,
+    colluders: float = 0.0,
+    dummies: int = 0,
 ) -> Setting:
     """Return the federated setting in the form that defenses get.
 
@@ -13,7 +19,8 @@ def setting_of(
     - `rounds`: number of rounds.
     - `client_examples`: number of examples of each client.
     - `public`: public model, weights and examples; None without them.
-    - `colluders`: share of a client's partners that collude with the attacker."""
+    - `colluders`: share of a client's partners that collude with the attacker.
+    - `dummies`: number of a round's clients that the attacker controls."""
     return Setting(
         clients=federated.clients,
         per_round=federated.per_round,
@@ -25,4 +32,5 @@ def setting_of(
         weight_step=federated.rate if federated.algorithm == "fedsgd" else 1.0,
         public=public,
         colluders=colluders,
+        dummies=dummies,
     )

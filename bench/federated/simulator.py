@@ -126,12 +126,12 @@ class RoundSimulator:
         """Yield rounds whose clients hold the candidates' examples, and the number of readings to keep from each.
         `steps` is the number of local steps. Further clients only fill a round. Client numbers go on across rounds: no
         two candidates share a draw."""
-        senders = self.federated.per_round if self.point.scope is Scope.AGGREGATE else 1
+        senders = self.stages.setting.senders if self.point.scope is Scope.AGGREGATE else 1
         count, rows = len(inputs), (len(inputs) * senders, steps, -1)
         if self.point.scope is Scope.EXAMPLE and _batchwise(self._seen()):
             inputs, labels = self._filled(inputs, labels)
         x, y = inputs.reshape(*rows, *inputs.shape[2:]), labels.reshape(rows)
-        size = self.federated.per_round
+        size = self.stages.setting.senders
         if self.point.scope is not Scope.AGGREGATE and not self.whole_round:
             values = sum(value.numel() for value in self.weights.values())
             size = max(1, int(CHUNK_BYTES / (8 * values * y[0].numel())))

@@ -82,6 +82,16 @@ class Stages:
         None without such a transform."""
         return next((at for at in STAGES if any(t.mixes_clients for t in self.transforms.get(at, ()))), None)
 
+    @property
+    def without_dummies(self) -> Stage | None:
+        """The first stage with a transform that mixes clients, or acts on arrived messages, and does not allow dummies
+        (`Transform.allows_dummies`); None: no stage."""
+        for stage in STAGES:
+            transforms = [each for each in self.transforms.get(stage, ()) if not each.allows_dummies]
+            if any(stage in ("server", "aggregate") or each.mixes_clients for each in transforms):
+                return stage
+        return None
+
     def apply(
         self,
         stage: Stage,

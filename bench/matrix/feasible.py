@@ -54,16 +54,17 @@ def impossible(cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry
     return (
         reason
         or _server(cell, attack)
+        or _dummies(cell)
         or _knowledge(cell, registry)
         or _unknowns(cell, registry)
         or _repeats(cell, facts.training)
     )
 
 
-def examples(point: str, federated: Federated) -> int:
-    """Return the number of distinct examples behind a reading (an observed update) at the interception point
-    `point`."""
-    return POINTS[point].examples(batch=federated.batch, steps=federated.steps, senders=federated.per_round)
+def examples(cell: AttackCell) -> int:
+    """Return the number of distinct examples behind a reading (an observed update) of the cell."""
+    federated = cell.federated
+    return POINTS[cell.point].examples(batch=federated.batch, steps=federated.steps, senders=cell.senders)
 
 
 def client_examples(federated: Federated, training: int) -> int:
@@ -153,6 +154,15 @@ def _server(cell: AttackCell, attack: type) -> str | None:
     return f"{cell.attack.name} does not choose the {level} of a server; leave out the grant server"
 
 
+def _dummies(cell: AttackCell) -> str | None:
+    count, clients = cell.grants.dummies, cell.federated.per_round
+    if count and POINTS[cell.point].scope is not Scope.AGGREGATE:
+        return f"dummies change only a mean over clients, not what {cell.point} shows; take point = aggregate"
+    if count >= clients:
+        return f"{count} dummies in a round of {clients} clients leave no victim; take at most {clients - 1}"
+    return None
+
+
 def _knowledge(cell: AttackCell, registry: Registry) -> str | None:
     knows = tuple(getattr(registry.load("attacks", cell.attack.name), "knowledge", ("plain",)))
     if cell.knowledge not in knows:
@@ -164,7 +174,7 @@ def _unknowns(cell: AttackCell, registry: Registry) -> str | None:
     steps = cell.federated.steps
     if POINTS[cell.point].after_training and steps > MOST_STEPS:
         return f"too many unknowns: {steps} local steps, at most {MOST_STEPS}"
-    count = 1 if cell.grants.mates else examples(cell.point, cell.federated)
+    count = 1 if cell.grants.mates else examples(cell)
     most = getattr(registry.load("attacks", cell.attack.name), "most_examples", MOST_EXAMPLES)
     if count > most:
         return f"too many unknowns: {count} examples behind a reading, at most {most}"
@@ -177,7 +187,7 @@ def _repeats(cell: AttackCell, training: int) -> str | None:
     size, used = client_examples(setting, training), setting.batch * setting.steps
     if point.after_training and used > size:
         return f"a reading would hold the same example twice: {used} of a client with {size}"
-    senders = setting.per_round if point.scope is Scope.AGGREGATE and not cell.grants.mates else 1
+    senders = 1 if cell.grants.mates else cell.senders
     distinct = setting.clients // senders
     if cell.readings > distinct:
         each = "one client" if senders == 1 else f"{senders} clients"

@@ -96,7 +96,7 @@ def _counts(result: AttackResult, cell: AttackCell) -> Iterator[str]:
     if cell.point not in POINTS:
         yield f"no such point: {sanitize(repr(cell.point), 40)}"
         return
-    count = POINTS[cell.point].examples(batch=setting.batch, steps=setting.steps, senders=setting.per_round)
+    count = POINTS[cell.point].examples(batch=setting.batch, steps=setting.steps, senders=cell.senders)
     wrong = {len(reading.examples) for reading in result.readings} - {count}
     if wrong:
         yield f"{min(wrong)} examples in a reading, its cell makes {count}"

@@ -30,7 +30,7 @@ def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
     attack = registry.load("attacks", cell.attack.name)
     if not getattr(attack, "iterative", True):
         return 20.0 if cell.knowledge == "black-box" else 0.2  # time for simulations
-    count = examples(cell.point, federated)
+    count = examples(cell)
     size = float(max(0.1, (count * prod(shape) / 784) ** 0.9))
     return 0.2 + cell.readings * cell.evaluations * 0.0005 * size * work
 

@@ -24,6 +24,8 @@ class Ring:
     """b, log₂ of the number of steps in [-c, c]."""
     clients: int
     """K, the number of clients in a round."""
+    dummies: int = 0
+    """k, the number of these clients that the attacker controls."""
 
     def __post_init__(self) -> None:
         positive("clip", self.clip)
@@ -43,6 +45,11 @@ class Ring:
         return self.bits + self.clients.bit_length()
 
     @property
+    def senders(self) -> int:
+        """Number of clients in a round without dummies, K - k."""
+        return self.clients - self.dummies
+
+    @property
     def step(self) -> float:
         return 2 * self.clip / 2.0**self.bits
 
@@ -60,11 +67,15 @@ class MaskInRing(Transform):
     uniform distribution with sum 0, like masks from pairwise seeds (Bonawitz et al. 2017, §4): a single upload is
     uniform in the ring for every update, and any K - 1 uploads are independent.
 
-    If the number of rows is not K, row k has the mask s_k: every row is masked, and the sum cannot be read. The harness
-    passes such rows only if no attacker sees the result."""
+    An attacker with k dummies (own clients) knows the sum of the dummies' masks, and so the sum of the other K - k
+    masks. The rows are then these K - k clients, and their masks have sum 0: the attacker's difference, bit for bit.
+
+    For another number of rows, row i has the mask s_i: every row is masked, and the sum cannot be read. The
+    harness passes such rows only if no attacker sees the result."""
 
     random: ClassVar[bool] = True
     mixes_clients: ClassVar[bool] = True
+    allows_dummies: ClassVar[bool] = True
 
     ring: Ring
     """Integers modulo R, in which the masks are drawn."""
@@ -76,7 +87,7 @@ class MaskInRing(Transform):
             below = scaled.floor()
             up = context.draws.uniform(f"{name}/rounding", tensor).double() < scaled - below
             masks = self._seeds(name, tensor, context)
-            if len(tensor) == ring.clients:
+            if len(tensor) == ring.senders:
                 masks = masks - masks.roll(-1, 0)
             integers = below + up.double() + masks
             masked[name] = (ring.step * ring.reduced(integers)).to(tensor)
@@ -94,7 +105,7 @@ class MaskInRing(Transform):
         upload has the variance of a uniform integer modulo R, (R² - 1)/12 squared steps. The mean has only the rounding
         noise, at most 1/(4K) squared steps."""
         square = self.ring.step**2
-        return AddedNoise(variance=square * (4.0**self.ring.width - 1) / 12, of_mean=square / (4 * self.ring.clients))
+        return AddedNoise(variance=square * (4.0**self.ring.width - 1) / 12, of_mean=square / (4 * self.ring.senders))
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
         """Return 0 for each row, (row,): the masked upload `observed` has the same distribution for all candidates in
@@ -117,12 +128,14 @@ class ReadSum(Transform):
     precision an upload has 24 bits; for many clients, R needs more. The mean then has a root mean square error of about
     √K/5 steps, 2·10⁻⁶ for ten clients and default steps."""
 
+    allows_dummies: ClassVar[bool] = True
+
     ring: Ring
     """Integers modulo R, in which the uploads were masked."""
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         ring, unmasked = self.ring, {}
         for name, tensor in tensors.items():
-            total = (tensor.double() * (ring.clients / ring.step)).round()
-            unmasked[name] = (ring.reduced(total) * (ring.step / ring.clients)).to(tensor)
+            total = (tensor.double() * (ring.senders / ring.step)).round()
+            unmasked[name] = (ring.reduced(total) * (ring.step / ring.senders)).to(tensor)
         return unmasked
