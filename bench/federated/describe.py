@@ -337,14 +337,13 @@ class Composition:
         return [(number, part) for number, part in enumerate(self.parts) if part.stage == stage]
 
     def with_mates(self, mates: Tensors, observed: Tensors, behind: Candidates) -> Given:
-        """Return a function that simulates readings for candidates of the first example, if all other examples are
-        known.
+        """Return a function that simulates readings (observed updates) for candidates of the first example, if all
+        other examples are known. The function takes the candidates' gradients and the candidates, and returns the
+        readings, name → (row, *shape).
 
-        - `mates`: gradients of the known examples; they are simulated once.
-        - `observed`: the attacked reading.
-        - `behind`: the known examples.
-
-        Axes are as in `Description.with_mates`."""
+        - `mates`: gradients of the known examples, name → (1, example - 1, *shape); they are simulated once.
+        - `observed`: the attacked reading, name → (1, *shape).
+        - `behind`: the known examples."""
         states = self._states({name: value[:1] for name, value in mates.items()})
         done = self._examples(0, mates, behind, observed, states)
         batch = (next(iter(mates.values())).shape[1] + 1) // self.senders
