@@ -19,7 +19,7 @@ class Frames(NamedTuple):
     """The results of a run as two pandas DataFrames."""
 
     cells: "DataFrame"
-    """A row per cell, indexed by cell id."""
+    """A row per cell (configuration), indexed by cell id."""
     victims: "DataFrame"
     """A row per attacked example, indexed by cell id, reading and example."""
 

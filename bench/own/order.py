@@ -68,8 +68,8 @@ def _of_row(reading: Reading, observed: dict[str, Tensor], inputs: Tensor, label
     whole = flattened(observed, 1).double()
 
     def differences(orders: Tensor) -> Tensor:
-        """Return the update minus its replay for each order in `orders` (order, use), flattened: (order,
-        coordinate)."""
+        """Return the update minus its replay (the update computed again) for each order in `orders` (order, use),
+        flattened: (order, coordinate)."""
         count = len(orders)
         rows = reading.of([0] * count)
         update = replayed(rows, inputs.expand(count, *inputs.shape[1:]), labels.expand(count, -1), orders)
