@@ -30,8 +30,8 @@ def grid(truth: Floats, guess: Floats, kind: Kind) -> Image.Image | None:
       (clipped here).
     - `kind`: kind of data; a table row is drawn as a square.
 
-    The first example of every reading (observed update) precedes the second examples. Raises `ValueError` for differing
-    shapes."""
+    The first examples of all readings (observed updates) come first, then the second examples. Raises `ValueError` for
+    differing shapes."""
     if not alike(truth, guess):
         return None
     page = sheet(np.stack([drawn(chosen(values), kind) for values in (truth, guess)]), GAP)
