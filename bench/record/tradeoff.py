@@ -156,8 +156,8 @@ class Row:
     None: unknown."""
 
     def at(self, level: str) -> AtLevel | None:
-        """Return the family's figures at a `level` (a limit on leaked examples); None if the family does not meet the
-        level. A family without a strength is never `proved`."""
+        """Return the figures of the defense family at a `level` (a limit on leaked examples); None if the family does
+        not meet the level. A family without a strength is never `proved`."""
         figures = self.at_levels
         if level == RECONSTRUCTED:
             figures = () if self.reconstructed is None or self.reconstructed.at is None else (self.reconstructed.at,)
