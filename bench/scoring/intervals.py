@@ -164,7 +164,7 @@ def stratified_difference(
     a: Sequence[ArrayLike], b: Sequence[ArrayLike], clusters: Sequence[ArrayLike], level: float = LEVEL
 ) -> tuple[float, float, float]:
     """Return the mean over strata of share(a) - share(b), and its interval: (difference, low, high). A stratum, such as
-    a condition, holds outcomes of the same n_i victims; strata have equal weights.
+    a condition, holds outcomes of the same n_i victims (attacked examples); strata have equal weights.
 
     - `a[i]`, `b[i]` (n_i,): whether each victim of stratum i leaked.
     - `clusters[i]` (n_i,): cluster of each victim; strata may share clusters.
