@@ -29,8 +29,8 @@ _CLUSTERED = 3  # the protocol from which shares count a reading's examples toge
 
 
 def findings(record: Record) -> list[str]:
-    """Return the contradictions among a record's figures, as at most three lines of text. An example is a summary that
-    does not follow from the scores of its examples."""
+    """Return the contradictions among a record's figures, as at most three lines of text; for example, a summary that
+    does not follow from the examples' scores."""
     cell, lines = record.cell, []
     earlier = (record.protocol or 1) < _CLUSTERED
     if isinstance(cell, AttackCell) and record.attack is not None:
