@@ -39,7 +39,7 @@ class Follower:
 
     @property
     def log(self) -> Path:
-        """The file with the log of the process and of mlflow."""
+        """File with the log of the upload process and of mlflow."""
         return self.run / "synced" / "follow.log"
 
     def start(self) -> None:

@@ -51,7 +51,7 @@ class RowView:
         """Make the MLflow content of a board row (a defense under a condition), with a hash, and with texts that MLflow
         accepts.
 
-        - `board`: name of the board.
+        - `board`: name of the board (table of defenses).
         - `key`: values that identify defense and condition.
         - `shown`: figures, with the hash of the records behind them.
         - `text`: lines of the description.
