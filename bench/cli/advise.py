@@ -18,17 +18,21 @@ _LISTENERS = ("inside", "client", "server", "mean")
 @click.command()
 @click.argument("runs", nargs=-1, type=common.PATH)
 @click.option(
-    "--listener", type=click.Choice(_LISTENERS), default="server", show_default=True, help="The attacker's position."
+    "--listener", type=click.Choice(_LISTENERS), default="server", show_default=True, help="Position of the attacker."
 )
 @click.option(
     "--accuracy-loss",
     "loss",
     type=click.FloatRange(0, 100),
     metavar="POINTS",
-    help="Only families that lose at most this, in points of the undefended accuracy.",
+    help="List only families that lose at most POINTS of the undefended accuracy.",
 )
 @click.option(
-    "--level", type=click.Choice(["L1", "L2", "L3"]), default="L1", show_default=True, help="Bound on leaked examples."
+    "--level",
+    type=click.Choice(["L1", "L2", "L3"]),
+    default="L1",
+    show_default=True,
+    help="Bound on leaked examples (docs/TRADEOFF.md).",
 )
 @click.option("--picture", type=common.PATH, help="Draw accuracy against named examples: .svg or .png.")
 @click.option("--html", type=common.PATH, help="Write a page with all listeners.")

@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _MINUTES = click.option(
-    "--minutes", type=click.FloatRange(0.5), default=10.0, show_default=True, help="Time of the attacks, on two cores."
+    "--minutes", type=click.FloatRange(0.5), default=10.0, show_default=True, help="Time for all attacks, on two cores."
 )
 _OUT = click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("leak"), show_default=True, help="Folder."
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("leak"),
+    show_default=True,
+    help="Folder of the report.",
 )
 
 
@@ -50,7 +54,7 @@ _FAIL_ABOVE = click.option(
     multiple=True,
     metavar="FIGURE=SHARE",
     callback=_limits,
-    help="Exit code 1 if the update's figure is above, or not measured: recognised=.2.",
+    help="Exit with code 1 if FIGURE exceeds SHARE or is not measured, such as recognised=.2.",
 )
 
 
@@ -77,12 +81,14 @@ def command() -> None:
 
 @command.command()
 @click.argument("reading_file", type=_FILE, metavar="READING.npz")
-@click.option("--model", required=True, metavar="NAME", help="The registered model it was taken on.")
-@common.params_option("--model-param", "model_params", "Of the model.")
-@click.option("--weights", type=_FILE, help="Its weights: .safetensors, .npz or .pt [default: the file's].")
-@click.option("--truth", type=_FILE, required=True, help="An .npz with the true `inputs` and `labels`.")
-@click.option("--public", type=_FILE, help="An .npz with public `inputs` and `labels`.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the attacks.")
+@click.option("--model", required=True, metavar="NAME", help="Registered model behind the reading.")
+@common.params_option("--model-param", "model_params", "Parameter of the model.")
+@click.option(
+    "--weights", type=_FILE, help="Weights of the model: .safetensors, .npz or .pt [default: from the reading file]."
+)
+@click.option("--truth", type=_FILE, required=True, help="True `inputs` and `labels` (.npz).")
+@click.option("--public", type=_FILE, help="Public `inputs` and `labels` (.npz).")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the attacks.")
 @_OUT
 @_MINUTES
 @_FAIL_ABOVE
@@ -114,10 +120,24 @@ def reading(
 
 @command.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--clients", type=click.IntRange(1), default=10, show_default=True, help="`num-partitions` of the app.")
-@click.option("--partition", type=click.IntRange(0), default=0, show_default=True, help="The client: `partition-id`.")
-@common.params_option("--run-config", "config", "Of the app, in place of its own value.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the app and of the attacks.")
+@click.option(
+    "--clients",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="Number of clients, the app's `num-partitions`.",
+)
+@click.option(
+    "--partition",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Number of the attacked client, `partition-id`.",
+)
+@common.params_option("--run-config", "config", "Value of the app's run config, in place of the app's default.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the app and of the attacks."
+)
 @_OUT
 @_MINUTES
 @_FAIL_ABOVE
@@ -164,9 +184,23 @@ def flower(
 
 @command.command("nvflare-filter")
 @click.argument("typed", metavar="PACKAGE.MODULE:FILTER(…)")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), default=0.1, show_default=True, help="Learning rate.")
-@click.option("--trials", type=click.IntRange(1), default=16, show_default=True, help="For each defense.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the client and the attack.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    default=0.1,
+    show_default=True,
+    help="Learning rate of the clients.",
+)
+@click.option(
+    "--trials",
+    type=click.IntRange(1),
+    default=16,
+    show_default=True,
+    help="Updates attacked behind the filter, and without a filter.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the client and of the attack."
+)
 @common.json_flag
 def nvflare_filter(typed: str, rate: float, trials: int, seed: int, as_json: bool) -> None:
     """Assess an NVFLARE filter: measure how many of a client's examples are recognised behind the filter.

@@ -23,17 +23,27 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.option("--reading", "reading_file", type=_FILE, required=True, help="The gradient: a reading file.")
-@click.option("--model", required=True, metavar="NAME", help="The registered model it was taken on.")
-@common.params_option("--model-param", "model_params", "Of the model.")
-@click.option("--weights", type=_FILE, help="Its weights: .safetensors, .npz or .pt [default: the file's].")
-@click.option("--attack", "name", default="cpl", show_default=True, metavar="NAME")
-@common.params_option("--attack-param", "attack_params", "Of the attack.")
-@click.option("--evaluations", type=click.IntRange(1), default=500, show_default=True, help="Per reading.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the attack's start.")
-@click.option("--truth", type=_FILE, help="An .npz with the true `inputs` and `labels`, to score by.")
-@click.option("--public", type=_FILE, help="An .npz with public `inputs` [and `labels`]: for priors.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder [default: FILE-leak].")
+@click.option("--reading", "reading_file", type=_FILE, required=True, help="Reading file with the gradient or update.")
+@click.option("--model", required=True, metavar="NAME", help="Registered model behind the reading.")
+@common.params_option("--model-param", "model_params", "Parameter of the model.")
+@click.option(
+    "--weights", type=_FILE, help="Weights of the model: .safetensors, .npz or .pt [default: from the reading file]."
+)
+@click.option("--attack", "name", default="cpl", show_default=True, metavar="NAME", help="Attack.")
+@common.params_option("--attack-param", "attack_params", "Parameter of the attack.")
+@click.option(
+    "--evaluations",
+    type=click.IntRange(1),
+    default=500,
+    show_default=True,
+    help="Gradient evaluations for each reading.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the attack's start.")
+@click.option("--truth", type=_FILE, help="True `inputs` and `labels` (.npz), for scores.")
+@click.option("--public", type=_FILE, help="Public `inputs` and, if known, `labels` (.npz), for priors.")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the results [default: FILE-leak]."
+)
 @common.plugins
 @common.device
 @common.json_flag

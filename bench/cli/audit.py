@@ -27,16 +27,22 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="NAMES",
     shell_complete=completion.entries("defenses", several=True),
-    help="Defenses with their parameters, dp-sgd:sigma=1,fed-sdp [default: all registered ones with a mechanism].",
+    help="Defenses with parameters, such as dp-sgd:sigma=1,fed-sdp [default: all with a proved ε].",
 )
 @common.plugins
-@click.option("--runs", type=click.IntRange(1), default=2000, show_default=True, help="Runs in each world.")
-@click.option("--delta", type=float, default=1e-5, show_default=True, help="δ.")
-@click.option("--confidence", type=float, default=0.95, show_default=True, help="Of each bound.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option("--epsilon", type=float, help="A pipeline's claimed ε at δ.")
-@click.option("--multiplier", type=float, help="A pipeline's claimed noise deviation over sensitivity (Gaussian).")
-@click.option("--score", metavar="FILE.py:FUNCTION", help="A pipeline's exact likelihood ratio [default: learned].")
+@click.option(
+    "--runs",
+    type=click.IntRange(1),
+    default=2000,
+    show_default=True,
+    help="Runs of the defense for each of the two neighbouring data sets.",
+)
+@click.option("--delta", type=float, default=1e-5, show_default=True, help="δ of the (ε, δ) guarantee.")
+@click.option("--confidence", type=float, default=0.95, show_default=True, help="Confidence of each bound.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the runs.")
+@click.option("--epsilon", type=float, help="ε that the pipeline claims at δ.")
+@click.option("--multiplier", type=float, help="Noise deviation over sensitivity that the pipeline claims (Gaussian).")
+@click.option("--score", metavar="FILE.py:FUNCTION", help="Exact likelihood ratio of the pipeline [default: learned].")
 @common.json_flag
 def command(
     pipeline: str | None,

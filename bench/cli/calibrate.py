@@ -22,14 +22,27 @@ FOLDER = Path("runs/tradeoff")
     required=True,
     metavar="NAMES",
     shell_complete=completion.entries("defenses", several=True),
-    help="Families, with the parameters that stay fixed: dp-sgd:clip=.5,gaussian:at=client.",
+    help="Defense families with their fixed parameters, such as dp-sgd:clip=.5,gaussian:at=client.",
 )
-@click.option("--matrix", "matrix_name", default=MATRIX, show_default=True, metavar="FILE|PRESET")
+@click.option(
+    "--matrix",
+    "matrix_name",
+    default=MATRIX,
+    show_default=True,
+    metavar="FILE|PRESET",
+    help="Federation and attacks: a matrix file, or name of a preset.",
+)
 @click.option("--out", type=common.PATH, default=FOLDER, show_default=True, help="Run folder.")
 @common.data_dir
 @common.device
 @common.jobs
-@click.option("--plugin", "plugins", multiple=True, metavar="FILE|MODULE", help="Add entries of your own.")
+@click.option(
+    "--plugin",
+    "plugins",
+    multiple=True,
+    metavar="FILE|MODULE",
+    help="Register your own entries: a Python file or a module.",
+)
 @common.tracking
 @common.json_flag
 def command(

@@ -19,9 +19,9 @@ _COLOURS = {"ok": "green", "broken": "red", "skipped": "yellow"}
 
 @click.command()
 @click.argument("name")
-@click.option("--kind", type=click.Choice(registry.KINDS), help="Only this, where two kinds share the name.")
+@click.option("--kind", type=click.Choice(registry.KINDS), help="Kind of entry, if two kinds share the name.")
 @common.plugins
-@common.params_option("--set", "params", "A parameter of the entry.")
+@common.params_option("--set", "params", "Parameter of the entry.")
 @common.data_dir
 @common.json_flag
 def command(name: str, kind: str | None, params: dict[str, Any], data_dir: Path | None, as_json: bool) -> None:

@@ -42,17 +42,28 @@ def params_option(flag: str, name: str, text: str) -> Callable[..., Any]:
 
 
 data_dir = click.option("--data-dir", type=PATH, help="Folder of data sets [default: $BENCH_DATA].")
-device = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+device = click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Device of attacks and trainings.",
+)
 rows = click.option(
     "--rows",
     type=click.IntRange(1),
-    help="Readings attacked at once, of several cells together [default: what a GPU has room for; on a CPU each cell "
-    "by itself].",
+    help="Readings in an attacked batch, from several cells [default: as many as fit a GPU; on a CPU a cell at a "
+    "time].",
 )
 jobs = click.option("--jobs", type=click.IntRange(1), help="Worker processes, one thread each [default: cores].")
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 plugins = click.option(
-    "--plugin", multiple=True, metavar="FILE|MODULE", expose_value=False, callback=_add, help="Add entries of your own."
+    "--plugin",
+    multiple=True,
+    metavar="FILE|MODULE",
+    expose_value=False,
+    callback=_add,
+    help="Register your own entries: a Python file or a module.",
 )
 _tracking_uri = click.option(
     "--tracking-uri", metavar="URI", help="MLflow server or store [default: mlflow.db next to the run folder]."

@@ -21,7 +21,7 @@ _COLOURS = {"there": "green", "subset": "yellow", "missing": "red", "damaged": "
 _folder = click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the data are; looked at before BENCH_DATA and the user's cache.",
+    help="Folder of data sets, searched before BENCH_DATA and the user's cache.",
 )
 
 
@@ -73,7 +73,9 @@ def status(data_dir: Path | None, as_json: bool) -> None:
 @command.command()
 @click.argument("name")
 @_folder
-@click.option("--mirror", metavar="URL", help="Address of a folder with the files, not the published ones.")
+@click.option(
+    "--mirror", metavar="URL", help="Address of a folder with the files, in place of the published addresses."
+)
 def fetch(name: str, data_dir: Path | None, mirror: str | None) -> None:
     """Fetch data set NAME into the first data folder. Checksums are verified, and partial downloads discarded."""
     dataset = registry.instance("datasets", name, {})

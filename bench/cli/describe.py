@@ -19,7 +19,7 @@ _SAID = ("name", "doc", "parameters", "kind", "target", "distribution", "version
 
 @click.command()
 @click.argument("name", shell_complete=completion.every_entry)
-@click.option("--kind", type=click.Choice(registry.KINDS), help="Needed where two kinds share the name.")
+@click.option("--kind", type=click.Choice(registry.KINDS), help="Kind of entry, if two kinds share the name.")
 @common.plugins
 @common.json_flag
 def command(name: str, kind: str | None, as_json: bool) -> None:

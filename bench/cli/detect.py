@@ -24,10 +24,18 @@ if TYPE_CHECKING:
 @common.run
 @common.plugins
 @common.data_dir
-@click.option("--trials", type=click.IntRange(1), default=20, show_default=True, help="Received models per round.")
-@click.option("--models", type=click.IntRange(200), default=200, show_default=True, help="Honest models per stage.")
+@click.option(
+    "--trials", type=click.IntRange(1), default=20, show_default=True, help="Received models per attack and round."
+)
+@click.option(
+    "--models",
+    type=click.IntRange(200),
+    default=200,
+    show_default=True,
+    help="Honest models per training stage, for the thresholds.",
+)
 @click.option("--thresholds", type=common.PATH, help="File of thresholds [default: measured once, in RUN/detection/].")
-@click.option("--picture", type=common.PATH, help="Draw caught against reconstructed: .svg or .png.")
+@click.option("--picture", type=common.PATH, help="Draw caught rounds against reconstructed examples: .svg or .png.")
 @common.json_flag
 def command(
     run: Path,

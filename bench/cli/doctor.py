@@ -20,7 +20,7 @@ _COLOURS = {"ok": "bold green", "warn": "bold yellow", "fail": "bold red"}
     "run",
     default=".",
     show_default=True,
-    help="Where runs will be written.",
+    help="Folder in which runs will be written.",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
 )
 @common.plugins

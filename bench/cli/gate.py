@@ -34,33 +34,37 @@ class _WithHistory(click.Command):
 
 @click.command(cls=_WithHistory)
 @click.argument("run", type=common.PATH, required=False)
-@click.option("--baseline", type=common.PATH, help="The file to compare with.")
+@click.option("--baseline", type=common.PATH, help="Baseline file.")
 @click.option("--base", metavar="REVISION", help="Read baseline, matrix and margins from this git revision.")
 @click.option(
-    "--accept-baseline", metavar="REASON", help="With --base: compare with the checkout's changed baseline; say why."
+    "--accept-baseline",
+    metavar="REASON",
+    help="With --base: compare with the checkout's changed baseline, for this reason.",
 )
-@click.option("--write-baseline", type=common.PATH, help="Make that file of RUN, and end.")
+@click.option("--write-baseline", type=common.PATH, help="Write a baseline file from RUN, and end.")
 @click.option(
     "--margin",
     "margins",
     multiple=True,
     metavar="METRIC=NUMBER",
-    help="What is tolerated, in place of the baseline's (when writing: of the default) [repeatable].",
+    help="Tolerated change of a metric [default: the baseline's; with --write-baseline the usual] [repeatable].",
 )
-@click.option("--prove", is_flag=True, help="Plant two weakenings, which must be seen; say what the baseline can see.")
-@click.option("--out", type=common.PATH, help="Where to run the matrix [default: runs/gate].")
+@click.option(
+    "--prove", is_flag=True, help="Plant two weakenings that the gate must see; print the smallest visible change."
+)
+@click.option("--out", type=common.PATH, help="Run folder of the matrix [default: runs/gate].")
 @common.data_dir
 @common.device
 @common.jobs
 @click.option("--junit", type=common.PATH, help="Write the verdict as JUnit XML.")
-@click.option("--markdown", type=common.PATH, help="Write it as Markdown.")
+@click.option("--markdown", type=common.PATH, help="Write the result as Markdown.")
 @click.option(
-    "--comment", type=common.PATH, help="Write it as a comment for a pull request, at most 65,536 characters."
+    "--comment", type=common.PATH, help="Write the verdict as a comment for a pull request, at most 65,536 characters."
 )
-@click.option("--sarif", type=common.PATH, help="Write it as SARIF 2.1.0, for code scanning.")
-@click.option("--strip", type=common.PATH, help="Draw the three worst victims as PNG: truth, then, now.")
+@click.option("--sarif", type=common.PATH, help="Write the verdict as SARIF 2.1.0, for code scanning.")
+@click.option("--strip", type=common.PATH, help="Draw the three worst victims as PNG: truth, baseline, now.")
 @click.option("--then", type=common.PATH, help="With --strip: run folder with the baseline's cells [default: RUN].")
-@click.option("--history", type=common.PATH, help="Add the verdict to this file, a JSON line per commit.")
+@click.option("--history", type=common.PATH, help="Append the verdict to this file, a JSON line per commit.")
 @common.json_flag
 def command(
     run: Path | None,

@@ -50,31 +50,31 @@ def command() -> None:
 
 @command.command()
 @click.argument("runs", nargs=-1, type=common.PATH)
-@click.option("--only", multiple=True, metavar="TEXT", help="Only defenses whose text holds this [repeatable].")
+@click.option("--only", multiple=True, metavar="TEXT", help="Show only defenses whose text contains TEXT [repeatable].")
 @click.option(
     "--reference/--no-reference",
     default=None,
-    help="Add the shipped reference results [default: for runs of a suite that has some].",
+    help="Add the shipped reference results [default: for runs of a suite with references].",
 )
 @click.option(
     "--suite",
     type=click.Choice(("standard", ATTACKS)),
-    help="Whose reference results to show, without RUNS: of defenses [default], or of attacks.",
+    help="Without RUNS: show the reference results of defenses [default] or of attacks.",
 )
-@click.option("--conditions", is_flag=True, help="Of a suite: a table for each condition, too.")
-@click.option("--attacks", is_flag=True, help="Rank the attacks of each condition instead.")
+@click.option("--conditions", is_flag=True, help="Also print a table for each condition of a suite.")
+@click.option("--attacks", is_flag=True, help="Rank attacks, not defenses, in each condition.")
 @click.option("--html", type=common.PATH, help="Write a page that opens offline.")
-@click.option("--markdown", type=common.PATH, help="Write it as Markdown.")
-@click.option("--csv", type=common.PATH, help="Write it as CSV.")
-@click.option("--latex", type=common.PATH, help="Write it as a LaTeX table, for booktabs.")
+@click.option("--markdown", type=common.PATH, help="Write the result as Markdown.")
+@click.option("--csv", type=common.PATH, help="Write the board as CSV.")
+@click.option("--latex", type=common.PATH, help="Write the board as a LaTeX table for booktabs.")
 @click.option(
     "--picture",
     type=common.PATH,
-    help="Draw victims and reconstructions, of a suite its standings: .png, .svg or .pdf.",
+    help="Draw victims and reconstructions, or the standings of a suite: .png, .svg or .pdf.",
 )
-@click.option("--point", default="type-2", show_default=True, help="The interception point of --picture.")
-@click.option("--include-pictures", is_flag=True, help="Show examples of private data, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, all points, attacks and flags.")
+@click.option("--point", default="type-2", show_default=True, help="Interception point of --picture.")
+@click.option("--include-pictures", is_flag=True, help="Also show examples of private data.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with all points, attacks and flags.")
 def show(
     runs: tuple[Path, ...],
     only: tuple[str, ...],

@@ -28,11 +28,19 @@ _DELTA = _Number(1e-100, 1, max_open=True)
 
 @click.command()
 @click.option("--sigma", type=_SIGMA, required=True, help="Noise multiplier σ.")
-@click.option("--delta", type=_DELTA, default=1e-5, show_default=True)
-@click.option("--q", type=_RATE, required=True, help="Sampling rate of a step.")
-@click.option("--steps", type=_COUNT, required=True, help="Steps that are composed.")
-@click.option("--tensors", type=_COUNT, default=1, show_default=True, help="M, clipped by themselves.")
-@click.option("--uses", type=_COUNT, default=1, show_default=True, help="Of one example, at the tap.")
+@click.option("--delta", type=_DELTA, default=1e-5, show_default=True, help="δ of the (ε, δ) guarantee.")
+@click.option("--q", type=_RATE, required=True, help="Sampling rate q of a step.")
+@click.option("--steps", type=_COUNT, required=True, help="Number of composed steps.")
+@click.option(
+    "--tensors", type=_COUNT, default=1, show_default=True, help="Number M of tensors that are clipped separately."
+)
+@click.option(
+    "--uses",
+    type=_COUNT,
+    default=1,
+    show_default=True,
+    help="Number of uses of an example that an attacker inside the round sees.",
+)
 @common.json_flag
 def command(sigma: float, delta: float, q: float, steps: int, tensors: int, uses: int, as_json: bool) -> None:
     """Compute ε for noise of deviation σ·C on a sum of rows clipped to norm C, in STEPS steps with sampling rate Q.

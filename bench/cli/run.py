@@ -118,19 +118,19 @@ class _Options:
     "matrix_name",
     metavar="FILE|PRESET",
     shell_complete=completion.matrices,
-    help="A matrix file, or a preset's name.",
+    help="Matrix file, or name of a preset.",
 )
 @click.option(
     "--suite",
     "suite_name",
     metavar="NAME",
     type=click.Choice((TRADEOFF, *OF_DEFENSES, ATTACKS)),
-    help="A published suite. standard ranks your defense by accuracy at equal leakage; attacks ranks your attack.",
+    help="Published suite: standard ranks your defense by accuracy at equal leakage, attacks ranks your attack.",
 )
-@click.option("--cell", "cell_file", type=common.PATH, help="Repeat one published record's cell.")
-@click.option("--scale", metavar="NAME", help="Of a preset that comes in several sizes: small (default) or full.")
+@click.option("--cell", "cell_file", type=common.PATH, help="Repeat the cell of a published record.")
+@click.option("--scale", metavar="NAME", help="Size of a preset with several sizes: small (default) or full.")
 @click.option(
-    "--full", is_flag=True, help="Where a matrix is a cascade: every attack on every reading, for its medians."
+    "--full", is_flag=True, help="Run every attack on every reading, also in a cascade; gives an attack's medians."
 )
 @click.option("--out", type=common.PATH, help="Run folder [default: runs/NAME].")
 @common.data_dir
@@ -141,31 +141,37 @@ class _Options:
     "--shard",
     metavar="i/n",
     callback=_shard,
-    help="Part i of n, for a scheduler of your own; `bench merge` puts them together.",
+    help="Run part i of n, for your own scheduler; `bench merge` joins the parts.",
 )
-@click.option("--executor", metavar="dask://HOST:PORT", help="Workers of a Dask cluster, not this machine's.")
 @click.option(
-    "--time-limit", metavar="TIME", callback=_seconds, help="What a cell may take at most, e.g. 90s, 30m or 2h."
+    "--executor", metavar="dask://HOST:PORT", help="Run on the workers of a Dask cluster, not on this machine."
 )
-@click.option("--plugin", "plugins", multiple=True, metavar="FILE|MODULE", help="Try out entries of your own.")
+@click.option("--time-limit", metavar="TIME", callback=_seconds, help="Longest time of a cell, such as 90s, 30m or 2h.")
+@click.option(
+    "--plugin",
+    "plugins",
+    multiple=True,
+    metavar="FILE|MODULE",
+    help="Register your own entries: a Python file or a module.",
+)
 @click.option(
     "--defense",
     "defenses",
     multiple=True,
     metavar="NAMES",
     shell_complete=completion.entries("defenses", several=True),
-    help="Of a matrix: add this to what is attacked, and to trainings that compare defenses; prune:share=.9.",
+    help="Defenses; with --matrix, added to its attacks and its trainings. Example: prune:share=.9.",
 )
 @without_file.options
 @click.option(
     "--draw-seed",
     type=click.IntRange(0, 10**9),
-    help="Of the suite attacks: a second sample of victims, drawn by this number, next to the published sample.",
+    help="Suite attacks: add a second sample of victims, drawn by this seed.",
 )
-@click.option("--dry-run", is_flag=True, help="List the cells, which are done, and an estimate of the time.")
+@click.option("--dry-run", is_flag=True, help="List the cells with their state and the expected time; run nothing.")
 @common.tracking
-@click.option("--include-pictures", is_flag=True, help="Send pictures of private data to MLflow, too.")
-@click.option("--verbose", is_flag=True, help="At the end the caveats, the legend, and what knowing a defense gains.")
+@click.option("--include-pictures", is_flag=True, help="Also send pictures of private data to MLflow.")
+@click.option("--verbose", is_flag=True, help="End with caveats, a legend, and the gain of adaptive attackers.")
 @common.json_flag
 def command(**values: Any) -> None:
     """Run a matrix: attacks × defenses × data sets × interception points.

@@ -54,14 +54,18 @@ class _Chosen:
 @click.argument("cell", metavar="[CELL-PREFIX]", required=False, shell_complete=completion.cells)
 @click.argument("run", type=common.PATH, required=False)
 @common.json_flag
-@click.option("--open", "opened", is_flag=True, help="Open the picture, too.")
-@click.option("--attacks", "table", flag_value="attacks", help="How each attack fares on each data set.")
-@click.option("--trainings", "table", flag_value="trainings", help="Accuracy, ε and time under each defense.")
-@click.option("--knowledge", "table", flag_value="knowledge", help="Plain next to adaptive and black-box attackers.")
-@click.option("--defense", "defenses", multiple=True, metavar="TEXT", help="Cells whose defense holds this.")
-@click.option("--attack", "attacks_", multiple=True, metavar="TEXT", help="Cells whose attack holds this.")
-@click.option("--point", "points", multiple=True, metavar="NAME", help="Cells of this interception point.")
-@click.option("--sort", type=click.Choice(list(_SORTED)), help="Order of the list; leak: what leaks most first.")
+@click.option("--open", "opened", is_flag=True, help="Also open the picture.")
+@click.option("--attacks", "table", flag_value="attacks", help="Show the success of each attack on each data set.")
+@click.option(
+    "--trainings", "table", flag_value="trainings", help="Show accuracy, ε and time of the trainings with each defense."
+)
+@click.option(
+    "--knowledge", "table", flag_value="knowledge", help="Compare plain with adaptive and black-box attackers."
+)
+@click.option("--defense", "defenses", multiple=True, metavar="TEXT", help="List cells whose defense contains TEXT.")
+@click.option("--attack", "attacks_", multiple=True, metavar="TEXT", help="List cells whose attack contains TEXT.")
+@click.option("--point", "points", multiple=True, metavar="NAME", help="List cells with this interception point.")
+@click.option("--sort", type=click.Choice(list(_SORTED)), help="Order of the list; leak: the largest leakage first.")
 def command(
     cell: str | None,
     run: Path | None,

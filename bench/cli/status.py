@@ -19,7 +19,7 @@ from bench.sweep import progress
 
 @click.command()
 @click.argument("runs", type=common.PATH, nargs=-1, metavar="[RUN...]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, a line a run.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, a line per run.")
 def command(runs: tuple[Path, ...], as_json: bool) -> None:
     """Show the progress of each RUN (default: the newest below runs/): finished cells (experiments), each worker's
     cell, time left.

@@ -19,12 +19,12 @@ from bench.submission.manifest import Manifest
 @click.command()
 @click.argument("run", type=common.PATH)
 @click.argument("file", type=common.PATH)
-@click.option("--include-pictures", is_flag=True, help="Let examples of private data out, too.")
-@click.option("--no-arrays", is_flag=True, help="Leave all arrays out: a small file, checked less.")
-@click.option("--defense", "defenses", multiple=True, metavar="NAME", help="Only this one [repeatable].")
-@click.option("--name", default="", metavar="TEXT", help="Who submits it.")
-@click.option("--url", default="", metavar="URL", help="A paper, or the plug-in's code.")
-@click.option("--when", default="", metavar="TEXT", help="The date, as you would have it read.")
+@click.option("--include-pictures", is_flag=True, help="Also export examples of private data.")
+@click.option("--no-arrays", is_flag=True, help="Export no arrays: a smaller file that allows fewer checks.")
+@click.option("--defense", "defenses", multiple=True, metavar="NAME", help="Export only this defense [repeatable].")
+@click.option("--name", default="", metavar="TEXT", help="Name of the submitter.")
+@click.option("--url", default="", metavar="URL", help="Address of a paper, or of the plug-in's code.")
+@click.option("--when", default="", metavar="TEXT", help="Date of the submission, as text.")
 @common.json_flag
 def export(
     run: Path,
@@ -102,14 +102,22 @@ def import_command(file: Path, run: Path, as_json: bool) -> None:
 
 @click.command()
 @click.argument("file", type=common.PATH)
-@click.option("--cells", type=click.IntRange(1), default=12, show_default=True, help="How many to run again.")
-@click.option("--seed", type=click.IntRange(0), help="Draw as a former verification did [default: at random].")
+@click.option("--cells", type=click.IntRange(1), default=12, show_default=True, help="Number of cells to run again.")
+@click.option(
+    "--seed", type=click.IntRange(0), help="Seed of the drawn cells, to repeat a verification [default: random]."
+)
 @common.data_dir
-@click.option("--weights", type=common.PATH, metavar="FOLDER", help="Where to look for weights files, by content.")
+@click.option("--weights", type=common.PATH, metavar="FOLDER", help="Folder with weights files, matched by content.")
 @common.device
 @common.jobs
-@click.option("--plugin", "plugins", multiple=True, metavar="FILE|MODULE", help="The submitter's entries.")
-@click.option("--out", type=common.PATH, metavar="FOLDER", help="Keep the new records there.")
+@click.option(
+    "--plugin",
+    "plugins",
+    multiple=True,
+    metavar="FILE|MODULE",
+    help="Register the submitter's entries: a Python file or a module.",
+)
+@click.option("--out", type=common.PATH, metavar="FOLDER", help="Folder for the new records.")
 @common.json_flag
 def verify(
     file: Path,

@@ -17,9 +17,9 @@ from bench.tracking.sync import at_once, never, sync, while_attended, while_held
 @click.option(
     "--tracking-uri", metavar="URI", help="MLflow server or store [default: mlflow.db next to the run folder]."
 )
-@click.option("--include-pictures", is_flag=True, help="Upload private data's pictures, also those withheld.")
-@click.option("--follow", is_flag=True, help="Go on for as long as the run is under way.")
-@click.option("--attached", is_flag=True, hidden=True, help="With --follow: standard input says how long.")
+@click.option("--include-pictures", is_flag=True, help="Also upload pictures of private data.")
+@click.option("--follow", is_flag=True, help="Continue until the run ends.")
+@click.option("--attached", is_flag=True, hidden=True, help="With --follow: continue until standard input closes.")
 @common.json_flag
 def command(
     run: Path, tracking_uri: str | None, include_pictures: bool, follow: bool, attached: bool, as_json: bool

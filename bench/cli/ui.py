@@ -16,8 +16,10 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @click.command()
 @common.run
-@click.option("--port", type=click.IntRange(1024, 65535), default=5077, show_default=True)
-@click.option("--no-browser", is_flag=True, help="Only print the address.")
+@click.option(
+    "--port", type=click.IntRange(1024, 65535), default=5077, show_default=True, help="Port of the interface."
+)
+@click.option("--no-browser", is_flag=True, help="Print the address, open no browser.")
 def command(run: Path, port: int, no_browser: bool) -> None:
     """Open MLflow's web interface on the store of RUN (default: the newest below runs/), on loopback.
 

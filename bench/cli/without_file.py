@@ -54,18 +54,24 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         *(
             click.option(f"--{axis}", multiple=True, metavar="NAMES", help=words, shell_complete=complete)
             for axis, words, complete in (
-                ("attack", "E.g. cpl,map or cpl:restarts=3.", completion.entries("attacks", several=True)),
-                ("dataset", "[default: digits]", completion.entries("datasets", several=True)),
-                ("model", "[default: dlg-lenet; tables: mlp]", completion.entries("models", several=True)),
-                ("point", "[default: type-2,type-1]", completion.points),
-                ("knowledge", "[default: plain,adaptive]", None),
-                ("grant", "What attackers know, e.g. labels.", None),
+                ("attack", "Attacks, such as cpl,map or cpl:restarts=3.", completion.entries("attacks", several=True)),
+                ("dataset", "Data sets [default: digits].", completion.entries("datasets", several=True)),
+                ("model", "Models [default: dlg-lenet; tables: mlp].", completion.entries("models", several=True)),
+                ("point", "Interception points [default: type-2,type-1].", completion.points),
+                ("knowledge", "Attackers' knowledge of the defense [default: plain,adaptive].", None),
+                ("grant", "Further knowledge of attackers, such as labels.", None),
             )
         ),
-        click.option("--batch", type=click.IntRange(1), help="Examples of a client's step.  [default: 3]"),
-        click.option("--seed", multiple=True, metavar="NUMBERS", help="Of the weights, e.g. 0,1,2,3."),
-        click.option("--readings", type=click.IntRange(1), help=f"Victims of a cell.  [default: {_READINGS}]"),
-        click.option("--evaluations", type=click.IntRange(1), help=f"Of each.  [default: {_EVALUATIONS}]"),
+        click.option("--batch", type=click.IntRange(1), help="Examples in a client's local step.  [default: 3]"),
+        click.option("--seed", multiple=True, metavar="NUMBERS", help="Seeds of the model's weights, such as 0,1,2,3."),
+        click.option(
+            "--readings", type=click.IntRange(1), help=f"Attacked readings in a cell.  [default: {_READINGS}]"
+        ),
+        click.option(
+            "--evaluations",
+            type=click.IntRange(1),
+            help=f"Gradient evaluations for each reading.  [default: {_EVALUATIONS}]",
+        ),
         click.option("--print-matrix", is_flag=True, help="Print the matrix as TOML, and run nothing."),
     )
     for option in reversed(added):
