@@ -43,9 +43,13 @@ class Aptos(Dataset):
     kind = "table"  # kind for features; pixels are images
     private = True  # patients' eyes
 
-    features: Literal["resnet50", "pixels"] = parameter("resnet50", "what a row is", source="B")
-    side: int = parameter(224, "of the square that a picture is cut to", unit="pixels", source="ours", low=8)
-    copies: int = parameter(11, "of each training picture, for about 350 a client at N = 100", source="ours", low=1)
+    features: Literal["resnet50", "pixels"] = parameter(
+        "resnet50", "values of an example: the image, or features of a network", source="B"
+    )
+    side: int = parameter(224, "side of the square cut from an image", unit="pixels", source="ours", low=8)
+    copies: int = parameter(
+        11, "crops of each training image, for about 350 examples per client at N = 100", source="ours", low=1
+    )
 
     def load(self, folders: tuple[Path, ...]) -> Raw:
         _, (table, pictures) = locate(folders, _LAYOUTS)
