@@ -80,12 +80,12 @@ def gradient(
     loss: Callable[..., Tensor] | None = None,
     batch_statistics: bool = False,
 ) -> dict[str, Tensor]:
-    """Return the gradient that a client would send for a batch, parameter name → (*shape). A copy of the model in eval
-    mode computes it by plain autograd.
+    """Return the gradient that a client would send for a batch, parameter name → (*shape). A copy of `model` in eval
+    mode computes the gradient by plain autograd at the model's current weights.
 
-    - `inputs` (example, *shape), `labels` (example,): the batch.
+    - `inputs` (example, *shape), `labels` (example,): the batch's examples, and their class numbers.
     - `loss`: loss of the client's training; None is the mean cross entropy.
-    - `batch_statistics`: True if BatchNorm was in training mode.
+    - `batch_statistics`: True if the client's BatchNorm is in training mode, with statistics of the batch.
 
     Raises `BenchError` for inputs or labels unfit for the model, for weights that are not finite, and for a model whose
     copy still uses the original model's parameters."""
@@ -114,10 +114,10 @@ def gradient(
 def save_pictures(
     path: str | PathLike[str], truth: Values | None, reconstruction: Reconstruction, *, value_range: Range = ZERO_TO_ONE
 ) -> Path:
-    """Write a PNG with up to eight true examples above their reconstructions, and return its path.
+    """Write a PNG file with up to eight true examples above their reconstructions; return `path`, the file.
 
     - `truth` (reading, example, *shape): true examples; None draws only the reconstructions.
-    - `reconstruction`: result of `attack`.
+    - `reconstruction`: the attack's result, from `bench.api.attack`.
     - `value_range`: smallest and largest possible values of the examples.
 
     Raises `BenchError` if the examples are not images."""
@@ -136,8 +136,8 @@ def save_pictures(
 
 
 def frame(run: str | PathLike[str]) -> Frames:
-    """Return the results of the run folder `run` as two pandas DataFrames: `cells`, with a row per cell (experiment
-    configuration), and `victims`, with a row per attacked example.
+    """Return the results of the run folder `run` as a pair of pandas DataFrames: first `cells`, with a row per cell
+    (experiment configuration), then `victims`, with a row per attacked example.
 
         cells, examples = api.frame("runs/quickstart")  # in a cascade, attacks see the remaining readings
         examples.join(cells[["defense", "point"]]).groupby(["defense", "point"])["success"].mean().unstack().plot.bar()

@@ -28,8 +28,8 @@ ServerLevel = Literal["listen", "weights"]
 
 
 class Mark(Enum):
-    """Role of a field of a cell (an experiment configuration) in the cell's id and in tables; written in the field's
-    annotation."""
+    """Marks for the fields of a cell (an experiment configuration), written in a field's annotation. A mark says
+    whether the field enters the cell's id, a matrix or a table; the mark's value explains it."""
 
     IN_ID = "part of the id also at its default; other fields leave the id at their default"
     NOT_IN_ID = "no part of the configuration"
@@ -44,14 +44,16 @@ IN_ID, NOT_IN_ID, NOT_AN_AXIS, VARIED, ATTACKER = Mark
 
 
 class Frozen(BaseModel):
-    """Base class for immutable values, which are validated when made."""
+    """Base class for the immutable parts of a cell (an experiment configuration); pydantic checks the values when an
+    instance is made."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     def configuration(self, content: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the values that enter the id of a cell (an experiment), as JSON. `content` is the value's whole JSON;
-        None computes it. A field with its default value is left out, so a field added later changes no existing id. The
-        mark `IN_ID` always keeps a field, and `NOT_IN_ID` always drops a field."""
+        """Return the fields that enter the id (a hash) of a cell (an experiment), field name → JSON value. `content` is
+        this object's JSON with all fields; None computes it. A field with its default value is left out, so a field
+        added later changes no existing id. The mark `IN_ID` always keeps a field, and `NOT_IN_ID` always drops a
+        field."""
         content = self.model_dump(mode="json") if content is None else content
         kept = {}
         for name, default in _in_ids(type(self)):
@@ -77,7 +79,8 @@ def _in_ids(kind: type[Frozen]) -> tuple[tuple[str, Any], ...]:
 
 
 def marked(kind: type[BaseModel], *marks: Mark) -> tuple[str, ...]:
-    """Return the names of the fields of the class `kind` whose annotation carries at least one of the `marks`."""
+    """Return the names of the fields of the cell class `kind` whose annotation carries at least one of the `marks`,
+    such as `IN_ID` (part of a cell's id)."""
     return tuple(name for name, field in kind.model_fields.items() if {*marks} & {*field.metadata})
 
 
@@ -87,7 +90,7 @@ class Entry(Frozen):
     name: str
     """Name in the registry."""
     params: Annotated[Params, IN_ID] = {}
-    """Parameters, with defaults written out."""
+    """Parameter name → value, with defaults written out."""
 
     def __str__(self) -> str:
         shown = ", ".join(f"{key}={value}" for key, value in sorted(self.params.items()))
@@ -98,7 +101,7 @@ class DataRef(Entry):
     """A data set, identified by its content."""
 
     sha256: Sha256
-    """Hash over the data arrays."""
+    """SHA-256 hash over the data arrays, in hexadecimal."""
     subset: Annotated[str | None, IN_ID] = None
     """Name of the subset; None: the whole data set."""
 
@@ -119,7 +122,8 @@ class Federated(Frozen):
     rate: Annotated[float, Field(gt=0, description="η, local learning rate"), IN_ID] = 0.05
     """η, local learning rate."""
     partition: Annotated[Literal["iid", "two-shard", "two-class"], IN_ID] = "iid"
-    """Partition of the examples among clients."""
+    """Partition of the training examples among clients: `iid` (at random), `two-shard` (two shards of the examples
+    sorted by label for each client) or `two-class` (examples of two classes for each client)."""
     client_examples: Annotated[int | None, Field(ge=1, description="|D_i|; none: the training split over N"), IN_ID] = (
         None
     )
@@ -135,7 +139,8 @@ class Federated(Frozen):
 
     @property
     def unit(self) -> float:
-        """Factor from a gradient to an upload: 1 for FedSGD, the learning rate η for FedAvg."""
+        """Factor from gradient units to the units of an upload (a client's message): 1 for FedSGD, the learning rate η
+        for FedAvg."""
         return 1.0 if self.algorithm == "fedsgd" else self.rate
 
 
@@ -143,16 +148,16 @@ class InitialWeights(Frozen):
     """Untrained weights, drawn with the model's initialisation from the seed of the cell (an experiment)."""
 
     kind: Annotated[Literal["init"], IN_ID] = "init"
-    """Distinguishes the kinds of weights."""
+    """Always `init`: tells this class from the other classes of weights in JSON."""
 
 
 class FileWeights(Frozen):
     """Weights from a file, identified by the file's content."""
 
     kind: Annotated[Literal["file"], IN_ID] = "file"
-    """Distinguishes the kinds of weights."""
+    """Always `file`: tells this class from the other classes of weights in JSON."""
     sha256: Sha256
-    """Hash over the file."""
+    """SHA-256 hash over the file, in hexadecimal."""
     path: Annotated[str, NOT_IN_ID]
     """The file's location on the machine which made the cell."""
     series: Annotated[str, NOT_IN_ID] = ""
@@ -163,7 +168,7 @@ class CheckpointWeights(Frozen):
     """Weights saved after a round of a training cell (an experiment)."""
 
     kind: Annotated[Literal["checkpoint"], IN_ID] = "checkpoint"
-    """Distinguishes the kinds of weights."""
+    """Always `checkpoint`: tells this class from the other classes of weights in JSON."""
     training: Sha256
     """Id of the training cell."""
     round: Annotated[int, Field(ge=0)]
@@ -181,14 +186,16 @@ class Grants(Frozen):
     A field's annotation has a `description`, the text for tables; `{}` stands for the field's value."""
 
     labels: Annotated[bool, Field(description="the true labels")] = False
-    """Whether the attacker knows the true labels."""
+    """Whether the attacker knows the true labels of the examples behind a reading."""
     repeated_readings: int = Field(default=1, ge=1, description="{} draws of the defense's noise at frozen weights")
-    """Number of readings at frozen weights, with the defense's noise drawn anew for each."""
+    """Number of observed reports on the same victims and examples at equal weights, each with new noise of the
+    defense; 1: a single report."""
     colluders: float = Field(default=0.0, ge=0, le=1, description="what {:.0%} of a client's neighbours know")
     """Share of a client's neighbours (the clients with which it exchanges noise) that collude with the attacker, 0 to
     1."""
     public: PublicKnowledge = Field(default="distribution", description="public data: {}")
-    """The attacker's public data: examples (`distribution`), only their `statistics`, or `none`."""
+    """The attacker's public data: examples (`distribution`), only their mean and covariance (`statistics`), or
+    `none`."""
     gallery: int = Field(default=0, ge=0, description="{} candidates, of which the examples are some")
     """How many candidate examples the attacker gets, including the true examples; 0: no gallery."""
     mates: Annotated[bool, Field(description="all other examples behind a reading")] = False
@@ -201,12 +208,11 @@ class Grants(Frozen):
     the mean over the other K - k clients, because the attacker subtracts the dummies' messages."""
 
     def granted(self) -> dict[str, Any]:
-        """Return the grants (the attacker's permissions) whose values differ from the defaults, as field name →
-        value."""
+        """Return the granted permissions: the fields whose values differ from the defaults, field name → value."""
         return self.model_dump(exclude_defaults=True)
 
     def words(self) -> list[str]:
-        """Return each granted permission in a few words, such as `the true labels`."""
+        """Return a text of a few words for each granted permission, such as `the true labels`, for tables."""
         fields = type(self).model_fields
         return [(fields[name].description or name).format(value) for name, value in self.granted().items()]
 
@@ -231,20 +237,23 @@ class _Cell(Frozen):
 
 
 class Bayesian(Frozen):
-    """Options for Bayesian accounting (ε for typical data) of a training (Triastcyn & Faltings 2019)."""
+    """Options for the Bayesian accounting of a training, which computes ε for data drawn like the training data
+    (Triastcyn & Faltings 2019)."""
 
     levels: Annotated[tuple[Literal["client", "instance", "joint"], ...], IN_ID] = ("client",)
-    """Levels of ε: a `client`; an example (`instance`); `joint`: a client, protected by the noise on its examples."""
+    """Protected units for which ε is computed: a `client`; an example (`instance`); `joint`: a client, protected by
+    the noise on its examples."""
     instances: Annotated[Literal["parallel", "sequential"], IN_ID] = "parallel"
     """How the costs of several clients' examples compose: the maximum (`parallel`) or the sum (`sequential`)."""
     formula: Annotated[Literal["code", "paper"], IN_ID] = "code"
-    """Formula for the bound on a round's log moments, as in the author's code or as printed."""
+    """Formula for the bound on a round's log moments: as in the authors' `code`, or as printed in the `paper`."""
     delta: Annotated[float, Field(gt=0, lt=1, description="δ"), IN_ID] = 1e-5
     """δ, the failure probability in an (ε, δ) guarantee."""
     estimator: Annotated[float, Field(gt=0, lt=1, description="δ', of one round's estimate"), IN_ID] = 1e-16
     """δ', the failure probability of each round's estimate of the privacy cost from samples."""
     dependent: Annotated[bool, IN_ID] = False
-    """Whether each round's cost is corrected by Hölder's inequality, which admits dependent rounds."""
+    """True if each round's privacy cost is corrected by Hölder's inequality, so that rounds may depend on each
+    other."""
 
 
 # Fields of the two cells stand in the order of a matrix: the first axis varies slowest.
@@ -254,15 +263,15 @@ class TrainingCell(_Cell):
     """The configuration of a training: data, model, federated setting, defense, rounds and seed."""
 
     kind: Annotated[Literal["training"], IN_ID, NOT_AN_AXIS] = "training"
-    """Distinguishes the kinds of cells."""
+    """Always `training`: tells this class from `AttackCell` in JSON."""
     dataset: DataRef
-    """Data set."""
+    """Data set with the training and test examples."""
     model: Entry
-    """Model."""
+    """Trained model, with its parameters."""
     federated: Federated
-    """Federated setting."""
+    """Federated setting: clients, local training and upload."""
     defense: Entry
-    """Defense."""
+    """Defense in the training, with its parameters; `none` for an undefended training."""
     rounds: Annotated[int, Field(ge=1, description="T")]
     """T, the largest number of rounds."""
     seed: Annotated[int, Field(ge=0), IN_ID] = 0
@@ -270,11 +279,11 @@ class TrainingCell(_Cell):
     checkpoints: Annotated[tuple[int, ...], NOT_IN_ID, NOT_AN_AXIS] = ()
     """Rounds after which weights are saved."""
     test_every: Annotated[int, Field(ge=1), IN_ID, NOT_AN_AXIS] = 5
-    """Number of rounds between two tests."""
+    """Number of rounds between two measurements of the test accuracy."""
     test_examples: Annotated[int, Field(ge=1), IN_ID, NOT_AN_AXIS] = 2000
-    """The largest number of test examples in a test."""
+    """Largest number of test examples in a measurement of the test accuracy."""
     until_accuracy: Annotated[float | None, Field(gt=0, le=1, description="stop once reached"), NOT_AN_AXIS] = None
-    """Accuracy at which the training stops; None: no such limit."""
+    """Test accuracy in (0, 1] at which the training stops; None: no such limit."""
     until_epsilon: Annotated[
         float | None, Field(gt=0, description="stop before the paper's count passes it"), NOT_AN_AXIS
     ] = None
@@ -287,11 +296,11 @@ class AttackCell(_Cell):
     """The configuration of an attack experiment: data, model, setting, defense, interception point, attack and seed."""
 
     kind: Annotated[Literal["attack"], IN_ID, NOT_AN_AXIS, VARIED] = "attack"
-    """Distinguishes the kinds of cells."""
+    """Always `attack`: tells this class from `TrainingCell` in JSON."""
     dataset: DataRef
-    """Data set."""
+    """Data set from which the victims' examples are drawn."""
     model: Entry
-    """Model."""
+    """Attacked model, with its parameters."""
     weights: Annotated[Weights, IN_ID] = InitialWeights()
     """The model's weights at the attacked gradient."""
     federated: Federated
@@ -313,7 +322,7 @@ class AttackCell(_Cell):
     evaluations: Annotated[int, Field(ge=1, description="budget, restarts included"), IN_ID, ATTACKER] = 500
     """Budget: the largest number of gradient evaluations per reading, restarts included."""
     readings: Annotated[int, Field(ge=1), IN_ID] = 16
-    """Number of attacked readings (observed updates)."""
+    """Number of readings (observed updates) that the cell draws and attacks."""
     chunk: Annotated[int, Field(ge=1, description="readings in memory at once"), IN_ID, ATTACKER] = 32
     """Number of readings that the attack holds in memory at the same time."""
     reference: Annotated[bool, Field(description="compute the linear-Gaussian reference beside it"), ATTACKER] = False
@@ -332,7 +341,8 @@ class AttackCell(_Cell):
 
     @property
     def senders(self) -> int:
-        """Number of clients behind a reading, without dummies: K - k at `aggregate`, otherwise 1."""
+        """Number of clients whose updates a reading (an observed update) combines: at `aggregate` K - k (K clients in a
+        round, without the attacker's k dummies), otherwise 1."""
         mean = POINTS[self.point].scope is Scope.AGGREGATE
         return self.federated.per_round - self.grants.dummies if mean else 1
 
@@ -343,6 +353,7 @@ Cell = Annotated[AnyCell, Field(discriminator="kind")]
 
 
 def axes(kind: type[AnyCell]) -> tuple[str, ...]:
-    """Return the names of the fields of the cell class `kind` (training or attack) that are axes of a matrix. The order
-    is that of a matrix's cells: the first axis varies slowest."""
+    """Return the names of the fields of the cell class `kind` (training or attack) that are axes of a matrix (a product
+    of lists of values, whose combinations are cells). The order is that of a matrix's cells: the first axis varies
+    slowest."""
     return tuple(name for name in kind.model_fields if name not in marked(kind, NOT_AN_AXIS))

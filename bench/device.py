@@ -18,8 +18,8 @@ _FEWEST, _MOST = 256, 4096  # rows: fewer do not fill a GPU, more do not make it
 
 @contextmanager
 def repeatable(device: torch.device | str) -> Iterator[None]:
-    """Make results on a GPU repeatable inside a `with` statement: deterministic algorithms, and no TF32. No effect on a
-    CPU."""
+    """Make torch's results on the GPU `device` repeatable inside a `with` statement: deterministic algorithms, and no
+    TF32 (short mantissas). No effect on a CPU."""
     if torch.device(device).type == "cpu":
         yield
         return
@@ -45,7 +45,7 @@ def repeatable(device: torch.device | str) -> Iterator[None]:
 
 def name_of(device: torch.device | str) -> str:
     """Return a device's name for a record: a GPU's name; for a CPU its name, family and model, and the vector
-    instructions that torch uses. Another CPU adds numbers in another order, so the last digits of figures differ."""
+    instructions that torch uses. The name tells on which machines a record's last digits can be repeated."""
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(torch.device(device))
     return _cpu_name()
@@ -64,7 +64,8 @@ def _cpu_name() -> str:
 
 
 def tf32(device: torch.device | str) -> bool | None:
-    """Return whether the GPU multiplies in TF32 (10-bit mantissa) under `repeatable`, for the record; None on a CPU."""
+    """Return whether the GPU `device` multiplies matrices in TF32 (10-bit mantissa) inside `with repeatable(device)`,
+    for a record; None on a CPU."""
     if torch.device(device).type == "cpu":
         return None
     with repeatable(device):
@@ -77,8 +78,8 @@ def _precise() -> tuple[Any, ...]:
 
 
 def rows_that_fit(device: torch.device | str, row: int) -> int:
-    """Return how many batch elements of `row` bytes fit in half of a GPU's free memory, within 256 to 4096; 0 on a
-    CPU."""
+    """Return how many batch elements, each of `row` bytes, fit in half of the free memory of the GPU `device`. The
+    number is limited to 256 to 4096; 0 on a CPU."""
     if torch.device(device).type == "cpu":
         return 0
     free, _ = torch.cuda.mem_get_info(torch.device(device))

@@ -11,7 +11,7 @@ class Epsilon:
     """Rule of accounting: `valid` (actual sampling), `idealised` (Poisson sampling), `paper` (as in the defense's
     paper), `tap` (for an attacker at an interception point) or `bayesian`; before protocol 3 also `tight`."""
     accountant: str
-    """Composition method, in words."""
+    """Method that composes the privacy losses of the releases, in words."""
     unit: str
     """Protected unit: `example` or `client`."""
     adversary: str
@@ -21,22 +21,23 @@ class Epsilon:
     delta: float
     """δ, in [0, 1); 0 for pure ε."""
     q: float
-    """Sampling rate: probability that a step or round uses a given example or client, in (0, 1]."""
+    """Sampling rate: probability that a step or round uses the protected example or client, in (0, 1]."""
     steps: int
     """Number of composed releases, such as local steps or rounds."""
     multiplier: tuple[float, float] | None
-    """First and last noise multiplier (deviation over sensitivity); None: the accountant uses no multiplier."""
+    """Noise multiplier (the noise's standard deviation divided by the sensitivity) of the first and of the last
+    release; None: the accountant uses no multiplier."""
     sampling: str
     """Assumed sampling scheme, in words."""
     adjacency: str
-    """Relation between adjacent data sets, in words."""
+    """Relation between two adjacent data sets, in words, such as a removed or a replaced example."""
     caveats: tuple[str, ...] = ()
-    """Limits of the figure, in words."""
+    """Limits of the guarantee, in words."""
     absent: str | None = None
     """Reason why ε is absent; None if ε exists."""
     removed_multiplier: float | None = None
-    """Noise multiplier against removal: a row (an example or client) becomes zero, not another row. None: twice the
-    smallest `multiplier`."""
+    """Noise multiplier if the contribution of an example or client is replaced by zero (removal), in place of another
+    example's or client's contribution. None: twice the smaller value of `multiplier`."""
 
     # Records refuse unknown fields, wrong types and NaN (pydantic; a plain dict keeps the accounting free of imports).
     __pydantic_config__ = {"extra": "forbid", "strict": True, "allow_inf_nan": False}

@@ -28,7 +28,8 @@ class StorageError(BenchError):
 
 
 class PluginError(BenchError):
-    """Error for a plug-in that cannot be loaded or breaks its contract."""
+    """Error for a plug-in (a user's attack, defense, data set or model) that cannot be loaded, or whose output breaks
+    the rules for its kind."""
 
 
 class RecordError(BenchError):
@@ -40,14 +41,15 @@ class WeightsError(BenchError):
 
 
 class Terminated(SystemExit):
-    """Exit of the command after the signal SIGTERM; exit code 143, as a shell reports this signal."""
+    """Exception that ends the command after the signal SIGTERM, with exit code 143, as a shell reports this signal."""
 
     def __init__(self) -> None:
         super().__init__(143)
 
 
 class NotApplicable(Exception):
-    """Error for a combination of attack, defense, data and model that cannot run; its record says `n/a: reason`."""
+    """Error for a combination of attack, defense, data and model that cannot run; the experiment's record gets the
+    status `n/a` with the message as the reason."""
 
 
 def with_place(error: BaseException) -> str:

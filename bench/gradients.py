@@ -32,13 +32,15 @@ _VMAPPED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.GroupNorm, nn.BatchNo
 
 
 def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
-    """Turn `labels` (...,), class numbers, into class probabilities (..., class) for `classes` classes, in `dtype`."""
+    """Return the one-hot class probabilities (..., class) of the class numbers `labels` (...,). `classes` is the number
+    of classes, and `dtype` the type of the probabilities."""
     return F.one_hot(labels, classes).to(dtype)
 
 
 def example_loss(model: nn.Module) -> Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]:
-    """Return a function for `torch.func` that computes the cross entropy of a single example. Its arguments are
-    weights, name → (*parameter shape), an input (*shape), and a label () or class probabilities (class,)."""
+    """Return a function for `torch.func` that computes the cross entropy of `model` for a single example. The
+    function's arguments are weights, name → (*parameter shape), an input (*shape), and a label () or class
+    probabilities (class,)."""
 
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(model, weights, (x[None],)), y[None])
@@ -51,8 +53,9 @@ def group_gradients(
 ) -> dict[str, Tensor]:
     """Return the mean gradient of each group of examples at the same `weights`: name → (group, *parameter shape).
 
-    - `weights`: name → (*parameter shape).
-    - `inputs` (group, example, *shape); `targets` (group, example, class), class probabilities.
+    - `weights`: the model's weights, name → (*parameter shape).
+    - `inputs` (group, example, *shape): the examples, in groups of equal size.
+    - `targets` (group, example, class): the examples' class probabilities.
     - `differentiable`: True keeps autograd's graph to inputs and targets.
 
     Raises `NotApplicable` for a model with batch statistics, which mix examples. Allowed are batch statistics that
@@ -78,9 +81,11 @@ def group_gradients(
 
 
 def batch_gradient(model: nn.Module, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Return a batch's gradient by plain autograd at the model's own weights, name → (*parameter shape).
+    """Return the gradient of a batch's loss at the current weights of `model`, by plain autograd: name → (*parameter
+    shape). The loss is the declared loss (`bench.training.declare`), by default the mean cross entropy.
 
-    `logits` are the model's outputs with their graph, `targets` class probabilities, both (example, class)."""
+    - `logits` (example, class): the model's outputs for the batch, with autograd's graph.
+    - `targets` (example, class): class probabilities."""
     names, values = zip(*model.named_parameters(), strict=True)
     with torch.enable_grad():
         loss = loss_of(model)(logits, targets)
@@ -101,8 +106,8 @@ def mixing_layer(model: nn.Module) -> str | None:
 def example_gradients(model: nn.Module, weights: Tensors, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """Return each example's gradient, name → (example, *parameter shape).
 
-    - `weights`: name → (*parameter shape).
-    - `inputs` (example, *shape); `targets` (example, class), class probabilities.
+    - `weights`: the model's weights, name → (*parameter shape).
+    - `inputs` (example, *shape), `targets` (example, class): the examples and their class probabilities.
 
     Raises `NotApplicable` for batch statistics, which mix examples."""
     return group_gradients(model, weights, inputs[:, None], targets[:, None])
@@ -283,13 +288,14 @@ _FEW = 8  # examples below which the library's grouped convolutions are slower t
 
 
 def conv_weight_gradient(a: Tensor, delta: Tensor, layer: nn.Conv2d, groups: int) -> Tensor:
-    """Return the weight gradient of a convolution for each group of examples, (group, out, channel, k, k).
+    """Return the weight gradient of the convolution `layer` for each group of examples: (group, output channel, input
+    channel, kernel height, kernel width).
 
-    - `a` (group·example, channel, height, width): input of the layer.
-    - `delta` (group·example, out, h, w): ∂loss/∂output.
-    - `groups`: number of groups of examples.
+    - `a` (group·example, input channel, height, width): input of the layer.
+    - `delta` (group·example, output channel, height, width): derivative of the loss by the layer's output.
+    - `groups`: number of groups of examples, not of channels.
 
-    Few examples use products with unfolded columns, many examples a grouped library convolution."""
+    For few examples the method is a product with unfolded columns, for many examples a grouped library convolution."""
     if len(a) < _FEW:
         assert not isinstance(layer.padding, str)  # `bilinear` excludes those
         columns = F.unfold(a, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
@@ -362,8 +368,8 @@ def convolution_backward(
 
 def twice_under_vmap(model: nn.Module, weights: Tensors, inputs: Tensor) -> bool:
     """Return whether second derivatives of the model's loss are correct under `torch.func.vmap`, by a trial with
-    `inputs` (example, *shape). False may also mean that the bench cannot verify the model. `weights` are name →
-    (*parameter shape)."""
+    `inputs` (example, *shape) at the model's `weights`, name → (*parameter shape). False may also mean that the trial
+    cannot be made for this model."""
     return not mixes(model) and _uses(model, weights, inputs).under_vmap
 
 

@@ -60,7 +60,8 @@ class Parameter:
 
 @cache  # a matrix builds an entry for every cell
 def parameters(entry: type) -> tuple[Parameter, ...]:
-    """Return the parameters that the class of an entry (attack, defense, data set or model) declares, in order."""
+    """Return the parameters that the class `entry` of an attack, defense, data set or model declares, in the order of
+    the class's fields."""
     if not dataclasses.is_dataclass(entry):
         return ()
     hints = get_type_hints(entry)
@@ -83,8 +84,9 @@ def _type_name(hint: Any) -> str:
 
 def build(entry: type[T], params: Mapping[str, Any], *, where: str) -> T:
     """Return an instance of the class `entry` with the parameters `params`, after a check of names, types and bounds.
-    `where` begins every error message. Raises `BenchError` for an unknown name (with the nearest known name), a wrong
-    type, a value out of bounds, and a `ValueError` from the entry's `__post_init__`."""
+    `where` is a text for the beginning of every error message, such as the entry's name. Raises `BenchError` for an
+    unknown name (with the nearest known name), a wrong type, a value out of bounds, and a `ValueError` from the entry's
+    `__post_init__`."""
     from pydantic import ValidationError  # the import takes 0.1 s, which `bench list` saves
 
     kind: type = entry
@@ -117,7 +119,8 @@ def _adapter(entry: type, name: str) -> Any:
 
 
 def values(instance: Any) -> dict[str, Any]:
-    """Return the values of all parameters of an entry's instance, defaults included: parameter name → JSON value."""
+    """Return all parameters, defaults included, of `instance` (an attack, defense, data set or model): parameter name →
+    JSON value."""
     if not dataclasses.is_dataclass(instance):
         return {}
     current = {item.name: getattr(instance, item.name) for item in dataclasses.fields(instance) if item.init}

@@ -23,8 +23,8 @@ UPDATE_STAGES: tuple[Stage, ...] = ("client", "exchange", "server")
 
 
 class Scope(StrEnum):
-    """Part of a round over which a reading (an observed update) is a mean: an example, a local step, a client's update,
-    or K clients."""
+    """Part of a round whose gradients a reading (an observed update) combines: an example, a local step's batch, a
+    client's update over all local steps, or the updates of K clients."""
 
     EXAMPLE = "example"
     STEP = "step"
@@ -38,13 +38,13 @@ class Point:
     (an observed update)."""
 
     name: str
-    """Name of the point."""
+    """Name: `type-2`, `type-2-step`, `type-1`, `type-0` or `aggregate`."""
     after: Stage
     """Last stage of the round whose result the reading shows."""
     scope: Scope
-    """Part of a round behind a reading."""
+    """Part of a round that a reading combines."""
     source: str
-    """Paper and section, with the point's meaning in words."""
+    """Paper and section that define the point, with the point's meaning in words."""
     heading: str
     """The point's meaning in two or three words, for column heads."""
 
@@ -91,7 +91,8 @@ POINTS = {point.name: point for point in _TABLE}
 
 
 def point(name: str) -> Point:
-    """Return the interception point with this name; raises `BenchError`, with all known names, for an unknown name."""
+    """Return the interception point (the attacker's position in a round) called `name`, such as `type-1`; raises
+    `BenchError`, with all known names, for an unknown name."""
     if name not in POINTS:
         raise BenchError(f"unknown interception point {name!r}; there are {', '.join(POINTS)}")
     return POINTS[name]

@@ -20,7 +20,8 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 def generator(seed: int, purpose: str, *fields: Field) -> np.random.Generator:
     """Return a random generator with a key made from `seed`, `purpose` and `fields`: equal keys give equal numbers.
-    `purpose` is a word for the kind of draw; `fields` hold all that the draw depends on."""
+    `purpose` is a word for the kind of draw, such as "victims"; `fields` are the further values on which the draw
+    depends, such as a client's number."""
     text = _ENCODER.encode([seed, purpose, *fields])
     digest = hashlib.sha256(text.encode()).digest()
     return np.random.Generator(np.random.Philox(_PhiloxKey(digest[:16])))  # type: ignore[arg-type]
@@ -39,16 +40,16 @@ class _PhiloxKey(ISeedSequence):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """The attacker's key for random draws. Each draw uses the seed and further fields, such as the number of the
-    reading."""
+    """The attacker's key for random draws. Each draw depends on the seed, and on the fields given to the method
+    `generator`, such as the number of the reading (observed update)."""
 
     seed: int
     """Seed from which an attack cannot compute the choice of victims or the defense's noise."""
 
     @classmethod
     def of_attacker(cls, seed: int) -> "Key":
-        """Return the attacker's key, a hash of the experiment's seed. With the seed itself, an attack could repeat the
-        defense's noise."""
+        """Return the attacker's key, made from a hash of the experiment's `seed`. With `seed` itself, an attack could
+        compute the defense's noise."""
         digest = hashlib.sha256(f"attacker {seed}".encode()).digest()
         return cls(seed=int.from_bytes(digest[:8], "little"))
 

@@ -23,19 +23,21 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def loss_of(model: nn.Module) -> BatchLoss:
-    """Return the loss with which the model is trained: a function from logits and class probabilities, both (example,
-    class), to the batch's loss (). Without a call of `declare`, this is `cross_entropy`."""
+    """Return the loss with which clients train the model: a function from logits and class probabilities, both
+    (example, class), to the batch's loss (). The default is the mean cross entropy; `declare` stores another loss on
+    the model."""
     return _of(model).loss
 
 
 def mixes(model: nn.Module) -> bool:
-    """Return whether the model is trained with batch statistics (BatchNorm in training mode), as `declare` states."""
+    """Return whether clients train the model with batch statistics (BatchNorm in training mode), as stored on the model
+    by `declare`; False by default."""
     return _of(model).batch_statistics
 
 
 def declare(model: nn.Module, *, loss: BatchLoss | None, batch_statistics: bool) -> None:
-    """Store on `model` how the model is trained, for all simulated gradients: the loss, and the use of batch
-    statistics.
+    """Store on `model` how clients train the model: the loss, and the use of batch statistics. All gradients that the
+    bench simulates for this model use both.
 
     - `loss`: function from logits and class probabilities to the batch's loss; None: mean cross entropy.
     - `batch_statistics`: True if BatchNorm is in training mode."""

@@ -38,11 +38,11 @@ SHARED = {"axis": "shared"}  # equal for all readings
 
 @dataclass(frozen=True, slots=True)
 class ByReading:
-    """Base class for results with a value for each reading (observed update). The method `of` selects readings in all
-    fields with the metadata `READING` or `MARK`."""
+    """Base class for dataclasses with values for each reading (observed update). The method `of` selects readings, in
+    every field whose metadata names a reading axis (`READING` or `MARK`)."""
 
     def of(self, rows: Sequence[int]) -> Self:
-        """Return the same object restricted to the readings (observed updates) at positions `rows`, in this order."""
+        """Return a copy with only the readings (observed updates) at the positions `rows`, in this order."""
         return replace(self, **{name: _chosen(getattr(self, name), axis, rows) for name, axis in self._row_fields()})
 
     def _row_fields(self) -> Iterator[tuple[str, str]]:
@@ -66,7 +66,8 @@ def _chosen(content: Any, axis: str, rows: Sequence[int]) -> Any:
 
 
 def repeated(tensors: Tensors, count: int) -> dict[str, Tensor]:
-    """Return a single row's `tensors`, name → (1, *shape), repeated without a copy: name → (`count`, *shape)."""
+    """Return `tensors`, name → (1, *shape), repeated `count` times along the first axis, without a copy: name →
+    (`count`, *shape)."""
     return {name: value.expand(count, *value.shape[1:]) for name, value in tensors.items()}
 
 
@@ -90,7 +91,8 @@ class Victims:
     indices: Tensor
     """(reading, sender, step, example): positions in the training split."""
     clients: tuple[tuple[int, ...], ...]
-    """(reading, sender): client numbers; an aggregate has a round's K senders, any other reading a single sender."""
+    """(reading, sender): numbers of the clients whose updates the reading combines: a round's K clients at point
+    `aggregate`, a single client at other points."""
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -98,11 +100,11 @@ class Victims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """Distribution of a defense's additive noise in an observed update, around the simulated update (the output of
-    `Description.simulate`)."""
+    """Distribution of a defense's additive noise, as an attacker knows it: the observed update is the simulated update
+    (the output of `Description.simulate`) plus this noise."""
 
     law: Literal["gaussian", "laplace"] = "gaussian"
-    """Distribution of each coordinate."""
+    """The noise's distribution in each coordinate."""
     variance: float = 0.0
     """Variance in squared gradient units, as a mean over coordinates; 0 without noise."""
     variances: Mapping[str, Tensor] | None = None
@@ -111,7 +113,7 @@ class Noise:
     """True if the variances are upper bounds; attackers then estimate the true values from the reading."""
 
     def times(self, factor: float) -> "Noise":
-        """Return the distribution of the noise after the observed update is multiplied by `factor`."""
+        """Return the distribution of the noise after a multiplication by `factor`: all variances times `factor`²."""
         square = factor**2
         each = self.variances and {name: square * value for name, value in self.variances.items()}
         return replace(self, variance=square * self.variance, variances=each)
@@ -123,9 +125,9 @@ class Outcomes:
     independent."""
 
     values: Tensors
-    """Possible values, name → (outcome, row, *shape)."""
+    """Possible values, name → (outcome, row, *shape); a row is a client's or an example's tensor."""
     chances: Tensors
-    """Probability of each value, with the same axes; the sum over outcomes is 1."""
+    """Probability of each value, name → (outcome, row, *shape); the sum over outcomes is 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,22 +135,22 @@ class Candidates:
     """Candidate batches of examples for a local step, before their gradients are computed; a row is a batch."""
 
     inputs: Tensor
-    """(row, example, *shape): candidate inputs."""
+    """(row, example, *shape): guessed inputs."""
     targets: Tensor
-    """(row, example, class): class probabilities."""
+    """(row, example, class): guessed class probabilities."""
     weights: Tensors
     """Model weights, name → (*shape), or (row, *shape) if rows have different weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamRule:
-    """Options for the optimizer Adam, as in `torch.optim`: a step turns a gradient into a direction; the moments are
-    zero at the start."""
+    """Options for a client's optimizer Adam or AdamW, as in `torch.optim`. The running means (moments) are zero before
+    the local training."""
 
     betas: tuple[float, float] = (0.9, 0.999)
-    """Decay of the means of gradients and of squared gradients."""
+    """Decay factors for two running means: gradients, and squared gradients."""
     eps: float = 1e-8
-    """Term in the denominator, for stability."""
+    """Term added to the denominator, against a division by zero."""
     decoupled: bool = False
     """True for AdamW: weight decay acts on the weights, not through the gradient."""
 
@@ -171,7 +173,8 @@ class Description(Protocol):
 
     @property
     def additive(self) -> bool:
-        """True if `noise` is the only randomness; observations on the same victims may then be averaged."""
+        """True if additive noise (`noise`) is the defense's only randomness; repeated observations with the same
+        victims may then be averaged."""
 
     @property
     def inside_steps(self) -> bool:
@@ -179,14 +182,14 @@ class Description(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines for the record about the defense's transforms (functions on tensors) without a description. Each line
-        names the transform, and the rule by which the reading shows its random draws (such as zeros that show a mask).
+        """Texts for the record, a line for each transform (function on tensors) without an exact description. A line
+        names the transform, and the rule by which the reading shows random draws (zeros show a mask, for example).
         Attacks do not use these lines."""
 
     @property
     def ordered(self) -> bool:
-        """True if the order between examples matters: a simulated reading changes when two clients exchange an example,
-        as under a clip on each client's update."""
+        """True if the assignment of examples to clients and local steps matters: a simulated reading changes if two
+        clients exchange an example, as under a clip on each client's update."""
 
     @property
     def senders(self) -> int:
@@ -194,35 +197,37 @@ class Description(Protocol):
 
     @property
     def mixed(self) -> bool:
-        """True if training used convex mixtures of examples and labels, whose partners and shares are secret."""
+        """True if the victim trained on convex mixtures between two examples and between their labels (mixup); the
+        pairs and the mixing ratios are secret."""
 
     @property
     def hard(self) -> bool:
-        """True if the defense makes a hard decision (a coordinate kept or not, a sign, a limit), so that `simulate` has
-        no useful derivative."""
+        """True if the defense makes a hard decision (a coordinate kept or not, a sign, a limit), so that the simulated
+        reading's derivative is zero or useless in a search."""
 
     @property
     def clients(self) -> "Clients | None":
-        """Description for single clients' messages, if the reading is a mean over clients' quantised messages; None
-        otherwise."""
+        """Description of single clients' quantised messages, for attacks that divide their mean into messages. None if
+        the reading is not a mean over several clients' quantised messages."""
 
     @property
     def single(self) -> "Description | None":
-        """Description for a single client's message, if the reading is a mean over clients. None unless the other
-        clients' updates determine their messages (`message`), up to a few values (`outcomes`); noise, for example,
-        gives None."""
+        """Description of the first client's message, if the reading is a mean over several clients. An attacker that
+        knows the other clients' updates can then subtract their messages (method `message`). None for any other
+        reading, and if the other clients' messages cannot be computed from their updates, as under noise."""
 
     def message(self, others: Tensors, observed: Tensors) -> dict[str, Tensor]:
-        """Return the first client's message behind a mean over clients, name → (1, *shape), in gradient units: the mean
-        times the number of clients, minus the other clients' messages, which have no random draws. A difference that
-        rounding explains is 0. Allowed only if `single` is not None.
+        """Return the first client's message behind a mean over clients, name → (1, *shape), in gradient units. It is
+        the mean times the number of clients, minus the messages that the defense makes from the other clients' updates.
+        Coordinates within rounding error of 0 become 0. Allowed only if `single` is not None.
 
         - `others`: the other clients' known updates, name → (client - 1, *shape).
         - `observed`: the mean, name → (1, *shape)."""
 
     def softened(self, width: float) -> "Description":
-        """Return a description with gradual transitions in place of hard decisions, for a search by derivatives.
-        `width` > 0 is the transitions' relative width (`Transform.smoothed`)."""
+        """Return a description with smooth transitions in place of hard decisions (such as a sign), for a search by
+        derivatives. `width` > 0 is a transition's width relative to the values; `width` → 0 gives the hard
+        decisions."""
 
     def simulate(
         self, per_example: Tensors, observed: Tensors, candidates: Candidates | None = None
@@ -231,60 +236,64 @@ class Description(Protocol):
         `noise`: name → (reading, *shape).
 
         - `per_example`: the candidates' gradients, name → (reading, example, *shape).
-        - `observed`: the attacked reading itself, name → (reading, *shape), which may show random draws.
-        - `candidates`: the candidates; needed if the defense acts inside local steps, otherwise None.
-
-        The result equals `local_steps` followed by `sent`."""
+        - `observed`: the attacked reading itself, name → (reading, *shape). It may show the defense's random draws,
+          such as a mask by its zeros.
+        - `candidates`: the candidates' inputs and labels; needed if `inside_steps`, otherwise None."""
 
     def with_mates(self, mates: Tensors, observed: Tensors, behind: Candidates) -> Given:
-        """Return a function that simulates readings for candidates of the first example, while all other examples (the
-        mates) are known. The function takes the candidates and their gradients, name → (row, *shape), and returns
-        simulated readings, name → (row, *shape). A simulated reading equals `simulate` for a single local step.
+        """Return a function that simulates readings (observed updates) for guesses at the first example, if all other
+        examples behind the reading (the mates) are known. The function takes the guesses' gradients, name → (row,
+        *shape), and the guesses. The result is a simulated reading for each guess, name → (row, *shape). Allowed for a
+        single local step only.
 
-        - `mates`: gradients of the known examples, name → (1, example - 1, *shape).
-        - `behind`: the known examples themselves.
+        - `mates`: the known examples' gradients, name → (1, example - 1, *shape).
+        - `behind`: the known examples' inputs and labels.
         - `observed`: the attacked reading, name → (1, *shape)."""
 
     def local_steps(self, observed: Tensors) -> StepDefense:
-        """Return a function that applies the defense inside a local step to the step's gradients, client by client for
-        each reading. `observed` is the attacked reading, name → (reading, *shape)."""
+        """Return a function that applies the defense's part inside a local step. The function takes the step's number,
+        each example's gradient, name → (row, example, *shape), and the examples. The result is the step's mean
+        gradient, name → (row, *shape); a row is a client behind a reading. Calls must follow the order of the steps.
+        `observed` is the attacked reading, name → (reading, *shape)."""
 
     def sent(self, updates: Tensors, observed: Tensors) -> dict[str, Tensor]:
-        """Return the reading (observed update) that the defense would make from the clients' `updates`, without
-        `noise`: name → (reading, *shape). `updates` are name → (reading, client, *shape); `observed` is the attacked
-        reading itself, name → (reading, *shape)."""
+        """Return the reading (observed update) that the defense would make from the clients' finished `updates`, name →
+        (reading, client, *shape). The result, name → (reading, *shape), is without the defense's additive noise.
+        `observed` is the attacked reading itself, name → (reading, *shape)."""
 
     def with_clients(self, others: Tensors, observed: Tensors) -> Callable[[Tensors], dict[str, Tensor]]:
-        """Return a function that simulates readings (observed updates) for the first client's candidate updates, while
-        the other clients' updates are known. The function takes candidate updates and returns simulated readings, both
-        name → (row, *shape). The result equals `sent`.
+        """Return a function that simulates readings (observed updates) for guesses at the first client's update, if the
+        other clients' updates are known. The function takes a guess in each row and returns the simulated reading for
+        each guess, both name → (row, *shape).
 
         - `others`: the other clients' updates, name → (1, client - 1, *shape); empty for a single client.
         - `observed`: the attacked reading, name → (1, *shape)."""
 
     def outcomes(self, updates: Tensors) -> Outcomes | None:
-        """Return the values that clients may send for their `updates` (client, *shape), in gradient units. None if a
-        message may take more than a few values, or if the reading is not just the mean of the messages."""
+        """Return the few values that the random defense may send for each coordinate in the clients' `updates`, name →
+        (client, *shape), with their probabilities, in gradient units. None if a coordinate may take more than a few
+        values, or if the reading is not just the mean of the messages."""
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return log p(`observed` | `simulated`) ≤ 0 for each reading, (reading,), up to a constant, as the objective
-        of a search. Both are name → (reading, *shape). None for Gaussian and Laplace noise, whose likelihood follows
-        from `noise`."""
+        """Return the log-likelihood for the `observed` given the `simulated` readings, ≤ 0 and up to a constant, as a
+        search's objective: (reading,). Both arguments are name → (reading, *shape). None for Gaussian and Laplace
+        noise, whose likelihood follows from `noise`."""
 
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return the exact log p(`observed` | `simulated`) for each reading, (reading,), up to a common constant, for a
-        ranking of candidates. Both are name → (reading, *shape). None if `noise` gives the density."""
+        """Return the exact log density for the `observed` given the `simulated` readings, up to a constant common to
+        all candidates, to rank candidates: (reading,). Both arguments are name → (reading, *shape). None if the density
+        follows from `noise`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clients:
-    """Description for single clients' messages behind a mean over quantised messages. In a message, each coordinate is
-    -τ, 0 or τ, with a step τ for each tensor."""
+    """Description for single clients' messages, if a reading is a mean over quantised messages. In a message, each
+    coordinate is -τ, 0 or τ, with a scale τ > 0 for each tensor."""
 
     signs: bool
-    """True for messages of ±τ; False for -τ, 0, τ."""
+    """True if a coordinate is -τ or τ; False if 0 also occurs."""
     alone: Description
-    """Description of a single client's message, for readings that may hold only some tensors."""
+    """Description for a single client's message; the readings may hold only some tensors."""
 
 
 class Simulator(Protocol):
@@ -293,7 +302,8 @@ class Simulator(Protocol):
 
     @property
     def budget(self) -> int:
-        """Number of simulations allowed in total; each observation of a candidate costs a simulation."""
+        """Number of simulations allowed for all calls together; each observation for a reading's candidates is a
+        simulation."""
 
     @property
     def used(self) -> int:
@@ -304,10 +314,14 @@ class Simulator(Protocol):
         """Time spent in simulations, in seconds."""
 
     def __call__(self, inputs: Tensor, labels: Tensor, draw: int) -> dict[str, Tensor]:
-        """Run the round on candidates; returns name → (reading, observation, *shape) in gradient units.
+        """Run the defended round on candidates (guessed examples), and return the simulated readings, name → (reading,
+        observation, *shape), in gradient units.
 
-        `inputs` are (reading, example, *shape), `labels` (reading, example). Each `draw` number gives new random draws
-        for the defense, independent of the draws in the victims' readings. Raises `PluginError` beyond the budget."""
+        - `inputs` (reading, example, *shape), `labels` (reading, example): the candidates, with their class numbers.
+        - `draw`: number for the defense's random draws; another number gives other draws. The draws in the victims'
+          readings are independent.
+
+        Raises `PluginError` beyond the budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +340,7 @@ class Server:
     classes: int
     """Number of classes."""
     steps: int
-    """L, the number of local steps behind a reading."""
+    """L, the number of local steps behind a reading (an observed update)."""
     examples: int
     """Number of examples behind each reading, over all local steps and senders."""
     public_inputs: Tensor
@@ -341,25 +355,26 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading(ByReading):
-    """Everything known to the attacker: a batch of readings (observed updates), taken at an interception point under
-    the same weights.
+    """Everything known to the attacker: a batch of readings (observed updates) from an interception point at equal
+    weights, with the federated setting, public data and granted knowledge.
 
-    Fields from `description` to `mates_labels` keep their defaults unless the cell's knowledge or grants fill them.
-    Without a grant, no field holds a victim's example or label. No field holds a batch order. Batch statistics are in
-    no field except `statistics`."""
+    Fields from `description` to `mates_labels` keep their defaults unless the cell (experiment) grants them. Without a
+    grant, no field holds a victim's example or label, or a batch's order."""
 
     point: Point
     """Interception point: the attacker's position in the round."""
     linked: Literal["vector", "coordinate"]
-    """"vector" if a known client sent all coordinates in an update; "coordinate" if each arrived without a sender."""
+    """"vector" if the attacker knows which coordinates came from the same client; "coordinate" if each coordinate
+    arrived without a sender (shuffled)."""
     values: Tensors = field(metadata=READING)
-    """Gradients, or updates in `unit`, name → (reading, observation, *shape); at `aggregate` the senders' mean."""
+    """Observed gradients, or updates in units given by `unit`, name → (reading, observation, *shape); at `aggregate`
+    the mean over the senders."""
     weights: Tensors = field(metadata=OBSERVATION)
     """Model weights, name → (observation, *shape)."""
     rounds: tuple[int, ...] = field(metadata=OBSERVATION)
-    """(observation,): number of the training round."""
+    """(observation,): training round in which each observation was made."""
     indices: tuple[int, ...] = field(metadata=READING)
-    """(reading,): numbers within the cell; they key the attack's random starts."""
+    """(reading,): each reading's number within the cell (experiment), used in the keys for random draws."""
     model: nn.Module
     """Model in eval mode; its parameters are in `weights`."""
     kind: Kind
@@ -391,7 +406,8 @@ class Reading(ByReading):
     description: Description | None = None
     """The defense's public description, for an adaptive attacker; None for other attackers."""
     simulator: Simulator | None = None
-    """Black-box access to the defended round, for an attacker without a description; None for other attackers."""
+    """Black-box access to the defended round, for an attacker with the knowledge `black-box`; None for other
+    attackers."""
     labels: Tensor | None = field(default=None, metadata=READING)
     """(reading, example): granted labels, sorted; None without the grant."""
     repeated_readings: int = 1
@@ -405,24 +421,25 @@ class Reading(ByReading):
     mates_labels: Tensor | None = field(default=None, metadata=READING)
     """(reading, example - 1): class numbers; None without the grant."""
     momentum: float = 0.0
-    """Momentum in the client's SGD (`bench.own` only)."""
+    """Momentum in the client's SGD; 0 except for a user's own update (`bench.own`)."""
     weight_decay: float = 0.0
-    """Weight decay of the client's optimizer (`bench.own` only)."""
+    """Weight decay of the client's optimizer; 0 except for a user's own update (`bench.own`)."""
     adam: AdamRule | None = None
-    """The client's Adam or AdamW, in place of SGD (`bench.own` only); None: SGD."""
+    """Options for the client's Adam or AdamW, for a user's own update (`bench.own`); None: SGD."""
     ragged: bool = False
-    """True if each epoch over `client_examples` ends with a smaller batch (`bench.own` only)."""
+    """True if each epoch over `client_examples` ends with a smaller batch; only for a user's own update
+    (`bench.own`)."""
     statistics: Tensors | None = field(default=None, metadata=READING)
     """Running statistics of BatchNorm after the client's steps, name of the buffer → (reading, channel); None: not
     sent. The model's buffers hold the values of BatchNorm before the client's steps."""
 
     @staticmethod
     def joined(readings: Sequence["Reading"]) -> tuple["Reading", tuple[tuple[int, ...], ...]]:
-        """Join the readings (observed updates) from several cells (experiments) in a single batch, for a common attack;
-        return the batch, and each cell's positions in the batch.
+        """Join the `readings` (observed updates), an item for each cell (experiment), in a single batch for a common
+        attack. Return the batch, and for each cell its readings' positions in the batch.
 
-        Readings are ordered by `indices`, then by cell, so the first readings from all cells come first. Fields without
-        a reading axis must be equal in all cells."""
+        The batch is ordered by a reading's number within its cell (`indices`), then by cell. Fields without a reading
+        axis must be equal in all cells."""
         whole = replace(
             readings[0],
             **{
@@ -436,8 +453,8 @@ class Reading(ByReading):
 
     @property
     def stepwise(self) -> bool:
-        """True if the reading is not a mean of gradients at the given weights, because the client uses several local
-        steps, or Adam."""
+        """True if the client uses several local steps, or Adam; the reading is then no mean of gradients at the given
+        weights."""
         return self.steps > 1 or self.adam is not None
 
     @property
@@ -449,7 +466,8 @@ class Reading(ByReading):
 
     @property
     def unknown(self) -> int:
-        """Number of examples behind each reading (observed update) that the attacker does not know."""
+        """Number of examples behind each reading (observed update), unknown to the attacker: 1 if all others are
+        granted (`mates_inputs`), otherwise `examples`."""
         return self.examples if self.mates_inputs is None else 1
 
     @property
@@ -470,11 +488,11 @@ class Budget:
     """Limits that a cell (an experiment) sets for its attack."""
 
     evaluations: int
-    """Objective evaluations per reading, restarts included."""
+    """Largest number of objective evaluations per reading (observed update), restarts included."""
     chunk: int = 32
-    """Number of readings attacked at once."""
+    """Number of readings attacked at once, as limited by memory."""
     traced: int = TRACED
-    """Number of readings, from the first, whose trajectory is kept."""
+    """The first `traced` readings get a trajectory: their examples at each mark (`Reconstruction.trajectory`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -490,19 +508,22 @@ class Reconstruction(ByReading):
     evaluations: Tensor = field(metadata=READING)
     """(reading,): number of objective evaluations used."""
     outer: Tensor = field(metadata=READING)
-    """(reading,): number of iterations, as the attack's paper counts them."""
+    """(reading,): number of iterations used, as the attack's paper counts iterations."""
     restarts: Tensor = field(metadata=READING)
     """(reading,): number of restarts used."""
     status: tuple[Status, ...] = field(metadata=READING)
     """(reading,): "ok", "diverged" or "nan" for each attacked reading."""
     history: tuple[tuple[int, tuple[float, ...]], ...] = field(default=(), metadata=MARK)
-    """Loss history: pairs (evaluation count, least losses so far (reading,))."""
+    """Loss history: a pair (evaluation count, each reading's least loss so far (reading,)) for each mark."""
     trajectory: Tensor | None = field(default=None, metadata=MARK)
-    """(mark, reading, example, *shape): examples at each mark in `history`, for the first readings; None if absent."""
+    """(mark, reading, example, *shape): reconstructed examples at each mark in `history`, for the first readings
+    (`Budget.traced`); None if not kept."""
     certificate: Tensor | None = field(default=None, metadata=READING)
-    """(reading,) in [0, 1]: share of examples that the attack proves right without the truth; None without a proof."""
+    """(reading,) in [0, 1]: share of reconstructed examples that the attack proves right without the true examples;
+    None without a proof."""
     named: Tensor | None = field(default=None, metadata=READING)
-    """(reading, candidate): gallery numbers that the attack names, as many as examples. A single example has a ranked
-    list, best first. None without names."""
+    """(reading, candidate): granted candidates (gallery) picked as true examples, by number, as many as examples behind
+    the reading. For a single example, a ranked list, best first. None if the attack picks no
+    candidates."""
     notes: tuple[str, ...] = field(default=(), metadata=SHARED)
     """The attack's departures from its paper, for the record."""

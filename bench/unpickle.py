@@ -9,11 +9,11 @@ Names = Mapping[tuple[str, str], Any]  # (module, name) → object
 
 
 def load(content: bytes, names: Names, classes: Callable[[type], bool] | None = None, encoding: str = "ASCII") -> Any:
-    """Return the value pickled in the untrusted bytes `content`; only names on a list may occur.
+    """Return the value pickled in the untrusted bytes `content`; only allowed functions and classes may occur.
 
-    - `names`: allowed objects, (module, name) → object.
-    - `classes`: function that returns True for an allowed class under `bench`; None allows no class.
-    - `encoding`: encoding of texts from Python 2.
+    - `names`: allowed functions and classes, (module, name) → object used for it.
+    - `classes`: function that returns True if a class of the package `bench` is also allowed; None allows none.
+    - `encoding`: encoding of texts that Python 2 pickled.
 
     Raises `pickle.UnpicklingError` for any other name, and pickle's many exceptions for damaged bytes."""
     return _Unpickler(content, names, classes, encoding).load()

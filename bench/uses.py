@@ -24,7 +24,7 @@ _PLAIN = frozenset((bool, int, float, str))
 
 @dataclass(slots=True)
 class Trace:
-    """Record of a model's forward pass on two examples, for tests of how the model uses its parameters."""
+    """Values recorded in a model's forward pass on two examples, for tests of how the model uses its parameters."""
 
     inputs: Tensor
     """The examples, (2, *shape)."""
@@ -37,8 +37,8 @@ class Trace:
 
 
 def trace(model: nn.Module, weights: Tensors, inputs: Tensor) -> Trace:
-    """Run a forward pass on two examples, `inputs` (2, *shape), at `weights` (name → (*shape)), and record how the
-    model uses its parameters. Raises `NotApplicable` if the model uses a parameter that `functional_call` cannot
+    """Run a forward pass of `model` on two examples, `inputs` (2, *shape), at `weights`, name → (*shape), and return
+    the recorded values. Raises `NotApplicable` if the model uses a parameter that `torch.func.functional_call` cannot
     replace."""
     result = Trace(inputs.detach().clone().requires_grad_())
     leaves = {name: value.detach().clone().requires_grad_() for name, value in weights.items()}
@@ -57,7 +57,8 @@ def trace(model: nn.Module, weights: Tensors, inputs: Tensor) -> Trace:
 
 
 def bypass(name: str) -> str:
-    """Return the error text for a model that keeps using its own parameter `name` after its weights were replaced."""
+    """Return the error text for a model that still uses its original parameter `name` in a forward pass with replaced
+    weights."""
     return f"the model uses its parameter {name!r} through a closure, so a copy does not replace it; read it from self"
 
 
@@ -66,7 +67,8 @@ def has_parameters(layer: nn.Module) -> bool:
 
 
 def bare(layer: nn.Module) -> bool:
-    """Return whether a call of the layer runs only its class's `forward`, without hooks."""
+    """Return whether a call of the layer runs only the method `forward` of its class: no hooks, and no replaced
+    `forward`."""
     return "forward" not in vars(layer) and not any(getattr(layer, name) for name in HOOKS)
 
 
@@ -84,8 +86,8 @@ def nearest(outputs: Tensor, tensors: Tensors) -> str | None:
 
 
 def separate(traced: Trace) -> bool:
-    """Return whether the two examples of the forward pass `traced` do not influence each other: each stays in its rows
-    of axis 0, in the logits and in every layer's input and output."""
+    """Return whether the two examples of the forward pass `traced` do not influence each other. In the logits and in
+    every layer's input and output, an example's part of axis 0 must depend on this example only."""
     calls = [call for call in traced.calls if all(isinstance(value, Tensor) for value in call)]
     batched = all(len(a) % 2 == 0 and len(z) % 2 == 0 and z.requires_grad for a, z in calls)
     if len(calls) < len(traced.calls) or not batched or len(traced.logits) != 2:
@@ -98,8 +100,8 @@ def separate(traced: Trace) -> bool:
 
 
 def state(model: nn.Module) -> list[Hashable]:
-    """Return a list of values that describe the model's layers, modes, hooks and the plain attributes of a user's
-    classes. Equal lists mean that a cached result about the model is still valid."""
+    """Return a list of values that describe how `model` computes: its layers, modes and hooks, and the plain attributes
+    of layers outside of torch. Equal lists from two calls mean that a cached result about the model is still valid."""
     parts: list[Hashable] = []
     for layer in model.modules():
         own = vars(layer)
