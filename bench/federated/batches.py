@@ -31,12 +31,13 @@ class Batches:
         return Batches(clients=self.clients[rows], inputs=self.inputs[rows], labels=self.labels[rows])
 
     def to(self, device: torch.device) -> "Batches":
+        """Return the batches with their tensors on `device`."""
         return replace(self, inputs=self.inputs.to(device), labels=self.labels.to(device))
 
 
 def clients_of(cell: AttackCell | TrainingCell, data: Data) -> Indices:
-    """Return each client's examples, (client, example), as positions in the training split. The federated setting and
-    the seed of the cell (configuration) determine the split among clients."""
+    """Return each client's examples, (client, example), as positions in the training split of `data`. The federated
+    setting and the seed of `cell` (the configuration of an experiment) determine the split among clients."""
     federated = cell.federated
     return client_indices(
         data.training.labels,
@@ -53,6 +54,7 @@ def local_batches(
     """Return the batches of some clients in a round, and the positions of their examples in the training split,
     (client, step, example).
 
+    - `cell`, `data`: configuration of the experiment, and the data set.
     - `clients`: every client's examples, from `clients_of`.
     - `chosen`: numbers of the clients in the round.
     - `round_`: number of the round, from 0.
@@ -70,6 +72,7 @@ def positions(
     """Return the positions in the training split of the examples that some clients use in a round, (client, step,
     example), without loading inputs.
 
+    - `cell`, `data`: configuration of the experiment, and the data set.
     - `clients`: every client's examples, from `clients_of`.
     - `chosen`: numbers of the clients in the round.
     - `round_`: number of the round, from 0."""
@@ -79,8 +82,9 @@ def positions(
 
 
 def data_key(cell: AttackCell | TrainingCell, data: Data) -> str:
-    """Return the text that determines the batches of a cell (configuration), as JSON: data hash, model, federated
-    setting and sample of victims. Cells with equal text and equal seed have equal batches."""
+    """Return the text that determines the batches of an experiment, as JSON: hash of `data`, model, federated setting,
+    and number of the sample of victims, if the configuration `cell` has a number. Cells with equal text and equal seed
+    have equal batches."""
     model, federated = cell.model.model_dump(mode="json"), cell.federated.model_dump(mode="json")
     draw = [cell.victims] if isinstance(cell, AttackCell) and cell.victims is not None else []
     return json.dumps([data.sha256, model, federated, *draw], sort_keys=True)

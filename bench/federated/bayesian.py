@@ -42,14 +42,15 @@ class Round:
     batches: Batches
     """The clients' examples."""
     update: Tensors
-    """Clients' updates before stage `client` (after local training), name → (client, *shape)."""
+    """The round's client updates before stage `client` (after local training), name → (client, *shape)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accountant:
-    """Accountant for Bayesian ε of a training, at several levels. A level is a protected unit with the noise that
-    counts: "instance" protects an example, "client" protects a client by the noise on updates, "joint" protects a
-    client by the noise on updates and in local steps."""
+    """Accountant for Bayesian ε (ε for data like the training data, from estimated changes of the update) of a
+    training, at several levels. A level is a protected unit with the noise that counts: "instance" protects an example
+    by the noise in local steps, "client" protects a client by the noise on updates, "joint" protects a client by the
+    noise on updates and in local steps."""
 
     config: Bayesian
     """Options of the accounting."""
@@ -64,7 +65,10 @@ class Accountant:
 
     def costs(self, net: Network, round_: Round) -> dict[str, Tensor]:
         """Return the privacy cost of a round for each level (protected unit) that has an ε: level → (order,). An order
-        is a moment of the privacy loss. `net` computes the gradients, and `round_` holds the round's values."""
+        is a moment of the privacy loss. Costs of several rounds add up to the cost of the training.
+
+        - `net`: computes the gradients for many clients.
+        - `round_`: weights, batches, updates and draws of the round."""
         costs: dict[str, Tensor] = {}
         for level in (level for level in self.config.levels if level not in self.absent):
             variance = _variance(self.stages, level, self.federated, round_.draw_key.round)
@@ -108,9 +112,13 @@ class Accountant:
     def by_round(
         self, costs: Tensors, mechanism: Mechanism | None, tested: Iterable[int]
     ) -> dict[str, tuple[BayesianRound, ...]]:
-        """Return Bayesian ε after each round number in `tested`, level (protected unit) → ε by round. `costs` are the
-        rounds' privacy costs, level → (round, order). The moments accountant's ε for `mechanism` is added for
-        comparison; None adds none."""
+        """Return Bayesian ε after each round number in `tested`, level (protected unit) → ε by round.
+
+        - `costs`: the rounds' privacy costs, level → (round, order).
+        - `mechanism`: noise and sensitivity of the defense, from which the moments accountant computes an ε for
+          comparison; None: no comparison.
+        - `tested`: numbers of rounds after which ε is computed; numbers above the number of finished rounds are left
+          out."""
         return {
             level: tuple(
                 BayesianRound(
@@ -170,12 +178,12 @@ class Accountant:
 
 
 def accountant(config: Bayesian, federated: Federated, stages: Stages, *, examples: int) -> Accountant:
-    """Return the accountant of Bayesian ε for a training.
+    """Return the accountant of Bayesian ε for a training, which computes the privacy cost of each round.
 
-    - `config`: options of the accounting.
+    - `config`: levels, estimator and δ of the accounting.
     - `federated`: federated setting.
     - `stages`: the defense, whose noise counts; the states (memory between rounds) may be from any round.
-    - `examples`: number of training examples.
+    - `examples`: number of examples in the training split.
 
     A protected unit (`config.levels`: example or client) without Bayesian ε has a reason in the result's `absent`."""
     obstacles = {level: _obstacle(level, federated, stages) for level in config.levels}

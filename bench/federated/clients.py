@@ -27,58 +27,88 @@ from bench.gradients import example_loss, one_hot
 
 
 class Gradients(Protocol):
-    """Gradients of a local step for many clients, in several forms: mean, per example, norms, and weighted mean. Each
-    form is computed only if used."""
+    """Gradients of a local step for many clients, in several forms: mean over a batch, per example, norms, and weighted
+    mean. Each form is computed only if used."""
 
-    def mean(self) -> dict[str, Tensor]: ...
-    def each(self) -> dict[str, Tensor]: ...
-    def norms(self) -> dict[str, Tensor]: ...
-    def weighted(self, factors: Tensors) -> dict[str, Tensor]: ...
+    def mean(self) -> dict[str, Tensor]:
+        """Return the mean gradient over each client's batch, name → (client, *shape)."""
+        ...
+
+    def each(self) -> dict[str, Tensor]:
+        """Return the gradient of each example, name → (client, example, *shape)."""
+        ...
+
+    def norms(self) -> dict[str, Tensor]:
+        """Return the Euclidean norm of each example gradient, per tensor, name → (client, example)."""
+        ...
+
+    def weighted(self, factors: Tensors) -> dict[str, Tensor]:
+        """Return each client's weighted mean over its example gradients, name → (client, *shape). `factors` are the
+        weights of the examples in each tensor, name → (client, example); the sum is divided by the number of
+        examples."""
+        ...
 
 
 class Network(Protocol):
-    """A model that computes gradients for many clients, each at its own weights. In its methods, `weights` are name →
-    (client, *shape), `inputs` (client, example, *shape), and `labels` (client, example) or class probabilities (client,
-    example, class)."""
+    """A model that computes gradients for many clients, each at its own weights."""
 
-    def gradients(self, weights: Tensors, inputs: Tensor, labels: Tensor) -> Gradients: ...
+    def gradients(self, weights: Tensors, inputs: Tensor, labels: Tensor) -> Gradients:
+        """Return the gradients of a local step (cross-entropy) for every client.
+
+        - `weights`: weights of each client, name → (client, *shape).
+        - `inputs`: the clients' batches, (client, example, *shape).
+        - `labels`: (client, example), or class probabilities (client, example, class)."""
+        ...
 
 
 def network(model: nn.Module) -> Network:
+    """Return the faster available form of `model` to compute many clients' gradients: a `Stack` for plain sequences of
+    supported layers, otherwise `ByFunc` with `torch.func`."""
     return stack(model) or ByFunc(model)
 
 
 @dataclass(frozen=True, slots=True)
 class ByFunc:
-    """Gradient computation for models that `Stack` does not support (`Network`): a backward pass per client for mean
-    gradients, `torch.func` for example gradients."""
+    """Gradients of many clients, for any model. A backward pass per client gives the mean gradients; `torch.func` gives
+    the example gradients. It is slower than `Stack`, which supports only plain sequences of layers."""
 
     model: nn.Module
     """The model."""
 
     def gradients(self, weights: Tensors, inputs: Tensor, labels: Tensor) -> "FuncGradients":
+        """Return the gradients of a local step for every client, each form computed on first use.
+
+        - `weights`: weights of each client, name → (client, *shape).
+        - `inputs`: the clients' batches, (client, example, *shape).
+        - `labels`: (client, example), or class probabilities (client, example, class)."""
         return FuncGradients(self.model, dict(weights), inputs, labels)
 
 
 class FuncGradients:
-    """Gradients of a local step for many clients (`Gradients`), for models that `Stack` does not support. Each form
-    (mean, per example, …) is computed on first use. `weights` are name → (client, *shape), `inputs` (client, example,
-    *shape), and `labels` (client, example) or class probabilities (client, example, class)."""
+    """Gradients of a local step for many clients, computed with `torch.func` for any model. Each form (mean, per
+    example, …) is computed on first use. In the constructor, `weights` are name → (client, *shape), `inputs` (client,
+    example, *shape), and `labels` (client, example) or class probabilities (client, example, class)."""
 
     def __init__(self, model: nn.Module, weights: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> None:
         self._model, self._weights, self._inputs, self._labels = model, weights, inputs, labels
 
     def mean(self) -> dict[str, Tensor]:
+        """Return the mean gradient over each client's batch, name → (client, *shape)."""
         clients = [self._of_client(n) for n in range(len(self._inputs))]
         return {name: torch.stack([each[name] for each in clients]) for name in self._weights}
 
     def each(self) -> dict[str, Tensor]:
+        """Return the gradient of each example, name → (client, example, *shape)."""
         return self._examples.each()
 
     def norms(self) -> dict[str, Tensor]:
+        """Return the Euclidean norm of each example gradient, per tensor, name → (client, example)."""
         return self._examples.norms()
 
     def weighted(self, factors: Tensors) -> dict[str, Tensor]:
+        """Return each client's weighted mean over its example gradients, name → (client, *shape). `factors` are the
+        weights of the examples in each tensor, name → (client, example); the sum is divided by the number of
+        examples."""
         return self._examples.weighted(factors)
 
     @cached_property
@@ -98,21 +128,28 @@ class FuncGradients:
 
 @dataclass(frozen=True, slots=True)
 class ExampleGradients:
-    """Gradients of a local step for many clients (`Gradients`), computed from stored example gradients."""
+    """Gradients of a local step for many clients in several forms (mean, norms, …), computed from stored example
+    gradients."""
 
     tensors: dict[str, Tensor]
     """Example gradients, name → (client, example, *shape)."""
 
     def mean(self) -> dict[str, Tensor]:
+        """Return the mean gradient over each client's batch, name → (client, *shape)."""
         return {name: value.mean(1) for name, value in self.tensors.items()}
 
     def each(self) -> dict[str, Tensor]:
+        """Return the gradient of each example, name → (client, example, *shape)."""
         return self.tensors
 
     def norms(self) -> dict[str, Tensor]:
+        """Return the Euclidean norm of each example gradient, per tensor, name → (client, example)."""
         return norms(self.tensors, 2)
 
     def weighted(self, factors: Tensors) -> dict[str, Tensor]:
+        """Return each client's weighted mean over its example gradients, name → (client, *shape). `factors` are the
+        weights of the examples in each tensor, name → (client, example); the sum is divided by the number of
+        examples."""
         return {
             name: torch.einsum("kb,kb...->k...", factors[name], value) / value.shape[1]
             for name, value in self.tensors.items()
@@ -181,10 +218,13 @@ def local_updates(
 
 
 def follows_from_norms(stages: Stages) -> bool:
-    """Return whether a training can apply the defense's stage `example` (transforms of single-example gradients) by the
-    norms of these gradients only, without the gradients themselves. Three conditions must hold: every transform at the
-    stage defines `Transform.update_by_norms`; only the last transform adds noise; no transform at stage `step` reads
-    example gradients or follows such noise."""
+    """Return whether local training can apply the defense's stage `example` (transforms of single-example gradients)
+    from the norms of these gradients only, without the gradients themselves; this saves memory. `stages` is the
+    defense. Three conditions must hold:
+
+    - every transform at the stage defines `Transform.update_by_norms`;
+    - only the last transform adds noise;
+    - no transform at stage `step` reads example gradients or follows such noise."""
     transforms = stages.transforms.get("example", ())
     random = [transform.random for transform in transforms]
     if any(random[:-1]) or (any(random) and stages.has("step")) or stages.needs_examples:

@@ -17,7 +17,8 @@ STEPS = 10  # maximum number of local steps: enough for stable figures, few comp
 
 def step_cost(job: TrainingJob, start: Progress) -> TrainingCost:
     """Measure the time that a defense costs: milliseconds per client and local step with and without the defense, and
-    the ratio with quartiles. `job` is the training, and `start` its state at the measurement, which stays unchanged.
+    the ratio with quartiles. `job` holds the training's configuration and data. `start` holds the weights and states at
+    which steps are timed; it stays unchanged.
 
     Figures are medians over pairs of short runs, for a few clients in a single thread. A run's time includes the stages
     after local training, divided among the steps."""

@@ -45,6 +45,7 @@ class DescribedTransform:
 
     @property
     def transform(self) -> Transform:
+        """The transform of the defense itself."""
         return self.code.transform
 
     def __call__(
@@ -63,6 +64,8 @@ class DescribedTransform:
         return self.code(tensors, state, context)
 
     def of_rows(self, rows: int) -> State:
+        """Return the state (memory) for `rows` clients, a copy per client on the first axis; a server's state is
+        returned as it is."""
         if self.transform.owner == "server":
             return self.state
         return {key: value.expand(rows, *value.shape[1:]) for key, value in self.state.items()}
@@ -78,16 +81,16 @@ class Composition:
     contexts: Mapping[Stage, Context]
     """Map from stage to its context: round, setting, public data."""
     unit: float = 1.0
-    """Factor from a mean gradient to an update: 1 for sent gradients; learning rate times L for L steps' weight
-    difference."""
+    """Factor from a mean gradient to an update: 1 if clients send gradients; learning rate times L if clients send the
+    weight difference of L local steps."""
     senders: int = 1
     """Number of clients behind a reading."""
     noise: Noise = Noise()
-    """Noise around the simulated reading."""
+    """Distribution of the defense's noise around the simulated reading."""
     additive: bool = True
     """True if `noise` is the only randomness."""
     mixed: bool = False
-    """True if stage `input` mixes examples."""
+    """True if stage `input` (before local training) mixes examples."""
     hard: bool = False
     """True if a hard decision leaves the simulation without a useful derivative."""
     width: float = 0.0
@@ -100,14 +103,19 @@ class Composition:
     values; otherwise None."""
 
     def softened(self, width: float) -> "Composition":
+        """Return the description with gradual transitions in place of hard decisions; `width` > 0 is their relative
+        width."""
         return replace(self, width=width)
 
     @property
     def inside_steps(self) -> bool:
+        """True if a transform acts inside a local step, at stage `example` or `step`."""
         return any(part.stage in _IN_STEPS for part in self.parts)
 
     @property
     def notes(self) -> tuple[str, ...]:
+        """Lines for the record, for each transform without its own description: the rule by which the reading shows its
+        draws."""
         return tuple(
             f"{type(part.transform).__name__} at {part.stage} has no description; the reading shows {part.rule.words}"
             for part in self.parts
@@ -116,6 +124,8 @@ class Composition:
 
     @property
     def ordered(self) -> bool:
+        """True if the simulated reading depends on the division of examples among clients: several clients, each with
+        several examples, and transforms of single clients."""
         of_clients = [part for part in self.parts if part.stage in _OF_A_CLIENT]
         setting = self.contexts[of_clients[0].stage].setting if of_clients else None
         return self.senders > 1 and setting is not None and setting.batch * setting.steps > 1
@@ -126,10 +136,11 @@ class Composition:
         """Return the reading that the defense would make from candidates (guessed examples), name → (reading, *shape),
         in gradient units.
 
-        - `per_example`: candidates' gradients, name → (reading, example, *shape), client after client, with equally
-          many examples for each client.
+        - `per_example`: gradients of the candidates, name → (reading, example, *shape), client after client, with
+          equally many examples for each client.
         - `observed`: the attacked reading, name → (reading, *shape).
-        - `candidates`: the candidates; needed if the defense acts inside local steps, otherwise None.
+        - `candidates`: the candidates; needed if the defense acts inside local steps (it may run further local steps on
+          them), otherwise None.
 
         The result is exact for a single local step."""
         rows = {name: self._of_senders(value) for name, value in per_example.items()}
@@ -141,8 +152,10 @@ class Composition:
         return self.sent({name: value.unflatten(0, (-1, self.senders)) for name, value in mean.items()}, observed)
 
     def local_steps(self, observed: Tensors) -> StepDefense:
-        """Return a function that applies the defense to the gradients of a local step. The function keeps states, so
-        calls must have the order of the steps. `observed` is the attacked reading, name → (reading, *shape)."""
+        """Return a function that applies the defense inside a local step. The function takes the step's number, the
+        candidates' gradients, name → (client, example, *shape), and the candidates; it returns the step's gradients,
+        name → (client, *shape). It keeps the defense's states, so calls must have the order of the steps. `observed` is
+        the attacked reading, name → (reading, *shape)."""
         states: list[dict[int, State]] = []
 
         def between(step: int, each: Mapping[str, Tensor], candidates: Candidates) -> dict[str, Tensor]:
@@ -164,6 +177,12 @@ class Composition:
         return self._aggregated(mean, observed)
 
     def with_clients(self, others: Tensors, observed: Tensors) -> Callable[[Tensors], dict[str, Tensor]]:
+        """Return a function that simulates readings (observed updates) for candidate updates of the first client, while
+        the other clients' updates are known. The function maps candidate updates, name → (row, *shape), to readings,
+        name → (row, *shape), all in gradient units.
+
+        - `others`: the other clients' updates, name → (1, client - 1, *shape).
+        - `observed`: the attacked reading, name → (1, *shape)."""
         if self.senders == 1 or any(part.transform.mixes_clients for part in self.parts):
 
             def together(first: Tensors) -> dict[str, Tensor]:
@@ -209,6 +228,9 @@ class Composition:
         return {name: value / unit for name, value in current.items()} if unit != 1 else current
 
     def outcomes(self, updates: Tensors) -> Outcomes | None:
+        """Return the values that single clients' messages can take, if each update in `updates` (name → (client,
+        *shape)) determines its message up to a few values. None otherwise, for example if two transforms draw random
+        numbers."""
         if not self.parts or not _of_single_clients(self.parts):
             return None
         *before, last = self.parts
@@ -220,6 +242,11 @@ class Composition:
         return outcomes and replace(outcomes, values={name: value / unit for name, value in outcomes.values.items()})
 
     def message(self, others: Tensors, observed: Tensors) -> dict[str, Tensor]:
+        """Return the first client's message behind a mean over clients, name → (1, *shape), in gradient units: the mean
+        times the number of clients, minus the other clients' messages. Differences within rounding are 0.
+
+        - `others`: the other clients' known updates, name → (client - 1, *shape).
+        - `observed`: the mean, name → (1, *shape)."""
         unit, known = self._unit, self._after(self.parts, {name: others[name] for name in observed})
         separated = {}
         for name, mean in observed.items():
@@ -244,15 +271,17 @@ class Composition:
         return self.unit if any(part.stage not in _IN_STEPS for part in self.parts) else 1.0
 
     def log_likelihood(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return log p(`observed` | `simulated`) ≤ 0 for each reading (observed update), (reading,), up to a constant,
-        by the last transform of the defense. Both arguments are name → (reading, *shape). None if the last transform
-        defines no likelihood, or if there is other randomness than this transform's draws."""
+        """Return log p(`observed` | `simulated`) for each reading (observed update), (reading,), up to a constant and
+        at most 0: the likelihood of the last transform's output, given its input. Both arguments are name → (reading,
+        *shape); `simulated` is the reading without this transform's draws. None if the last transform defines no
+        likelihood, or if there is other randomness than this transform's draws."""
         return self._of_last(lambda transform: transform.log_likelihood, simulated, observed)
 
     def log_density(self, simulated: Tensors, observed: Tensors) -> Tensor | None:
-        """Return log p(`observed` | `simulated`) for each reading (observed update), (reading,), of any sign, by the
-        last transform of the defense. Both arguments are name → (reading, *shape). None if the last transform defines
-        no density, or if there is other randomness than this transform's draws."""
+        """Return log p(`observed` | `simulated`) for each reading (observed update), (reading,), a density of any sign:
+        the density of the last transform's output, given its input. Both arguments are name → (reading, *shape);
+        `simulated` is the reading without this transform's draws. None if the last transform defines no density, or if
+        there is other randomness than this transform's draws."""
         return self._of_last(lambda transform: transform.log_density, simulated, observed)
 
     def _of_last(
@@ -339,7 +368,7 @@ class Composition:
     def with_mates(self, mates: Tensors, observed: Tensors, behind: Candidates) -> Given:
         """Return a function that simulates readings (observed updates) for candidates of the first example, if all
         other examples are known. The function takes the candidates' gradients and the candidates, and returns the
-        readings, name → (row, *shape).
+        readings, name → (candidate, *shape).
 
         - `mates`: gradients of the known examples, name → (1, example - 1, *shape); they are simulated once.
         - `observed`: the attacked reading, name → (1, *shape).
@@ -409,14 +438,14 @@ class Composition:
 
 
 def untouched(stages: Stages, point: Point) -> bool:
-    """Return whether no transform of the defense acts up to the interception point `point`. A reading (observed update)
-    at this point then equals the undefended reading."""
+    """Return whether no transform of the defense `stages` acts up to the interception point `point`. A reading
+    (observed update) at this point then equals the undefended reading."""
     return not any(stages.has(stage) for stage in STAGES if point.sees(stage))
 
 
 def is_random(stages: Stages, point: Point) -> bool:
     """Return whether a reading (observed update) at the interception point `point` depends on random draws of the
-    defense."""
+    defense `stages`."""
     seen = (stage for stage in STAGES if point.sees(stage))
     return any(transform.random for stage in seen for transform in stages.transforms.get(stage, ()))
 
@@ -436,9 +465,9 @@ def describe(
 
     - `stages`: the defense's stages with their states.
     - `round_`: number of the round; `weights`: weights at its start, name → (*shape).
-    - `unit`: factor from a mean gradient to an update (`Composition.unit`).
+    - `unit`: factor from a mean gradient to an update: 1 if clients send gradients.
     - `probe`: any gradient, used to test each transform, name → (*shape).
-    - `colluders`: share of a client's neighbours that collude with the attacker.
+    - `colluders`: share of a client's partners that collude with the attacker.
 
     The result is None in three cases: a transform without `expected` mixes clients, and the reading shows a single
     client; a client's state depends on earlier rounds; a transform's code fails on a candidate. Candidates are the

@@ -15,6 +15,7 @@ class NoDraws:
     """Source of random draws that always raises `RuntimeError`, for code that must not draw random numbers."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
+        """Raise `RuntimeError`, with the tensor's `name` in the message; `like` is not used."""
         raise RuntimeError(f"nothing may be drawn here ({name})")
 
     uniform = normal
@@ -25,6 +26,7 @@ class ZeroDraws(NoDraws):
     output. Other draws raise `RuntimeError`."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
+        """Return zeros with the shape of `like`, for any tensor `name`."""
         return torch.zeros_like(like)
 
 
@@ -44,12 +46,14 @@ class CentralDraws:
     parts: int = 1
     """Number of intervals."""
     drawn: bool = False
-    """True after a uniform was drawn."""
+    """True after a uniform was drawn: the output then differs between parts."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
+        """Return zeros with the shape of `like`, for any tensor `name`."""
         return torch.zeros_like(like)
 
     def uniform(self, name: str, like: Tensor) -> Tensor:
+        """Return the midpoints for the tensor `name`, with the shape of `like`; equal along the leading axes."""
         self.drawn = True
         shape = tuple(like.shape[self.lead :])
         middles = (_orders(name, shape, self.parts)[self.part] + 0.5) / self.parts
@@ -66,7 +70,7 @@ def _orders(name: str, shape: tuple[int, ...], parts: int) -> Tensor:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedDraws:
     """Random draws determined by a key: the seed, `fields`, the fields of a row (a client or an example), and the
-    tensor name. The defense's strength is no part of the key, so cells (configurations) that differ only in the
+    tensor name. The defense's strength is no part of the key, so cells (experiments) that differ only in the
     strength have the same draws."""
 
     seed: int
@@ -78,9 +82,11 @@ class KeyedDraws:
     row-major order."""
 
     def normal(self, name: str, like: Tensor) -> Tensor:
+        """Return standard normal numbers for the tensor `name`, with the shape of `like`."""
         return self._draw("normal", name, like)
 
     def uniform(self, name: str, like: Tensor) -> Tensor:
+        """Return uniform numbers in [0, 1) for the tensor `name`, with the shape of `like`."""
         return self._draw("uniform", name, like)
 
     def _draw(self, law: str, name: str, like: Tensor) -> Tensor:
@@ -116,9 +122,13 @@ class StreamDraws:
         return cls(streams=tuple(torch.Generator(device).manual_seed((first + client) % 2**32) for client in clients))
 
     def normal(self, name: str, like: Tensor) -> Tensor:
+        """Return standard normal numbers with the shape of `like`, (client, …), from the clients' generators; `name`
+        has no effect."""
         return self._fill(like, Tensor.normal_)
 
     def uniform(self, name: str, like: Tensor) -> Tensor:
+        """Return uniform numbers in [0, 1) with the shape of `like`, (client, …), from the clients' generators; `name`
+        has no effect."""
         return self._fill(like, Tensor.uniform_)
 
     def _fill(self, like: Tensor, law: Callable[..., Tensor]) -> Tensor:

@@ -15,9 +15,9 @@ _LEAST = 2  # neighbours on each side
 
 
 def by_coordinate(before: Tensors, after: Tensors, lead: int) -> bool:
-    """Return whether a transform decides each coordinate by the coordinate's value: each output in `after` depends
-    mostly on the input in `before` at the same coordinate. Both are name → (*lead, *shape), with `lead` leading axes.
-    """
+    """Return whether a transform decides each coordinate by the coordinate's value: each output depends mostly on the
+    input at the same coordinate. `before` are the transform's inputs and `after` its outputs, both name → (*lead,
+    *shape), with `lead` leading axes (such as client and example)."""
     unexplained = energy = 0.0
     for name, tensor in before.items():
         inputs, outputs = rows(tensor, lead).double(), rows(after[name], lead).double()
@@ -28,12 +28,16 @@ def by_coordinate(before: Tensors, after: Tensors, lead: int) -> bool:
 
 
 def gradual(before: Tensors, after: Tensors, lead: int, width: float) -> dict[str, Tensor]:
-    """Smooth a transform with hard decisions: return local averages of the outputs `after`, differentiable in the
-    inputs `before`. Both are name → (*lead, *shape), with `lead` leading axes.
+    """Smooth a transform with hard decisions (such as a sign): return local averages of its outputs, name → (*lead,
+    *shape), differentiable in its inputs.
 
-    A coordinate's average is over the coordinates with nearest values in the same tensor and row (client or example): a
-    share `width`/(1 + `width`) of all coordinates, half on each side. The derivative is the slope of the regression
-    line through these coordinates."""
+    - `before`, `after`: the transform's inputs and outputs, name → (*lead, *shape).
+    - `lead`: number of leading axes, such as client and example.
+    - `width`: relative width of the averages.
+
+    A coordinate's average is over the coordinates with nearest input values in the same tensor and row (client or
+    example): a share `width`/(1 + `width`) of all coordinates, half on each side. The derivative is the slope of the
+    regression line through these coordinates."""
     made = {}
     for name, tensor in before.items():
         with torch.no_grad():

@@ -16,7 +16,8 @@ Added = tuple[Stage, AddedNoise]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanOver:
-    """Numbers of examples, local steps and clients in the mean that a reading (an observed update) shows."""
+    """Numbers of examples, local steps and clientsover which a reading (an observed update) is a mean. Averaging
+    divides the noise variance by these numbers."""
 
     batch: int
     """B, examples per local step."""
@@ -34,7 +35,8 @@ def total_noise(added: Sequence[Added], scales: Mapping[Stage, float], counts: M
     - `added`: pairs (stage of the round, noise added at this stage).
     - `scales`: size of a gradient unit at each stage: 1 for gradients, η·L for weight differences after L local steps
       with learning rate η.
-    - `counts`: numbers of examples B, local steps L and clients K in the mean, which divide the noise variances.
+    - `counts`: numbers of examples B, local steps L and clients K over which the reading is a mean; they divide the
+      noise variances.
     - `probe`: any gradient, which gives the shapes, name → (*shape).
 
     A single Laplace noise stays Laplace; sums and means over several noises count as Gaussian."""

@@ -44,6 +44,7 @@ def run_round(
     """Run a federated round with a defense for all clients together. Return the tensors after each stage, and the
     defense's next states.
 
+    - `model`: computes the gradients, at `weights` instead of its own parameters.
     - `weights`: the round's initial weights, name → (*shape).
     - `batches`: the clients' data.
     - `federated`: federated setting. FedSGD sends the local step's gradient; FedAvg sends the weight difference w_0 -

@@ -22,21 +22,21 @@ class Account:
     mechanism: Mechanism | Reports
     """Noise and sensitivity, or locally private reports."""
     sampling: Sampling
-    """Frequency with which the training uses an example or client."""
+    """Probability with which the training uses an example or client."""
     tensors: int
     """M, the number of the model's tensors."""
     coordinates: int
     """d, the number of the model's coordinates."""
 
     def released(self, rounds: int) -> tuple[Epsilon, ...]:
-        """Return ε of the released models after `rounds` rounds, a value for each accounting convention that
-        applies."""
+        """Return ε of the released models after `rounds` rounds, against an attacker who sees every model: a value for
+        each convention of accounting (papers count privacy loss differently) that applies."""
         if isinstance(self.mechanism, Reports):
             return local.released(self.mechanism, rounds=rounds, coordinates=self.coordinates)
         return released(self.mechanism, replace(self.sampling, rounds=rounds), tensors=self.tensors)
 
     def so_far(self, rounds: int) -> float:
-        """Return ε after `rounds` rounds as the defense's paper computes it. The function is fast enough for every
+        """Return ε after `rounds` rounds as the defense's paper computes it. It is fast enough to be called in every
         round."""
         if isinstance(self.mechanism, Reports):
             return self.mechanism.epsilon if rounds else 0.0

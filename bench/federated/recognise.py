@@ -43,7 +43,7 @@ def recognised(transform: Transform, probe: Tensors, state: State, context: Cont
     - `transform`: the transform; None is returned if its class defines `expected`, `simulate`, `noise`,
       `log_likelihood` or `log_density`.
     - `probe`: any gradient, which gives each tensor's size, name → (*lead, *shape).
-    - `state`, `context`: the transform's memory, and its stage, round and setting.
+    - `state`: the transform's memory between rounds; `context`: its stage, round and setting.
 
     The rule is tested on trial gradients: it must explain the output of each trial, up to rounding, but not the output
     of a different gradient. A transform without draws gets a rule only if its code has no useful derivative."""

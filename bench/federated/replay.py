@@ -29,8 +29,9 @@ def training_of(run: Path, cell: AttackCell) -> TrainingCell | None:
 
 
 def check_replayable(training: TrainingCell, cell: AttackCell) -> None:
-    """Check that a training can be repeated to get the memory of the attack cell's defense at the checkpoint. Raises
-    `NotApplicable` if data set, model, number of clients or defense differ."""
+    """Check that the training `training` can be repeated to get the memory that the defense of the attack `cell` has at
+    the checkpoint (the weights saved in a round). Raises `NotApplicable` if data set, model, number of clients or
+    defense differ."""
     if training.dataset != cell.dataset or training.model != cell.model:
         raise NotApplicable("its state cannot be replayed over a training of other data or another model")
     if training.federated.clients != cell.federated.clients:
@@ -46,9 +47,10 @@ def states_at(
     job: TrainingJob, initial: Tensors, stages: Stages, round_: int, cache: Path, expected: Tensors
 ) -> Stages:
     """Return the defense's `stages` with their states (memory) after `round_` rounds of a training, by repeating the
-    training from the weights `initial`.
+    training from the weights `initial`. An attack on saved weights needs the memory that the defense has in that round.
 
-    - `job`: the training. If the training had no defense, transforms update their states but no tensors.
+    - `job`: configuration and data of the training. If the training had no defense, transforms update their states but
+      no tensors.
     - `cache`: file that stores the states for later calls.
     - `expected`: weights at which the repeated training must end.
 

@@ -21,13 +21,13 @@ _WEIGHTS, _STATE, _CHECKPOINT, _COSTS = "weights", "state", "checkpoint", "costs
 
 def place(run: Path, training: str) -> Path:
     """Return the path of the file with a training's saved progress, in the run folder `run`. `training` is the id of
-    the training's cell (configuration)."""
+    the training's cell (experiment)."""
     return run / "weights" / training / _FILE
 
 
 def save(path: Path, now: Progress, source: Any) -> None:
-    """Write a training's progress `now` to the file `path`, atomically. `source` identifies the code version, which
-    `load` compares."""
+    """Write a training's progress `now` (weights, states, curve) to the file `path`, atomically. `source` identifies
+    the code version, which `load` compares."""
     tensors = {f"{_WEIGHTS}/{name}": value for name, value in now.weights.items()}
     tensors |= tensors_of(now.stages)
     tensors |= {f"{_COSTS}/{level}": value for level, value in now.costs.items()}
@@ -44,9 +44,9 @@ def save(path: Path, now: Progress, source: Any) -> None:
 
 
 def load(path: Path, before: Progress, source: Any, checkpoints: tuple[int, ...] = ()) -> Progress:
-    """Return the training's progress saved at `path`, or `before` (the start) if no usable file exists. A file is
-    unusable if the code version `source` has changed, or if the weights of a past round in `checkpoints` are missing.
-    """
+    """Return the training's progress saved at `path`, or `before`(the progress before round 0) if no usable file
+    exists. A file is unusable if the code version `source` has changed, or if the weights of a past round in
+    `checkpoints` are missing."""
     about = read_about(path) if path.exists() else {}
     if about.get("source") != json.loads(json.dumps(source)):
         return before
@@ -83,8 +83,8 @@ def load(path: Path, before: Progress, source: Any, checkpoints: tuple[int, ...]
 
 
 def tensors_of(stages: Stages) -> dict[str, Tensor]:
-    """Return the states (memory) of a defense's transforms as named tensors, to save in a file; `states_of` reads them
-    back."""
+    """Return the states (memory between rounds) of the defense `stages` as a flat dictionary, for a file: name →
+    tensor. `states_of` reads it back."""
     return {
         f"{_STATE}/{stage}/{position}/{key}": value
         for (stage, position), state in stages.states.items()
@@ -93,8 +93,9 @@ def tensors_of(stages: Stages) -> dict[str, Tensor]:
 
 
 def states_of(tensors: Tensors, stages: Stages) -> dict[Place, State]:
-    """Return the states (memory) of a defense's transforms from named tensors in a file, the inverse of `tensors_of`.
-    The states have the order of `stages`, not of the file: the order of a sum changes its rounding."""
+    """Return the states (memory between rounds) of a defense from the flat dictionary `tensors` that `tensors_of`
+    makes: (stage, position of the transform) → state. `stages` is the defense; the states have its order, not the
+    file's, because the order of a sum changes its rounding."""
     return {
         (stage, position): {key: tensors[f"{_STATE}/{stage}/{position}/{key}"] for key in state}
         for (stage, position), state in stages.states.items()

@@ -1,4 +1,4 @@
-"""A configuration's federated setting in the form that defenses get."""
+"""An experiment's federated setting in the form that defenses get."""
 
 from bench.cell import Federated
 from bench.defenses.base import Public, Setting
@@ -15,11 +15,12 @@ def setting_of(
 ) -> Setting:
     """Return the federated setting in the form that defenses get.
 
-    - `federated`: the cell's federated setting.
+    - `federated`: the experiment's federated setting.
     - `rounds`: number of rounds.
     - `client_examples`: number of examples of each client.
-    - `public`: public model, weights and examples; None without them.
-    - `colluders`: share of a client's partners that collude with the attacker.
+    - `public`: public model, weights and examples that a defense may use; None without them.
+    - `colluders`: share of a client's partners (other clients with whom the client exchanges messages) that collude
+      with the attacker.
     - `dummies`: number of a round's clients that the attacker controls."""
     return Setting(
         clients=federated.clients,

@@ -28,6 +28,7 @@ class Code:
 
     @property
     def lead(self) -> int:
+        """Number of leading axes (such as client and example) of the transform's tensors."""
         return self.context.lead
 
     def __call__(self, tensors: Tensors, part: int = 0, parts: int = 1) -> dict[str, Tensor]:
@@ -43,16 +44,20 @@ class Rule(Protocol):
 
     @property
     def reads(self) -> Shown:
-        """Property of the reading (observed update) on which the rule depends: positions of zeros, directions (signs),
-        or all values."""
+        """Property of the reading (observed update) on which the rule depends: "zeros" (positions of zeros),
+        "directions" (signs), or "values" (all values)."""
 
     @property
     def words(self) -> str:
-        """The rule in words, for a record's notes."""
+        """The rule as a phrase, for the notes in an experiment's record."""
 
     def simulate(self, tensors: Tensors, observed: Tensors, code: Code) -> dict[str, Tensor]:
-        """Return the transform's output for candidates' gradients `tensors`, with the random draws that the real output
-        `observed` shows; all are name → (*lead, *shape). `code` runs the transform."""
+        """Return the transform's output for candidates' gradients, with the random draws that the real output shows.
+
+        - `tensors`: the candidates' gradients, name → (*lead, *shape), where lead are leading axes such as client and
+          example.
+        - `observed`: the real output, of the same shapes.
+        - `code`: runs the transform."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,16 +28,16 @@ Kept = dict[str, dict[str, Tensor]]  # a call's key → simulated readings
 
 
 def simulator_seed(seed: int) -> int:
-    """Return the seed for an attacker's simulations, a hash of `seed`, the seed of the cell (configuration). The
-    simulations must not repeat the random draws of the attacked round."""
+    """Return the seed for an attacker's own runs of the round, a hash of the experiment's `seed`. With another seed,
+    these runs do not repeat the random draws of the attacked round."""
     return int.from_bytes(hashlib.sha256(f"simulator {seed}".encode()).digest()[:8], "little")
 
 
 @dataclass(slots=True, kw_only=True)
 class RoundSimulator:
-    """Black-box access of an attacker to a defense (`bench.trip.Simulator`): a call runs the federated round on the
-    attacker's examples, up to the interception point `point`. Clients start with initial states (no memory of earlier
-    rounds)."""
+    """Black-box access of an attacker to a defense : a call runs the federated round on examples that the attacker
+    chooses, and returns the reading at the interception point `point`. Clients start with initial states (no memory of
+    earlier rounds)."""
 
     name: str
     """Name that, together with the weights, distinguishes simulators in a process."""
@@ -50,9 +50,10 @@ class RoundSimulator:
     federated: Federated
     """Federated setting."""
     point: Point
-    """Observation point."""
+    """Interception point: the place in the round where the attacker observes the update."""
     draw_key: DrawKey
-    """Key for the defense's draws, with the attacker's seed; each call sets the key's observation and draw."""
+    """Key of the defense's random draws, with the attacker's seed. Each call sets the key's numbers of observation and
+    draw."""
     classes: int
     """Number of classes."""
     observations: int
@@ -64,11 +65,12 @@ class RoundSimulator:
     whole_round: bool = False
     """True if the defense mixes clients within a round."""
     budget: int = SIMULATIONS
-    """Number of simulations allowed."""
+    """Largest number of simulated observations."""
     kept: Kept = field(default_factory=dict)
-    """Stored results, shared by the cells of a process; a repeated call reuses its result."""
+    """Stored results, hash of the call → readings, shared by the cells of a process; a repeated call reuses its
+    result."""
     used: int = 0
-    """Number of simulations so far."""
+    """Number of simulated observations so far."""
     seconds: float = 0.0
     """Time spent in simulations, in seconds."""
     _asked: set[str] = field(default_factory=set)
@@ -180,8 +182,8 @@ class RoundSimulator:
 def simulator_name(
     stages: Stages, point: Point, federated: Federated, *, defense: str, data: str, weights: Tensors
 ) -> str:
-    """Return a text that identifies a simulator (black-box access to a defended round): equal texts give equal results
-    for equal calls.
+    """Return a text that identifies a simulator (black-box access to a defended round): simulators with equal texts
+    give equal results for equal calls, so stored results can be shared.
 
     - `stages`, `point`, `federated`: the defense, interception point and federated setting.
     - `defense`: name of the defense with its parameters; left out of the text if the defense has no stage up to

@@ -53,15 +53,18 @@ class Stages:
 
     @property
     def undefended(self) -> "Stages":
+        """The same federated setting without any transform."""
         return Stages(setting=self.setting, transforms={}, states={})
 
     def to(self, device: torch.device) -> "Stages":
+        """Return the stages with their states on `device`."""
         states = {
             place: {key: value.to(device) for key, value in state.items()} for place, state in self.states.items()
         }
         return replace(self, states=states)
 
     def has(self, stage: Stage) -> bool:
+        """Return whether the defense has a transform at `stage`."""
         return bool(self.transforms.get(stage))
 
     @property
@@ -84,8 +87,9 @@ class Stages:
 
     @property
     def without_dummies(self) -> Stage | None:
-        """The first stage with a transform that mixes clients, or acts on arrived messages, and does not allow dummies
-        (`Transform.allows_dummies`); None: no stage."""
+        """The first stage at which the defense cannot be computed with dummies (clients that the attacker controls in
+        the round); None without such a stage. At this stage a transform mixes clients or acts on arrived messages, and
+        does not define itself for dummies (`Transform.allows_dummies`)."""
         for stage in STAGES:
             transforms = [each for each in self.transforms.get(stage, ()) if not each.allows_dummies]
             if any(stage in ("server", "aggregate") or each.mixes_clients for each in transforms):
@@ -112,7 +116,10 @@ class Stages:
         - `draw_key`: key of the random draws.
         - `clients`: the clients' numbers.
         - `draws`: source of random numbers; None draws by a key for each row (client or example).
-        - `norms`, `weights`, `local`, `examples`: fields of `Context`."""
+        - `norms`: norms of the example gradients; `examples`: the example gradients; for transforms at stages `example`
+          and `step`.
+        - `weights`: the weights before the step or round; `local`: a client's data and loss, for transforms that use
+          them."""
         current, stages = dict(tensors), self
         rows, lead = _rows(stage, current, clients)
         random_index = 0  # counts only random transforms, so that other transforms in between change no draw
@@ -164,10 +171,13 @@ class Stages:
         values: Tensors,
         context: Context,
     ) -> tuple[Output, "Stages"]:
-        """Run a single transform: call `update` on `values` and on the states of the numbered `clients`. Return the
-        output of `update`, and the stages with the next state.
+        """Run a single transform on tensors and on its memory. Return its output, and the stages (the defense) with the
+        next state.
 
         - `place`: the transform's stage, and its position in the stage.
+        - `clients`: numbers of the clients whose states are used.
+        - `update`: function (tensors, state, context) → (output, next state), usually `Transform.update`.
+        - `values`: tensors passed to `update`.
         - `context`: stage, round and setting, passed to `update`."""
         state = self.states.get(place)
         if state is None:
@@ -196,9 +206,9 @@ class Stages:
         return replace(self, states=states, members=clients)
 
     def joined(self, parts: "tuple[Stages, ...]") -> "Stages":
-        """Return the stages (the defense) with the clients' states (memory) after local training. Each of `parts` holds
-        the states of some clients (from `of`), and no client is in two parts. Transforms after local training keep
-        their states."""
+        """Return the defense's stages with the clients' states (memory) after local training, joined from chunks of
+        clients that were trained apart. Each of `parts` holds the states of a chunk (from `of`); no client is in two
+        chunks. Transforms after local training keep their states."""
         at = self.positions(tuple(client for part in parts for client in part.members or ()))
         states = dict(self.states)
         for place in (each for each in self.states if self._is_clients(each) and each[0] in _LOCAL):
@@ -220,9 +230,10 @@ class Stages:
 
 
 def stages(defense: Defense, setting: Setting, shapes: Shapes) -> Stages:
-    """Make the stages of a defense before round 0: its transforms with their initial states. `shapes` are the shapes of
-    the model's parameters, name → (*shape). Raises `ValueError` for an unknown stage, or for a transform inside local
-    steps with a server's state, and `TypeError` for an item that is no `Transform`."""
+    """Make the stages of a defense before round 0: its transforms with their initial states (empty memory). `setting`
+    is the federated setting, on which the transforms may depend. `shapes` are the shapes of the model's parameters,
+    name → (*shape). Raises `ValueError` for an unknown stage, or for a transform inside local steps with a server's
+    state, and `TypeError` for an item that is no `Transform`."""
     transforms = {stage: tuple(items) for stage, items in defense.transforms(setting).items()}
     states: dict[Place, State] = {}
     for stage, items in transforms.items():

@@ -27,8 +27,8 @@ Slopes = Mapping[str, float]  # a factor on the identity for each tensor
 
 @dataclass(frozen=True, slots=True)
 class StraightThrough:
-    """Differentiable form of a transform for attackers: the values of the transform's code, with a useful
-    derivative."""
+    """Differentiable form of a transform for attackers: the values of the transform's code, with a useful derivative,
+    also where the code's derivative is 0 (such as a rounding)."""
 
     transform: Transform
     """The transform."""
@@ -43,9 +43,9 @@ class StraightThrough:
     def smoothed(
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State] | None:
-        """Return a gradual version of the transform for candidates' gradients `tensors`, and the next state; None if
-        the transform has no hard decision. `width` > 0 is the relative width of the transitions (`Transform.smoothed`).
-        """
+        """Return a gradual version of the transform for candidates' gradients `tensors`, and the next state (memory);
+        None if the transform has no hard decision. `state` and `context` are the transform's memory, and its stage,
+        round and setting. `width` > 0 is the relative width of the transitions (`Transform.smoothed`)."""
         stated = self.transform.smoothed(tensors, state, context, width)
         if stated is not None or not self.by_coordinate:
             return stated
@@ -65,10 +65,11 @@ class StraightThrough:
 
 
 def straight_through(transform: Transform, probe: Tensors, state: State, context: Context) -> StraightThrough:
-    """Return the differentiable form of a transform. Trials on `probe` choose a derivative that predicts small changes.
+    """Return the differentiable form of a transform, by which attackers search for examples. Trials on `probe` choose a
+    derivative that predicts small changes.
 
     - `probe`: any gradient, name → (*lead, *shape).
-    - `state`, `context`: the transform's memory, and its stage, round and setting.
+    - `state`: the transform's memory between rounds; `context`: its stage, round and setting.
 
     Raises the error of the transform's code if the code fails, for example because an attacker lacks its inputs."""
     context = replace(context, draws=CentralDraws(lead=context.lead))

@@ -53,12 +53,12 @@ class Progress:
     costs: Mapping[str, Tensor] = field(default_factory=dict)
     """Privacy costs of the Bayesian accountant, level → (round, order)."""
     spots: tuple[Spot, ...] = ()
-    """Measured changes that the defense made to updates."""
+    """Changes that the defense made to a client's update, measured in some rounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """Inputs of a training that do not change over its rounds."""
+    """Fixed inputs of a training: configuration, data, model, device."""
 
     cell: TrainingCell
     """Configuration of the training."""
@@ -77,9 +77,9 @@ class TrainingJob:
 
 
 def begin(job: TrainingJob, weights: Tensors, stages: Stages) -> Progress:
-    """Return the progress of a training before round 0. `job` is the training, `weights` are the initial weights, name
-    → (*shape), and `stages` the defense's stages with initial states. The progress includes the test accuracy of
-    `weights`."""
+    """Return the progress of a training before round 0. `job` holds the training's configuration and data, `weights`
+    are the initial weights, name → (*shape), and `stages` the defense's stages with initial states. The progress
+    includes the test accuracy of `weights`."""
     cell = job.cell
     job.model.to(job.device)
     current = {name: value.to(job.device) for name, value in weights.items()}
@@ -93,10 +93,10 @@ def begin(job: TrainingJob, weights: Tensors, stages: Stages) -> Progress:
 
 
 def train(job: TrainingJob, start: Progress, proceed: Callable[[Progress], bool] = lambda progress: True) -> Progress:
-    """Run the remaining rounds of a training; return its progress. Test accuracies are measured every `test_every`
-    rounds of the cell (configuration) and at the end.
+    """Run the remaining rounds of a training; return its progress at the end (weights, states, accuracies). Test
+    accuracies are measured every `test_every` rounds of the cell (experiment) and at the end.
 
-    - `job`: the training; `start`: its progress so far.
+    - `job`: configuration, data and model of the training; `start`: its progress so far.
     - `proceed`: called with the progress after every round; the training stops if the result is False.
 
     Weights outside single precision end the training with `Progress.diverged`, without an error."""
@@ -178,8 +178,8 @@ def updates(
     """Return the updates of the clients `chosen` before stage `client` (the first stage after local training), name →
     (client, *shape), and the defense's stages with their states.
 
-    - `job`: the training; `before`: its progress at the start of the round.
-    - `net`: computes the gradients.
+    - `job`: configuration and data of the training; `before`: its progress at the start of the round.
+    - `net`: computes the gradients for many clients.
     - `draw_key`: key of the defense's random draws."""
 
     def part(clients: tuple[int, ...]) -> tuple[dict[str, Tensor], Stages]:
@@ -223,8 +223,10 @@ def _threads(count: int) -> Iterator[Callable[..., Iterator[tuple[dict[str, Tens
 
 
 def accuracy(model: nn.Module, weights: Tensors, test: Split, examples: int) -> float:
-    """Return the share of the first `examples` examples of the split `test` that the model classifies correctly with
-    `weights` (name → (*shape)), in [0, 1]."""
+    """Return the share of test examples that a model classifies correctly, in [0, 1].
+
+    - `model`: computes the classes, with `weights` (name → (*shape)) instead of its own parameters.
+    - `test`: the test split; only its first `examples` examples are used."""
     count = min(examples, len(test))
     inputs = torch.from_numpy(test.floats(slice(0, count))).to(next(iter(weights.values())).device)
     correct = 0
