@@ -57,7 +57,7 @@ class _File(Frozen):
 
 
 def of_run(records: Iterable[Record], request: Request | None, margins: Mapping[str, float]) -> Baseline:
-    """Make a baseline of the regression gate from a run's records (results of configurations).
+    """Make a baseline of the regression gate from a run's records (results of experiments).
 
     - `request`: matrix and options of the run; None if unknown.
     - `margins`: metric → smallest worsening that counts; they replace the defaults.
@@ -83,8 +83,8 @@ def write(path: Path, baseline: Baseline) -> None:
 
 def replacing(made: Baseline, earlier: Baseline) -> Baseline:
     """Return the new baseline `made` with the oldest records of the `earlier` baseline: `earlier.oldest`, or
-    `earlier.records` if this is empty. No oldest records are added if they equal the new records, or if protocol
-    versions differ."""
+    `earlier.records` if this is empty. A later run is compared with these, too, because small worsenings add up. No
+    oldest records are added if they equal the new records, or if protocol versions differ."""
     oldest = earlier.oldest or earlier.records
     protocols = {record.protocol for record in (*made.records, *oldest)}
     return replace(made, oldest=oldest if len(protocols) == 1 and oldest != made.records else ())

@@ -59,8 +59,8 @@ class Increase:
 
 
 def of_numbers(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Increase:
-    """Estimate the mean increase of a figure from `before` to `after`, both (pair,). `clusters` (pair,) names the
-    cluster of each pair.
+    """Estimate the mean increase of a figure from `before` to `after`, both (pair,). `clusters` (pair,) gives the
+    cluster of each pair, such as its weight seed.
 
     The variance is linearised for a ratio of cluster sums, times G/(G - 1) for G clusters (Cochran 1977, §9A.2), with G
     - 1 degrees of freedom. Raises `ValueError` without pairs, or for non-finite figures."""
@@ -81,7 +81,7 @@ def of_numbers(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Incr
 
 def of_shares(after: ArrayLike, before: ArrayLike, clusters: ArrayLike) -> Increase:
     """Estimate the increase in the share of successes from `before` to `after`, booleans (pair,). `clusters` (pair,)
-    names the cluster of each pair.
+    gives the cluster of each pair, such as its weight seed.
 
     Each bound is the wider of two: the bound from the clusters, and a bound from the 2 × 2 table of paired successes.
     The table is needed because a few pairs with equal outcomes show no variation between clusters. Half a pair is added

@@ -18,12 +18,12 @@ NO_WORDS: Asked = {}  # of a run whose matrix is unknown: cells pair by id only
 
 
 def partners(old: Mapping[str, AnyCell], new: Mapping[str, AnyCell], asked: Asked) -> dict[str, str]:
-    """Pair the cells (configurations) of a baseline with the cells of a run. Return a map from the id of a cell in
-    `old` to the id of its partner in `new`; cells without a partner are left out.
+    """Pair the cells (experiments) of a baseline with the cells of a run. Return a map from the id of a cell in `old`
+    to the id of its partner in `new`; cells without a partner are left out.
 
     - `old`, `new`: id → cell, of the baseline and of the run.
-    - `asked`: parameters that the run's matrix file sets, by entry (attack, defense, data set or model). Parameters
-      that the matrix file does not set may differ within a pair."""
+    - `asked`: parameters that the run's matrix file sets: (kind, name) of an attack, defense, data set or model → lists
+      of parameter names. Parameters that the matrix file does not set may differ within a pair."""
     found = {id_: id_ for id_ in old.keys() & new.keys()}
     earlier = {id_: id_ for id_ in found}  # id of a later cell → id of its partner
     waiting: dict[str, list[str]] = {}
@@ -53,9 +53,9 @@ def partners(old: Mapping[str, AnyCell], new: Mapping[str, AnyCell], asked: Aske
 
 
 def is_asked_for(cell: AnyCell, asked: Asked) -> bool:
-    """Return whether the run's matrix file asks for the cell (a configuration). `asked` holds the parameters that the
-    matrix file sets, by entry (attack, defense, data set or model). The result is False if `asked` has an entry of the
-    cell only with other parameters, as after a change of defaults."""
+    """Return whether the run's matrix file asks for the cell (an experiment). `asked` holds the parameters that the
+    matrix file sets, by entry (attack, defense, data set or model): (kind, name) → lists of parameter names. The result
+    is False if `asked` has an entry of the cell only with other parameters, as after a change of defaults."""
     named = {(axis, text.partition("(")[0]) for axis, text in asked}
     return not any(
         (axis, entry.name) in named and (axis, str(entry)) not in asked for axis, entry, _ in _entries(cell, cell)
@@ -64,7 +64,7 @@ def is_asked_for(cell: AnyCell, asked: Asked) -> bool:
 
 def differences(old: AnyCell, new: AnyCell) -> Iterator[str]:
     """Yield a line for each entry (attack, defense, data set or model) whose parameters differ between the paired cells
-    (configurations) `old` and `new`, such as `my-round: step 0.3 → 0.0001`."""
+    (experiments) `old` and `new`, such as `my-round: step 0.3 → 0.0001`."""
     for _, then, now in _entries(old, new):
         if then.params != now.params:
             yield f"{then.name}: {', '.join(_changes(then.params, now.params))}"

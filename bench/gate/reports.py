@@ -85,8 +85,8 @@ def worst(verdict: Verdict) -> Comparison | None:
 
 
 def weight(row: Comparison) -> tuple[int, float]:
-    """Return the sort key of a comparison; more important comparisons sort first. Metrics of leaked examples come
-    first, then the largest ratio of worsening to margin."""
+    """Return the sort key of a comparison in the gate's report; more important comparisons sort first. Metrics of
+    leaked examples come first, then the largest ratio of worsening to margin."""
     return list(GATE_METRICS).index(row.metric), -row.worse / row.margin
 
 
@@ -145,7 +145,7 @@ def _reason(row: Comparison) -> str:
 
 
 def figure(metric: str, value: float) -> str:
-    """Format a `value` of the `metric` with its unit; an infinite value is `unbounded`."""
+    """Format a `value` of the `metric` with its unit; an infinite value gives `unbounded`."""
     if value in (float("inf"), float("-inf")):
         return "unbounded"
     unit = GATE_METRICS[metric].unit

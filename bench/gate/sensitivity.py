@@ -15,12 +15,14 @@ _TRIALS, _POWER = 200, 0.8  # random places of the leaks; share of these trials 
 
 
 def sees(verdict: Verdict) -> dict[str, float]:
-    """Return what the regression gate can detect: a map from metric to the smallest worsening that this comparison
-    calls weaker for every defense and interception point, with 80 % power for shares.
+    """Return the smallest worsening that the regression gate can detect for each metric, metric → worsening. A passed
+    gate excludes larger worsenings. `verdict` holds the comparisons; the result is the largest value over all defenses
+    and interception points.
 
-    If a figure worsens equally in all readings (observed updates), such as the SNR, the smallest worsening is its
-    margin. A worsening of a share is detected if new leaks at random examples give a lower bound above 0, corrected for
-    the number of comparisons. Comparisons in which every example already leaks are left out."""
+    For a figure that worsens equally in all readings (observed updates), such as the SNR, the value is the metric's
+    margin. For a share of examples, the value is the smallest increase that the gate calls weaker in at least 80 % of
+    trials, in which the new leaks fall on random examples. Comparisons in which every example already leaks are left
+    out."""
     level = 1 - (1 - LEVEL) / max(1, len(verdict.comparisons))
     least: dict[str, float] = {}
     for row in verdict.comparisons:

@@ -43,7 +43,8 @@ class Nearest:
 
     @property
     def rmse(self) -> float:
-        """Root mean square error of the reconstruction, in [0, 1]; 1 without a finite reconstruction."""
+        """Root mean square error of the reconstruction against the true example, in [0, 1]; 1 without a finite
+        reconstruction."""
         return 1.0 if self.score.rmse is None else self.score.rmse
 
 
@@ -72,9 +73,9 @@ class Victim:
 
 
 def worst(pairs: Iterable[tuple[Record, Record]], verdict: Verdict) -> tuple[Victim, ...]:
-    """Select at most three different examples that a change of the code exposes most: first examples of weaker
-    comparisons, then examples that leak only now, then by the decrease of the nearest reconstruction's RMSE. Private
-    examples are left out, and examples without a nearer reconstruction.
+    """Select at most three different examples that a change of the code exposes most, for the gate's picture: first
+    examples of weaker comparisons, then examples that leak only now, then by the decrease of the nearest
+    reconstruction's RMSE. Private examples are left out, and examples without a nearer reconstruction.
 
     - `pairs`: pairs (record of the baseline, record of the run).
     - `verdict`: comparison of the baseline and the run."""
@@ -105,7 +106,7 @@ def picture(victims: Sequence[Victim], run: Path, earlier: Path | None = None) -
     """Draw the true example, the reconstruction in the baseline and the reconstruction in the run, with RMSE: a column
     for each victim. A grey tile replaces a picture that is in no folder. `victims` must not be empty.
 
-    - `run`: folder of the compared run, which may also hold the baseline's cells (configurations).
+    - `run`: folder of the compared run, which may also hold the baseline's cells (experiments).
     - `earlier`: another run folder with the baseline's cells; None: only `run` is searched.
 
     Raises `RecordError` for missing or damaged arrays of the run."""

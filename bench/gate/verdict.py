@@ -49,7 +49,7 @@ class GateMetric:
     words: str
     """The metric in words."""
     of: str = "examples"
-    """Kind of the paired items: examples, readings, trainings or points."""
+    """Kind of the paired items: "examples", "readings", "trainings" or "points" (interception points)."""
     unit: str = ""
     """Unit, for tables; ` %` shows a share in percent."""
 
@@ -131,8 +131,8 @@ class Verdict:
     cells: int
     """Number of compared cells."""
     faults: tuple[tuple[str, str, str], ...] = ()
-    """(flag code, subject, text) for each broken contract, each reading that the scored examples do not explain, and
-    each measurement against an ε."""
+    """Faults of the later run, each as (flag code, subject, text). A fault is a broken contract (a test of a defense's
+    promises), a reading that the scored examples do not explain, or a measured privacy loss above the computed ε."""
     since_oldest: tuple[Comparison, ...] = ()
     """Comparisons that are weaker than in the oldest baseline."""
     parameters: tuple[str, ...] = ()
@@ -188,7 +188,7 @@ def verdict(
 ) -> Verdict:
     """Compare two runs with the same configurations; return the verdict of the regression gate.
 
-    - `before`, `after`: records (results of configurations) of the earlier and of the later run.
+    - `before`, `after`: records (results of experiments) of the earlier and of the later run.
     - `margins`: metric → smallest worsening that counts; they replace the defaults. None keeps all defaults.
     - `changes`: code changes in words, stored in the verdict.
     - `asked`: parameters that the matrix file sets, by entry (attack, defense, …); empty: records are paired only by
