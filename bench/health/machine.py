@@ -52,7 +52,8 @@ def probe(timeout: float = 120) -> dict[str, Any]:
 
 
 def pair(versions: dict[str, Any]) -> Finding:
-    """Check that torch and torchvision can be imported together. `versions` is the result of `probe`."""
+    """Check that torch and torchvision can be imported together; a mismatched pair may crash. `versions` is the result
+    of `probe`."""
     name = "torch + torchvision"
     if "torch error" in versions:
         return Finding(name, "fail", _line(versions["torch error"]), "install torch again, from its own index")
