@@ -68,9 +68,9 @@ class Helper:
         self.usage = Usage()
 
     def call(self, function: Callable[..., T], *arguments: Any, on_progress: OnProgress | None = None) -> T:
-        """Run `function(*arguments, state)` in the plug-in process, and return its result; `state` is its
-        `bench.isolation.served.State`. `on_progress` receives a training's progress; None drops the progress. Raises
-        the function's error, or `HelperDied`."""
+        """Run `function(*arguments, state)` in the plug-in process, and return its result; `state` holds the values
+        that the process keeps between calls (`bench.isolation.served.State`). `on_progress` receives a training's
+        progress; None drops the progress. Raises the function's error, or `HelperDied`."""
         pipe = self._pipe if self._pipe is not None else self._start()
         try:
             pipe.send_bytes(pickle.dumps((function, arguments)))
@@ -96,6 +96,7 @@ class Helper:
         self._introduce(ours, theirs)
 
     def close(self) -> None:
+        """End the process, if it was started."""
         if self._process is not None:
             self._end()
 

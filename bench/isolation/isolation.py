@@ -37,8 +37,8 @@ T = TypeVar("T")
 
 
 class Isolation:
-    """Runner of cells (configurations) with plug-in code, in the plug-in processes of a worker
-    (`bench.answer.place.Place`)."""
+    """Runner of cells (experiments) with plug-in code: this code runs in separate processes, which a worker starts.
+    Cells without plug-in code run in the worker itself."""
 
     def __init__(self, plugins: Sequence[str], device: str, *, fork: bool = False) -> None:
         """Prepare the processes for the plug-in files and modules `plugins`; each starts at its first call. `fork` True
@@ -57,31 +57,35 @@ class Isolation:
         registry.declare(self.origins)
 
     def concerns(self, cell: AnyCell) -> bool:
-        """Return whether the cell (configuration) has an attack, defense, model or data set from outside bench."""
+        """Return whether the cell (experiment) uses an attack, defense, model or data set from outside bench."""
         return any(foreign(kind, name) for kind, name in entries_of(cell).items())
 
     def data(self, cell: AnyCell, context: RunContext, memory: Memory) -> Data:
-        """Return the data set of the cell (configuration), with its splits. Code of a plug-in data set runs in a
-        plug-in process. `context` has the folders, and `memory` keeps the data."""
+        """Return the data set of the cell (experiment), with its splits. Code of a plug-in data set runs in a plug-in
+        process. `context` has the run's folders, and `memory` (values kept between cells) keeps the data."""
         if foreign("datasets", cell.dataset.name) and not data_is_kept(cell, memory):
             raw, private = self._pipeline.call(served.raw_data, cell, context)
             keep_data(cell, memory, split(raw, name=cell.dataset.name, private=private))
         return HERE.data(cell, context, memory)
 
     def attack_together(self, cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
-        """Attack the readings (observed updates) of `cell` together with those of suitable later cells (configurations)
-        in `company`, in a single batch; `memory` stores the results. Cells with plug-in code are left out; for a `cell`
-        with plug-in code, nothing is done."""
+        """Attack the readings (observed updates) of `cell` together with those of suitable later cells (experiments) in
+        `company`, in a single batch; `memory` (values kept between cells) stores the results. `context` has the run's
+        folders and limits. Cells with plug-in code are left out; for a `cell` with plug-in code, nothing is done."""
         if not self.concerns(cell):
             HERE.attack_together(cell, [other for other in company if not self.concerns(other)], context, memory)
 
     def attacked(
         self, cell: AttackCell, truth: CellTruth, context: RunContext, memory: Memory
     ) -> tuple[Diagnosis, Attempt]:
-        """Run the round of the cell (configuration) and attack its readings (observed updates) in plug-in processes;
-        `truth`, with the true examples for scores, stays in this process. Return the checks of the readings, and the
-        reconstruction with its cost. Raises `NotApplicable` for a cell that cannot run, and `PluginError` for a fault
-        in a plug-in."""
+        """Run the round of the cell (experiment) and attack its readings (observed updates) in plug-in processes.
+        Return the checks of the readings, and the reconstruction with its cost.
+
+        - `truth`: true examples for scores, which stay in this process.
+        - `context`: the run's folders, device and limits.
+        - `memory`: values kept between cells, such as earlier reconstructions.
+
+        Raises `NotApplicable` for a cell that cannot run, and `PluginError` for a fault in a plug-in."""
         if not self.concerns(cell):
             return HERE.attacked(cell, truth, context, memory)
         return _twice(lambda remaining: self._attacked(cell, remaining, memory), cell, context)
@@ -105,9 +109,14 @@ class Isolation:
     def train(
         self, cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
     ) -> tuple[TrainingResult, TrainingCost]:
-        """Run a training in a plug-in process; `on_progress` receives its progress. Return the result, and the cost.
-        This process then measures the accuracy of the last tested checkpoint. Raises `PluginError` if this accuracy
-        differs from the result."""
+        """Run the training of the cell (experiment) in a plug-in process. Return the result, and the time cost of the
+        defense. This process then measures the accuracy of the last tested checkpoint.
+
+        - `context`: the run's folders, device and limits.
+        - `memory`: values kept between cells, such as data sets.
+        - `on_progress`: receives the training's progress.
+
+        Raises `PluginError` if the measured accuracy differs from the result."""
         if not self.concerns(cell):
             return HERE.train(cell, context, memory, on_progress)
         result, cost = _twice(

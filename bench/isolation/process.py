@@ -26,7 +26,7 @@ def prepare_environment() -> None:
 
 
 def single_threaded() -> None:
-    """Make torch use a single thread, because sums over several threads differ in the last bit."""
+    """Make torch use a single thread in this process, because sums over several threads differ in the last bit."""
     torch.set_num_threads(1)
 
 
@@ -65,7 +65,7 @@ _TRACE = " (where it was: "
 
 
 def timeout_reason(seconds: float, trace: Path | None = None) -> str:
-    """Return the reason in the record of a cell (configuration) that exceeded its time limit of `seconds`. `trace` is
+    """Return the reason in the record of a cell (experiment) that exceeded its time limit of `seconds`. `trace` is
     the file with the threads' stacks at the timeout; None: the text names no file."""
     where = "" if trace is None else f"{_TRACE}{trace})"
     return f"took longer than the time limit of {seconds:g} s; give --time-limit more, or mend what hangs{where}"
@@ -79,6 +79,6 @@ def without_trace(reason: str) -> str:
 
 def trace_path(run: Path, cell_id: str, role: str = "") -> Path:
     """Return the path, in the run folder `run`, of the file to which a process writes its threads' stacks at a timeout.
-    `cell_id` is the id of the cell (configuration) that the process runs; `role` names a plug-in process, empty for
-    this process."""
+    `cell_id` is the id of the cell (experiment) that the process runs; `role` names a plug-in process, empty for this
+    process."""
     return run / "hung" / f"{cell_id}{'.' if role else ''}{role}.txt"

@@ -39,12 +39,13 @@ from bench.trip import Reading, Server, Tensors
 
 @dataclass(slots=True, kw_only=True)
 class State:
-    """Values that a plug-in process keeps between calls from its parent process."""
+    """Values that a plug-in process keeps between calls from its parent process; the last argument of every function in
+    this module."""
 
     memory: Memory = field(default_factory=Memory)
     """Cache of data sets, reconstructions and simulated readings."""
     origins: tuple[registry.Origin, ...] = ()
-    """Sources of the attacks, defenses, models and data sets from plug-ins."""
+    """Sources (file or distribution) of the attacks, defenses, models and data sets from plug-ins."""
     held: tuple[Reading, ReadingKey] | None = None
     """Readings (observed updates) for the next attack, with their key; None before the first."""
     on_progress: Callable[[TrainingProgress], None] = lambda progress: None
@@ -53,33 +54,36 @@ class State:
 
 def origins(state: State) -> tuple[registry.Origin, ...]:
     """Return the sources (file or distribution) of the plug-in attacks, defenses, data sets and models that this
-    process has loaded."""
+    process has loaded, from its `state`."""
     return state.origins
 
 
 def raw_data(cell: AnyCell, context: RunContext, state: State) -> tuple[Raw, bool]:
-    """Return the data set of the cell (configuration) before the split, and True if the data are private. `context` has
-    the folders."""
+    """Return the data set of the cell (experiment) before the split, and True if the data are private. `context` has
+    the run's folders; `state` is not used."""
     dataset: Dataset = registry.of("datasets", cell.dataset)
     return read(dataset, cell.dataset.name, context.data_dir), dataset.private
 
 
 def server(cell: AttackCell, context: RunContext, state: State) -> bytes:
-    """Return the malicious server's knowledge before the round, as bytes for the attacker's process (`craft`)."""
+    """Return the knowledge of a malicious server before the round, as bytes for the attacker's process (`craft`). Such
+    a server chooses the weights that clients get. `cell` is the experiment, `context` has the run's folders, and the
+    memory in `state` keeps data sets."""
     truth = draw_truth(cell, load_data(cell, context, state.memory), context.run)
     return _packed(server_of(cell, prepare(cell, context, state.memory), truth), cell)
 
 
 def craft(known: bytes, cell: AttackCell, state: State) -> Tensors:
-    """Return the weights that a malicious server, the attack in `cell`, sends to the clients, name → tensor. `known`
-    are the bytes from `server`."""
+    """Return the weights that a malicious server, the attack in `cell` (the experiment), sends to the clients, name →
+    tensor. `known` are the bytes from `server`; `state` is not used."""
     return choose(cell, _unpacked(known, cell))
 
 
 def observe(cell: AttackCell, context: RunContext, crafted: Tensors | None, state: State) -> tuple[bytes, Diagnosis]:
-    """Run the defended round of the cell (configuration) in this process. Return the attacker's readings (observed
+    """Run the defended round of the cell (experiment) in this process. Return the attacker's readings (observed
     updates) as bytes for the attacker's process, and the checks of the readings.
 
+    - `context`: the run's folders and device.
     - `crafted`: weights from `craft`, name → tensor; None: honest weights.
     - `state`: its memory keeps data sets and simulated readings.
 
@@ -91,8 +95,8 @@ def observe(cell: AttackCell, context: RunContext, crafted: Tensors | None, stat
 
 
 def hold(reading: bytes, cell: AttackCell, state: State) -> ReadingKey:
-    """Unpack the readings (observed updates) of `cell` from the bytes `reading`, and keep them for the next `attempt`;
-    return their key."""
+    """Unpack the readings (observed updates) of `cell` (the experiment) from the bytes `reading` that `observe`
+    returned. Keep them in `state` for the next `attempt`, and return a key that identifies readings and attack."""
     received: Reading = _unpacked(reading, cell)
     if isinstance(received.simulator, RoundSimulator):
         received = replace(received, simulator=replace(received.simulator, kept=state.memory.simulations))
@@ -122,14 +126,16 @@ def _unpacked(content: bytes, cell: AttackCell) -> Any:
 
 
 def attempt(cell: AttackCell, context: RunContext, state: State) -> Attempt:
-    """Attack the readings (observed updates) that `hold` stored in `state`; return the reconstruction with its cost.
-    `context` holds the run's folders and limits."""
+    """Run the attack of `cell` (the experiment) on the readings (observed updates) that `hold` stored in `state`;
+    return the reconstruction with its cost. `context` has the run's device and limits."""
     assert state.held is not None
     reading, key = state.held
     return attack_reading(attacker_of(cell, reading), reading, cell, context, key)
 
 
 def train(cell: TrainingCell, context: RunContext, state: State) -> tuple[TrainingResult, TrainingCost]:
+    """Run the training of the cell (experiment); return its result and the time cost of the defense. `context` has the
+    run's folders; `state` keeps data sets and sends progress to the parent process."""
     return train_cell(cell, context, state.memory, state.on_progress)
 
 

@@ -27,8 +27,9 @@ def dump(value: Any) -> bytes:
 
 
 def load(content: bytes) -> Any:
-    """Read a value from the bytes of an untrusted process. Raises `PluginError` for damaged bytes, and for types other
-    than numbers, texts, containers, arrays, dataclasses, enums and errors."""
+    """Read a value from the bytes of an untrusted process. The values may be wrong, but no code of the process runs.
+    Raises `PluginError` for damaged bytes, and for types other than numbers, texts, containers, arrays, dataclasses,
+    enums and errors."""
     try:
         return unpickle.load(content, _ARRAYS, _is_data)
     except Exception as error:  # damaged bytes raise many types
