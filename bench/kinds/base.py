@@ -14,13 +14,15 @@ Array = TypeVar("Array", bound=Any)  # a numpy array or a torch tensor
 
 
 class Values(Protocol):
-    """Arithmetic on the example values of a kind of data; `bench.kinds.unit` implements it for numbers in [0, 1]."""
+    """Operations on the example values of a kind of data (images, tables or texts): conversion, range check, distance,
+    mean, random draw."""
 
     def floats(self, stored: NDArray[Any]) -> NDArray[np.float32]:
         """Convert `stored` values to float32, the input for models, attacks and scores."""
 
     def fault(self, stored: NDArray[Any]) -> str | None:
-        """Return the reason why a data set's `stored` values are not allowed; None if they are allowed."""
+        """Return the reason why a data set's `stored` values are not allowed, such as values outside [0, 1]; None if
+        they are allowed."""
 
     def checked(self, truth: ArrayLike) -> Floats:
         """Return the values of true examples as float64; raises `ValueError` for values outside the kind's range."""
@@ -41,7 +43,8 @@ class Values(Protocol):
         (*shape)."""
 
     def draw(self, random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Draw values of `shape` with the generator `random`, without knowledge of the data."""
+        """Draw example values of `shape`, uniform over the allowed values, with the generator `random`, without
+        knowledge of the data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,17 +92,17 @@ class Kind:
     axes: tuple[str, ...]
     """Names of an example's axes."""
     values: Values
-    """Arithmetic on example values."""
+    """Operations on example values: conversion, range check, distance, mean, random draw."""
     success: Success
     """Success rule of an attack."""
     pixels: Callable[[NDArray[Any]], NDArray[Any]]
     """Function that draws examples: (n, *shape) → (n, height, width, 3), colours in [0, 1]."""
     default_dataset: str
-    """Name of a data set that needs no files, for contracts."""
+    """Name of a data set that needs no files, for the tests of entries (contracts)."""
     default_model: str
-    """Name of a model for `default_dataset`, for contracts."""
+    """Name of a model for `default_dataset`, for the tests of entries (contracts)."""
     shapes: tuple[tuple[int, ...], ...]
-    """Example shapes that model contracts try, ascending."""
+    """Shapes of an example with which the tests of a model (its contracts) build the model, ascending."""
     spatial: bool = False
     """True if the last two axes are height and width, so that neighbours resemble each other."""
     differentiable: bool = True

@@ -23,8 +23,8 @@ def lengths(ids: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def misplaced(first: Floats, second: Floats) -> Floats:
-    """Return the share of positions with different ids in the texts `first` and `second` (..., position), among the
-    positions of the longer text: (...,)."""
+    """Return the share of positions with different token ids in the texts `first` and `second` (..., position), among
+    the positions of the longer text: (...,)."""
     longer = np.maximum(lengths(first), lengths(second))
     share: Floats = (first != second).sum(-1) / np.maximum(longer, 1)
     return share
@@ -32,7 +32,8 @@ def misplaced(first: Floats, second: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Arithmetic on token ids, which are whole numbers: 0 is padding. Every text has the same number of positions."""
+    """Operations on texts as token ids, which are whole numbers: 0 is padding. Every text has the same number of
+    positions."""
 
     def floats(self, stored: NDArray[Any]) -> NDArray[np.float32]:
         return stored.astype(np.float32)  # exact below 2^24 tokens
@@ -60,7 +61,7 @@ class Tokens:
         return misplaced(first[..., :, None, :], second[..., None, :, :])
 
     def centre(self, examples: Array) -> Array:
-        """Return the most frequent id at each position."""
+        """Return the most frequent id at each position of the `examples`: (example, position) → (position,)."""
         columns = [examples[:, position] for position in range(examples.shape[1])]
         most = [int((column[:, None] == column).sum(1).argmax()) for column in columns]
         centre: Array = examples[most, list(range(len(most)))]

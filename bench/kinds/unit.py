@@ -26,7 +26,7 @@ def clipped(guess: ArrayLike) -> Floats:
 
 def mse(truth: ArrayLike, guess: ArrayLike) -> Floats:
     """Return the mean squared error of each example between `truth` and `guess`, both (reading, example, *shape):
-    (reading, example). Values are not clipped."""
+    (reading, example). The mean is over an example's values, which are not clipped."""
     with np.errstate(over="ignore"):  # a diverged example may be too large to square: inf is the answer
         squares = (np.asarray(truth, np.float64) - np.asarray(guess, np.float64)) ** 2
         means: Floats = squares.reshape(*squares.shape[:2], -1).mean(axis=-1)
@@ -35,7 +35,7 @@ def mse(truth: ArrayLike, guess: ArrayLike) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Arithmetic on numbers in [0, 1], stored as floats or as uint8 levels 0..255."""
+    """Operations on example values in [0, 1], stored as floats or as uint8 levels 0..255."""
 
     def floats(self, stored: NDArray[Any]) -> NDArray[np.float32]:
         scale = LEVELS if stored.dtype == np.uint8 else np.float32(1)
