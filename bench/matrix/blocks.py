@@ -13,9 +13,9 @@ _LISTS = {*AXES, *TRAIN_AXES}
 
 
 def tables(content: Mapping[str, Any], kind: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the blocks of a `kind` ("attack", "train" or "published") in the `content` of a matrix file (a run's
-    configurations), as (key in the file, content of the block). If the file has no block `[[attack]]`, the table
-    `[axes]` is the only attack block."""
+    """Return the blocks of a `kind` ("attack", "train" or "published") in the parsed `content` of a matrix file (which
+    lists a run's experiments), as (key in the file, content of the block). If the file has no block `[[attack]]`, the
+    table `[axes]` is the only attack block."""
     blocks = content.get(kind)
     if kind == "attack" and not blocks:
         axes = content.get("axes")
@@ -25,9 +25,9 @@ def tables(content: Mapping[str, Any], kind: str) -> list[tuple[str, dict[str, A
 
 
 def written_out(errors: Errors, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `content` of a matrix file (a run's configurations) with each `sweep` replaced by its combinations of
-    values, and each `[[published]]` block by a table for each published figure. `errors` collects a line for each
-    mistake. Raises `MatrixError` for too many combinations."""
+    """Return the parsed `content` of a matrix file (which lists a run's experiments) with each `sweep` (lists of
+    parameter values) replaced by its combinations of values, and each `[[published]]` block by a table for each
+    published figure. `errors` collects a line for each mistake. Raises `MatrixError` for too many combinations."""
     _check_size(errors, content)
     content = dict(content)
     if isinstance(content.get("axes"), dict):

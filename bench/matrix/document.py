@@ -21,7 +21,7 @@ def preset_names(folder: Path = PRESETS) -> tuple[str, ...]:
 
 
 def located(source: str | Path, errors: Errors, folder: Path = PRESETS) -> Path:
-    """Return the path of a matrix file (a run's configurations). `source` is a `Path`, a text that ends in `.toml`, or
+    """Return the path of a matrix file (a run's experiments). `source` is a `Path`, a text that ends in `.toml`, or
     the name of a preset in `folder`. `errors` collects the error lines. Raises `MatrixError` for a missing file or an
     unknown preset."""
     if isinstance(source, Path) or source.endswith(".toml"):

@@ -14,12 +14,17 @@ KINDS = {"dataset": "datasets", "model": "models", "attack": "attacks", "defense
 class Registry(Protocol):
     """Lookup of attacks, defenses, data sets and models by name, as in `bench.registry.entries`."""
 
-    def names(self, kind: str, /) -> Iterable[str]: ...
-    def load(self, kind: str, name: str, /) -> type: ...
+    def names(self, kind: str, /) -> Iterable[str]:
+        """Return the names of all entries of `kind`: "attacks", "defenses", "datasets" or "models"."""
+        ...
+
+    def load(self, kind: str, name: str, /) -> type:
+        """Return the class of the entry `name` of `kind` ("attacks", "defenses", "datasets" or "models")."""
+        ...
 
 
 def registered(axis: str, raw: Any, registry: Registry) -> Entry:
-    """Turn a value of a matrix file (a run's configurations) into an entry: an attack, defense, data set or model with
+    """Turn a value of a matrix file (a run's experiments) into an entry: an attack, defense, data set or model with
     parameters. `raw` is the value on the axis `axis`, such as `"prune"` or `{ name = "prune", share = 0.7 }`. Omitted
     parameters get their defaults, from `registry`. Raises `Wrong` with a line for each mistake."""
     table = {"name": raw} if isinstance(raw, str) else raw

@@ -23,7 +23,7 @@ _ANY_ATTACK = {name: AttackCell.model_fields[name].default for name in marked(At
 
 @dataclass(frozen=True, slots=True)
 class PlannedCell:
-    """Cell (configuration) in a run's plan. A cell that cannot run has a reason, and is recorded as n/a."""
+    """Cell (experiment) in a run's plan. A cell that cannot run has a reason, and is recorded as n/a."""
 
     cell: AttackCell | TrainingCell
     """The cell's configuration."""
@@ -74,7 +74,7 @@ class _Plan:
 
 
 def expand(matrix: Matrix, facts_of: FactsOf, *, registry: Registry = _registry) -> tuple[PlannedCell, ...]:
-    """Expand a matrix to its cells (configurations) without duplicates: trainings, then attacks, in the order of blocks
+    """Expand a matrix to its cells (experiments) without duplicates: trainings, then attacks, in the order of blocks
     and axes. A cell that cannot run has a reason.
 
     - `facts_of`: function from a data set's name and parameters to its properties.

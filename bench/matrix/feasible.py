@@ -43,7 +43,7 @@ class DatasetFacts:
 
 
 def impossible(cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry: Registry = _registry) -> str | None:
-    """Return the reason why a cell (configuration) cannot run, as far as known before the run; None if it can. `facts`
+    """Return the reason why a cell (experiment) cannot run, as far as known before the run; None if it can. `facts`
     are the data set's properties, and `registry` is the lookup of registered attacks, defenses, data sets and models.
     An attack may still refuse a reading (observed update) in the run."""
     reason = _model(cell, facts, registry) or _mixed(cell, facts, registry) or _clients(cell.federated, facts)
@@ -62,13 +62,14 @@ def impossible(cell: AttackCell | TrainingCell, facts: DatasetFacts, *, registry
 
 
 def examples(cell: AttackCell) -> int:
-    """Return the number of distinct examples behind a reading (an observed update) of the cell."""
+    """Return the number of distinct examples behind a reading (an observed update) of the cell (the experiment)."""
     federated = cell.federated
     return POINTS[cell.point].examples(batch=federated.batch, steps=federated.steps, senders=cell.senders)
 
 
 def client_examples(federated: Federated, training: int) -> int:
-    """Return the number of examples per client, for a data set with `training` training examples."""
+    """Return the number of examples per client in the setting `federated`, for a data set with `training` training
+    examples."""
     return client_size(
         federated.partition, training, clients=federated.clients, client_examples=federated.client_examples
     )

@@ -40,7 +40,7 @@ class Wrong(ValueError):
 
 
 class Rows(list[Any]):
-    """List of items from a matrix file (a run's configurations). `keys` holds the key in the file for each item, for
+    """List of items from a matrix file (a run's experiments). `keys` holds the key in the file for each item, for
     error messages; several items may have the same key."""
 
     def __init__(self, rows: Iterable[tuple[str, Any]]) -> None:
@@ -50,30 +50,33 @@ class Rows(list[Any]):
 
 
 class Errors:
-    """Errors in a matrix file (a run's configurations), collected as lines `FILE: key: mistake; remedy`."""
+    """Errors in a matrix file (a run's experiments), collected as lines `FILE: key: mistake; remedy`."""
 
     def __init__(self, file: str) -> None:
         self.file = printable(file)
         self._lines: dict[str, None] = {}  # a set that keeps the order
 
     def add(self, key: str, what: str, remedy: str = "") -> None:
+        """Add the line `FILE: key: what; remedy`: the `key` in the file, the mistake, and the step that mends it."""
         line = ": ".join(part for part in (self.file, key, what) if part)
         self._lines[printable(f"{line}; {remedy}" if remedy else line, LINE_LENGTH)] = None
 
     def add_validation(self, error: ValidationError, content: Any, model: type[BaseModel]) -> None:
-        """Add a line for each error that pydantic found in the `content` of a matrix file (a run's configurations),
+        """Add a line for each error that pydantic found in the `content` of a matrix file (a run's experiments),
         checked against the pydantic class `model`."""
         for item in error.errors(include_url=False):
             for message in _messages(item, content, model):
                 self.add(*message)
 
     def error(self) -> MatrixError:
+        """Return the collected lines as a `MatrixError`; a count replaces the lines after the first `MOST_LINES`."""
         lines = list(self._lines)
         if len(lines) > MOST_LINES:
             lines[MOST_LINES:] = [f"{self.file}: {len(lines) - MOST_LINES} more errors; mend these first"]
         return MatrixError("\n".join(lines))
 
     def raise_any(self) -> None:
+        """Raise `MatrixError` with the collected lines, if there are any."""
         if self._lines:
             raise self.error()
 
@@ -95,8 +98,8 @@ def quoted(value: Any) -> str:
 
 
 def nearest(name: str, known: Iterable[str], what: str = "there are") -> str:
-    """Return a remedy for an unknown `name` as text: "did you mean" with the most similar name in `known`. If none is
-    similar, the text is `what` (such as "there are") with all known names."""
+    """Return a remedy for an unknown `name` as text, for an error message: "did you mean" with the most similar name in
+    `known`. If none is similar, the text is `what` (such as "there are") with all known names."""
     names = sorted(known)
     near = difflib.get_close_matches(name[:NAME_LENGTH], names, n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else f"{what} {', '.join(names) or 'none'}"
@@ -108,6 +111,7 @@ def expected(what: str, value: Any, example: str) -> str:
 
 
 def lacks(name: str) -> tuple[str, str]:
+    """Return the mistake and the remedy for the missing key `name`, for a line of `Errors`."""
     return f"lacks {name}", f"add e.g. {name} = {REQUIRED.get(name, '…')}"
 
 

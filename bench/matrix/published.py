@@ -20,7 +20,7 @@ FILE = "published.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedFigures:
-    """Figures from a paper, with a pattern for the cells (configurations) to which they belong."""
+    """Figures from a paper, with a pattern for the cells (experiments) to which they belong."""
 
     where: Mapping[str, Any]
     """Axis → pattern for the cell's value, such as `{"defense": {"name": "prune"}}`."""
@@ -31,6 +31,7 @@ class PublishedFigures:
 
 
 def published(rows: Iterable[PublishedRow]) -> tuple[PublishedFigures, ...]:
+    """Return the published figures of the `[[published]]` blocks `rows` of a matrix file."""
     return tuple(
         PublishedFigures(where=row.written(PATTERN_AXES), figures=row.written(FIGURES), source=row.source)
         for row in rows
@@ -38,8 +39,8 @@ def published(rows: Iterable[PublishedRow]) -> tuple[PublishedFigures, ...]:
 
 
 def beside(rows: Iterable[PublishedFigures], cell: AnyCell) -> PublishedFigures | None:
-    """Return the published figures for a cell (configuration): the first of `rows` whose pattern matches the cell; None
-    if none matches."""
+    """Return the published figures for a cell (experiment): the first of `rows` whose pattern matches the cell; None if
+    none matches."""
     values = {axis: _plain(getattr(cell, axis)) for axis in PATTERN_AXES if hasattr(cell, axis)}
     return next((row for row in rows if _agrees(row.where, values)), None)
 
@@ -52,6 +53,8 @@ def row_json(row: Any) -> dict[str, Any]:
 
 
 def save(run: Path, rows: Iterable[PublishedFigures]) -> None:
+    """Write the published figures `rows` to a JSON file in the run folder `run`; without figures, no file is
+    written."""
     content = [asdict(row) for row in rows]
     if content:
         write_atomically(run / FILE, (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())

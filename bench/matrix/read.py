@@ -31,7 +31,7 @@ Asked = Mapping[tuple[str, str], Collection[tuple[str, ...]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """Content of a matrix file (a run's configurations) after all checks, as combinations of axis values."""
+    """Content of a matrix file (a run's experiments) after all checks, as combinations of axis values."""
 
     file: str
     """Name of the file, for error messages."""
@@ -42,9 +42,9 @@ class Matrix:
     suite: str | None
     """Name of a suite in `bench.matrix.suites`; None: the matrix is not a suite."""
     attacks: tuple[Combination, ...]
-    """Attacks, each as axis → value."""
+    """Attack experiments, each as axis → value, such as "defense" → an entry."""
     trainings: tuple[Combination, ...]
-    """Trainings, each as axis or other field of `TrainingCell` → value."""
+    """Training experiments, each as axis or other field of `TrainingCell` → value."""
     published: tuple[PublishedFigures, ...] = ()
     """Figures from papers for these cells."""
     scale: str | None = None
@@ -52,8 +52,8 @@ class Matrix:
     cascade: bool = False
     """Whether attacks on the same readings form a cascade: a later attack gets only readings without success."""
     asked: Asked = field(default_factory=dict)
-    """Parameters that the matrix file sets, by entry (attack, defense, data set or model); other parameters have
-    defaults."""
+    """Parameters that the matrix file sets: (kind, name) of an attack, defense, data set or model → lists of parameter
+    names. Other parameters have defaults."""
 
 
 def read(
@@ -67,7 +67,7 @@ def read(
     registry: Registry = _registry,
     folder: Path = PRESETS,
 ) -> Matrix:
-    """Read and check a matrix file (a run's configurations).
+    """Read and check a matrix file (a run's experiments).
 
     - `source`: a `Path`, a text that ends in `.toml`, or the name of a preset in `folder`.
     - `more_defenses`: names or `NAME:PARAMETER=VALUE`, added to the axis `defense` (without this axis: to `none`) of
@@ -77,6 +77,7 @@ def read(
     - `full`: True switches the cascade off, so that every attack gets all readings (observed updates).
     - `text`: content in place of the file's content, such as the content at another revision; None reads the file.
     - `registry`: lookup of registered attacks, defenses, data sets and models.
+    - `folder`: folder of the presets.
 
     Raises `MatrixError` with a line for each error: `FILE: key: mistake; remedy`."""
     errors = Errors(str(source))
@@ -96,7 +97,7 @@ def read(
 
 
 def of_document(content: Mapping[str, Any], name: str, *, registry: Registry = _registry) -> Matrix:
-    """Check the `content` of a matrix file (a run's configurations), given as parsed TOML, and return the matrix.
+    """Check the `content` of a matrix file (a run's experiments), given as parsed TOML, and return the matrix.
     `name` begins each error line; `registry` is the lookup of registered attacks, defenses, data sets and models.
     Raises `MatrixError`."""
     return _checked(Errors(name), content, Path(name), Path(), None, False, registry)

@@ -35,14 +35,14 @@ AXES, TRAIN_AXES = axes(AttackCell), axes(TrainingCell)
 
 
 class Table(BaseModel):
-    """Base class for tables of a matrix file (a run's configurations); unknown keys and type conversions are
+    """Base class for tables of a matrix file (a run's experiments); unknown keys and type conversions are
     refused."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
     def written(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return name → value for the keys in `names` that the matrix file (a run's configurations) sets; default
-        values are left out."""
+        """Return name → value for those keys in `names` that the matrix file sets; keys with default values are left
+        out."""
         return {name: getattr(self, name) for name in names if name in self.model_fields_set}
 
 
@@ -135,7 +135,7 @@ Amount = Annotated[float, Field(ge=0, le=1e9)]
 
 class Training(Table):
     """Training that makes the attacked weights: value of the key `train` in the axis `weights` of a matrix file (a
-    run's configurations)."""
+    run's experiments)."""
 
     rounds: Count
     """Number of rounds."""
@@ -150,7 +150,7 @@ class Training(Table):
 
 
 class Weights(Table):
-    """Value of the axis `weights` of a matrix file (a run's configurations): `"init"` (an empty table here), a `file`,
+    """Value of the axis `weights` of a matrix file (a run's experiments): `"init"` (an empty table here), a `file`,
     or a training (`train`) with a `round`."""
 
     file: Annotated[
@@ -181,7 +181,7 @@ class Weights(Table):
 
     @property
     def value(self) -> "InitialWeights | FileWeights | SeededFile | Weights":
-        """Weights in the form of a cell (configuration): `InitialWeights` (untrained) or `FileWeights`. Weights that
+        """Weights in the form of a cell (experiment): `InitialWeights` (untrained) or `FileWeights`. Weights that
         depend on the seed have another form: a `SeededFile`, or this table for weights from a training."""
         return self if self.train is not None else self.file or InitialWeights()
 
@@ -199,11 +199,11 @@ _SPELT: dict[str, Any] = {
 
 
 class Budgets(Table):
-    """Attack budgets in a matrix file (a run's configurations), at the top of the file or among the axes; each is a
-    number or a list of numbers."""
+    """Attack budgets in a matrix file (a run's experiments), at the top of the file or among the axes; each is a
+    number or a list of numbers (an experiment per number)."""
 
     evaluations: Counts | None = None
-    """Evaluations per reading; None: not given here."""
+    """Evaluations of the attack's objective per reading (observed update); None: not given here."""
     readings: Counts | None = None
     """Numbers of attacked readings; None: not given here."""
     chunk: Counts | None = None
@@ -235,12 +235,12 @@ def _axes(cell: type[AnyCell], required: Container[str] = (), but: Container[str
 
 @_adding(_axes(AttackCell, but=Budgets.model_fields))
 class Axes(Budgets):
-    """Block `[axes]` of a matrix file (a run's configurations): a list of values for each attack axis. A combination
+    """Block `[axes]` of a matrix file (a run's experiments): a list of values for each attack axis. A combination
     with a value from each list is an attack."""
 
 
 class AttackBlock(Axes):
-    """Block `[[attack]]` of a matrix file (a run's configurations): attacks on all combinations of the values in its
+    """Block `[[attack]]` of a matrix file (a run's experiments): attacks on all combinations of the values in its
     lists and in `[axes]`. A list in the block replaces the list in `[axes]`."""
 
     scale: str | None = None
@@ -249,12 +249,12 @@ class AttackBlock(Axes):
 
 @_adding(_axes(TrainingCell, REQUIRED))
 class TrainAxes(Table):
-    """Training axes of a matrix file (a run's configurations): a list of values for each axis. A combination with a
+    """Training axes of a matrix file (a run's experiments): a list of values for each axis. A combination with a
     value from each list is a training."""
 
 
 class TrainBlock(TrainAxes):
-    """Block `[[train]]` of a matrix file (a run's configurations): a training for each combination of the values in its
+    """Block `[[train]]` of a matrix file (a run's experiments): a training for each combination of the values in its
     lists. The fields below apply to every training in the block."""
 
     scale: str | None = None
@@ -284,7 +284,7 @@ class TrainBlock(TrainAxes):
 
 @_adding({metric.name: (Annotated[float, Field(ge=metric.least, le=metric.most)] | None, None) for metric in METRICS})
 class Figures(Table):
-    """Figures from a paper in a `[[published]]` block of a matrix file (a run's configurations): metrics of attacks,
+    """Figures from a paper in a `[[published]]` block of a matrix file (a run's experiments): metrics of attacks,
     and figures of trainings; None: the paper gives no figure."""
 
     asr: Share | None = None
@@ -298,13 +298,13 @@ class Figures(Table):
     rounds: Amount | None = None
     """Rounds of a training."""
     milliseconds: Amount | None = None
-    """Milliseconds per client and local step."""
+    """Time of a training, in milliseconds per client and local step."""
     overhead: Amount | None = None
     """Time with the defense divided by time without the defense."""
 
 
 class PublishedRow(Figures):
-    """Block `[[published]]` of a matrix file (a run's configurations): a pattern for configurations, the figures that a
+    """Block `[[published]]` of a matrix file (a run's experiments): a pattern for configurations, the figures that a
     paper gives for them, and the source."""
 
     source: Annotated[Line, Field(min_length=1)]
@@ -340,7 +340,7 @@ PATTERN_AXES = tuple(name for name in PublishedRow.model_fields if name in AXES)
 
 
 class Document(Budgets):
-    """Content of a matrix file (a run's configurations), with checked values."""
+    """Content of a matrix file (a run's experiments), with checked values."""
 
     title: Line = ""
     """Title above the result tables."""

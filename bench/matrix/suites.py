@@ -23,12 +23,13 @@ OF_DEFENSES = ("smoke", *MATRICES, "extra")  # suites whose rows are defenses, w
 
 
 def title(name: str) -> str:
+    """Return the public name of the suite `name`, with its version if it has one, such as `standard-v1`."""
     return VERSIONS.get(name, name)
 
 
 def suite_of(source: str | Path, folder: Path = PRESETS) -> str | None:
-    """Return the name of the suite (a frozen set of configurations) that the matrix file `source` declares; None
-    without a suite, or if the file cannot be read. `source` is a file, or the name of a preset in `folder`."""
+    """Return the name of the suite (a fixed set of experiments) that the matrix file `source` declares; None without a
+    suite, or if the file cannot be read. `source` is a file, or the name of a preset in `folder`."""
     errors = Errors(str(source))
     try:
         name = document(located(source, errors, folder), errors).get("suite")
@@ -46,7 +47,7 @@ def draw_key(matrix: Path, seed: int) -> str:
 
 
 def ranking(name: str, path: Path, overrides: Sequence[str] = (), folder: Path = PRESETS) -> dict[str, Any]:
-    """Return a summary of the run of a suite (a frozen set of configurations) as JSON types: whether the run is ranked
+    """Return a summary of the run of a suite (a fixed set of experiments) as JSON types: whether the run is ranked
     (unmodified), the reasons if not, and versions.
 
     - `name`: name of the suite.
@@ -60,5 +61,6 @@ def ranking(name: str, path: Path, overrides: Sequence[str] = (), folder: Path =
 
 
 def ranking_line(ranking: dict[str, Any]) -> str:
+    """Return the summary `ranking` of a suite's run as a line of text: ranked, or unranked with the reasons."""
     verdict = "ranked" if ranking["ranked"] else f"unranked: {'; '.join(ranking['why_not'])}"
     return f"suite {ranking['suite']}, protocol {ranking['protocol']}: {verdict}"

@@ -27,8 +27,8 @@ class SeededFile:
 
 
 def weights_file(folder: Path, raw: Any) -> FileWeights | SeededFile:
-    """Return the weights that a matrix file (a run's configurations) gives as `raw`: a file in `folder`, or a file per
-    seed if `raw` contains `{seed}`. Raises `Wrong` for a missing file."""
+    """Return the weights that a matrix file gives as the text `raw`: a file in `folder`, or a file per seed if `raw`
+    contains `{seed}`. Raises `Wrong` for a missing file."""
     if not isinstance(raw, str) or not raw or "\0" in raw:
         raise Wrong(expected("a path", raw, '"w.safetensors"'))
     return SeededFile(folder, raw) if SEED in raw else _read(folder, raw)
