@@ -24,7 +24,7 @@ class Model(ABC):
     reference: ClassVar[str]
     """Paper that describes the model."""
     takes: ClassVar[tuple[str, ...]]
-    """Names of the kinds of data that the model accepts (`bench.kinds`)."""
+    """Names of the kinds of data that the model accepts: "image", "table", "text"."""
     work: ClassVar[float] = 1.0
     """Time for a gradient relative to the model `dlg-lenet` on the same images, for time estimates."""
 
@@ -70,7 +70,8 @@ class Model(ABC):
 
 
 class Normalise(nn.Module):
-    """Layer that normalises each channel of its input: (x - mean) / deviation."""
+    """Layer that normalises each channel of its input: (x - mean) / deviation, with a mean and a deviation per
+    channel."""
 
     def __init__(self, mean: tuple[float, ...], deviation: tuple[float, ...]) -> None:
         super().__init__()
@@ -78,5 +79,6 @@ class Normalise(nn.Module):
         self.register_buffer("deviation", torch.tensor(deviation)[:, None, None], persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return (`x` - mean) / deviation, channel by channel, for `x` (example, channel, height, width)."""
         mean, deviation = self.get_buffer("mean"), self.get_buffer("deviation")
         return (x - mean) / deviation
