@@ -32,8 +32,9 @@ def attack(
     device: Literal["auto", "cpu", "cuda"] = "cpu",
     params: Mapping[str, Any] | None = None,
 ) -> Claim:
-    """Attack a user's gradients or updates by a registered attack; return the reconstructions, in the order of the
-    readings. `reading` holds the observed updates on the first axis of its tensors.
+    """Attack a user's gradients or updates by a registered attack; return the reconstructions, (guessed examples) in
+    the order of the readings, with the reading itself. `reading` holds the observed updates on the first axis of its
+    tensors.
 
     - `attack`: name of a registered attack, or an instance.
     - `evaluations`: evaluations of the attack's objective per reading, restarts included.

@@ -58,9 +58,9 @@ def check(
     the update, and name the likeliest mistake.
 
     - `truth` (reading, example, *shape): true examples with values in `reading.value_range`; `labels` (reading,
-      example). Both list each reading's distinct examples; leading axes may be merged. If either is None, the check
-      compares the reading's length with public gradients, and inspects the last bias (sum, sign) and the last layer
-      (rank).
+      example): true labels. Both list each reading's distinct examples; leading axes may be merged. If either is None,
+      the check compares the reading's length with public gradients, and inspects the last bias (sum, sign) and the last
+      layer (rank).
     - `order` (use,): numbers of the examples in the order of local steps, as `[4, 0, …]`. None: the order of `truth` in
       each epoch; if this order does not give the update, an order is sought.
 

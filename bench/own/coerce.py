@@ -34,7 +34,7 @@ def gradients(
     parameters: Mapping[str, Tensor],
     state: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
-    """Convert a user's gradients to name → (reading, *shape), in the order and dtypes of `parameters`.
+    """Check a user's gradients, and convert them to name → (reading, *shape), in the order and dtypes of `parameters`.
 
     - `values`: a mapping by name, or a list in the order of `parameters`. Each array is (*shape), or all arrays are
       (reading, *shape).
@@ -67,6 +67,8 @@ def gradients(
 
 
 def list_fault(count: int, parameters: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
+    """Return the error message for a list of `count` gradients, if the number of `parameters` differs. `state` holds
+    parameters and buffers: the message tells if the list has a gradient for each buffer, too."""
     buffers = [name for name in state if name not in parameters]
     if count == len(state) and buffers:
         names = ", ".join(buffers[:3]) + (", …" if len(buffers) > 3 else "")
@@ -99,8 +101,8 @@ def _gradient(name: str, value: Values | None, parameter: Tensor) -> Tensor:
 
 
 def labels(values: Values, count: int, classes: int | None = None) -> Tensor:
-    """Convert a user's labels to `count` class numbers (count,). Raises `BenchError` for another number of labels, and
-    for labels outside 0 to `classes` - 1; `classes` None sets no upper limit."""
+    """Convert a user's labels, an array with any axes, to class numbers (count,). Raises `BenchError` unless there are
+    `count` labels, and for labels outside 0 to `classes` - 1; `classes` None sets no upper limit."""
     array = tensor(values, "labels").reshape(-1)
     if len(array) != count:
         raise BenchError(f"{len(array)} labels for {count} examples; give one each")
@@ -143,8 +145,8 @@ def examples(values: Values, shape: tuple[int, ...], what: str) -> Tensor:
 
 
 def scaled(values: Tensor, value_range: Range, what: str) -> NDArray[np.float64]:
-    """Map examples from `value_range` to [0, 1]. Raises `BenchError` for values outside the range; `what` is the name
-    of the values in the message."""
+    """Map the examples `values` from `value_range` (least, greatest value) to [0, 1]. Raises `BenchError` for values
+    outside the range; `what` is the name of the values in the message."""
     low, high = value_range
     if not high > low:
         raise BenchError(f"value_range must be (low, high), got {value_range}")
@@ -159,7 +161,8 @@ def scaled(values: Tensor, value_range: Range, what: str) -> NDArray[np.float64]
 
 
 def integers(values: Values | None, what: str) -> str:
-    """Return the name `what` if the user's array `values` holds integers; otherwise, and for None, an empty text."""
+    """Return the name `what` if the user's array `values` holds integers; otherwise, and for None, an empty text.
+    Integers may be token ids of a text."""
     kind = "" if values is None else np.asarray(tensor(values, what)).dtype.kind
     return what if kind and kind in "iu" else ""
 

@@ -20,8 +20,8 @@ Chosen = str | Mapping[str, Any] | Defense
 def defended(
     reading: Reading, chosen: Chosen, *, clients: int = 1, per_round: int | None = None, rounds: int = 1
 ) -> Reading:
-    """Add the description of the client's defense (its effect on gradients) to a reading (observed update), for an
-    attacker who knows the defense.
+    """Return a user's reading (observed update) with the description of the client's defense (its effect on gradients),
+    for an attacker who knows the defense.
 
     - `chosen`: the defense: a name, {"name": …, parameter: …}, or a `Defense`.
     - `clients`, `per_round`, `rounds`: numbers of clients, of clients per round (None: all), and of rounds; these
@@ -62,8 +62,9 @@ def defended(
 
 
 def setting_of_reading(reading: Reading, *, clients: int = 1, per_round: int | None = None, rounds: int = 1) -> Setting:
-    """Return the federated setting behind a user's reading (observed update), in the form that defenses get: `rounds`
-    rounds, `per_round` of the `clients` in each (None: all)."""
+    """Return the federated setting (numbers of clients, steps, examples, and the learning rate) behind a user's reading
+    (observed update), in the form that defenses get. `rounds` is the number of rounds; in each take part `per_round` of
+    the `clients` clients (None: all)."""
     return Setting(
         clients=clients,
         per_round=per_round or clients,
@@ -84,6 +85,8 @@ def setting_of_reading(reading: Reading, *, clients: int = 1, per_round: int | N
 
 
 def instance(chosen: Chosen) -> Defense:
+    """Return the defense that a user chose: `chosen` is a name, {"name": …, parameter: …}, or a `Defense`. Raises
+    `BenchError` for other values and unknown names."""
     if isinstance(chosen, Defense):
         return chosen
     if isinstance(chosen, str):

@@ -76,7 +76,7 @@ class ReadingFile:
     weights: Arrays
     """Model weights by parameter name; empty if the file has none."""
     labels: NDArray[Any] | None
-    """True labels; None: not granted."""
+    """True labels, (example,) or (reading, example), which the attacker will know; None: not granted."""
     meta: Meta
     """Facts that the attacker knows."""
 

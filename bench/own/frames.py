@@ -19,7 +19,7 @@ class Frames(NamedTuple):
     """The results of a run as two pandas DataFrames."""
 
     cells: "DataFrame"
-    """A row per cell (configuration), indexed by cell id."""
+    """A row per cell (experiment), indexed by cell id."""
     victims: "DataFrame"
     """A row per attacked example, indexed by cell id, reading and example."""
 
@@ -88,7 +88,7 @@ def _victims(record: Record) -> Iterator[dict[str, Any]]:
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the nested mappings in `values` as a single mapping with names joined by dots: `{"a": {"b": 1}}` →
-    `{"a.b": 1}`. Each name begins with `prefix`."""
+    `{"a.b": 1}`. Each name begins with `prefix`; the results are columns of a table."""
     row: dict[str, Any] = {}
     for name, value in values.items():
         row |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}

@@ -81,8 +81,8 @@ class SGD:
 
     @property
     def unit(self) -> float:
-        """Factor from a mean gradient to the weight change per local step, as a mean over the steps; without momentum,
-        the learning rate η."""
+        """Factor from the mean gradient over the local steps to the mean weight change per step. Without momentum, this
+        is the learning rate η."""
         return self.lr * momentum_gain(self.momentum, self.count)
 
 
@@ -94,7 +94,7 @@ class Adam(SGD):
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay of the means of gradients and of squared gradients."""
     eps: float = 1e-8
-    """Term in the denominator."""
+    """Term ε added to the denominator, as in `torch.optim.Adam`."""
     decoupled: bool = False
     """True for AdamW."""
 

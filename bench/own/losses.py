@@ -89,8 +89,8 @@ def _of_one_logit(logits: Tensor, targets: Tensor, *, positive: Tensor | None, t
 
 
 def two_logits(module: nn.Module, arguments: Any, out: Tensor) -> Tensor:
-    """Forward hook that makes a binary classifier a classifier of two classes. `out` is the module's output, a single
-    logit z, (example, 1) or (example,), for the inputs `arguments`. Return the logits (0, z) of two classes, whose
-    cross entropy is the binary cross entropy of z."""
+    """Forward hook of `module` that makes a binary classifier a classifier of two classes. `out` is the module's
+    output, a single logit z, (example, 1) or (example,). The inputs `arguments` are not used. Return the logits (0, z)
+    of two classes, whose cross entropy is the binary cross entropy of z."""
     z = out.reshape(-1, 1)
     return torch.cat([torch.zeros_like(z), z], 1)

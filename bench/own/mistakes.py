@@ -38,6 +38,7 @@ def likeliest(
     """Return the user's likeliest mistake in the declared training, with a remedy; None if no known mistake explains
     the update.
 
+    - `reading`: the user's reading, which declares the training (model, weights, batch, steps, rate).
     - `observed`: the update, name → (reading, *shape), in gradient units.
     - `inputs` (reading, example, *shape), `labels` (reading, example): true examples.
     - `compared`: comparison of the update with its replay (the declared training on the true examples).
@@ -70,7 +71,8 @@ def likeliest(
 
 
 def unexplained(reading: Reading, observed: dict[str, Tensor], replay: dict[str, Tensor], compared: Likeness) -> str:
-    """Return possible causes, as text, of an update that no known mistake of the user explains.
+    """Return possible causes, as text, of an update that neither the declared training nor a known mistake of the user
+    explains.
 
     - `reading`: the reading as declared by the user.
     - `observed`, `replay`: update that was sent, and update of the declared training on the true examples, each name →
@@ -239,8 +241,8 @@ def _with_loss(reading: Reading, inputs: Tensor, labels: Tensor, loss: nn.Module
 
 
 def initial_statistics(reading: Reading) -> str | None:
-    """Return a warning for a BatchNorm layer in eval mode whose running statistics are those of a new layer; None
-    without such a layer."""
+    """Return a warning as text for a BatchNorm layer in eval mode whose running statistics are those of a new layer
+    (mean 0, variance 1), as if the user's model had lost its statistics; None without such a layer."""
     for path, layer in reading.model.named_modules():
         running = isinstance(layer, BATCH_NORM) and not layer.training and layer.running_mean is not None
         if running and not layer.running_mean.any() and bool((layer.running_var == 1).all()):

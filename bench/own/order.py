@@ -18,8 +18,9 @@ _ROUNDS, _SWAPS = 12, 32  # rounds of a search, and exchanges in each
 
 
 def declared(order: Sequence[int] | Tensor, reading: Reading) -> Tensor:
-    """Check the user's `order` of examples, and return it as a tensor (use,): numbers of the examples in the order of
-    local steps. Raises `BenchError` unless each epoch has each example once."""
+    """Check the user's `order` of examples for the training that `reading` declares (steps, batch, epochs), and return
+    it as a tensor (use,): numbers of the examples in the order of local steps. Raises `BenchError` unless each epoch
+    has each example once."""
     distinct, uses = distinct_examples(reading), reading.examples
     at = torch.as_tensor(order).reshape(-1).long()
     epochs = [len(epoch.unique()) == len(epoch) for epoch in at.split(distinct)]
@@ -31,8 +32,8 @@ def declared(order: Sequence[int] | Tensor, reading: Reading) -> Tensor:
 
 
 def matters(reading: Reading) -> bool:
-    """Return whether the update may depend on the order of the examples: a single client takes several local steps on
-    more than one example."""
+    """Return whether the update in a user's reading may depend on the order of the examples: a single client takes
+    several local steps on more than one example."""
     return reading.steps > 1 and reading.senders == 1 and reading.examples > 1
 
 
@@ -40,6 +41,7 @@ def sought(reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels
     """Search for the order of the examples in the local steps that best explains the update `observed`, name →
     (reading, *shape). Return numbers of examples in this order, (reading, use).
 
+    - `reading`: the user's reading, which declares the training (model, weights, batch, steps, rate).
     - `inputs` (reading, example, *shape), `labels` (reading, example): true examples.
     - `enough`: cosine between the update and its replay (the update computed again) at which the search ends; it also
       ends after a fixed number of replays."""
@@ -58,8 +60,9 @@ def sought(reading: Reading, observed: dict[str, Tensor], inputs: Tensor, labels
 
 
 def spread(reading: Reading, inputs: Tensor, labels: Tensor) -> float:
-    """Return the effect of the examples' order on the update: the smallest cosine between updates under random orders,
-    simulated on the true examples `inputs` and `labels`. 1 means no effect."""
+    """Return the effect of the examples' order on the update: the smallest cosine between updates under several random
+    orders. 1 means no effect. The updates are simulated by the training that `reading` declares, on the true examples
+    `inputs` (reading, example, *shape) and `labels` (reading, example)."""
     replays = [replayed(reading, inputs, labels, positions(reading, draw, 0)) for draw in range(_STARTS)]
     return min(likeness(one, other).least[0] for one, other in pairwise(replays))
 

@@ -33,8 +33,8 @@ class PrivateStep:
 
 
 def private_step(recorded: Recorded) -> PrivateStep:
-    """Check the first step of a recorded Opacus training: the sent gradient minus the clipped gradients must be the
-    described noise."""
+    """Check the first step of a recorded Opacus training: the sent gradient minus the mean of the clipped example
+    gradients must be the described noise."""
     optimizer, step = recorded.private, recorded.steps[0]
     assert optimizer is not None and step.targets is not None
     clip, sigma = float(optimizer.max_grad_norm), float(optimizer.noise_multiplier)
@@ -64,9 +64,9 @@ def private_step(recorded: Recorded) -> PrivateStep:
 
 
 def spent(recorded: Recorded, engine: Any, *, poisson: bool, delta: float = DELTA) -> str:
-    """Compare ε of Opacus' privacy `engine` with the valid ε, both at δ = `delta`; return a sentence about their
-    difference. `recorded` is the training. `poisson` True means that each step draws every example independently, as
-    the engine assumes."""
+    """Compare the ε that Opacus' privacy `engine` reports with the ε that is valid for the recorded sampling, both at δ
+    = `delta`; return a sentence about their difference. `recorded` is the training. `poisson` True means that each step
+    draws every example independently, as the engine assumes."""
     history = [(float(sigma), float(rate), int(steps)) for sigma, rate, steps in engine.accountant.history]
     if not history:
         return "Opacus: the engine has counted no step."

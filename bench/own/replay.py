@@ -23,6 +23,7 @@ def replayed(reading: Reading, inputs: Tensor, labels: Tensor, at: Tensor | None
     """Compute a client's update again, by the declared training on the true examples: name → (reading, *shape), in
     gradient units.
 
+    - `reading`: the user's reading, which declares the training (model, weights, batch, steps, rate).
     - `inputs` (reading, example, *shape), `labels` (reading, example): the distinct true examples.
     - `at` (use,) or (reading, use): numbers of the examples in the order of local steps; None: as listed, in each
       epoch."""
@@ -33,8 +34,9 @@ def replayed(reading: Reading, inputs: Tensor, labels: Tensor, at: Tensor | None
 
 
 def shown(reading: Reading, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Compute the update of the declared training for examples in the order of local steps: name → (reading, *shape),
-    in gradient units. `inputs` are (reading, use, *shape), `targets` (reading, use, class) class probabilities."""
+    """Compute the update of the training that `reading` declares (model, weights, steps, rate), for examples in the
+    order of local steps: name → (reading, *shape), in gradient units. `inputs` are (reading, use, *shape), `targets`
+    (reading, use, class) class probabilities."""
     mismatch = Mismatch(
         reading=reading, distance=Distance(kind="l2"), unrolled=reading.stepwise and reading.senders == 1
     )
@@ -44,8 +46,8 @@ def shown(reading: Reading, inputs: Tensor, targets: Tensor) -> dict[str, Tensor
 
 def positions(reading: Reading, draw: int | None = None, first: int = 1) -> Tensor:
     """Return the numbers of the examples in the order of local steps, (use,), for a client that uses its examples in
-    several epochs. The first `first` epochs have the listed order. `draw` is the seed of a random order in later
-    epochs; None: all epochs have the listed order."""
+    several epochs. `reading` declares the numbers of examples and steps. The first `first` epochs have the listed
+    order. `draw` is the seed of a random order in later epochs; None: all epochs have the listed order."""
     distinct, generator = distinct_examples(reading), torch.Generator().manual_seed(draw or 0)
     epochs = -(-reading.examples // distinct)
     passes = [
@@ -56,9 +58,12 @@ def positions(reading: Reading, draw: int | None = None, first: int = 1) -> Tens
 
 
 def moved_by(reading: Reading, raw: Tensors, rate: float, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Compute the update again, name → (reading, *shape), at the weights before a step of size `rate` along the update
-    `raw`. This tests whether the user gave the weights after the step instead of the weights before. `inputs` and
-    `labels` are the true examples."""
+    """Compute the client's update again, name → (reading, *shape), at weights that lie a step of size `rate` before the
+    declared weights. This tests whether the user gave the weights after the step instead of the weights before.
+
+    - `reading`: the user's reading, which declares the training and its weights.
+    - `raw`: the update as sent, name → (reading, *shape): the direction of the step.
+    - `inputs` (reading, example, *shape), `labels` (reading, example): true examples."""
     rows = []
     for row in range(len(reading)):
         weights = {name: value + rate * raw[name][row] for name, value in reading.weights.items()}
@@ -97,6 +102,7 @@ def trained(
     """Compute the update by a plain training loop on the true examples, without the bench's simulation, to test other
     modes: name → (reading, *shape), in gradient units.
 
+    - `reading`: the user's reading, which declares the training (model, weights, batch, steps, rate).
     - `inputs` (reading, example, *shape), `labels` (reading, example): true examples.
     - `batch_statistics`: True puts BatchNorm in training mode; dropout stays off.
     - `autocast`: dtype of the forward pass under `torch.autocast`; None: full precision."""

@@ -19,6 +19,7 @@ def rounded(
     """Explain a small difference between an update and its replay by 16-bit numbers, in the forward pass or in
     transport. Return the explanation as text; None if rounding does not explain the difference.
 
+    - `reading`: the user's reading, which declares the training (model, weights, batch, steps, rate).
     - `observed`, `replay`: the update, and the update computed again on the true examples, name → (reading, *shape).
     - `inputs` (reading, example, *shape), `labels` (reading, example): true examples.
 

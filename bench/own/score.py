@@ -40,6 +40,7 @@ def score(
 ) -> Scores:
     """Return PSNR, SSIM and other metrics for each example (`readings`), and their `summary`, as in a record.
 
+    - `reconstruction`: the attack's guesses, from `attack` or another source.
     - `truth` (reading, example, *shape), `labels` (reading, example): the true examples; fewer axes are accepted.
     - `public` (example, *shape): examples for the prior-only baselines and for the gallery of identification; required
       for texts. None: no identification, and a uniform grey example as baseline.
@@ -122,6 +123,7 @@ def _doubt(claimed: Reconstruction, true: NDArray[np.float64], labels: Tensor) -
 
 
 def scaled_inputs(reconstruction: Reconstruction, value_range: Range) -> Tensor:
-    """Return the reconstructed inputs mapped from `value_range` to [0, 1]: (reading, example, *shape) float64."""
+    """Return the reconstructed inputs, (reading, example, *shape) float64, mapped from `value_range` (least, greatest
+    value) to [0, 1]."""
     low, high = value_range
     return (reconstruction.inputs.detach().cpu().double() - low) / (high - low)

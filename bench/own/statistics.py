@@ -59,6 +59,7 @@ def statistics_fault(reading: Reading, inputs: Tensor, labels: Tensor, at: Tenso
     """Compare the batch statistics of the true examples with the statistics that the client sent
     (`reading.statistics`). Return a line of text if they differ, otherwise None.
 
+    - `reading`: the user's reading, which declares the training and holds the sent statistics.
     - `inputs` (reading, example, *shape), `labels` (reading, example): true examples.
     - `at` (use,) or (reading, use): numbers of the examples in the order of local steps."""
     if reading.statistics is None:

@@ -51,7 +51,8 @@ def check_model(module: nn.Module, shape: tuple[int, ...], classes: int, kind: K
 
 def refuse_closures(model: nn.Module, module: nn.Module, shape: tuple[int, ...]) -> None:
     """Check that `module`, a copy of the user's `model`, can run with other weights. Raises `BenchError` if the output
-    for an input of `shape` depends on a parameter that the copy cannot replace, such as a parameter in a closure."""
+    for an input of `shape` depends on a parameter that the copy cannot replace, such as a parameter in a closure.
+    Attacks run the copy with the attacked weights."""
     leaves = {name: value.detach().requires_grad_() for name, value in module.named_parameters()}
     like = next(iter(leaves.values()), torch.zeros(0))
     count = 2 if mixing_layer(module) else 1
@@ -146,7 +147,7 @@ def difference(
     before: Mapping[str, Tensor], after: Mapping[str, Tensor], parameters: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Return a client's update, the weight difference `before` - `after` (w_0 - w_L), name → (*shape) in float64, for
-    the trained `parameters`. Raises `BenchError` for unchanged weights."""
+    the trained `parameters` only. Raises `BenchError` for unchanged weights."""
     update = {name: before[name].double() - after[name].double() for name in parameters}
     if not any(bool(value.any()) for value in update.values()):
         raise BenchError("before and after are equal; copy the weights before the client trains")
@@ -154,7 +155,8 @@ def difference(
 
 
 def refuse_batch_statistics(model: nn.Module) -> None:
-    """Raise `BenchError` for a BatchNorm layer in training mode or without statistics, which mixes examples."""
+    """Raise `BenchError` for a BatchNorm layer in training mode or without statistics, which mixes the examples of a
+    batch."""
     if layer := mixing_layer(model):
         raise BenchError(
             f"{layer}: its gradients mix the examples of a batch; give batch_statistics=True if the gradient is of "
