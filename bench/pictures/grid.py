@@ -39,8 +39,9 @@ def grid(truth: Floats, guess: Floats, kind: Kind) -> Image.Image | None:
 
 
 def alike(truth: Floats, guess: Floats) -> bool:
-    """Check the arrays of a picture: return True if `truth` and `guess` hold examples, False if they are empty. Raises
-    `ValueError` unless both have the same shape (reading, example, *shape)."""
+    """Check the arrays for a picture of true examples and reconstructions: return True if `truth` and `guess` hold
+    examples, False if they are empty. Raises `ValueError` unless both have the same shape (reading, example,
+    *shape)."""
     if truth.shape != guess.shape or truth.ndim < 3:
         raise ValueError(
             f"truth and reconstruction must be (reading, example, *shape) alike, got {truth.shape} and {guess.shape}"
@@ -76,7 +77,8 @@ def save(image: Image.Image, path: Path) -> None:
 
 
 def encoded(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
-    """Return the image as the bytes of an image file in the format `form`, written with Pillow's `options`."""
+    """Return the image as the bytes of an image file in the format `form` (such as "PNG" or "WEBP"), written with
+    Pillow's `options`."""
     buffer = io.BytesIO()
     image.save(buffer, form, **options)
     return buffer.getvalue()

@@ -35,8 +35,9 @@ class Thumbnail:
 
 def fitting(truth: Floats, guess: Floats, kind: Kind, limit: int) -> Thumbnail | None:
     """Return the most detailed thumbnail that needs at most `limit` bytes; None for empty arrays, or if all sizes are
-    too large. `truth` and `guess` are (reading, example, *shape) in [0, 1]. `LADDER` lists the tested sizes (examples,
-    side, quality), most detailed first. Raises `ValueError` for differing shapes."""
+    too large. `truth` and `guess` are (reading, example, *shape) in [0, 1]. `kind` is the kind of data. Sizes are
+    tested from large to small: number of examples, side in pixels, quality (`LADDER`). Raises `ValueError` for
+    differing shapes."""
     if not alike(truth, guess):
         return None
     for examples, side, quality in LADDER:
