@@ -17,16 +17,17 @@ Leaked = Mapping[tuple[int, int], bool]  # (reading, example) → whether it cam
 
 
 def left(cell: AttackCell, run: Path) -> tuple[int, ...]:
-    """Return the numbers of the readings (observed updates) that an attack cell must attack. In a cascade (attacks in a
-    fixed order), these are the readings with an example that earlier cells did not reconstruct; outside cascades, all
-    readings. The earlier cells' records are in the run folder `run`. Raises `BenchError` for an earlier cell without a
-    record."""
+    """Return the numbers of the readings (observed updates) that the attack `cell` (an experiment) must attack. In a
+    cascade, a chain of attacks, these are the readings with an example that the earlier attacks did not reconstruct;
+    outside cascades, all readings. The earlier attacks' records are in the run folder `run`. Raises `BenchError` for an
+    earlier attack without a record."""
     return left_by(cell, (_of_run(run, before) for before in cell.after))
 
 
 def left_by(cell: AttackCell, earlier: Iterable[Leaked]) -> tuple[int, ...]:
-    """Return the numbers of the readings (observed updates) of `cell` with an example that no earlier cell
-    (configuration) reconstructed. `earlier` holds the leaked examples of each earlier cell, from `came_back`."""
+    """Return the numbers of the readings (observed updates) of `cell` with an example that no earlier cell (experiment)
+    of the cascade reconstructed. `earlier` has a dictionary for each earlier cell, from `came_back`: (reading, example)
+    → True if reconstructed."""
     leaked: dict[tuple[int, int], bool] = {}
     for each in earlier:
         for example, success in each.items():
@@ -37,8 +38,8 @@ def left_by(cell: AttackCell, earlier: Iterable[Leaked]) -> tuple[int, ...]:
 
 
 def came_back(record: Record) -> Leaked:
-    """Return which examples an attack reconstructed: (reading, example) → True or False; empty for a record without a
-    result."""
+    """Return which true examples an attack reconstructed, by the attack's record: (reading, example) → True or False;
+    empty for a record without a result."""
     readings = () if record.attack is None else record.attack.numbered()
     return {(n, at): example.success for n, reading in readings for at, example in enumerate(reading.examples)}
 

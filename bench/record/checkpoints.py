@@ -76,7 +76,7 @@ class WeightsSource:
 
 
 def locate(run: Path, weights: Weights) -> WeightsSource:
-    """Return the file, content hash and training round of the weights of a cell (configuration). A checkpoint is in the
+    """Return the file, content hash and training round of the `weights` of a cell (experiment). A checkpoint is in the
     run folder `run`, and its hash in its training's record. Raises `WeightsError` for an unfinished training or an
     unsaved round, and `NotApplicable` if the training diverged or stopped before the round."""
     match weights:
@@ -97,6 +97,8 @@ def training_id(cell: AnyCell) -> str | None:
 
 
 def checkpoint_path(run: Path, training: str, round_: int) -> Path:
+    """Return the path, in the run folder `run`, of the weights that a training saved after round `round_`. `training`
+    is the id of the training's cell (experiment)."""
     return run / "weights" / training / f"round-{round_}.safetensors"
 
 
@@ -145,8 +147,8 @@ def read_about(path: Path) -> dict[str, Any]:
 
 
 def outside_precision(value: Tensor) -> Tensor:
-    """Return the entries of a weight tensor whose squares leave single precision (NaN, infinity, or beyond 1.8e19):
-    entries of a diverged training."""
+    """Return the entries of the weight tensor `value` whose squares leave single precision (NaN, infinity, or beyond
+    1.8e19), as in a diverged training; empty for usable weights."""
     single = value.detach().float()
     return single[~single.square().isfinite()]
 
@@ -161,9 +163,9 @@ def refuse_diverged(tensors: Tensors, *, where: str) -> None:
 
 
 def fit(module: nn.Module, tensors: Tensors, *, where: str) -> dict[str, Tensor]:
-    """Match weights to a model: return the tensors for the parameters of `module`, in the model's order; buffers are
-    copied into the module. Raises `WeightsError` for a missing name, another shape, or a diverged value
-    (`refuse_diverged`); the message begins with `where`."""
+    """Match weights to a model: return the entries of `tensors` (name → values) for the parameters of `module`, in the
+    model's order; buffers are copied into the module. Raises `WeightsError` for a missing name, another shape, or a
+    diverged value (`refuse_diverged`); the message begins with `where`."""
     refuse_diverged(tensors, where=where)
     parameters = dict(module.named_parameters())
     missing = [name for name in parameters if name not in tensors]

@@ -51,8 +51,8 @@ def for_board(record: Record) -> Record:
 
 
 class Interner:
-    """Function object that reduces records for a board (results table). Equal parts of records (attacks, defenses, code
-    hashes, machines) are kept only once in memory."""
+    """Function object that reduces a record for a board (results table): it maps a record to the record with the needed
+    fields only. Equal parts of records (attacks, defenses, code hashes, machines) are kept only once in memory."""
 
     def __init__(self) -> None:
         self._seen: dict[Any, Any] = {}
@@ -100,7 +100,7 @@ def for_baseline(record: Record) -> Record:
 
 
 def short_json(record: Record) -> dict[str, Any]:
-    """Return the record as JSON types without default values, for a short baseline file; the cell (configuration) is
+    """Return the record as JSON types without default values, for a short baseline file; the cell (experiment) is
     complete."""
     content: dict[str, Any] = schema.adapter().dump_python(record, mode="json", exclude_defaults=True)
     content["cell"] = record.cell.model_dump(mode="json")

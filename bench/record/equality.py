@@ -9,7 +9,7 @@ from bench.record.schema import Record
 
 
 def differences(old: Record, new: Record, tolerance: float = 0.0) -> list[str]:
-    """Return the differences between two records of the same cell (configuration), `old` and `new`, each as a line
+    """Return the differences between two records of the same cell (experiment), `old` and `new`, each as a line
     `field: old → new`.
 
     Cell, status, reason and result are compared; provenance, cost and environment are not. Numbers are equal if they

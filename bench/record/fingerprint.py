@@ -27,7 +27,8 @@ Left = tuple[int, ...]  # readings that a cascade left, by number
 
 @cache
 def own() -> Code:
-    """Return the hash of the bench's code that computes results. An editable install and a wheel have equal hashes."""
+    """Return the hash over the bench's source files that compute results, with the package's version. An editable
+    install and a wheel have equal hashes."""
     return Code(origin=registry.DISTRIBUTION, version=__version__, protocol=PROTOCOL, sha256=_hash(_core()))
 
 
@@ -55,7 +56,7 @@ def _of_origin(origin: registry.Origin) -> Code:
 
 
 def of_cell(cell: AttackCell | TrainingCell) -> Provenance:
-    """Return the current code hashes for a cell (configuration): bench's, and those of attack, defense, data set and
+    """Return the current code hashes for a cell (experiment): bench's, and those of attack, defense, data set and
     model."""
     attack = of_entry("attacks", cell.attack.name) if isinstance(cell, AttackCell) else None
     return Provenance(
@@ -68,7 +69,8 @@ def of_cell(cell: AttackCell | TrainingCell) -> Provenance:
 
 
 def changed(old: Provenance, new: Provenance) -> list[str]:
-    """Return a line for each difference between two provenances (code hashes and weights), `old` and `new`."""
+    """Return a line of text for each difference between two provenances (code hashes and weights), such as a changed
+    defense: `old` of a record, and `new` of the present code."""
     parts = ((field.name, getattr(old, field.name), getattr(new, field.name)) for field in fields(Provenance))
     return [f"{name}: {_difference(then, now)}" for name, then, now in parts if then != now]
 

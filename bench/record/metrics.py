@@ -33,7 +33,7 @@ class Metric:
     percent: bool = False
     """Whether tables show a percentage."""
     kinds: tuple[Kind, ...] = (IMAGE, TABLE)
-    """Kinds of data with this metric."""
+    """Kinds of data (image, table, text) with this metric."""
     compared: bool = False
     """True if a board compares attacks by this metric for each example, and takes the worst."""
     least: float = -1e3
@@ -88,8 +88,10 @@ COMPARED = tuple(metric for metric in METRICS if metric.compared)
 
 
 def named(name: str) -> Metric:
+    """Return the metric with the field name `name`, such as `psnr_db`."""
     return next(metric for metric in METRICS if metric.name == name)
 
 
 def of_kind(kind: Kind) -> tuple[Metric, ...]:
+    """Return the metrics for the `kind` of data, in the order of tables."""
     return tuple(metric for metric in METRICS if kind in metric.kinds)

@@ -31,7 +31,7 @@ def dataset_name(cell: AttackCell | TrainingCell) -> str:
 
 
 def cell_name(cell: AttackCell | TrainingCell) -> str:
-    """Return the name of a cell (configuration) for tables, such as `cpl/plain × prune(share=0.7) @ type-1, digits
+    """Return the name of a cell (experiment) for tables, such as `cpl/plain × prune(share=0.7) @ type-1, digits
     dlg-lenet`: attack, defense, interception point, data and model."""
     data = f"{cell.dataset.name} {cell.model.name}"
     name = f"training × {entry_text(cell.defense)}, {data}"

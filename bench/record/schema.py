@@ -53,17 +53,18 @@ class ExampleScore(_Strict):
     """Scores for a true example and its matched reconstruction; metrics are from `bench.record.metrics`."""
 
     status: str
-    """Status of the reading: `ok`, `diverged` or `nan` (also for a non-finite example); `missing`: no
-    reconstruction."""
+    """Status of the reading: `ok`, `diverged`, `nan` (the attack, or this reconstructed example, became non-finite) or
+    `missing` (no reconstruction)."""
     success: bool
     """Whether the example leaked, by the rule in `Summary.asr`."""
     strict: bool | None = None
     """Whether an image leaked at PSNR ≥ 30 dB, or a text word for word; None for tables."""
     identified: bool | None = None
-    """Whether the reconstruction is nearer to the true example than to every example in the gallery split; None: no
-    gallery."""
+    """Whether the reconstruction is nearer to the true example than to every stranger's example (the data set's gallery
+    split); None: no gallery split."""
     named: bool | None = None
-    """Whether the attack picked the true example from its granted gallery; None: no gallery granted."""
+    """Whether the attack picked the true example among granted candidates (a gallery with the true example and others);
+    None: no gallery granted."""
     place: int | None = None
     """Rank of the true example in the attack's list of candidates, from 0 (absent: the length); None: no list."""
     label: int | None = None
@@ -85,7 +86,7 @@ class ExampleScore(_Strict):
     groups_right: float | None = None
     """Share of categorical features with the true category (tables), 0 to 1."""
     prior_db: float | None = None
-    """Highest PSNR among the prior-only baselines, dB."""
+    """Highest PSNR among the prior-only baselines (guesses without the gradient), dB."""
     over_prior_db: float | None = None
     """PSNR minus `prior_db`, dB."""
     priors_db: Figures | None = None
@@ -110,7 +111,7 @@ class ReadingScore(_Strict):
     """Scores of a reading (an observed update): how the attack ended, and the score of each true example."""
 
     status: str
-    """`ok`, `diverged` or `nan`."""
+    """End of the attack: `ok`, `diverged` or `nan` (non-finite values)."""
     examples: tuple[ExampleScore, ...]
     """True examples in batch order, with their scores."""
     leaked: bool | None = None
@@ -136,7 +137,8 @@ class ReadingScore(_Strict):
     indices: tuple[int, ...] = ()
     """Positions of the true examples in the training split; a mixture has the position of its first example."""
     certificate: float | None = None
-    """Share of examples that the attack proved right without the true examples; None: no proof possible."""
+    """Share of the reading's examples that the attack itself proved right, without knowledge of the true examples;
+    None: the attack cannot prove."""
     number: Annotated[int | None, _UNLESS_NONE] = None
     """Number of the reading in the cell, if a cascade skipped readings; None: equal to the position in the record."""
 
@@ -157,7 +159,7 @@ class PriorScore(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary(_Strict):
-    """Figures of a cell (configuration) over all its examples. Failed examples count in every denominator."""
+    """Figures of a cell (experiment) over all its examples. Failed examples count in every denominator."""
 
     readings: int
     """Number of readings."""
@@ -174,11 +176,12 @@ class Summary(_Strict):
     readings_leaked: Share
     """Share of readings with a leaked example."""
     identification: Share | None
-    """Share of identified examples; None: no gallery split."""
+    """Share of identified examples: the reconstruction is nearer to the true example than to every stranger's; None: no
+    gallery split."""
     identification_chance: float | None
     """Share of examples that random reconstructions would identify."""
     gallery: int
-    """Size of the gallery split, 0: no gallery."""
+    """Number of strangers' examples for identification (the gallery split), 0: no gallery split."""
     medians: Figures
     """Metric → median over the examples, with failed examples as the worst values."""
     label_accuracy: float | None
@@ -200,7 +203,7 @@ class Summary(_Strict):
     beats_prior: bool | None
     """Whether `prior_beaten` exceeds one half."""
     naming: Share | None = None
-    """Share of examples picked from the granted gallery; None: no gallery granted."""
+    """Share of examples that the attack picked among granted candidates (a gallery); None: no gallery granted."""
     naming_chance: float | None = None
     """Share of examples that random picks would name."""
 
@@ -244,7 +247,7 @@ class AttackConditions(_Strict):
     """Conditions during the attack: weights, model mode, gradient norm, knowledge about the defense."""
 
     weights_norm: float | None = None
-    """L2 norm over all weights."""
+    """L2 norm over all weights of the attacked model."""
     random: bool = False
     """Whether the readings depend on the defense's random draws."""
     described: bool = False
@@ -272,7 +275,7 @@ class AttackConditions(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Privacy(_Strict):
-    """Guarantees of differential privacy for a cell (configuration): values of ε by several accounting conventions."""
+    """Guarantees of differential privacy for a cell (experiment): values of ε by several accounting conventions."""
 
     epsilon: float | None = None
     """Main ε: for a training the first with convention `valid`, for an attack the ε at the interception point."""
@@ -282,7 +285,9 @@ class Privacy(_Strict):
     """All values of ε; for an attack at most one."""
 
     def by(self, convention: str) -> Epsilon | None:
-        """Return the first ε with this accounting `convention`, or None if there is none."""
+        """Return the first ε with this rule of accounting, or None if there is none. `convention` is "valid" (actual
+        sampling), "idealised" (Poisson sampling), "paper" (as in the defense's paper), "tap" (an attacker at an
+        interception point) or "bayesian"."""
         return next((figure for figure in self.figures if figure.convention == convention), None)
 
     def released(self) -> Epsilon | None:
@@ -304,7 +309,7 @@ class Trajectory(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackResult(_Strict):
-    """Result of an attack cell (a configuration with an attack)."""
+    """Result of an attack cell (an experiment with an attack)."""
 
     kind: Literal["attack"] = "attack"
     """Distinguishes the kinds of results."""
@@ -406,7 +411,7 @@ class Spot(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResult(_Strict):
-    """Result of a training cell (a configuration of a training)."""
+    """Result of a training cell (an experiment that trains)."""
 
     kind: Literal["training"] = "training"
     """Distinguishes the kinds of results."""
@@ -450,7 +455,7 @@ class TrainingCost(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost(_Strict):
-    """Resources used by a cell (configuration)."""
+    """Resources used by a cell (experiment)."""
 
     wall_seconds: float = 0.0
     """Wall time, s."""
@@ -474,7 +479,7 @@ class Cost(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment(_Strict):
-    """Machine and software versions in the run of a cell (configuration)."""
+    """Machine and software versions in the run of a cell (experiment)."""
 
     bench: str
     """Package version."""
@@ -539,7 +544,7 @@ Result = Annotated[AttackResult | TrainingResult, Field(discriminator="kind")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record(_Strict):
-    """Record of a cell (configuration) after its run: result, provenance and cost."""
+    """Record of a cell (experiment) after its run: result, provenance and cost."""
 
     id: str
     """The cell's id: SHA-256 of its canonical JSON.  The id names the file."""

@@ -89,6 +89,7 @@ def read_arrays(run: Path, sha256: str) -> dict[str, NDArray[Any]]:
 
 
 def record_path(run: Path, cell_id: str) -> Path:
+    """Return the path of the record of a cell (experiment) in the run folder `run`; `cell_id` is the cell's id."""
     return run / "records" / f"{cell_id}.json"
 
 
@@ -107,8 +108,8 @@ def write(run: Path, record: Record) -> Path:
 
 
 def set_aside(run: Path, path: Path) -> None:
-    """Move the record at `path` to the folder `kept/` of the run folder `run`, so that its cell (configuration) runs
-    again. Raises `StorageError` for an unwritable folder."""
+    """Move the record file at `path` to the folder `kept/` of the run folder `run`, so that its cell (experiment)
+    runs again. Raises `StorageError` for an unwritable folder."""
     kept = run / "kept"
     try:
         kept.mkdir(exist_ok=True)
@@ -127,7 +128,7 @@ def _provenance(path: Path) -> Provenance | None:
 
 def read(path: Path, *, foreign: bool = False) -> Record:
     """Read a record file; raises `RecordError` with the file, the field and a remedy. `foreign` True also raises if the
-    record's id is not the hash of its cell (configuration)."""
+    record's id is not the hash of its cell (experiment)."""
     try:
         text = read_plain(path).decode()
     except FileNotFoundError:
@@ -140,7 +141,7 @@ def read(path: Path, *, foreign: bool = False) -> Record:
 
 def parse(text: str, path: str, remedy: str = _AGAIN, *, foreign: bool = False) -> Record:
     """Parse a record's JSON text. Raises `RecordError` with `path`, the wrong field or schema, and the `remedy`.
-    `foreign` True also raises if the record's id is not the hash of its cell (configuration)."""
+    `foreign` True also raises if the record's id is not the hash of its cell (experiment)."""
     try:
         record = adapter().validate_json(text)
     except ValidationError as error:

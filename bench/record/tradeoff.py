@@ -33,20 +33,21 @@ class Leaked:
     share: float
     """Share of named or reconstructed examples."""
     hits: tuple[int, ...]
-    """Named or reconstructed examples per weight seed."""
+    """Number of named or reconstructed examples for each weight seed."""
     readings: tuple[int, ...]
-    """Readings per weight seed."""
+    """Number of readings for each weight seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtLevel:
     """Figures of a defense at the strength calibrated for a level. A level is an upper bound on the share of named
-    examples (`L3`: of reconstructed examples, in every field)."""
+    examples, which the attacker picks among candidates (`L3`: of reconstructed examples, in every field). Strengths are
+    chosen on the tuning victims; the figures are measured on the scoring victims, other attacked examples."""
 
     __pydantic_config__ = _STRICT
     level: str
-    """Name of the level: `L1`, `L2` or `L3`; `proved`, `proved-all`: ε proves L1 for a single reading, for all readings
-    of a client; `half`: half of the examples are named; `point`: no strength."""
+    """Name of the level: `L1`, `L2` or `L3`; `proved`: ε proves L1 for a single reading; `proved-all`: ε proves L1 for
+    all readings of a client; `half`: half of the examples are named; `point`: a family without a strength."""
     most: float | None
     """Largest share of named examples that the level permits; None for a family without a strength."""
     value: float | None
@@ -98,9 +99,10 @@ class AtLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconstructed:
-    """Figures of a defense family (a defense at all its strengths) against an attacker who reconstructs examples
-    (`bench.attacks.map`), for a listener (an attacker at an interception point). The success rule is that of the kind
-    of data; for images, PSNR ≥ 20 dB and 3 dB above a guess without the gradient."""
+    """Reconstruction figures of a defense family (a defense at all its strengths) against an attacker who reconstructs
+    examples (`bench.attacks.map`), for a listener (an attacker at an interception point). The success rule is that of
+    the kind of data; for images, PSNR ≥ 20 dB and 3 dB above a guess without the gradient. Strengths are chosen on the
+    tuning victims, and judged on the scoring victims (other attacked examples)."""
 
     __pydantic_config__ = _STRICT
     curve: tuple[Leaked, ...]
@@ -117,7 +119,7 @@ class Reconstructed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """Figures of a defense family for a listener. A family is a defense at all its strengths; a listener is an attacker
-    at an interception point."""
+    at an interception point. Named examples are those that the attacker picks among candidates."""
 
     __pydantic_config__ = _STRICT
     dataset: str
@@ -170,7 +172,7 @@ class Row:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tradeoff:
     """Result of a calibration: for each defense family (a defense at all its strengths), accuracy against the share of
-    named examples."""
+    named examples (which the attacker picks among candidates)."""
 
     __pydantic_config__ = _STRICT
     machine: str | None
@@ -213,8 +215,8 @@ def codes(tradeoff: Tradeoff) -> str:
 
 
 def permitted(level: str, chance: float) -> float:
-    """Return the largest share of named examples (`L3`: reconstructed examples) that the leakage level `level` permits;
-    `chance` is the share that a blind guess names."""
+    """Return the largest share of named examples (which the attacker picks among candidates) that the leakage level
+    `level` permits; for `L3`, of reconstructed examples. `chance` is the share that a blind guess names."""
     strictest = chance + 0.05
     most = {"L1": strictest, PROVED: strictest, PROVED_ALL: strictest, "L2": 0.20, "half": 0.5, RECONSTRUCTED: 0.05}
     return most[level]
