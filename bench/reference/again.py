@@ -11,8 +11,8 @@ from bench.reference.store import of_defense
 
 @dataclass(slots=True)
 class Again:
-    """Agreement of a defense's (or attack's) repeated records with the shipped records of the same cells
-    (configurations)."""
+    """Agreement of repeated records with the shipped records of the same cells (experiments), for a defense or an
+    attack."""
 
     equal: int = 0
     """Number of records with equal status, leaked examples and array hashes."""
@@ -53,8 +53,8 @@ def compared(
 
 
 def lines(rows: Mapping[str, Again]) -> Iterator[str]:
-    """Yield lines of text about the agreement of repeated and shipped records. `rows` maps a defense to its
-    agreement."""
+    """Yield lines of text about the agreement of repeated and shipped records, a line for each defense and more for
+    differing machines. `rows` maps a defense to its agreement, from `compared`."""
     for name, row in rows.items():
         yield f"{name}: {row.equal} of {row.equal + len(row.differ)} records are equal, arrays bit for bit"
         if row.differ:

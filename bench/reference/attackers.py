@@ -26,7 +26,7 @@ _MOST = 4  # conditions named in a line
 
 @dataclass(frozen=True, kw_only=True)
 class Ranked:
-    """Attacks of a run of the suite `attacks` (a frozen set of configurations) together with the shipped attacks, as
+    """Attacks of a run of the suite `attacks` (a frozen set of experiments) together with the shipped attacks, as
     tables (`Cross`) of attacks by conditions (data, model and setting)."""
 
     cross: Cross
@@ -42,6 +42,7 @@ class Ranked:
     own sample, and on the second sample."""
 
     def json(self) -> dict[str, Any]:
+        """Return the tables as JSON types, for `--json`."""
         second = {victims: second.json() for victims, (_, second) in self.draws.items()}
         return {"reference": VERSION if self.shipped else None, **self.cross.json(), "draws": second}
 
@@ -59,8 +60,8 @@ def unranked(run: Path) -> str | None:
 def ranked(mine: Iterable[Record] = (), *, without: str = "") -> Ranked | None:
     """Return a ranked table of attacks by conditions (data, model and setting), from a run's records `mine` and the
     shipped records; None without attack records. A run's record counts if a shipped record has the same cell
-    (configuration), apart from attack and attacked examples. `without` is a reason to omit the shipped records; an
-    empty text includes them."""
+    (experiment), apart from attack and attacked examples. `without` is a reason to omit the shipped records; an empty
+    text includes them."""
     shipped = tuple(store.read(VERSION)) if not without and VERSION in store.versions() else ()
     why = without if without or shipped else f"this package has no reference results of {VERSION} yet"
     published = [cell for _, cell in _attacks(shipped)]

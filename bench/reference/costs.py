@@ -11,7 +11,7 @@ _ANY = Entry(name="any")
 
 
 def expected(records: Iterable[Record], *, alone: bool = False) -> Callable[[AnyCell], float | None]:
-    """Return a function from a cell (configuration) of a suite (a frozen set of configurations) to its expected CPU
+    """Return a function from a cell (experiment) of a suite (a frozen set of experiments) to its expected CPU
     seconds, computed from the shipped `records`. The function returns None for a cell without shipped records. `alone`
     True: the run has no undefended cells, so no reconstruction can be reused from another defense.
 
@@ -57,7 +57,7 @@ def _changes_examples(defense: Entry) -> bool:
 
 
 def span(records: Iterable[Record], cells: Iterable[AnyCell], *, alone: bool = False) -> tuple[float, float] | None:
-    """Return the least and the greatest CPU seconds that `cells` (configurations) may take: the times of published
+    """Return the least and the greatest CPU seconds that `cells` (experiments) may take: the times of published
     defenses in `records` for the same cells with another defense. The result is None if no published defense has
     records of all cells of a defense. `alone` True: the run has no undefended cells, so that reconstructions which
     published defenses reused from undefended cells count with their full time."""
@@ -87,8 +87,9 @@ def _taken(records: Iterable[Record], *, alone: bool) -> Iterator[tuple[Record, 
 
 
 def same(cell: AnyCell) -> str:
-    """Return a key (text) of a cell (configuration) without the defense, and without earlier attacks in a cascade:
-    cells that differ only in the defense have equal keys."""
+    """Return a key (text) of a cell (experiment) without the defense, and without earlier attacks in a cascade:
+    cells that differ only in the defense have equal keys, so a new defense's cell finds the published defenses'
+    times."""
     changes: dict[str, object] = {"defense": _ANY}
     if isinstance(cell, AttackCell):
         changes["after"] = ()
@@ -96,7 +97,7 @@ def same(cell: AnyCell) -> str:
 
 
 def expected_of_attacks(records: Iterable[Record]) -> Callable[[AnyCell], float | None]:
-    """Return a function from a cell (configuration) of the suite `attacks` to its expected CPU seconds, computed from
+    """Return a function from a cell (experiment) of the suite `attacks` to its expected CPU seconds, computed from
     the shipped `records`. The function returns None for an unpublished condition.
 
     A published attack has its measured time. Another attack gets the median over the published attacks that read the
@@ -118,8 +119,8 @@ def expected_of_attacks(records: Iterable[Record]) -> Callable[[AnyCell], float 
 
 
 def any_attack(cell: AttackCell) -> str:
-    """Return a key (text) of a cell (configuration) without the attacker and the sample of attacked examples: cells
-    that differ only in these have equal keys."""
+    """Return a key (text) of a cell (experiment) without the attacker and the sample of attacked examples: cells
+    that differ only in these have equal keys, so a new attack's cell finds the published attacks' times."""
     return _published(cell).model_copy(update={"attack": _ANY, "knowledge": "plain", "after": ()}).canonical()
 
 

@@ -29,12 +29,12 @@ _EXACT = ("cell", "privacy", "provenance")  # numbers in these fields are not ro
 
 
 def versions(folder: Path = FOLDER) -> tuple[str, ...]:
-    """Return the suite versions (of frozen sets of configurations) with reference results in `folder`."""
+    """Return the suite versions (of frozen sets of experiments) with reference results in `folder`."""
     return tuple(sorted(path.name for path in folder.iterdir() if any(path.glob("*.json.xz"))))
 
 
 def of_defenses(versions: Iterable[str]) -> tuple[str, ...]:
-    """Return the suite `versions` (of frozen sets of configurations) that rank defenses; versions that rank attacks are
+    """Return the suite `versions` (of frozen sets of experiments) that rank defenses; versions that rank attacks are
     left out."""
     return tuple(version for version in versions if version != VERSIONS[ATTACKS])
 
@@ -57,11 +57,12 @@ def strips(version: str, names: Iterable[str], folder: Path = FOLDER) -> dict[st
 
 
 def of_defense(record: Record) -> str:
+    """Return the name of the record's defense with its parameters, such as `prune(share=0.9)`."""
     return entry_text(record.cell.defense)
 
 
 def of_attack(record: Record) -> str:
-    """Return the attack's name with parameters; raises `ValueError` for a training's record."""
+    """Return the name of the record's attack with its parameters; raises `ValueError` for a training's record."""
     if not isinstance(record.cell, AttackCell):
         raise ValueError(f"record {record.id} is no attack")
     return attack_name(record.cell)
@@ -78,7 +79,7 @@ def write(
 
     - `records`: results to write.
     - `strips`: name → WebP image; None writes none.
-    - `by`: text of a record, its defense or attack; a file has the records with equal text."""
+    - `by`: function from a record to the name of its defense or attack; each file has the records with equal name."""
     written = []
     for setting, its in grouped(records, by).items():
         path = folder / version / f"{slug(setting)}.json.xz"
@@ -98,7 +99,7 @@ def slug(setting: str) -> str:
 
 
 def lines(records: Iterable[Record]) -> list[str]:
-    """Return `records` as lines of compact JSON, sorted by id."""
+    """Return `records` as lines of compact JSON without default values, sorted by id."""
     return [
         dumps(_rounded(short_json(record)), sort_keys=True, allow_nan=False, separators=(",", ":"))
         for record in sorted(records, key=lambda record: record.id)

@@ -6,8 +6,8 @@ from bench.reference import store
 
 
 def shipped_tradeoff() -> Tradeoff | None:
-    """Return the shipped trade-off between accuracy and leakage; None if this package has none. Raises `RecordError`
-    for a damaged file."""
+    """Return the shipped trade-off between accuracy and leakage of all published defenses; None if this package has
+    none. Raises `RecordError` for a damaged file."""
     path = store.FOLDER / tradeoff.FILE
     return tradeoff.read(path) if path.is_file() else None
 
