@@ -46,7 +46,7 @@ class Origin:
     name: str
     """Name in the registry."""
     target: str
-    """Place of the class, as "module:Class"."""
+    """Place of the entry's class, as "module:Class"."""
     distribution: str | None
     """Name of the installed distribution; None for a plug-in."""
     version: str | None
@@ -139,7 +139,7 @@ def instance(kind: str, name: str, params: Mapping[str, Any], *, where: str | No
 
 
 def of(kind: str, entry: Any) -> Any:
-    """Make an instance of the `entry` of a cell (configuration), a name with parameters; `kind` is the kind of entry,
+    """Make an instance of the `entry` of a cell (experiment), a name with parameters; `kind` is the kind of entry,
     such as "attacks". Raises `UnknownName` or `PluginError` for an entry that cannot be imported, and `BenchError` for
     wrong parameters."""
     return instance(kind, entry.name, entry.params)
@@ -177,8 +177,8 @@ def add_plugin(spec: str) -> tuple[Origin, ...]:
 
 def declare(origins: Iterable[Origin]) -> None:
     """Register plug-in attacks, defenses, data sets, models and detectors by their sources `origins`, without their
-    code, in a process that must not run plug-in code (`bench.isolation`). `load` then refuses to import these entries.
-    """
+    code, in a process that must not run plug-in code (`bench.isolation`). Their names are then known, but `load`
+    refuses to import them."""
     _added.update({(origin.kind, origin.name): (origin, None) for origin in origins})
 
 
