@@ -13,9 +13,9 @@ _UNUSABLE = 2.0
 
 def assign(truth: ArrayLike, guess: ArrayLike, values: Values) -> NDArray[np.int64]:
     """Match each true example with a reconstructed example, one to one. Return the number of the reconstructed example,
-    (reading, example), -1 for none. `truth` and `guess` are (reading, example, *shape), and `values` gives the
-    distance. The matching has the smallest sum of distances (Kuhn's assignment problem). Raises `PluginError` if
-    `guess` has more examples than `truth`."""
+    (reading, example), -1 for none. `truth` and `guess` are the true and the reconstructed examples, (reading, example,
+    *shape). `values` are the operations of the kind of data, which give the distance. The matching has the smallest sum
+    of distances (Kuhn's assignment problem). Raises `PluginError` if `guess` has more examples than `truth`."""
     true, claimed = values.checked(truth), np.asarray(guess)
     same = len(true) == len(claimed) and true.shape[2:] == claimed.shape[2:]
     if not same or claimed.shape[1] > true.shape[1]:

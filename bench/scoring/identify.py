@@ -26,7 +26,8 @@ class Identification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
-    """Result of naming: whether the attack picked each true example from its granted gallery of candidates."""
+    """Result of naming: whether the attack picked each true example among the candidates that it was granted (the
+    gallery)."""
 
     hits: NDArray[np.bool_]
     """(reading, example): whether the attack picked the true example."""
@@ -50,7 +51,7 @@ def identify(
 
     - `truth`, `guess` (reading, example, *shape): true examples and reconstruction, which is clipped here.
     - `gallery` (example, *shape): strangers; only the first 1000 are used.
-    - `values`: arithmetic of the kind of data.
+    - `values`: operations of the kind of data, which give the distance.
     - `labels`: labels of the truth (reading, example) and of the gallery (example,), if labels were granted to the
       attacker; the chance level is then within the right class. Otherwise None."""
     true = values.checked(truth)

@@ -128,8 +128,8 @@ def clustered_share(
 
 
 def variance_of_mean(values: NDArray[np.float64], clusters: ArrayLike) -> float:
-    """Return the variance of the mean of `values`, from the sums over G `clusters`, times G/(G - 1). Source: Cochran
-    1977, §9A.2."""
+    """Return the estimated variance of the mean of `values` (n,), from the sums over G clusters, times G/(G - 1).
+    `clusters` (n,) gives the cluster of each value. Source: Cochran 1977, §9A.2."""
     names, member = np.unique(np.asarray(clusters), return_inverse=True)
     sums, sizes = np.bincount(member, values), np.bincount(member)
     residual = sums - sizes * values.mean()
@@ -198,8 +198,8 @@ def stratified_difference(
 
 def stratified_share(strata: Sequence[Stratum], level: float = LEVEL) -> tuple[float, float, float]:
     """Return the mean over strata of the share of successes, and its interval: (share, low, high). A stratum, such as a
-    condition, holds successes with their groups (readings) and clusters (weight seeds); strata share clusters, and have
-    equal weights. The interval at confidence `level` is the smallest that contains three parts:
+    condition, is a triple of arrays (n,): successes, groups (readings) and clusters (weight seeds). Strata share
+    clusters, and have equal weights. The interval at confidence `level` is the smallest that contains three parts:
 
     - the share itself,
     - Agresti and Coull's interval (1998) for C strata: each stratum gets the C-th part of the added z² trials, and
@@ -251,9 +251,9 @@ def _united(samples: Sequence[tuple[int, Sequence[Stratum]]], level: float) -> t
 
 
 def wald_plus_2(a: NDArray[np.bool_], b: NDArray[np.bool_], added: float = 0.5) -> tuple[float, float]:
-    """Return centre and standard deviation of the difference share(a) - share(b) of leaked examples, by "Wald+2"
-    (`paired_difference`). `a` and `b` (n,) are booleans: whether each of the same n examples leaked. `added` examples
-    are added to each cell in the 2×2 table."""
+    """Return centre and standard error of the difference share(a) - share(b) of leaked examples, by the interval
+    "Wald+2" (Agresti, Min 2005), for an interval centre ± z · error. `a` and `b` (n,) are booleans: whether each of the
+    same n examples leaked. `added` examples are added to each cell in the 2×2 table."""
     only_a, only_b, total = (a & ~b).sum() + added, (b & ~a).sum() + added, len(a) + 4 * added
     spread = np.sqrt(only_a + only_b - (only_a - only_b) ** 2 / total) / total
     return float((only_a - only_b) / total), float(spread)

@@ -54,7 +54,8 @@ def load(path: Path | None = None, *, prefix: str = TRUNK_PREFIX) -> tuple[Lpips
 
 
 def lpips_for(kind: Kind) -> tuple[Lpips | None, str | None]:
-    """Return (LPIPS metric, None) for images, if the metric is available; otherwise (None, reason)."""
+    """Return (LPIPS metric, None) if the `kind` of data is images and the metric is available; otherwise (None,
+    reason)."""
     return load() if kind in LPIPS.kinds else (None, "images alone have it")
 
 

@@ -17,7 +17,8 @@ def prior_only_baselines(
     - `class-mean`: the mean of the class in `labels` (reading, example), the true labels; `mean` for a class without
       examples.
 
-    `public_inputs` is (example, *shape), `public_labels` (example,); `values` is the arithmetic of the kind of data."""
+    `public_inputs` is (example, *shape), `public_labels` (example,); `values` are the operations of the kind of data,
+    which give mean and distance."""
     inputs, classes = values.checked(public_inputs), np.asarray(public_labels)
     wanted: NDArray[np.int64] = np.asarray(labels, np.int64)
     if not len(inputs):

@@ -69,7 +69,7 @@ def score(
     - `gallery_labels` (example,): the gallery's labels if labels were granted, to state the chance within a class;
       otherwise None.
     - `lpips`: the LPIPS metric, None if absent.
-    - `named`: the attack's picks from a granted gallery; None without the grant.
+    - `named`: whether the attack picked the true examples among granted candidates; None without the grant.
 
     Raises `PluginError` for a reconstruction with another shape; `ValueError` for a truth outside its range, for no
     readings (observed updates), or for a table without groups."""
@@ -203,6 +203,6 @@ def _label_accuracy(labels: NDArray[np.int64], claimed: NDArray[Any]) -> Floats:
 
 
 def plain(value: Any) -> Any:
-    """Convert a NumPy scalar to a JSON value; None for NaN and infinity."""
+    """Convert a NumPy scalar `value` to a JSON value, for a record; None for NaN and infinity."""
     value = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(value, float) and not np.isfinite(value) else value

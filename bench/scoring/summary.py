@@ -25,7 +25,7 @@ def summarise(
 
     - `readings`: scores of the readings and their examples.
     - `identification_chance`, `naming_chance`: shares of examples that blind guesses would identify or name; None if
-      there is no gallery to guess from.
+      there are no candidates or strangers (no gallery).
     - `gallery`: number of strangers' examples for identification.
     - `priors`: scores of the prior-only baselines by name.
     - `over`: metric for the margin over the best prior-only guess; only metrics of the same kinds of data get a median.
@@ -75,8 +75,8 @@ def _column(examples: Sequence[ExampleScore], metric: Metric) -> NDArray[np.floa
 
 
 def median(values: ArrayLike | Sequence[float | None], failed: float) -> float | None:
-    """Return the median of `values`, with NaN (or None) counted as `failed`. The result is None if all values are
-    missing or the median is infinite."""
+    """Return the median of `values`, with NaN (or None) counted as the number `failed`, such as -∞ for a metric whose
+    high values are good. The result is None if all values are missing or the median is infinite."""
     numbers = np.asarray(values, np.float64)
     if np.isnan(numbers).all():
         return None
