@@ -66,6 +66,8 @@ class Limits:
     """Unpacked size of all files together."""
 
     def of(self, name: str) -> int:
+        """Return the largest unpacked size in bytes of the file `name` in a submission: a record, an array file or the
+        manifest."""
         kind = name.partition("/")[0]
         return {"records": self.record, "arrays": self.array}.get(kind, self.manifest)
 

@@ -31,9 +31,9 @@ def read(content: bytes) -> Arrays:
 
 
 def findings(result: AttackResult, arrays: Arrays) -> Iterator[str]:
-    """Yield a line of text for each contradiction between a result's figures and its `arrays` (true and reconstructed
-    examples), such as an RMSE that the arrays do not give. All readings (observed updates) must have equally many
-    examples."""
+    """Yield a line of text for each contradiction between the figures in `result` and its `arrays` (true and
+    reconstructed examples, name → values), such as an RMSE that the arrays do not give. All readings (observed updates)
+    must have equally many examples."""
     if not set(arrays) >= _NEEDED or not set(arrays) <= _KNOWN:
         yield f"its arrays are {', '.join(sorted(arrays))[:80]}, not truth and reconstruction"
         return

@@ -40,9 +40,11 @@ class Report:
 
     @property
     def ok(self) -> bool:
+        """True if the check found no contradiction."""
         return not self.findings
 
     def json(self) -> dict[str, Any]:
+        """Return the report as JSON types, with the ids of the valid records, for `--json`."""
         manifest = self.manifest and self.manifest.model_dump(mode="json", exclude={"files"})
         return {
             "file": str(self.file),

@@ -31,6 +31,7 @@ class RecordGroup:
 
     @property
     def done(self) -> list[Record]:
+        """The group's records with a result, status "done"."""
         return [record for record in self.records if record.status == "done"]
 
 
@@ -66,7 +67,7 @@ def groups(records: Sequence[Record]) -> list[RecordGroup]:
 
 
 def draw(among: Sequence[RecordGroup], cells: int, seed: int) -> list[Draw]:
-    """Draw groups of submitted records to run again, until `cells` attack cells (configurations) are planned. `among`
+    """Draw groups of submitted records to run again, until `cells` attack cells (experiments) are planned. `among`
     are all groups; equal `seed` gives an equal draw.
 
     The first two drawn groups are a group without defense and a group with a defense at rank 1; other groups are

@@ -128,7 +128,7 @@ def _protocol(run: Path, records: list[Record]) -> int:
 
 
 def read_suite(path: Path) -> Suite:
-    """Read the suite file RUN/suite-<name>.json at `path`: whether a run of a suite (a frozen set of configurations) is
+    """Read the suite file RUN/suite-<name>.json at `path`: whether a run of a suite (a frozen set of experiments) is
     ranked. Raises `RecordError` for a damaged file."""
     try:
         return Suite.model_validate_json(path.read_bytes())
@@ -138,4 +138,5 @@ def read_suite(path: Path) -> Suite:
 
 
 def suite_text(content: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a suite file with the claims `content`, as a run writes it."""
     return f"{json.dumps(content, indent=1)}\n".encode()

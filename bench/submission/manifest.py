@@ -31,6 +31,8 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class FileDigest(Frozen):
+    """Hash and size of a file in a submission."""
+
     sha256: Sha256
     """Hash of the file."""
     bytes: Count
@@ -38,11 +40,12 @@ class FileDigest(Frozen):
 
 
 def digest(content: bytes) -> FileDigest:
+    """Return hash and size of a file with this `content`."""
     return FileDigest(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
 
 
 class Suite(Frozen):
-    """A submission's claim about a suite (a frozen set of configurations): whether its run is complete and unmodified
+    """A submission's claim about a suite (a frozen set of experiments): whether its run is complete and unmodified
     (ranked). A check cannot test the claim."""
 
     suite: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
@@ -86,6 +89,7 @@ class Manifest(Frozen):
     """File name → digest, for every file except the manifest."""
 
     def text(self) -> str:
+        """Return the manifest as JSON text, the content of manifest.json."""
         return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
 
 

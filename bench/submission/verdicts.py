@@ -46,6 +46,7 @@ class Rate:
 
     @property
     def value(self) -> float:
+        """The rate: leaked examples divided by all examples."""
         return self.leaked / self.examples
 
 
@@ -112,12 +113,15 @@ class Verification:
 
     @property
     def exit_code(self) -> int:
+        """Exit code of `bench verify` for the outcome."""
         return _CODES[self.outcome]
 
     def json(self) -> dict[str, Any]:
+        """Return the verification with its outcome as JSON types, for `--json`."""
         return {**asdict(self), "file": str(self.file), "outcome": self.outcome}
 
     def lines(self) -> Iterator[str]:
+        """Yield the findings and the verdict on each drawn group, each as a line of text."""
         yield from (f"differs  {finding}" for finding in self.findings)
         for verdict in self.verdicts:
             where = " · ".join((verdict.setting, f"{verdict.defense} @ {verdict.point}", sanitize(verdict.attack, 60)))
@@ -133,9 +137,9 @@ class Verification:
 
 
 def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) -> GroupVerdict:
-    """Compare the submitted records of the drawn group `draw` with `records`, the results of new runs on this machine,
-    at confidence `level`. `obstacle` is a reason why no comparison is possible, which makes the verdict inconclusive;
-    an empty text means no obstacle."""
+    """Compare the success rate in the submitted records of the drawn group `draw` with the rate in `records`, the
+    results of new runs on this machine, at confidence `level`. `obstacle` is a reason why no comparison is possible,
+    which makes the verdict inconclusive; an empty text means no obstacle."""
     submitted = rate(draw.group.done, level)
     here = rate([record for record in records if record.status == "done"], level)
     interval = difference(submitted, here, level) if submitted and here else None
@@ -162,8 +166,8 @@ def verdict(draw: Draw, records: Sequence[Record], obstacle: str, level: float) 
 
 
 def rate(records: Sequence[Record], level: float) -> Rate | None:
-    """Return the success rate over all examples in the records, with its interval at confidence `level`; None without
-    examples."""
+    """Return the attack's success rate over all examples in `records`, with its interval at confidence `level`; None
+    without examples."""
     hits: dict[ExampleKey, bool] = {}
     for record in records:
         hits |= {key: example.success for key, example in example_scores(record)}

@@ -69,7 +69,7 @@ def verify(
     """Run parts of the submission `file` again under fresh seeds. Return a comparison of the new success rates with the
     submitted rates.
 
-    - `cells`: number of attack cells (configurations) to run.
+    - `cells`: number of attack cells (experiments) to run.
     - `seed`: determines the chosen cells and fresh seeds; None is random.
     - `data_dir`: folder for data sets; None for the default folder.
     - `device`: torch device of the attacks.
