@@ -26,9 +26,9 @@ _NAME = re.compile(
 
 
 def inputs(cell: AnyCell, run: Path) -> dict[str, bytes]:
-    """Return the files in the run folder `run` that a cell (a configuration of a run) reads, path in the run folder →
-    content. These are the attacked checkpoint with its training's record and defense states, an interrupted training's
-    state, a weights file, or the records of earlier attacks in a cascade."""
+    """Return the files that a cell (experiment) needs from the run folder `run`, path in the run folder → content, for
+    a worker without access to this folder. These are the attacked checkpoint with its training's record and defense
+    states, an interrupted training's state, a weights file, or the records of earlier attacks in a cascade."""
     if not isinstance(cell, AttackCell):
         return _content(run, [resume.place(run, cell.id)])
     before = _content(run, (records.record_path(run, each) for each in cell.after))
@@ -46,14 +46,14 @@ def inputs(cell: AnyCell, run: Path) -> dict[str, bytes]:
 
 
 def file_name(weights: FileWeights) -> str:
-    """Return the name of a weights file among the input files of a cell (configuration), made from the file's content
+    """Return the name of a weights file among the input files of a cell (experiment), made from the file's content
     hash and suffix."""
     suffix = Path(weights.path).suffix
     return f"files/{weights.sha256}{suffix if _SUFFIX.fullmatch(suffix) else '.unknown'}"
 
 
 def outputs(run: Path, sent: Files) -> dict[str, bytes]:
-    """Return the files that a cell (configuration) wrote to the folder `run`, path → content. `sent` are the cell's
+    """Return the files that a cell (experiment) wrote to the folder `run`, path → content. `sent` are the cell's
     input files, path → content; unchanged input files are left out."""
     content = _content(run, run.rglob("*"))
     return {name: data for name, data in content.items() if _NAME.fullmatch(name) and sent.get(name) != data}
@@ -70,7 +70,7 @@ def unpack(run: Path, files: Files) -> None:
 
 
 def admit(run: Path, files: Files, cell_id: str) -> Record:
-    """Accept a worker's result: write its `files` (path → content) for the cell (configuration) with id `cell_id` to
+    """Accept a worker's result: write its `files` (path → content) for the cell (experiment) with id `cell_id` to
     the run folder `run`, the record last; return the record. Raises `RecordError`, before any write, unless the files
     hold exactly one valid record for this cell."""
     names = [name for name in files if name.startswith("records/")]

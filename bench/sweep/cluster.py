@@ -43,7 +43,7 @@ _plugins: dict[str, bytes | None] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Message to a worker on another machine, with all that the worker needs to run a cell (configuration)."""
+    """Message to a worker on another machine, with all that the worker needs to run a cell (experiment)."""
 
     cell: str
     """The cell as JSON."""
@@ -59,7 +59,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exclusion:
-    """Result of a worker on a faulty machine, in place of a record; the worker gets no more cells (configurations)."""
+    """Result of a worker on a faulty machine, in place of a record; the worker gets no more cells (experiments)."""
 
     reason: str
     """The fault."""
@@ -74,11 +74,12 @@ class _DaskWorker:
 
 
 class ClusterPool:
-    """Pool of the workers of a Dask cluster, each with a single cell (configuration) at a time
+    """Pool of the workers of a Dask cluster, each with a single cell (experiment) at a time
     (`bench.sweep.pool.WorkerPool`).
 
     - `executor`: the cluster's address, `dask://HOST:PORT`.
-    - `context`, `device`: the run's folders and limits, and the torch device of the workers.
+    - `context`: the run's folders and limits.
+    - `device`: torch device of the workers.
     - `plugins`: plug-in files and modules.
     - `patience`: seconds for which the pool waits for workers.
     - `notify`: function that receives lines for the user.
@@ -261,7 +262,7 @@ class ClusterPool:
 
 
 def work(job: Job) -> "dict[str, bytes] | Exclusion | WorkerLost":
-    """Run the cell (configuration) of `job` on a Dask worker in a private folder; return its output files, including
+    """Run the cell (experiment) of `job` on a Dask worker in a private folder; return its output files, including
     the record. A worker without disk space, data or equal code returns an `Exclusion`. Any other failure counts against
     the cell, so no cell can exclude every worker."""
     global _memory

@@ -22,7 +22,7 @@ def dispatch(
     observers: Sequence[Observer],
     learn: Callable[[AnyCell, Cost], None],
 ) -> None:
-    """Run all cells (configurations) of the scheduler on a worker pool, until each has a record.
+    """Run all cells (experiments) of the `scheduler` on the worker `pool`, until each has a record.
 
     - `context`: the run's folders, device and limits.
     - `observers`: receive every event.

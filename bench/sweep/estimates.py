@@ -18,7 +18,7 @@ _UNSURE = 60.0  # seconds of measured cells after which this machine's speed cou
 
 
 def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
-    """Return a rough run time of a cell (configuration) on a core, in seconds, for examples of `shape`. The formula
+    """Return a rough run time of a cell (experiment) on a core, in seconds, for examples of `shape`. The formula
     comes from measurements of the DLG paper's networks (0.5 ms per gradient evaluation of a 28×28 image, more for more
     pixels and images) and of Fed-αCDP's network (4 ms per client and local step); the model's `work` multiplies the
     time."""
@@ -36,11 +36,11 @@ def formula(cell: AnyCell, shape: tuple[int, ...]) -> float:
 
 
 class Estimates:
-    """Run-time estimates for cells (configurations): a formula's time, corrected by the median ratio of measured to
+    """Run-time estimates for cells (experiments): a formula's time, corrected by the median ratio of measured to
     estimated time of similar cells.
 
-    - `shape`: function that returns the shape of a cell's examples.
-    - `known`: function that returns a cell's published time in seconds, or None. A published time, scaled to this
+    - `shape`: function from a cell to the shape of its examples.
+    - `known`: function from a cell to its published time in seconds, or None. A published time, scaled to this
       machine's speed, replaces the formula."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Estimates:
         self.seen = 0
 
     def learn(self, cell: AnyCell, cost: Cost) -> None:
-        """Correct later estimates by the measured `cost` of a cell (configuration); a cell without run time is ignored.
+        """Correct later estimates by the measured `cost` of a cell (experiment); a cell without run time is ignored.
         A cell with a reused reconstruction only corrects the machine's speed."""
         if (elsewhere := self._took_elsewhere(cell)) is not None and 0 < cost.wall_seconds < 1e9:
             with self._lock:
@@ -71,7 +71,7 @@ class Estimates:
             self.seen += 1
 
     def seconds(self, cell: AnyCell) -> float:
-        """Return the expected run time of the cell (configuration) on a core, in seconds."""
+        """Return the expected run time of the cell (experiment) on a core, in seconds."""
         if (elsewhere := self._took_elsewhere(cell)) is not None:
             with self._lock:
                 here, there = (sum(each) for each in zip(*self._speeds, strict=True)) if self._speeds else (1.0, 1.0)
@@ -99,7 +99,7 @@ class Estimates:
 
 
 class Remaining(Observer):
-    """Observer that estimates the remaining wall time of `cells` (configurations) from the speed so far."""
+    """Observer that estimates the remaining wall time of `cells` (experiments) from the speed so far."""
 
     def __init__(self, cells: Iterable[AnyCell], estimates: Estimates) -> None:
         self._estimates = estimates
@@ -118,7 +118,7 @@ class Remaining(Observer):
             self._done.append(cell)
 
     def left(self) -> float | None:
-        """Return the estimated remaining seconds of the run; None before the first finished cell (configuration).
+        """Return the estimated remaining seconds of the run; None before the first finished cell (experiment).
 
         A running cell longer than its estimate is assumed to need another quarter of its time so far."""
         # copies: the progress thread calls this during the run

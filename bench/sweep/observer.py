@@ -13,7 +13,7 @@ class Observer:
     """Receiver of a run's events, called in the run's thread; this base class ignores all events."""
 
     def on_start(self, cell: AnyCell, worker: str) -> None:
-        """Called when a worker has begun to run the cell (configuration)."""
+        """Called when a worker has begun to run the cell (experiment)."""
 
     def on_progress(self, cell: AnyCell, progress: "TrainingProgress") -> None:
         """Called when the training `cell` has finished a round."""

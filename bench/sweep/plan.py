@@ -32,6 +32,8 @@ class Resolver:
         self._facts: dict[str, DatasetFacts] = {}
 
     def data(self, name: str, params: Mapping[str, Any]) -> DatasetFacts:
+        """Return the facts of a data set (hash, shape, classes, …); `name` is its registered name, and `params` are its
+        parameters."""
         key = f"{name} {sorted(params.items())}"
         if key not in self._facts:
             data: Data = load(registry.instance("datasets", name, params), name, self._data_dir)
@@ -47,12 +49,13 @@ class Resolver:
         return self._facts[key]
 
     def shape(self, cell: AnyCell) -> tuple[int, ...]:
+        """Return the shape of an example in the data set of `cell` (the experiment)."""
         return self.data(cell.dataset.name, cell.dataset.params).shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSchedule:
-    """Schedule of a run: the finished and the remaining cells (configurations) of a matrix file."""
+    """Schedule of a run: the finished and the remaining cells (experiments) of a matrix file."""
 
     done: tuple[AnyCell, ...]
     """Cells with a record from equal code and inputs."""
@@ -67,6 +70,7 @@ class RunSchedule:
 
     @property
     def waiting(self) -> tuple[AnyCell, ...]:
+        """The remaining cells of all groups, in order."""
         return tuple(cell for group in self.groups for cell in group.cells)
 
     @property
@@ -81,7 +85,7 @@ def schedule(
     resolver: Resolver,
     known: Callable[[AnyCell], float | None] = lambda cell: None,
 ) -> RunSchedule:
-    """Sort the cells (configurations) of a matrix by the records in the run folder `run`: done, impossible, or to run.
+    """Sort the cells (experiments) of a matrix by the records in the run folder `run`: done, impossible, or to run.
     Cells to run are grouped by common work: a training, or attacks on equal readings (observed updates).
 
     - `planned`: the cells of the matrix.
@@ -122,7 +126,7 @@ def schedule(
 
 
 def shard_of(planned: Sequence[PlannedCell], number: int, count: int, resolver: Resolver) -> tuple[PlannedCell, ...]:
-    """Return the cells (configurations) in shard `number` of `count` (from 1), for runs of a matrix on several
+    """Return the cells (experiments) in shard `number` of `count` (from 1), for runs of a matrix on several
     machines. Shards have about equal run times, and depend only on the matrix, so all machines agree. `planned` are the
     cells of the matrix, and `resolver` gives data set shapes for time estimates.
 

@@ -21,7 +21,7 @@ from bench.sweep.checked import broken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost:
-    """Event in a worker pool: a worker (process or machine) was lost together with its cell (configuration)."""
+    """Event in a worker pool: a worker (process or machine) was lost together with its cell (experiment)."""
 
     reason: str
     """Reason for the loss."""
@@ -31,27 +31,27 @@ class WorkerLost:
 
 @dataclass(frozen=True, slots=True)
 class CellReturned:
-    """Event in a worker pool: a worker returns its cell (configuration) without a record, because its machine is at
+    """Event in a worker pool: a worker returns its cell (experiment) without a record, because its machine is at
     fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerGone:
-    """Event in a worker pool: a worker without a cell (configuration) left."""
+    """Event in a worker pool: a worker left the pool while it had no cell (experiment)."""
 
 
 Event = TrainingProgress | Record | WorkerLost | CellReturned | WorkerGone
 
 
 class WorkerPool(Protocol):
-    """Set of named workers (processes or machines) that run cells (configurations), at most one cell each. The dispatch
+    """Set of named workers (processes or machines) that run cells (experiments), at most one cell each. The dispatch
     loop submits cells and waits for events. The record in an event is already on disk."""
 
     def workers(self) -> tuple[str, ...]:
-        """Return the names of the workers that accept cells (configurations)."""
+        """Return the names of the workers that accept cells (experiments)."""
 
     def submit(self, worker: str, cell: AnyCell, *, demand: int, company: tuple[AnyCell, ...] = ()) -> None:
-        """Give a cell (configuration) to a worker.
+        """Give a cell (experiment) to a worker.
 
         - `demand`: number of cells that could run now, including this cell; if few cells could run, a pool may give the
           cell more threads.
@@ -62,7 +62,7 @@ class WorkerPool(Protocol):
         left."""
 
     def close(self) -> None:
-        """Release the workers; running cells (configurations) are lost."""
+        """Release the workers; running cells (experiments) are lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +85,11 @@ def run_within_limits(
     place: Here | Isolation = HERE,
     company: Sequence[AnyCell] = (),
 ) -> Record:
-    """Run a cell (configuration) in this worker process, and return its record.
+    """Run a cell (experiment) in this worker process, within the time limit, and return its record.
 
-    - `context.time_limit`: beyond this time, this process ends without a record, and the pool reports `WorkerLost`. A
-      cell with plug-in code has a reserve: the plug-in process ends first, and the record says `crashed`.
+    - `context`: the run's folders, device and limits. Beyond `context.time_limit`, this process ends without a record,
+      and the pool reports `WorkerLost`. A cell with plug-in code has a reserve: the plug-in process ends first, and the
+      record says `crashed`.
     - `memory`: the worker's cache between cells.
     - `on_progress`: called after every training round.
     - `place`: `HERE` runs the cell in this process; an `Isolation` runs plug-in code in separate processes.

@@ -35,7 +35,7 @@ class _LocalWorker:
 
 class ProcessPool:
     """Pool of `jobs` worker processes on this machine (`bench.sweep.pool.WorkerPool`), each started with its first cell
-    (configuration). Cores without a cell serve as threads for running trainings."""
+    (experiment). Cores without a cell serve as threads for running trainings."""
 
     def __init__(self, context: RunContext, *, jobs: int, plugins: Sequence[str] = ()) -> None:
         self._context, self._jobs, self._plugins = context, jobs, tuple(plugins)

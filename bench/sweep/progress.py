@@ -29,7 +29,7 @@ _Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A cell (configuration) that a worker runs now."""
+    """A cell (experiment) that a worker runs now."""
 
     cell: str
     """Id of the cell."""
@@ -84,7 +84,7 @@ class Reporter(Observer):
     status`. A thread writes the file every two seconds; write errors never disturb the run.
 
     - `title`: title of the run.
-    - `cells`, `settled`: number of cells (configurations), and number of cells with a record.
+    - `cells`, `settled`: number of cells (experiments), and number of cells with a record.
     - `left`: function that estimates the remaining seconds."""
 
     def __init__(self, run: Path, title: str, *, cells: int, settled: int, left: Callable[[], float | None]) -> None:
@@ -135,6 +135,8 @@ class Reporter(Observer):
             self.write("running")
 
     def write(self, state: str) -> None:
+        """Write the progress file now, with the `state` of the run: "running", "finished", or "stopped" with the
+        reason."""
         with self._lock:
             progress = RunProgress(
                 title=self._title,

@@ -15,7 +15,7 @@ from bench.cell import AnyCell, AttackCell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellGroup:
-    """Cells (configurations) that a single worker runs in order, because they share data and weights."""
+    """Cells (experiments) that a single worker runs in order, because they share data and weights."""
 
     cells: tuple[AnyCell, ...]
     """The cells, in order."""
@@ -24,11 +24,12 @@ class CellGroup:
 
     @property
     def data(self) -> str:
+        """Content hash of the cells' data set."""
         return self.cells[0].dataset.sha256
 
 
 class Scheduler:
-    """Queue of cell groups for workers, most useful work first. A cell is a configuration to run.
+    """Queue of cell groups for workers, most useful work first. A cell is an experiment.
 
     - `groups`: groups of cells.
     - `seconds`: function that estimates a cell's run time.
@@ -58,7 +59,7 @@ class Scheduler:
         self._takeable = sum(len(group.cells) for group in ready)
 
     def take(self, worker: str) -> AnyCell | None:
-        """Take the next cell (configuration) for the worker out of the queue, and return it; None if no cell is
+        """Take the next cell (experiment) for the worker out of the queue, and return it; None if no cell is
         ready."""
         queue = self._queues.get(worker)
         if queue and self._first and not self._may_begin(queue[0]):
@@ -75,10 +76,11 @@ class Scheduler:
         return queue.popleft()
 
     def queue(self, worker: str) -> tuple[AnyCell, ...]:
+        """Return the waiting cells (experiments) in the queue of `worker`, in order."""
         return tuple(self._queues.get(worker, ()))
 
     def settle(self, cell: AnyCell) -> None:
-        """Note that a cell (configuration) has a record. Cells that wait for this record become ready."""
+        """Note that a cell (experiment) has a record. Cells that wait for this record become ready."""
         self._unsettled.discard(cell.id)
         for group in self._blocked.pop(cell.id, ()):
             self._insert(group)
@@ -89,12 +91,12 @@ class Scheduler:
             self._sort()
 
     def retry(self, cell: AnyCell) -> None:
-        """Put a cell (configuration) at the front of the queue again, after its worker was lost."""
+        """Put a cell (experiment) at the front of the queue again, after its worker was lost."""
         self._first.append(CellGroup(cells=(cell,)))
         self._takeable += 1
 
     def remove(self, worker: str) -> None:
-        """Remove a worker from the queue; its waiting cells (configurations) return to the queue."""
+        """Remove a worker from the queue; its waiting cells (experiments) return to the queue."""
         queue = self._queues.pop(worker, None)
         self._loaded.pop(worker, None)
         if queue:
@@ -102,13 +104,13 @@ class Scheduler:
 
     @property
     def ready(self) -> int:
-        """Number of cells (configurations) that a worker can take now: not begun, not waiting for another cell's
+        """Number of cells (experiments) that a worker can take now: not begun, not waiting for another cell's
         record."""
         return self._takeable
 
     @property
     def empty(self) -> bool:
-        """True if no cell (configuration) is left to take: no cell is ready, and no cell waits for another cell."""
+        """True if no cell (experiment) is left to take: no cell is ready, and no cell waits for another cell."""
         return not self._blocked and not self._takeable
 
     def _may_begin(self, cell: AnyCell) -> bool:

@@ -20,7 +20,7 @@ from bench.sweep.scheduler import Scheduler
 def run_schedule(
     schedule: RunSchedule, context: RunContext, start_pool: Callable[[], WorkerPool], *observers: Observer
 ) -> None:
-    """Run the remaining cells (configurations) of a schedule, so that every cell gets a record; impossible cells get a
+    """Run the remaining cells (experiments) of a schedule, so that every cell gets a record; impossible cells get a
     record `n/a`.
 
     - `context`: the run's folders, device and limits. The caller must lock `context.run` (`record.folder.locked`).
@@ -35,7 +35,7 @@ def run_schedule(
 
 
 def run_on(pool: WorkerPool, schedule: RunSchedule, context: RunContext, *observers: Observer) -> None:
-    """Run the remaining cells (configurations) of a schedule on a pool, which stays open. `context` and `observers`,
+    """Run the remaining cells (experiments) of a schedule on a pool, which stays open. `context` and `observers`,
     and the errors raised, are as in `run_schedule`."""
     _record_impossible(schedule, context, observers)
     if schedule.groups:
