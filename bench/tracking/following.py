@@ -43,6 +43,7 @@ class Follower:
         return self.run / "synced" / "follow.log"
 
     def start(self) -> None:
+        """Start the upload process; a failed start is kept as the reason that `finish` returns."""
         self._reason = None
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -75,6 +76,7 @@ class Follower:
         return f"{left} records wait ({reason}); `bench sync {self.run}` tries again" if left else reason
 
     def close(self) -> None:
+        """End the upload process within seconds; records that are not uploaded wait for `bench sync`."""
         if self.uploaded is None:
             self._reason = self._reason or "the run was interrupted"
             self._end(seconds=6)

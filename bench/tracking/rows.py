@@ -87,6 +87,7 @@ def of_run(run: Path) -> list[RowView]:
 
 
 def readable(run: Path) -> Iterator[Record]:
+    """Yield the records of the run folder `run` that can be read, in the order of their ids."""
     for path in sorted((run / "records").glob("*.json")):
         try:
             yield records.read(path)
@@ -95,7 +96,8 @@ def readable(run: Path) -> Iterator[Record]:
 
 
 def differing(params: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the parameters `params` of several MLflow runs, without those that are equal in all runs."""
+    """Return the parameters `params` of several MLflow runs (name → text), without those that are equal in all runs;
+    MLflow's table then shows only differences."""
     common = set.intersection(*(set(each.items()) for each in params)) if len(params) > 1 else set()
     return [{key: value for key, value in each.items() if (key, value) not in common} for each in params]
 

@@ -104,6 +104,7 @@ def board_name(run: Path, board: str) -> str:
 
 
 def digest(content: bytes) -> str:
+    """Return the SHA-256 of `content` in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 

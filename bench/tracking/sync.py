@@ -31,6 +31,7 @@ def at_once(seconds: float = 0) -> bool:
 
 
 def never() -> bool:
+    """Function for the argument `stop` of `sync`: return False, so that the upload does not end early."""
     return False
 
 
@@ -43,8 +44,8 @@ def sync(
     stop: Stop = never,
     progress: Callable[[UploadResult], None] = lambda state: None,
 ) -> UploadResult:
-    """Upload the records of a run that the MLflow store lacks, until the run is over, then the rows of its board (table
-    of defenses). Return the counts.
+    """Upload those records of a run that the MLflow store lacks, until the run is over; then upload the rows of its
+    board (table of defenses). Return the counts of uploaded, waiting and failed records.
 
     - `run`: the run folder.
     - `uri`: the store's address; None for the default store.

@@ -84,13 +84,13 @@ def open_target(run: Path, uri: str | None = None, *, include_pictures: bool = F
 
 
 def beside(target: Target, name: str) -> Target:
-    """Return a target in the same MLflow store for the MLflow experiment `name`, which is created if missing. MLflow's
+    """Return a target for the MLflow experiment `name` in the store of `target`, which is created if missing. MLflow's
     errors are raised."""
     return replace(target, experiment=name, experiment_id=_experiment(target.client, target.uri, name))
 
 
 def experiments(target: Target) -> list[str]:
-    """Return the names of the MLflow experiments in the store. MLflow's errors are raised."""
+    """Return the names of all MLflow experiments in the store of `target`. MLflow's errors are raised."""
     return [experiment.name for experiment in target.client.search_experiments(max_results=_EXPERIMENTS)]
 
 
@@ -227,11 +227,11 @@ def _create(target: Target, run: Path, record: Record, shown: RunView) -> str:
 
 
 def create(target: Target, shown: RunView, begun: int, attached: Attached, *, text: str = "") -> str:
-    """Create an MLflow run with the content `shown`, and return its id. Errors from MLflow's client are raised
-    unchanged.
+    """Create an MLflow run with the content `shown` in the experiment of `target`, and return its id. Errors from
+    MLflow's client are raised unchanged.
 
     - `begun`: start time in milliseconds since 1970.
-    - `attached`: files and pictures.
+    - `attached`: files and pictures to attach.
     - `text`: beginning of the description.
 
     The status is set last: an open MLflow run is an interrupted upload."""

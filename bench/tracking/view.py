@@ -44,7 +44,7 @@ class RunView:
     name: str
     """Name of the MLflow run."""
     status: str
-    """MLflow's status."""
+    """Status of the MLflow run, such as `FINISHED`."""
     tags: dict[str, str]
     """Tags, key → text."""
     params: dict[str, str]
@@ -100,6 +100,7 @@ def view(record: Record, sha256: str) -> RunView:
 
 
 def clean(text: str, limit: int) -> str:
+    """Return `text` on a single line without control characters, with at most `limit` characters."""
     return sanitize(" ".join(text.split()), limit)
 
 
@@ -122,7 +123,7 @@ def finite(figures: Mapping[str, float | None]) -> Iterator[tuple[str, float, in
 
 
 def suitable_params(part: Frozen, path: str = "") -> dict[str, str]:
-    """Return the fields of a cell (configuration), or of the cell's part at `path`, as MLflow parameters: path of the
+    """Return the fields of a cell (experiment), or of the cell's part at `path`, as MLflow parameters: path of the
     field → text; hashes are left out."""
     return {
         suitable_key(key): clean(value, _PARAM) for key, value in flat(part, path) if key.rpartition(".")[2] != "sha256"
@@ -130,7 +131,7 @@ def suitable_params(part: Frozen, path: str = "") -> dict[str, str]:
 
 
 def flat(part: Frozen, path: str = "", *, params: bool = True) -> Iterator[tuple[str, str]]:
-    """Yield (path, value as text) for each set field of a cell (configuration), for MLflow's parameters and tags. Paths
+    """Yield (path, value as text) for each set field of a cell (experiment), for MLflow's parameters and tags. Paths
     are such as `defense`, `defense.share` or `federated.batch`. `part` is the cell, or its part at `path`. `params`
     True also yields the parameters of attack, defense, data set and model. Paths to weights files are left out."""
     hidden = () if isinstance(part, TrainingCell) else marked(type(part), NOT_IN_ID)
