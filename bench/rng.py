@@ -54,4 +54,6 @@ class Key:
         return cls(seed=int.from_bytes(digest[:8], "little"))
 
     def generator(self, purpose: str, *fields: Field) -> np.random.Generator:
+        """Return a random generator for an attack's draws. `purpose` is a word for the kind of draw; `fields` are the
+        further values on which the draw depends. Equal arguments give equal numbers."""
         return generator(self.seed, purpose, *fields)

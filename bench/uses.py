@@ -63,6 +63,7 @@ def bypass(name: str) -> str:
 
 
 def has_parameters(layer: nn.Module) -> bool:
+    """Return whether the layer itself, without its sublayers, has parameters."""
     return next(layer.parameters(recurse=False), None) is not None
 
 

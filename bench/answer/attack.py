@@ -26,13 +26,14 @@ from bench.trip import TRACED, Reconstruction
 def attack(
     cell: AttackCell, context: RunContext, memory: Memory, place: Place = HERE
 ) -> tuple[AttackResult, Attempt | None]:
-    """Run an attack cell (an experiment): return its result, and the attack's reconstruction with its cost. In a
-    cascade (attacks one after the other), readings (observed updates) whose examples all leaked to earlier cells are
-    skipped; if no reading is left, the second result is None. Raises `NotApplicable` for a cell that cannot run.
+    """Run an attack cell (an experiment); return its result for the record, and the attack's reconstruction with its
+    cost. In a cascade (attacks one after the other), readings (observed updates) whose examples all leaked to earlier
+    cells are skipped; if no reading remains, the reconstruction is None. Raises `NotApplicable` for a cell that cannot
+    run.
 
     - `context`: the run's folders, device and limits.
-    - `memory`: the worker's cache between cells.
-    - `place`: process that runs the round and the attack; the true examples stay in this process."""
+    - `memory`: data sets and results that the worker process keeps between cells.
+    - `place`: runner of the round and of the attack, in this process or in others; the true examples stay here."""
     truth = draw_truth(cell, place.data(cell, context, memory), context.run)
     if not truth.rows:
         return AttackResult(readings=(), private=truth.source.data.private, notes=(NOTHING_LEFT,)), None

@@ -38,10 +38,10 @@ def diagnose(
     defense on the readings (SNR and cosine), the attack's objective at the true examples, the conditions of the attack,
     and ε. Raises `NotApplicable` if the attack refuses the readings.
 
-    - `setup`: model, weights and defense.
-    - `truth`: true examples.
+    - `setup`: model, weights and defense of the round.
+    - `truth`: true examples behind the readings.
     - `reading`: the attacker's readings.
-    - `batches`: the observed clients' batches."""
+    - `batches`: the observed clients' batches, to repeat the round without the defense."""
     attacker = attacker_of(cell, reading)
     examples = truth.examples
     trained = trained_at(cell, setup, truth.victims, truth.point)  # the truth after stage `input`
@@ -65,9 +65,10 @@ def diagnose(
 
 
 def reference(reading: Reading, truth: Truth) -> float | None:
-    """Return the PSNR in dB of an ideal reconstruction for a gradient that is linear around the true examples: the
-    estimate with least error under a Gaussian prior (`ceilings.linear_gaussian`). The value is a median over the first
-    `REFERENCES` readings (observed updates), with the true examples `truth`. None if not supported, as for tables."""
+    """Return a reference for the attacks' PSNR: the PSNR in dB of the best estimate if the gradient were linear around
+    the true examples and the prior Gaussian (`ceilings.linear_gaussian`). The value is a median over the first
+    `REFERENCES` readings (observed updates) in `reading`; `truth` are the true examples behind them. None for data
+    other than images, for several examples or local steps behind a reading, and without noise of known variance."""
     if not reading.kind.spatial:
         return None
     errors = mean_squared_errors(reading, truth.inputs[:REFERENCES, 0], truth.labels[:REFERENCES, 0])
@@ -75,9 +76,10 @@ def reference(reading: Reading, truth: Truth) -> float | None:
 
 
 def self_check(attacker: Attack, reading: Reading, truth: Truth, setup: Setup, seed: int) -> SelfCheck:
-    """Check whether `attacker` can recognise the true examples: compare its objective at the true examples `truth` with
-    its objective at random public examples, drawn by `seed`. `reading` holds the attacked readings (observed updates),
-    and `setup` the public data. Both values are None if the attack has no objective."""
+    """Return the mean objective of the attack `attacker` at the true examples `truth` and at random public examples,
+    drawn by `seed`, to tell whether the attack can recognise the true examples. The result also says whether the
+    defense's description gives the readings. `reading` holds the attacked readings (observed updates), and `setup` the
+    public data. Both means are None if the attack has no objective."""
     described = explained(reading, truth)
     objective = attacker.objective(reading)
     if objective is None:
@@ -105,13 +107,13 @@ def conditions(
     *,
     decoded: bool = False,
 ) -> AttackConditions:
-    """Return the conditions of the attack for the record: the model's state, gradient norms and the attacker's
-    knowledge.
+    """Return the conditions of the attack in `cell` (an experiment) for its record: the model's state, gradient norms
+    and the attacker's knowledge.
 
-    - `setup`, `point`: model, weights and defense, and the interception point.
+    - `setup`, `point`: the round's model, weights and defense; the interception point.
     - `reading`: the attacker's readings (observed updates).
     - `undefended`: the same readings without the defense, name → (reading, *shape); their norms are recorded.
-    - `decoded`: True if the likelihood decoder ranked the gallery's candidates."""
+    - `decoded`: True if the granted candidates were ranked by exact likelihood (`bench.answer.decoder`)."""
     norms = torch.stack([value.flatten(1).square().sum(1) for value in undefended.values()]).sum(0).sqrt()
     weights_norm = float(sum(value.square().sum() for value in setup.weights.values()) ** 0.5)
     knows_all = reading.description is not None or untouched(setup.stages, point)
@@ -132,8 +134,9 @@ def conditions(
 
 
 def privacy_at(cell: AttackCell, setup: Setup, point: Point, reading: Reading) -> Privacy:
-    """Return the ε that the defense guarantees for a reading (an observed update) at the interception point, or the
-    reason why no ε exists. The value depends on the number of observations in `reading`."""
+    """Return the ε that the defense guarantees for a reading (an observed update) at the interception `point`, or the
+    reason why no ε exists. `setup` holds the defense of `cell`. ε grows with the number of repeated observations in
+    `reading`."""
     spent, absent = at_point(
         defense_of(cell),
         setup.setting,
@@ -147,7 +150,10 @@ def privacy_at(cell: AttackCell, setup: Setup, point: Point, reading: Reading) -
 
 
 def privacy(figures: tuple[Epsilon, ...], headline: Epsilon | None, absent: str | None) -> Privacy:
-    """Return values of ε in the form for a record: all values `figures`, the main value `headline`, and the reason
-    `absent` if there is no main value (`headline` None)."""
+    """Return values of ε in the form for a record.
+
+    - `figures`: ε by each rule of accounting.
+    - `headline`: the main ε among `figures`; None: no ε exists.
+    - `absent`: reason why no ε exists; None if `headline` is given."""
     epsilon, absent = (headline.epsilon, headline.absent) if headline else (None, absent)
     return Privacy(epsilon=epsilon, absent=absent, figures=figures)

@@ -36,10 +36,13 @@ class _Member:
 
 
 def attack_together(cell: AnyCell, company: Sequence[AnyCell], context: RunContext, memory: Memory) -> None:
-    """Attack `cell` together with later cells (experiments) in a single batch, to fill the GPU. The batch takes cells
-    from `company` with the same model, weights and attack, as many as fit. The results wait in the cache `memory` until
-    each cell's turn. If the batch fails, no result is kept, and each cell is attacked at its turn. `context` is the
-    run."""
+    """Attack `cell` together with later cells (experiments) in a single batch, to fill the GPU. If the batch fails, no
+    result is kept, and each cell is attacked at its turn.
+
+    - `company`: the next cells; those with the same model, weights and attack join the batch, as many as fit.
+    - `context`: the run's folders, device and limits.
+    - `memory`: values that the worker keeps between cells; the results wait in `memory.attacked` until each cell's
+      turn."""
     if not company or not isinstance(cell, AttackCell) or cell.id in memory.attacked or not many_rows(context):
         return
     if cell.grants.server != "listen":  # a reading under crafted weights belongs to a single cell
@@ -79,8 +82,9 @@ def attack_together(cell: AnyCell, company: Sequence[AnyCell], context: RunConte
 
 
 def part_of(whole: Reconstruction, rows: Sequence[int]) -> Reconstruction:
-    """Return the part of a cell (an experiment) in a batch's reconstruction `whole`: the readings (observed updates)
-    numbered `rows`, with their loss history up to their last evaluation."""
+    """Return a cell's part of the reconstruction `whole` of a batch with several cells (experiments). `rows` are the
+    positions of the cell's readings (observed updates) in the batch. The loss history ends with their last
+    evaluation."""
     part = whole.of(rows)
     last = int(part.evaluations.max())
     marks = [n for n, (mark, _) in enumerate(part.history) if mark < last]

@@ -33,8 +33,8 @@ class RunContext:
 
 
 def many_rows(context: RunContext) -> bool:
-    """Return whether readings (observed updates) of several cells (experiments) may be attacked in a single batch: on a
-    GPU or with `context.rows`, but not with a time limit per cell."""
+    """Return whether the run `context` allows to attack readings (observed updates) of several cells (experiments) in a
+    single batch: on a GPU or with `context.rows` set, but not with a time limit per cell."""
     return context.time_limit is None and (context.rows is not None or context.device != "cpu")
 
 
@@ -56,13 +56,15 @@ class TrainingProgress:
 
 @dataclass(slots=True)
 class Memory:
-    """A worker's cache between cells (experiments): data sets, reconstructions, simulated readings."""
+    """Values that a worker process keeps between cells (experiments), to save time: data sets, reconstructions,
+    simulated readings."""
 
     data: dict[str, Data] = field(default_factory=dict)
-    """Loaded data sets, by configuration."""
+    """JSON of a data set's configuration → loaded data set."""
     reconstructions: dict[tuple[Any, ...], tuple[Reconstruction, str]] = field(default_factory=dict)
-    """Finished reconstructions, each with its cell's id, by reading and attack (`bench.answer.reconstruct`)."""
+    """Key of a reading and an attack (`bench.answer.reconstruct.reading_key`) → finished reconstruction, and its cell's
+    id."""
     simulations: Kept = field(default_factory=dict)
-    """Simulated readings, by a hash of the simulator and its arguments."""
+    """Hash of a simulator and its arguments → simulated readings, for black-box attackers."""
     attacked: dict[str, tuple[Observation, Attempt]] = field(default_factory=dict)
     """Cell id → observation and reconstruction, for cells attacked before their turn (`bench.answer.company`)."""

@@ -18,8 +18,9 @@ from bench.trip import Server, Tensors
 
 
 def server_of(cell: AttackCell, setup: Setup, truth: CellTruth) -> Server:
-    """Return all that the attacking server knows before the round, without a victim's update, example or label. `setup`
-    holds model, honest weights and public data. From `truth`, only the granted gallery is used."""
+    """Return the knowledge of the attacking server before the round of `cell` (an experiment): no victim's update,
+    example or label. `setup` holds model, honest weights and public data. From `truth`, only the granted gallery
+    (candidates that include the true examples) is used."""
     federated, point, gallery = cell.federated, truth.point, truth.gallery
     steps = federated.steps if point.after_training else 1
     public, labels = known_public(setup.data, cell.grants.public)
@@ -39,9 +40,10 @@ def server_of(cell: AttackCell, setup: Setup, truth: CellTruth) -> Server:
 
 
 def choose(cell: AttackCell, server: Server) -> Tensors:
-    """Return the model weights that the attack of the cell (an experiment) chooses, given the server's knowledge
-    `server`: name → tensor. The weights are not yet checked (see `received`). Raises `NotApplicable` if the attack
-    cannot choose weights for this model, and `PluginError` for an attack that chooses none or changes `server`."""
+    """Return the model weights that the attack of the cell (an experiment) chooses, name → tensor. `server` is the
+    attacking server's knowledge before the round. Names, shapes and values of the weights are not yet checked. Raises
+    `NotApplicable` if the attack cannot choose weights for this model, and `PluginError` for an attack that chooses
+    none or changes `server`."""
     attacker: Attack = registry.of("attacks", cell.attack)
     before = reading_hash(server)
     with repeatable("cpu"):
@@ -55,9 +57,9 @@ def choose(cell: AttackCell, server: Server) -> Tensors:
 
 
 def received(cell: AttackCell, setup: Setup, weights: Tensors) -> Setup:
-    """Return the setup of a round in which all clients receive the attack's `weights`, name → (*shape), converted to
-    the dtypes of the honest weights in `setup`. Raises `PluginError` for missing or unknown names, other shapes and
-    values that are not finite."""
+    """Return `setup`, the values for the round of `cell`, with the attack's `weights`, name → (*shape), in place of the
+    honest weights; all clients receive them. The weights get the dtypes of the honest weights. Raises `PluginError` for
+    missing or unknown names, other shapes and values that are not finite."""
     if fault := _fault(weights, setup.weights):
         raise PluginError(f"attack {cell.attack.name} chose weights {fault}; mend its craft")
     crafted = {name: weights[name].detach().to(value).contiguous() for name, value in setup.weights.items()}

@@ -19,8 +19,8 @@ _CHUNK = 64  # candidates computed at once
 
 
 def has_likelihood(reading: Reading) -> bool:
-    """Return whether candidates have an exact likelihood for the reading (observed update): its only randomness is
-    additive noise with a known distribution."""
+    """Return whether the attacker can compute the exact likelihood of a candidate example for `reading` (observed
+    updates): the only randomness is the defense's additive noise with a known distribution."""
     description = reading.description
     if description is None or reading.steps > 1 or reading.linked != "vector" or not description.additive:
         return False
@@ -30,11 +30,12 @@ def has_likelihood(reading: Reading) -> bool:
 
 
 def decoder_places(reading: Reading, truth: Truth, gallery: Gallery) -> tuple[int, ...] | None:
-    """Rank the candidates of `gallery` by exact likelihood for each reading (observed update); return the rank, from 0,
-    of each reading's first true example in `truth`: (reading,).
+    """Rank the candidates of `gallery` by exact likelihood for each reading (observed update) in `reading`. Return the
+    rank of each reading's first true example, from 0 (best): (reading,). `truth` are the true examples; the other
+    examples behind a reading count as known.
 
     With granted labels, only candidates with the same label are ranked. Returns None for a single unknown example (the
-    attack's ranking is used), for more than `EXAMPLES` unknown examples, and without an exact likelihood."""
+    attack ranks the candidates itself), for more than `EXAMPLES` unknown examples, and without an exact likelihood."""
     if not 1 < reading.unknown <= EXAMPLES or not has_likelihood(reading):
         return None
     reading = rescaled(reading)

@@ -17,10 +17,11 @@ _LAPLACE = 5.0  # variance of a squared Laplace draw, in squared variances
 
 
 def explained(reading: Reading, truth: Truth) -> bool | None:
-    """Return whether the defense's description is right for these readings (observed updates). Applied to the true
-    examples `truth`, the description must give the readings up to the stated noise.
+    """Return whether the defense's description, which `reading` holds for adaptive attackers, is right for the observed
+    updates in `reading`. Applied to the true examples `truth`, the description must give these updates up to the stated
+    noise.
 
-    A difference below this noise is accepted only if the stated noise is an upper bound. Returns None without a
+    Differences smaller than this noise are accepted only if the stated noise is an upper bound. Returns None without a
     description, with randomness other than additive Gaussian or Laplace noise, and for a mean over clients with several
     local steps."""
     if reading.description is None or not reading.description.additive or reading.linked != "vector":

@@ -21,14 +21,15 @@ from bench.trip import READING, SHARED, ByReading, Reconstruction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gallery(ByReading):
-    """Candidates granted to an attacker: the true examples among strangers, in a random order drawn by a key."""
+    """Candidates granted to an attacker: the true examples of all readings among strangers (other examples), in a
+    random order drawn by a key."""
 
     inputs: Tensor = field(metadata=SHARED)
-    """(candidate, *shape): inputs."""
+    """(candidate, *shape): inputs of the candidates."""
     labels: Tensor = field(metadata=SHARED)
-    """(candidate,): labels."""
+    """(candidate,): class numbers of the candidates."""
     positions: Tensor = field(metadata=READING)
-    """(reading, example): number of the candidate that is the true example; hidden from the attacker."""
+    """(reading, example): number of the candidate that equals the true example; hidden from the attacker."""
 
 
 def granted_gallery(cell: AttackCell, data: Data, truth: Truth) -> Gallery | None:
@@ -59,9 +60,11 @@ def granted_gallery(cell: AttackCell, data: Data, truth: Truth) -> Gallery | Non
 
 
 def naming(gallery: Gallery, truth: Truth, reconstruction: Reconstruction, *, labels: bool) -> Naming | None:
-    """Return which true examples in `truth` the attack named, with the chance of a blind guess. An example is named if
-    the attack picks it among the candidates in `gallery` (`reconstruction.named`). None if the attack picked no
-    candidates. `labels` is True if labels are granted; a blind guess then knows the class."""
+    """Return which true examples in `truth` the attack named (picked among the candidates in `gallery`), and the chance
+    of a blind guess. None if the attack picked no candidates.
+
+    - `reconstruction`: the attack's result; `reconstruction.named` are the picked candidates.
+    - `labels`: True if the attacker knows the labels; a blind guess then knows the class."""
     if reconstruction.named is None:
         return None
     named = reconstruction.named.cpu()
@@ -85,8 +88,9 @@ def naming_chance(gallery: Tensor, labels: Tensor, *, granted: bool) -> float:
 
 
 def of_first(places: Sequence[int], hits: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the rank of each true example among the candidates, in the shape of `hits` (reading, example): `places`
-    (reading,) for each reading's first example, and -1 for all others."""
+    """Return ranks in the shape (reading, example), for a record: the rank `places` (reading,) of each reading's first
+    true example among the granted candidates, and -1 for all other examples. `hits` (reading, example) gives the
+    shape."""
     whole = np.full(hits.shape, -1, np.int64)
     whole[:, 0] = places
     return whole

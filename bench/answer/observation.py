@@ -19,9 +19,10 @@ def observe_cell(
     (observed updates) at the cell's interception point, with their checks (`Diagnosis`). In a cascade (attacks one
     after the other), readings whose examples all leaked to earlier attacks are left out.
 
-    - `context`: the run's folders and limits.
-    - `memory`: the worker's cache of data sets and simulated readings.
-    - `crafted`: weights already chosen by the attack for the grant `server`, name → (*shape); None: not chosen yet.
+    - `context`: the run's folders, device and limits.
+    - `memory`: data sets and simulated readings that the worker keeps between cells.
+    - `crafted`: model weights that an attacking server (grant `server`) has already chosen, name → (*shape). None: the
+      attack chooses them now if granted.
 
     Raises `NotApplicable` for a cell that cannot run, or if the attack refuses the readings, and `PluginError` for
     wrong weights."""
@@ -39,9 +40,14 @@ def observe_cell(
 def draw_and_observe(
     cell: AttackCell, context: RunContext, memory: Memory, crafted: Tensors | None = None
 ) -> Observation:
-    """Draw the true examples of the cell (an experiment), and return the attacker's readings (observed updates) with
-    their checks, as `observe_cell` does. `context` is the run, and `memory` the worker's cache. `crafted` are weights
-    chosen by the attack, or None, as in `observe_cell`. Raises `NotApplicable` for a cell that cannot run, or if the
-    attack refuses the readings."""
+    """Draw the true examples of the cell (an experiment), run the defended round, and return the attacker's readings
+    (observed updates) with their checks.
+
+    - `context`: the run's folders, device and limits.
+    - `memory`: data sets and simulated readings that the worker keeps between cells.
+    - `crafted`: model weights that an attacking server (grant `server`) has already chosen, name → (*shape). None: the
+      attack chooses them now if granted.
+
+    Raises `NotApplicable` for a cell that cannot run, or if the attack refuses the readings."""
     truth = draw_truth(cell, load_data(cell, context, memory), context.run)
     return observe_cell(cell, truth, context, memory, crafted)

@@ -20,21 +20,24 @@ EITHER = "its defense mixes examples before their gradient: one leaks if either 
 
 
 def other_originals(cell: AttackCell, truth: CellTruth) -> tuple[Truth, ...]:
-    """Return the second example of each mixture, as true examples. The tuple has a single element for type-2 readings
-    (a single example's gradient) under a defense that mixes examples, and is empty otherwise."""
+    """Return the second examples of the mixtures in `cell` (an experiment), for a defense that trains on mixtures of
+    two examples. `truth` holds the victims' batches. The tuple has a single element (an example for each reading) at
+    point type-2 (a single example's gradient) under such a defense, and is empty otherwise."""
     return tuple(truth_at(truth.victims, truth.point, n).of(truth.rows) for n in range(1, originals(cell)))
 
 
 def against_originals(
     cell: AttackCell, truth: CellTruth, first: Truth, score: Callable[[Truth], Scores]
 ) -> tuple[Truth, Scores]:
-    """Score each reading (observed gradient) of a mixture (two examples mixed by the defense) against its first
-    example, and against its second. Return the example that leaked and its scores; if neither leaked, the example with
-    the higher PSNR. A blind guess has two chances, so the identification chance doubles.
+    """Score the reconstruction from each reading (observed gradient) of a mixture of two examples against the first
+    example, and against the second. Return (true examples, scores) with the better example of each reading: the leaked
+    example, or if neither leaked, the example with the higher PSNR. A blind guess has two chances, so the
+    identification chance doubles.
 
-    - `truth`: the cell's true examples.
+    - `cell`: the experiment.
+    - `truth`: victims of the cell, from which the second examples follow.
     - `first`: the first example of each mixture.
-    - `score`: function that computes scores against given true examples."""
+    - `score`: function that scores the cell's reconstruction against given true examples."""
     scores = score(first)
     used = first
     for other in other_originals(cell, truth):

@@ -27,13 +27,13 @@ _MOST = 2048  # examples whose gradients are computed at once
 def take_reading(
     cell: AttackCell, setup: Setup, truth: CellTruth, batches: Sequence[Batches], simulations: Kept | None = None
 ) -> Reading:
-    """Return the attacker's readings (observed updates) at the interception point of the cell (an experiment), with all
-    that the attacker knows.
+    """Run the defended round of the cell (an experiment). Return the attacker's readings (observed updates) at the
+    interception point, with everything else that the attacker knows.
 
-    - `setup`: model, weights and defense.
+    - `setup`: model, weights and defense of the round.
     - `truth`: true examples, for granted labels and other grants.
-    - `batches`: the round's data.
-    - `simulations`: cache of simulated readings; None for no cache."""
+    - `batches`: the clients' batches in the round.
+    - `simulations`: cache of simulated readings for black-box attackers; None for no cache."""
     point, gallery, mates = truth.point, truth.gallery, truth.mates
     data, grants, federated = setup.data, cell.grants, cell.federated
     shown = [
@@ -96,9 +96,10 @@ def simulator(
     """Return a black box for attackers without a description of the defense: a function that runs the defended round of
     the cell (an experiment) on chosen examples, with random draws independent of the victims' draws.
 
-    - `setup`, `point`: model, weights and defense, and the interception point.
-    - `reading`: gives the number of observations, and the public examples that fill a batch.
-    - `simulations`: cache between cells; None: for this cell only."""
+    - `setup`, `point`: model, weights and defense of the round; the interception point.
+    - `reading`: the attacker's readings (observed updates), for the number of observations and the public examples that
+      fill a batch.
+    - `simulations`: cache of simulated readings, shared by several cells; None: a cache for this cell only."""
     granted = cell.grants.model_dump(exclude={"labels"})  # all grants with an effect on the round
     return RoundSimulator(
         name=simulator_name(
@@ -127,13 +128,13 @@ def simulator(
 def observe(
     cell: AttackCell, setup: Setup, point: Point, batches: Sequence[Batches], stages: Stages, *, observation: int = 0
 ) -> dict[str, Tensor]:
-    """Run the federated round and return the gradients or updates that an attacker observes at `point`, name →
-    (reading, *shape).
+    """Run the federated round of `cell` (an experiment), and return the gradients or updates that an attacker observes
+    at the interception `point`, name → (reading, *shape).
 
-    - `setup`: model and weights.
+    - `setup`: model and weights of the round.
     - `batches`: the observed clients' batches.
-    - `stages`: the defense.
-    - `observation`: number of a repeated observation; each has new noise.
+    - `stages`: the defense's transforms by stage, or those of an undefended round.
+    - `observation`: number of a repeated observation of the same victims, from 0; each has new noise.
 
     Raises `PluginError` for a defense that writes to the weights or sends NaN or infinity."""
     draw_key = DrawKey(
@@ -172,8 +173,9 @@ def _plain(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def reading_hash(reading: Reading | Server) -> str:
-    """Return the SHA-256 of all fields of a `Reading` (observed updates, with everything known to the attacker) except
-    the point's name, or of a server's knowledge. Readings with equal hashes are attacked once."""
+    """Return the SHA-256 hash of everything that an attacker knows: all fields of `reading` (observed updates, or a
+    server's knowledge before the round), except the name of the interception point. Readings with equal hashes are
+    attacked once."""
     digest = hashlib.sha256()
     for field in fields(reading):
         value = reading.examples if field.name == "point" else getattr(reading, field.name)
@@ -190,8 +192,8 @@ def reading_hash(reading: Reading | Server) -> str:
 
 
 def to_device(reading: Reading, device: torch.device) -> Reading:
-    """Return the reading with model, observed values and weights on `device`; labels and public data stay on the
-    CPU."""
+    """Return a copy of `reading` (observed updates) with model, observed values and weights on `device`; labels and
+    public data stay on the CPU."""
     if device.type == "cpu":
         return reading
     return replace(

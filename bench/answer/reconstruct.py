@@ -23,8 +23,8 @@ _GRADIENTS, _INPUTS = 40, 400
 
 
 def attacker_of(cell: AttackCell, reading: Reading) -> Attack:
-    """Return the attack of the cell (an experiment); raises `NotApplicable` if the attack refuses the `reading`
-    (observed updates)."""
+    """Return an instance of the attack that the cell (an experiment) names, with its parameters. Raises `NotApplicable`
+    if the attack refuses the `reading` (observed updates)."""
     attacker: Attack = registry.of("attacks", cell.attack)
     if reading.mates_inputs is not None and not attacker.takes_mates:
         raise NotApplicable(
@@ -36,14 +36,14 @@ def attacker_of(cell: AttackCell, reading: Reading) -> Attack:
 
 
 def reading_key(reading: Reading, cell: AttackCell) -> ReadingKey:
-    """Return a key for the cache of reconstructions; the key is equal for equal readings (observed updates) under the
-    same attack."""
+    """Return the key under which a reconstruction is cached. Keys are equal for equal readings (observed updates) and
+    the same attack, with equal budget and seed in `cell` (an experiment)."""
     return (reading_hash(reading), cell.attack.model_dump_json(), cell.evaluations, cell.chunk, cell.seed)
 
 
 def recalled(key: ReadingKey, memory: Memory) -> Attempt | None:
-    """Return the reconstruction that the cache `memory` holds for this key, marked as reused; None if the cache has
-    none."""
+    """Return the reconstruction that the worker's cache `memory` holds for this `key` (`reading_key`), marked as reused
+    from its cell; None if the cache has none."""
     if key not in memory.reconstructions:
         return None
     reconstruction, other = memory.reconstructions[key] = memory.reconstructions.pop(key)
@@ -51,18 +51,19 @@ def recalled(key: ReadingKey, memory: Memory) -> Attempt | None:
 
 
 def remember(key: ReadingKey, cell: AttackCell, attempt: Attempt, memory: Memory) -> None:
-    """Put the reconstruction `attempt` of a cell (an experiment) into the cache `memory` under `key`, for later cells
-    with equal readings (observed updates). Above `REUSED` entries, the least recently used entry is dropped."""
+    """Put the reconstruction `attempt` of `cell` (an experiment) into the worker's cache `memory` under `key`
+    (`reading_key`), for later cells with equal readings (observed updates) and attack. A cache with `REUSED` entries
+    drops the least recently used entry."""
     if len(memory.reconstructions) >= REUSED:
         del memory.reconstructions[next(iter(memory.reconstructions))]
     memory.reconstructions[key] = (attempt.reconstruction, cell.id)
 
 
 def reconstruct(reading: Reading, cell: AttackCell, context: RunContext, memory: Memory) -> Attempt:
-    """Return the reconstruction for the `reading` (observed updates) of the cell (an experiment), with its cost: from
-    the cache `memory` for equal readings and attack, otherwise from a new attack. Readings under weights that the
-    attack chose are never cached. `context` is the run. Raises `PluginError` for an attack that writes to its reading
-    or returns a wrong shape."""
+    """Return the reconstruction for the `reading` (observed updates) of `cell` (an experiment), with its cost. It comes
+    from the worker's cache `memory` if the same attack had equal readings, otherwise from a new attack. Readings under
+    weights that the attack chose are never cached. `context` gives the device. Raises `PluginError` for an attack that
+    writes to its reading or returns a wrong shape."""
     key, shared = reading_key(reading, cell), cell.grants.server == "listen"
     if shared and (known := recalled(key, memory)) is not None:
         return known
@@ -79,9 +80,10 @@ def reconstruct(reading: Reading, cell: AttackCell, context: RunContext, memory:
 def attack_reading(
     attacker: Attack, reading: Reading, cell: AttackCell, context: RunContext, key: ReadingKey
 ) -> Attempt:
-    """Attack the reading (observed updates), and return the reconstruction with its cost. `key` is the reading's cache
-    key (`reading_key`); it serves to detect that the attack changed the reading. Raises `PluginError` for an attack
-    that writes to its reading or returns a wrong shape."""
+    """Run the attack `attacker` on the `reading` (observed updates), and return the reconstruction with its cost.
+    `cell` gives budget and seed, and `context` the device. `key` is the reading's cache key (`reading_key`), to detect
+    that the attack changed the reading. Raises `PluginError` for an attack that writes to its reading or returns a
+    wrong shape."""
     began = time.perf_counter()
     budget = Budget(evaluations=cell.evaluations, chunk=cell.chunk)
     reconstruction = attack_readings(attacker, reading, cell, context, budget)
@@ -102,8 +104,9 @@ def attack_reading(
 def attack_readings(
     attacker: Attack, reading: Reading, cell: AttackCell, context: RunContext, budget: Budget
 ) -> Reconstruction:
-    """Return the reconstruction by `attacker`, run on the device of `context`, with at least `budget.chunk` readings
-    (observed updates) at once. Raises `PluginError` for a reconstruction with a wrong shape."""
+    """Run the attack `attacker` on the `reading` (observed updates) on the device of `context`, and return the
+    reconstruction. `cell` gives the seed. `budget` limits the evaluations; at least `budget.chunk` readings are
+    attacked at once, fewer only if memory runs out. Raises `PluginError` for a reconstruction with a wrong shape."""
     chunk = max(budget.chunk, min(len(reading), rows_at_once(context, reading)))
     with repeatable(context.device):
         key, device = Key.of_attacker(cell.seed), torch.device(context.device)
@@ -114,8 +117,8 @@ def attack_readings(
 
 def rows_at_once(context: RunContext, reading: Reading) -> int:
     """Return how many readings (observed updates), from several cells (experiments) together, fit in a batch on the
-    device. `context.rows` gives the number if set; otherwise a GPU's memory and the size of `reading` decide. The
-    number is 0 on a CPU: the attack then keeps its own chunk size."""
+    device of `context`. The number is `context.rows` if set; otherwise the GPU's free memory and the size of a reading
+    in `reading` decide. 0 on a CPU: the cell's chunk size then applies."""
     if context.rows is not None:
         return context.rows
     values = next(iter(reading.values.values()))

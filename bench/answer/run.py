@@ -32,13 +32,14 @@ def run(
     """Run a cell (an experiment) and return its record. A failure becomes the record's status (`n/a` or `crashed`).
 
     - `context`: the run's folders, device and limits.
-    - `memory`: the worker's cache between cells.
-    - `on_progress`: called after every training round.
-    - `place`: this process (`HERE`) or the processes of a plug-in.
-    - `company`: the next cells, which may share the attack's batch; their reconstructions then wait in `memory`.
+    - `memory`: data sets and results that the worker process keeps between cells.
+    - `on_progress`: function that gets the progress after every training round.
+    - `place`: runner of the cell's code: this process (`HERE`), or separate processes for a plug-in.
+    - `company`: the run's next cells, which may be attacked in the same batch; their reconstructions then wait in
+      `memory`.
 
-    Raises `StorageError` if the run folder cannot be written, and `DataError` for missing data if the context counts
-    them as the machine's fault."""
+    Raises `StorageError` if the run folder cannot be written. Raises `DataError` for missing data, unless
+    `context.data_errors_fail_cell` makes it the cell's failure."""
     place.attack_together(cell, company, context, memory)
     began, cpu = time.perf_counter(), time.process_time()
     status: Status = "crashed"
@@ -72,8 +73,8 @@ def run(
 def record_without_result(
     cell: AttackCell | TrainingCell, context: RunContext, status: Status, reason: str | None
 ) -> Record:
-    """Return the record of a cell (an experiment) that has no result, with its `status` (such as `crashed`) and the
-    `reason`. `context` gives the run folder and device."""
+    """Return the record of a cell (an experiment) without a result, with its `status` (such as `crashed`) and the
+    `reason`. `context` gives the run folder and the device, which the record notes."""
     return Record(
         id=cell.id,
         status=status,
@@ -105,7 +106,8 @@ def _result(
 
 
 def environment(context: RunContext) -> Environment:
-    """Return the machine's description and the versions in use, for a record."""
+    """Return a description of this machine with the device of `context`, and the versions of Python and packages, for a
+    record."""
     device = torch.device(context.device)
     return Environment(
         bench=__version__,

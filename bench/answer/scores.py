@@ -21,18 +21,18 @@ GALLERY = 1000  # strangers for identification
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """Scores of a reconstruction, with the examples used as truth."""
+    """Scores of a reconstruction, with the true examples of the comparison."""
 
     truth: Truth
-    """True examples against which the scores are computed."""
+    """True examples with which the reconstruction is compared; for a mixture, the example that leaked."""
     scores: Scores
     """Scores against `truth`."""
 
 
 def score_truth(cell: AttackCell, truth: CellTruth, claim: Reconstruction, diagnosis: Diagnosis) -> Scored:
     """Return the scores of the reconstruction `claim` against the true examples `truth` of the cell (an experiment).
-    `diagnosis` holds the checks of the readings (observed updates). Raises `PluginError` for a reconstruction with a
-    wrong shape, and `ValueError` for true examples outside their range."""
+    `diagnosis` holds the checks of the readings (observed updates), with ranks by exact likelihood. Raises
+    `PluginError` for a reconstruction with a wrong shape, and `ValueError` for true examples outside their range."""
     examples = scored_once(truth.examples.of(truth.rows), claim.inputs.shape[1])
     named = _naming(cell, truth, examples, claim, diagnosis)
     against = partial(_score, cell, truth.source.data, claim, named)

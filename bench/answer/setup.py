@@ -34,12 +34,12 @@ KEPT_BYTES = 500e6  # per worker, for data sets not in use
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The data from which true examples are drawn; equal for all defenses, models and attacks."""
+    """The data from which a cell's true examples are drawn; equal for all defenses, models and attacks."""
 
     data: Data
-    """Data set."""
+    """Loaded data set."""
     clients: NDArray[np.int64]
-    """(client, example): positions in the training split."""
+    """(client, example): each client's examples, as positions in the training split."""
     round: int = 0
     """Training round whose batches are observed."""
 
@@ -50,13 +50,13 @@ class Setup:
     its states."""
 
     data: Data
-    """Data set."""
+    """Loaded data set."""
     model: nn.Module
     """Model in eval mode; its parameters are not used, see `weights`."""
     weights: dict[str, Tensor]
     """Model weights, name → (*shape)."""
     clients: NDArray[np.int64]
-    """(client, example): positions in the training split."""
+    """(client, example): each client's examples, as positions in the training split."""
     setting: Setting
     """Federated setting, as shown to the defense."""
     stages: Stages
@@ -64,7 +64,7 @@ class Setup:
     round: int = 0
     """Training round at which the weights were saved; 0 for untrained weights."""
     trained_rounds: int = 0
-    """Number of training rounds, as noted in the weights' file."""
+    """Number of rounds for which the weights were trained, as noted in their file."""
     accuracy: float | None = None
     """Test accuracy, as noted in the weights' file; None if unknown."""
     whole_round: bool = False
@@ -72,32 +72,32 @@ class Setup:
 
     @property
     def source(self) -> Source:
-        """The data set, clients and round from which true examples are drawn."""
+        """The data set, the clients' examples and the round, from which true examples are drawn."""
         return Source(data=self.data, clients=self.clients, round=self.round)
 
     @property
     def coordinates(self) -> int:
-        """Number of model parameters."""
+        """Number of coordinates of the model's weights, over all tensors."""
         return sum(value.numel() for value in self.weights.values())
 
     @property
     def undefended(self) -> Stages:
-        """The round's stages without the defense's transforms."""
+        """The stages of the same round without a defense: no transforms."""
         return self.stages.undefended
 
 
 def source_of(cell: AttackCell, data: Data, run: Path) -> Source:
-    """Return the data set, the clients' examples and the training round, from which the victims of the cell (an
-    experiment) are drawn. The round is that of the cell's weights in the run folder `run`. Raises `WeightsError` if
-    these weights are missing."""
+    """Return the data from which the victims of the cell (an experiment) are drawn: the data set `data`, the clients'
+    examples, and the training round of the cell's weights. `run` is the run folder with these weights. Raises
+    `WeightsError` if the weights are missing."""
     return Source(data=data, clients=clients_of(cell, data), round=locate(run, cell.weights).round)
 
 
 def prepare(cell: AttackCell | TrainingCell, context: RunContext, memory: Memory) -> Setup:
-    """Return all values for the federated round of the cell (an experiment): data, model, weights and defense. An
-    attack on a checkpoint gets the defense's state at the checkpoint's round. `context` is the run, and `memory` the
-    worker's cache of data sets. Raises `NotApplicable` for a cell that cannot run, `DataError` and `WeightsError` for
-    missing or altered files."""
+    """Return all values for the federated round of the cell (an experiment): data, model, weights and defense. For
+    weights from a checkpoint, the defense has its state at the checkpoint's round. `context` gives the run's folders,
+    and `memory` keeps loaded data sets between cells. Raises `NotApplicable` for a cell that cannot run, `DataError`
+    and `WeightsError` for missing or altered files."""
     data = load_data(cell, context, memory)
     architecture: Model = registry.of("models", cell.model)
     model = architecture.build(data.shape, data.classes).eval()
@@ -121,14 +121,15 @@ def data_is_kept(cell: AttackCell | TrainingCell, memory: Memory) -> bool:
 
 
 def keep_data(cell: AttackCell | TrainingCell, memory: Memory, data: Data) -> None:
-    """Put the data set of the cell (an experiment) into the cache `memory`; above `KEPT_BYTES`, the least recently used
-    data sets are dropped."""
+    """Put `data`, the data set of the cell (an experiment), into the worker's cache `memory`; above `KEPT_BYTES`, the
+    least recently used data sets are dropped."""
     while memory.data and sum(kept.nbytes for kept in memory.data.values()) > KEPT_BYTES:
         del memory.data[next(iter(memory.data))]
     memory.data[cell.dataset.model_dump_json()] = data
 
 
 def defense_of(cell: AttackCell | TrainingCell) -> Defense:
+    """Return an instance of the defense that the cell (an experiment) names, with its parameters."""
     defense: Defense = registry.of("defenses", cell.defense)
     return defense
 

@@ -28,9 +28,9 @@ OnProgress = Callable[[TrainingProgress], None]
 def train_cell(
     cell: TrainingCell, context: RunContext, memory: Memory, on_progress: OnProgress
 ) -> tuple[TrainingResult, TrainingCost]:
-    """Train the model of a training cell (an experiment); return its result and its cost (times per round and step). An
-    interrupted training resumes from its saved state. `context` is the run, and `memory` caches data sets.
-    `on_progress` is called after every round."""
+    """Train the model of a training cell (an experiment); return the result (such as accuracy and ε by round) and the
+    cost (times per round and step). An interrupted training resumes from its saved state. `context` gives the run's
+    folders, device and limits, and `memory` keeps loaded data sets. `on_progress` is called after every round."""
     with repeatable(context.device):
         return _trained(cell, context, memory, on_progress)
 

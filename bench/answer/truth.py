@@ -25,22 +25,23 @@ class CellTruth:
     point: Point
     """Interception point, the attacker's position in the round."""
     victims: Victims
-    """All examples in the observed clients' batches."""
+    """The observed clients, with all examples in their batches."""
     examples: Truth
-    """True examples behind each reading that the attacker does not know; they are scored."""
+    """True examples behind each reading, without granted examples; reconstructions are scored against these."""
     mates: Truth | None
-    """Examples behind each reading that are granted to the attacker, in order; None without the grant."""
+    """Examples behind each reading that the attacker knows by the grant `mates`: all except the first. None without the
+    grant."""
     gallery: Gallery | None
-    """Gallery granted to the attacker; None if none is granted."""
+    """Candidates granted to the attacker, which include the true examples; None without the grant."""
     rows: tuple[int, ...]
     """Numbers of the readings to attack: all, or in a cascade the readings with an example not yet leaked."""
 
 
 def draw_truth(cell: AttackCell, data: Data, run: Path) -> CellTruth:
     """Draw the victims (observed clients) of a cell (an experiment), with their true examples and the gallery
-    (candidates granted to the attacker). `run` is the run folder, with the records of earlier cells and the weights.
-    Raises `BenchError` if an earlier cell in the cascade (attacks one after the other) has no record, `WeightsError`
-    for missing weights, and `NotApplicable` for an impossible gallery size."""
+    (candidates granted to the attacker) from the data set `data`. `run` is the run folder, with the records of earlier
+    cells and the weights. Raises `BenchError` if an earlier cell in the cascade (attacks one after the other) has no
+    record, `WeightsError` for missing weights, and `NotApplicable` for an impossible gallery size."""
     return truth_from(cell, source_of(cell, data, run), left(cell, run))
 
 

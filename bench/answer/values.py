@@ -9,7 +9,7 @@ from bench.trip import READING, ByReading, Reading, Reconstruction
 
 
 def finite(value: float) -> float | None:
-    """Return the value, or None for infinity and NaN, which records cannot hold."""
+    """Return `value` for a record; None for infinity and NaN, which JSON cannot hold."""
     return value if np.isfinite(value) else None
 
 
@@ -23,22 +23,22 @@ class Diagnosis(ByReading):
     cosine: tuple[float | None, ...] = field(metadata=READING)
     """(reading,): cosine between the defended and the undefended reading."""
     self_check: SelfCheck
-    """The attack's objective at the true examples and at public examples, over all readings."""
+    """The attack's objective at the true examples and at public examples, as means over all readings."""
     conditions: AttackConditions
-    """Conditions of the attack, over all readings."""
+    """The model's state, gradient norms and the attacker's knowledge, for all readings together."""
     privacy: Privacy
     """ε at the interception point."""
     places: tuple[int, ...] | None = field(default=None, metadata=READING)
-    """(reading,): rank of the true example among the gallery's candidates by likelihood, from 0
-    (`bench.answer.decoder.decoder_places`); None without a rank."""
+    """(reading,): rank of the first true example among the granted candidates by exact likelihood, from 0 (best); None
+    if the likelihood decoder (`bench.answer.decoder`) gives no ranks."""
     reference_db: float | None = None
-    """Median PSNR in dB of a linear-Gaussian estimate, linearised at the true examples: a reference for the PSNR of
-    attacks (`bench.answer.checks.reference`). None if not computed."""
+    """Reference for the PSNR of attacks, in dB: median PSNR of the best estimate if the gradient were linear around the
+    true examples (`bench.answer.checks.reference`). None if not computed."""
 
     @property
     def distortion(self) -> Distortion:
-        """Effect of the defense on the readings (observed updates): medians of SNR (dB) and cosine, and the least SNR;
-        each is None if a reading lacks the value."""
+        """Effect of the defense on the readings (observed updates), over all readings: median and least signal-to-noise
+        ratio (dB), and median cosine with the undefended reading. Each is None if a reading lacks the value."""
         snr, cosine = (np.array(each, np.float64) for each in (self.snr_db, self.cosine))
         return Distortion(
             snr_db_median=finite(float(np.median(snr))),
@@ -67,9 +67,9 @@ class Attempt:
     seconds: float = 0.0
     """Wall-clock seconds in the attack."""
     simulations: int | None = None
-    """Number of simulated rounds; None without a simulator."""
+    """Number of rounds that a black-box attacker simulated; None for other attackers."""
     simulation_seconds: float | None = None
-    """Wall-clock seconds in simulated rounds; None without a simulator."""
+    """Wall-clock seconds in simulated rounds; None for other attackers."""
     reused_from: str | None = None
     """Id of an earlier cell with an equal reading and attack, whose reconstruction is reused; None for a new attack."""
     company: tuple[str, ...] = ()

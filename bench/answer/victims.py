@@ -23,10 +23,13 @@ HALVES = ("tuning", "scoring")
 
 def draw_victims(cell: AttackCell, source: Source, point: Point) -> Victims:
     """Draw the victims of an attack cell (an experiment): the clients behind each reading (observed update), with their
-    examples. The victims are equal for all points, defenses and attacks.
+    examples in the round. The victims are equal for all defenses and attacks.
 
-    A key draws the order of the clients in `source`, each with its batch for the round. Each reading takes the next
-    client; at point `aggregate`, the next K - k clients (K clients in a round, without k granted dummies)."""
+    - `source`: the data set, and each client's examples.
+    - `point`: interception point, which gives the number of clients behind a reading.
+
+    A key draws an order of all clients. Each reading takes the next client; at point `aggregate`, the next K - k
+    clients (K clients in a round, without k granted dummies)."""
     senders = cell.senders
     generator = rng.generator(cell.seed, "victims", data_key(cell, source.data))
     order = generator.permutation(cell.federated.clients)
@@ -62,7 +65,8 @@ def _of_half(cell: AttackCell, source: Source, order: Indices, senders: int) -> 
 
 
 def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> list[Batches]:
-    """Return the clients' batches for each simulated round, at the interception `point` that `cell.point` names.
+    """Return the clients' batches for each federated round that the cell (an experiment) simulates to observe
+    `victims` at the interception `point` (the value for `cell.point`).
 
     - At `aggregate`: a round for each reading (observed update), with the reading's victims as clients.
     - At other points, if a client's reading depends on other clients (`Setup.whole_round`, as for exchanged noise): a
@@ -82,7 +86,7 @@ def batches_of(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth(ByReading):
-    """True examples behind the readings (observed updates) at an interception point."""
+    """True examples behind the readings (observed updates) at an interception point, for the scorer."""
 
     inputs: Tensor = field(metadata=READING)
     """(reading, example, *shape): inputs in [0, 1]."""
@@ -91,16 +95,17 @@ class Truth(ByReading):
     indices: Tensor = field(metadata=READING)
     """(reading, example): positions in the training split."""
     targets: Tensor | None = field(default=None, metadata=READING)
-    """(reading, example, class): class probabilities if a defense at stage `input` changed the labels; otherwise
-    None."""
+    """(reading, example, class): class probabilities, if a defense changed the labels before the gradient (stage
+    `input`); otherwise None."""
 
     def probabilities(self, classes: int, dtype: torch.dtype) -> Tensor:
-        """Return the class probabilities in the client's loss, (reading, example, class), in `dtype`. `classes` is the
-        number of classes."""
+        """Return the examples' class probabilities in the client's loss, (reading, example, class), in `dtype`: one-hot
+        labels, unless a defense changed them. `classes` is the number of classes."""
         return one_hot(self.labels, classes, dtype) if self.targets is None else self.targets.to(dtype)
 
     def split_at(self, count: int) -> "tuple[Truth, Truth]":
-        """Return the first `count` examples of each reading (observed update), and the remaining examples."""
+        """Return two sets of true examples: the first `count` examples of each reading (observed update), and the
+        remaining examples of each reading."""
         first, others = (self._cut(cut) for cut in (slice(None, count), slice(count, None)))
         return first, others
 
@@ -113,8 +118,8 @@ class Truth(ByReading):
         )
 
     def or_else(self, other: "Truth", rows: Tensor) -> "Truth":
-        """Return the same true examples, but with the inputs and labels of `other` at the readings (observed updates)
-        selected by the mask `rows` (reading,). Positions and class probabilities do not change."""
+        """Return these true examples with inputs and labels replaced by those of `other` at some readings (observed
+        updates). `rows` (reading,) is the mask of these readings. The fields `indices` and `targets` do not change."""
         at = rows.reshape(-1, *[1] * (self.inputs.dim() - 1))
         return replace(
             self, inputs=other.inputs.where(at, self.inputs), labels=other.labels.where(rows[:, None], self.labels)
@@ -122,8 +127,8 @@ class Truth(ByReading):
 
 
 def truth_at(victims: Victims, point: Point, example: int = 0) -> Truth:
-    """Return the true examples of `victims` behind the readings (observed updates) at `point`. At type-2, a reading has
-    a single example: number `example` of its batch."""
+    """Return the true examples of `victims` behind the readings (observed updates) at the interception `point`. At
+    type-2 (a single example's gradient), a reading has a single example: number `example` of its batch."""
     if point.scope is Scope.STEP:
         return Truth(inputs=victims.inputs[:, 0, 0], labels=victims.labels[:, 0, 0], indices=victims.indices[:, 0, 0])
     shown = slice(example, example + 1) if point.scope is Scope.EXAMPLE else slice(None)
@@ -135,8 +140,9 @@ def truth_at(victims: Victims, point: Point, example: int = 0) -> Truth:
 
 
 def trained_at(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -> Truth:
-    """Return the training data of `victims` behind the readings (observed updates) at `point`, as the gradient used
-    them: inputs and class probabilities after stage `input` of the defense in `setup`."""
+    """Return the training data of `victims` behind the readings (observed updates) at the interception `point`, as the
+    gradient used them: inputs and class probabilities after the defense's transforms at stage `input` (before the
+    gradient). `setup` holds the defense of `cell`."""
     truth, stages = truth_at(victims, point), setup.stages
     if not stages.has("input"):
         return truth
@@ -157,9 +163,10 @@ def trained_at(cell: AttackCell, setup: Setup, victims: Victims, point: Point) -
 
 
 def scored_once(truth: Truth, claimed: int) -> Truth:
-    """Return the true examples `truth` without repeats, because a client may use an example several times. `claimed` is
-    the number of reconstructed examples per reading (observed update). If `claimed` is at most the number of distinct
-    examples, each distinct example is returned once, at its first position. Otherwise all positions are returned."""
+    """Return the true examples `truth` without repeats, because a client may use an example in several local steps.
+    `claimed` is the number of reconstructed examples per reading (observed update). If all readings have the same
+    number of distinct examples, and `claimed` is at most this number, the result holds each distinct example once, in
+    the order of first use. Otherwise the result is `truth` unchanged."""
     firsts = [np.sort(np.unique(row.numpy(), return_index=True)[1]) for row in truth.indices]
     if claimed > min(len(first) for first in firsts) or len({len(first) for first in firsts}) > 1:
         return truth
