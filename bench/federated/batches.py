@@ -55,7 +55,7 @@ def local_batches(
     (client, step, example).
 
     - `cell`, `data`: configuration of the experiment, and the data set.
-    - `clients`: every client's examples, from `clients_of`.
+    - `clients`: every client's examples, (client, example), as positions in the training split.
     - `chosen`: numbers of the clients in the round.
     - `round_`: number of the round, from 0.
 
@@ -73,7 +73,7 @@ def positions(
     example), without loading inputs.
 
     - `cell`, `data`: configuration of the experiment, and the data set.
-    - `clients`: every client's examples, from `clients_of`.
+    - `clients`: every client's examples, (client, example), as positions in the training split.
     - `chosen`: numbers of the clients in the round.
     - `round_`: number of the round, from 0."""
     federated, key = cell.federated, data_key(cell, data)

@@ -53,9 +53,9 @@ class Accountant:
     noise on updates and in local steps."""
 
     config: Bayesian
-    """Options of the accounting."""
+    """Options of the accounting: levels, estimator, δ."""
     federated: Federated
-    """Federated setting."""
+    """Federated setting: numbers of clients, clients per round, local steps, batch."""
     stages: Stages
     """The defense's stages, whose noise is counted."""
     examples: int

@@ -172,7 +172,7 @@ def local_updates(
     stage `client` (the first stage after local training), name → (client, *shape), and the defense's stages with their
     next states.
 
-    - `net`: computes the gradients of `model`.
+    - `net`: computes the gradients of many clients; `model`: the same model as a module.
     - `weights`: the round's initial weights, name → (*shape).
     - `batches`: the clients' data.
     - `federated`: federated setting.

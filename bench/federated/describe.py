@@ -31,17 +31,17 @@ class DescribedTransform:
     stage: Stage
     """Stage of the transform."""
     code: StraightThrough
-    """The transform, differentiable for candidates' gradients."""
+    """The transform as a function that is differentiable in the candidates' gradients."""
     state: State
     """State (memory) before the transform: the server's, or a single client's with a client axis of length 1."""
     shown: bool
-    """True if the reading (the observed update) still shows the property that the transform's `simulate` needs
-    (`Transform.reads`)."""
+    """True if the reading (the observed update) still shows the property, such as the zeros, from which the transform's
+    `simulate` recovers its random draws."""
     hard: bool
     """True if the transform makes hard decisions (such as a sign) that the reading does not show."""
     rule: Rule | None = None
-    """Rule by which the reading shows the transform's random draws; None: no rule was recognised, or the transform has
-    its own description."""
+    """Rule by which the reading shows the transform's random draws, such as zeros that show a mask. None: no rule was
+    recognised, or the transform has its own description."""
 
     @property
     def transform(self) -> Transform:
@@ -88,7 +88,7 @@ class Composition:
     noise: Noise = Noise()
     """Distribution of the defense's noise around the simulated reading."""
     additive: bool = True
-    """True if `noise` is the only randomness."""
+    """True if the defense has no other randomness than `noise`."""
     mixed: bool = False
     """True if stage `input` (before local training) mixes examples."""
     hard: bool = False
@@ -96,11 +96,11 @@ class Composition:
     width: float = 0.0
     """Relative width of the transitions in place of hard decisions (`Transform.smoothed`); 0: hard decisions."""
     clients: Clients | None = None
-    """Description of single clients, if messages behind a mean are quantised (`Transform.quantises`); otherwise
-    None."""
+    """Description of the clients' messages one by one, if the reading is a mean over clients and each message has few
+    possible values (`Transform.quantises`); otherwise None."""
     single: "Composition | None" = None
-    """Description of a single client's message behind a mean, if a client's update determines its message up to a few
-    values; otherwise None."""
+    """Description of a single client's message, if the reading is a mean over clients and each client's update
+    determines the message up to a few values; otherwise None."""
 
     def softened(self, width: float) -> "Composition":
         """Return the description with gradual transitions in place of hard decisions; `width` > 0 is their relative
@@ -124,8 +124,8 @@ class Composition:
 
     @property
     def ordered(self) -> bool:
-        """True if the simulated reading depends on the division of examples among clients: several clients, each with
-        several examples, and transforms of single clients."""
+        """True if a simulated reading changes when two clients exchange an example. This holds if there are several
+        clients with several examples each, and a transform acts on single clients."""
         of_clients = [part for part in self.parts if part.stage in _OF_A_CLIENT]
         setting = self.contexts[of_clients[0].stage].setting if of_clients else None
         return self.senders > 1 and setting is not None and setting.batch * setting.steps > 1
@@ -228,9 +228,9 @@ class Composition:
         return {name: value / unit for name, value in current.items()} if unit != 1 else current
 
     def outcomes(self, updates: Tensors) -> Outcomes | None:
-        """Return the values that single clients' messages can take, if each update in `updates` (name → (client,
-        *shape)) determines its message up to a few values. None otherwise, for example if two transforms draw random
-        numbers."""
+        """Return the few values that each client's message can take for the client's update. `updates` are name →
+        (client, *shape), in gradient units. None if these values are not known: the reading is no plain mean of
+        messages, or another transform than the last draws random numbers."""
         if not self.parts or not _of_single_clients(self.parts):
             return None
         *before, last = self.parts
@@ -469,9 +469,10 @@ def describe(
     - `probe`: any gradient, used to test each transform, name → (*shape).
     - `colluders`: share of a client's partners that collude with the attacker.
 
-    The result is None in three cases: a transform without `expected` mixes clients, and the reading shows a single
-    client; a client's state depends on earlier rounds; a transform's code fails on a candidate. Candidates are the
-    training data after stage `input`: the description says only whether this stage mixes examples."""
+    The result is None in three cases: a transform without its own description (`Transform.expected`) mixes clients, and
+    the reading shows a single client; a client's state depends on earlier rounds; a transform's code fails on a
+    candidate. Candidates are the training data after stage `input`: the description says only whether this stage mixes
+    examples."""
     seen = [stage for stage in GRADIENT_STAGES if point.sees(stage)]
     contexts: dict[Stage, Context] = {
         stage: Context(

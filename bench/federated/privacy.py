@@ -36,8 +36,8 @@ class Account:
         return released(self.mechanism, replace(self.sampling, rounds=rounds), tensors=self.tensors)
 
     def so_far(self, rounds: int) -> float:
-        """Return ε after `rounds` rounds as the defense's paper computes it. It is fast enough to be called in every
-        round."""
+        """Return ε after `rounds` rounds by the formula in the defense's paper. The computation is fast enough for
+        every round of a training."""
         if isinstance(self.mechanism, Reports):
             return self.mechanism.epsilon if rounds else 0.0
         return paper_epsilon(self.mechanism, replace(self.sampling, rounds=rounds)) if rounds else 0.0

@@ -24,8 +24,8 @@ def looked_at(seed: int, rounds: int) -> frozenset[int]:
 
 
 def spot(round_: int, undefended: Tensors, shown: Mapping[Stage, Tensors], mean: Tensors, unit: float) -> Spot | None:
-    """Measure the change that each stage of a defense makes to the first client's update in a training. The result is
-    None if a figure is not finite, as in a diverged training.
+    """Measure the change that each stage of a defense makes to the first client's update in a training, as a squared
+    norm at each interception point. The result is None if a figure is not finite, as in a diverged training.
 
     - `round_`: number of the round, from 0.
     - `undefended`: updates without the defense, name → (client, *shape).

@@ -35,7 +35,8 @@ class StraightThrough:
     slopes: Slopes | None = None
     """Derivative for each tensor, as a multiple of the identity; None: torch's derivative."""
     stated: bool = True
-    """True: use `expected` if the transform defines this method; False: always run `update` with fixed draws."""
+    """True: take the transform's own description (`Transform.expected`) if there is one. False: run the transform's
+    code (`Transform.update`) with fixed numbers in place of random draws."""
     by_coordinate: bool = False
     """True if each output depends only on the input at the same coordinate; `smoothed` then averages over coordinates
     with similar values."""
