@@ -30,15 +30,15 @@ def code(text: object, most: int = SHORT) -> str:
 
 
 def comment(verdict: Verdict) -> str:
-    """Return the verdict as a comment for a pull request, of at most 65 536 characters. The first line is a hidden
-    marker with the baseline's name; the next comment with this marker replaces the comment."""
+    """Return the gate's `verdict` as a Markdown comment for a pull request, of at most 65 536 characters. The first
+    line is a hidden marker with the baseline's name; the next comment with this marker replaces the comment."""
     name = re.sub(r"[^A-Za-z0-9._/]+", "-", verdict.occasion.baseline).replace("--", "-")[:200]
     return markdown(verdict, f"<!-- bench-gate:{name} -->\n")
 
 
 def markdown(verdict: Verdict, opening: str = "") -> str:
-    """Return the verdict as Markdown: the figures that changed, by how much and how certainly, and the command that
-    repeats the comparison. The text `opening` comes first. The result has at most 65 536 characters."""
+    """Return the gate's `verdict` as Markdown: the figures that changed, by how much and how certainly, and the command
+    that repeats the comparison. The text `opening` comes first. The result has at most 65 536 characters."""
     text, left = f"{opening}### {_headline(verdict)}\n", False
     for part in _parts(verdict):
         if len(text) + len(part) + _RESERVE > MOST:

@@ -21,7 +21,7 @@ class Occasion:
     baseline: str = "gate.json"
     """Path of the baseline file, relative to the repository's root; the path as typed outside a repository."""
     base: str = ""
-    """The base revision; empty without a base revision."""
+    """The base revision, a git commit whose baseline decides; empty without a base revision."""
     altered: tuple[str, ...] = ()
     """Differences between the baseline of the base revision and of this checkout, in words."""
     accepted: str | None = None

@@ -24,15 +24,16 @@ _PLACES = 8  # subjects without a comparison, shown in the terminal
 
 
 def headline(verdict: Verdict) -> str:
-    """Return a line with the verdict's outcome, the changed parameters and the number of comparisons."""
+    """Return a line with the outcome of the gate's `verdict`, the changed parameters and the number of comparisons."""
     changed = [f"parameters changed: {'; '.join(verdict.parameters[:2])}"] if verdict.parameters else []
     count = f"{len(verdict.comparisons)} comparisons over {verdict.cells} cells"
     return f"gate {_HEADLINE[verdict.outcome]}  ({', '.join([*changed, count])})"
 
 
 def openings(verdict: Verdict) -> Iterator[str]:
-    """Yield the first lines of the verdict as text: changes of the baseline file, the reason of their acceptance, and
-    changed parameters that the run's matrix file (its configurations) does not set, such as defaults."""
+    """Yield the first lines of the gate's `verdict` as text: changes of the baseline file, the reason of their
+    acceptance, and changed parameters that the run's matrix file (its configurations) does not set, such as
+    defaults."""
     occasion = verdict.occasion
     if occasion.altered:
         yield f"the baseline differs from the baseline of {occasion.base}:"
@@ -46,7 +47,8 @@ def openings(verdict: Verdict) -> Iterator[str]:
 
 
 def render(verdict: Verdict) -> RenderableType:
-    """Return the verdict as terminal output: failures in detail, then the number of passed comparisons."""
+    """Return the gate's `verdict` as terminal output: weaker and inconclusive comparisons in detail, then the number of
+    passed comparisons."""
     parts: list[RenderableType] = [_text(line, style="bold yellow") for line in openings(verdict)]
     short = distinct(row.defense for row in (*verdict.comparisons, *verdict.since_oldest))
     for outcome in ("weaker", "inconclusive"):
@@ -79,19 +81,20 @@ def _wider(verdict: Verdict) -> Iterator[str]:
 
 
 def worst(verdict: Verdict) -> Comparison | None:
-    """Return the most important comparison (by `weight`) with outcome *weaker*; None without such a comparison."""
+    """Return the most important comparison in the gate's `verdict` with outcome *weaker*: first metrics of leaked
+    examples, then the largest ratio of worsening to margin. None without such a comparison."""
     weaker = [row for row in (*verdict.comparisons, *verdict.since_oldest) if row.outcome == "weaker"]
     return min(weaker, key=weight, default=None)
 
 
 def weight(row: Comparison) -> tuple[int, float]:
-    """Return the sort key of a comparison in the gate's report; more important comparisons sort first. Metrics of
+    """Return the sort key of a comparison `row` in the gate's report; more important comparisons sort first. Metrics of
     leaked examples come first, then the largest ratio of worsening to margin."""
     return list(GATE_METRICS).index(row.metric), -row.worse / row.margin
 
 
 def sentence(row: Comparison, name: Callable[[str], str] = str) -> str:
-    """Describe a comparison in a line, such as `asr .10 → .45, worse by .35 [≥ .20], margin .10`. `name` formats
+    """Describe a comparison `row` in a line, such as `asr .10 → .45, worse by .35 [≥ .20], margin .10`. `name` formats
     untrusted texts, such as an attack's name."""
     text = (
         f"{GATE_METRICS[row.metric].words}: {figure(row.metric, row.before)} → {figure(row.metric, row.after)}, "
@@ -133,7 +136,7 @@ def _table(outcome: str, rows: Iterable[Comparison], short: dict[str, str]) -> T
 
 
 def worse(row: Comparison) -> str:
-    """Format the worsening of a comparison with the bound that decided the outcome: the lower bound for *weaker*,
+    """Format the worsening in a comparison `row` with the bound that decided the outcome: the lower bound for *weaker*,
     otherwise the upper bound."""
     mark, bound = ("≥", row.lower) if row.outcome == "weaker" else ("≤", row.upper)
     return f"{change(row.metric, row.worse)} [{mark} {change(row.metric, bound)}]"

@@ -35,8 +35,8 @@ def sees(verdict: Verdict) -> dict[str, float]:
 
 
 def sentence(seen: Mapping[str, float]) -> str:
-    """Describe the smallest detectable worsenings in a line, such as `≥ 3.0 dB reading_snr, ≥ 12 points asr`. `seen` is
-    the result of `sees`."""
+    """Describe the smallest detectable worsenings in a line, such as `≥ 3.0 dB reading_snr, ≥ 12 points asr`. `seen`
+    maps each metric to its smallest detectable worsening."""
     return ", ".join(f"≥ {change(name, value)} {name}" for name, value in sorted(seen.items()))
 
 

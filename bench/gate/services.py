@@ -54,9 +54,10 @@ def _of_row(row: Comparison, suite: str) -> _Finding:
 
 
 def sarif(verdict: Verdict) -> str:
-    """Return the verdict as SARIF 2.1.0, for code scanning: a result for each weaker comparison, fault and unaccepted
-    change of the baseline. Inconclusive comparisons are notifications. Without a result the run is empty, so that a
-    service closes its alerts. Each result has a location: the line of the defense's class, or the baseline file."""
+    """Return the gate's `verdict` as SARIF 2.1.0, a JSON format for code scanning: a result for each weaker comparison,
+    fault and unaccepted change of the baseline. Inconclusive comparisons are notifications. Without a result the run is
+    empty, so that a service closes its alerts. Each result has a location: the line of the defense's class, or the
+    baseline file."""
     found = [*_findings(verdict)]
     weaker = [one for one in found if one.outcome == "weaker"][:_MOST_RESULTS]
     words = {name: metric.words for name, metric in GATE_METRICS.items()} | {_BASELINE: "the baseline was changed"}
@@ -113,8 +114,8 @@ def _message(one: _Finding) -> str:
 
 
 def annotations(verdict: Verdict) -> str:
-    """Return the verdict as GitHub's workflow commands `::error file=…,line=…::…`, one per line, for at most eight
-    findings; an empty text for a pass."""
+    """Return the gate's `verdict` as GitHub's workflow commands `::error file=…,line=…::…`, one per line, for at most
+    eight findings; an empty text for a pass."""
     found = sorted(
         (one for one in _findings(verdict) if one.outcome != "pass"), key=lambda one: one.outcome != "weaker"
     )
@@ -136,8 +137,8 @@ def _property(text: str) -> str:
 
 
 def junit(verdict: Verdict) -> str:
-    """Return the verdict as JUnit XML: a test case for each comparison, fault, and defense that could not be compared,
-    with its file and line. The outcome *weaker* is a failure. *Inconclusive* is an error, never a pass."""
+    """Return the gate's `verdict` as JUnit XML: a test case for each comparison, fault, and defense that could not be
+    compared, with its file and line. The outcome *weaker* is a failure. *Inconclusive* is an error, never a pass."""
     root = ElementTree.Element("testsuites", name="bench gate")
     for title, cases in grouped(_findings(verdict), lambda one: one.suite).items():
         outcomes = [one.outcome for one in cases]

@@ -166,15 +166,16 @@ class Verdict:
 
 
 def on_occasion(result: Verdict, occasion: Occasion) -> Verdict:
-    """Add the circumstances `occasion` to a verdict of the regression gate. The outcome becomes `changed` if the
-    baseline was changed and nobody accepted the change; the outcome `weaker` stays."""
+    """Return the verdict `result` of the regression gate with the circumstances `occasion`, such as a changed baseline.
+    The outcome becomes `changed` if the baseline was changed and nobody accepted the change; the outcome `weaker`
+    stays."""
     refused = occasion.altered and occasion.accepted is None and result.outcome != "weaker"
     return replace(result, occasion=occasion, outcome="changed" if refused else result.outcome)
 
 
 def with_oldest(result: Verdict, oldest: Verdict) -> Verdict:
-    """Add the comparison with the oldest baseline to a verdict. Weaker comparisons in `oldest` make the outcome
-    `weaker`: small worsenings have added up."""
+    """Return the verdict `result` of the regression gate together with `oldest`, the verdict against the oldest
+    baseline. Weaker comparisons in `oldest` make the outcome `weaker`: small worsenings have added up."""
     weaker = tuple(row for row in oldest.comparisons if row.outcome == "weaker")
     return replace(result, since_oldest=weaker, outcome="weaker" if weaker else result.outcome)
 
