@@ -52,8 +52,8 @@ def probe(timeout: float = 120) -> dict[str, Any]:
 
 
 def pair(versions: dict[str, Any]) -> Finding:
-    """Check that torch and torchvision can be imported together; a mismatched pair may crash. `versions` is the result
-    of `probe`."""
+    """Check that torch and torchvision can be imported together; a mismatched pair may crash. `versions` holds the
+    versions and import errors that `probe` found."""
     name = "torch + torchvision"
     if "torch error" in versions:
         return Finding(name, "fail", _line(versions["torch error"]), "install torch again, from its own index")
@@ -67,7 +67,8 @@ def pair(versions: dict[str, Any]) -> Finding:
 
 
 def gpu(versions: dict[str, Any]) -> Finding:
-    """List the GPUs that torch can use; a machine without a GPU is no error. `versions` is the result of `probe`."""
+    """Return a finding that lists the GPUs that torch can use; a machine without a GPU is no error. `versions` holds
+    the versions and GPUs that `probe` found."""
     detail = "none: torch is built for the CPU alone"
     if versions.get("cuda"):
         detail = f"none visible (torch is built for CUDA {versions['cuda']}); runs use the CPU"
@@ -75,8 +76,8 @@ def gpu(versions: dict[str, Any]) -> Finding:
 
 
 def cores(versions: dict[str, Any]) -> Finding:
-    """Compare the CPU cores available to this process with torch's threads: more threads than cores cost time.
-    `versions` is the result of `probe`."""
+    """Return a finding that compares the CPU cores available to this process with torch's threads: more threads than
+    cores cost time. `versions` holds the number of threads that `probe` found."""
     # only Linux has sched_getaffinity; other systems allow every core
     usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     threads = int(versions.get("threads", usable))
