@@ -35,8 +35,8 @@ class Values(Protocol):
         example). `truth` and `guess` are (reading, example, *shape)."""
 
     def distances(self, first: Floats, second: Floats) -> Floats:
-        """Return distances, measured as in `apart`, between the examples `first` (..., n, value) and `second` (..., m,
-        value): (..., n, m), in [0, 1]."""
+        """Return distances, such as mean squared differences, between the examples `first` (..., n, value) and `second`
+        (..., m, value): (..., n, m), in [0, 1]."""
 
     def centre(self, examples: Array) -> Array:
         """Return the values with the least mean distance to all `examples`, such as their mean: (example, *shape) →
