@@ -73,7 +73,8 @@ def saved(run: Path) -> tuple[PublishedFigures, ...]:
 
 
 def restored(row: Any) -> PublishedFigures:
-    """Make published figures from parsed JSON; malformed content raises an exception of `bench.errors.MALFORMED`."""
+    """Make published figures from `row`, the parsed JSON of a saved figure; malformed content raises an exception of
+    `bench.errors.MALFORMED`."""
     figures = {name: float(row["figures"][name]) for name in FIGURES if name in row["figures"]}
     return PublishedFigures(where=dict(row["where"]), figures=figures, source=str(row["source"]))
 

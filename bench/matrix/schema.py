@@ -353,10 +353,10 @@ class Document(Budgets):
     scales: list[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]] = []
     """Names of the sizes in which the matrix can run, such as `quick`; the default size comes first."""
     axes: Annotated[Axes | None, Field(examples=["[axes]"])] = None
-    """Axes shared by all attack blocks."""
+    """Block `[axes]`: values on the axes that all attack blocks share; None: no such block."""
     attack: Annotated[list[AttackBlock], Field(max_length=MOST_BLOCKS, examples=["[[attack]]"])] = []
-    """Attack blocks."""
+    """Blocks `[[attack]]`, each with attacks on all combinations of its values."""
     train: Annotated[list[TrainBlock], Field(max_length=MOST_BLOCKS, examples=["[[train]]"])] = []
-    """Training blocks."""
+    """Blocks `[[train]]`, each with trainings on all combinations of its values."""
     published: Annotated[list[PublishedRow], Field(max_length=MOST_ROWS, examples=["[[published]]"])] = []
-    """Figures from papers."""
+    """Blocks `[[published]]`: figures from papers, for tables."""
