@@ -19,6 +19,8 @@ def from_flower(before: Any, after: Any, model: nn.Module) -> dict[str, Any]:
     - `before`, `after`: Flower's `ArrayRecord` or `Parameters`, or lists of arrays in the order of `model.state_dict()`
       or `model.parameters()`.
 
+    - `model`: the client's model, which gives names and shapes.
+
     Raises `BenchError` for values that do not fit the model."""
     return {"before": _state(before, model, "before"), "after": _state(after, model, "after"), "model": model}
 

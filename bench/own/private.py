@@ -33,8 +33,9 @@ class PrivateStep:
 
 
 def private_step(recorded: Recorded) -> PrivateStep:
-    """Check the first step of a recorded Opacus training: the sent gradient minus the mean of the clipped example
-    gradients must be the described noise."""
+    """Check the first step of a training with Opacus, recorded by hooks (`recorded`). Return its gradient, and whether
+    it is explained: the sent gradient minus the clipped example gradients, summed and divided by the expected batch
+    size, must be the described noise."""
     optimizer, step = recorded.private, recorded.steps[0]
     assert optimizer is not None and step.targets is not None
     clip, sigma = float(optimizer.max_grad_norm), float(optimizer.noise_multiplier)

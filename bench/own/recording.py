@@ -91,7 +91,7 @@ class Recorded:
     optimizer: Optimizer | None = None
     """The optimizer of the steps."""
     private: Any = None
-    """Opacus' optimizer around `optimizer`; None: the training has no such noise."""
+    """Opacus' optimizer, which clips and adds noise, around `optimizer`; None: a training without Opacus."""
     classes: int = 0
     """Number of logits."""
     training: dict[str, bool] = field(default_factory=dict)
