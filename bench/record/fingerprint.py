@@ -33,8 +33,9 @@ def own() -> Code:
 
 
 def of_entry(kind: str, name: str) -> Code:
-    """Return the code hash of a registered entry; `kind` is its kind, such as "attacks", and `name` its name. Raises
-    `UnknownName` for an unknown name, and `PluginError` for a name from two sources or a missing file."""
+    """Return the code hash of a registered attack, defense, data set or model; `kind` is its kind, such as "attacks",
+    and `name` its name. Raises `UnknownName` for an unknown name, and `PluginError` for a name from two sources or a
+    missing file."""
     return _of_origin(registry.origin(kind, name))
 
 

@@ -43,7 +43,8 @@ class Metric:
 
     @property
     def failed(self) -> float:
-        """Value of a failed example in a median: worse than any number (plus or minus infinity)."""
+        """Value of a failed example in a median, worse than any number: minus infinity if higher values are better,
+        otherwise infinity."""
         return -inf if self.better == "higher" else inf
 
 

@@ -56,7 +56,8 @@ class ExampleScore(_Strict):
     """Status of the reading: `ok`, `diverged`, `nan` (the attack, or this reconstructed example, became non-finite) or
     `missing` (no reconstruction)."""
     success: bool
-    """Whether the example leaked, by the rule in `Summary.asr`."""
+    """Whether the example leaked: the reconstruction is near enough to the truth, and nearer than the prior-only
+    guesses (rule in `Summary.asr`)."""
     strict: bool | None = None
     """Whether an image leaked at PSNR ≥ 30 dB, or a text word for word; None for tables."""
     identified: bool | None = None
@@ -66,7 +67,8 @@ class ExampleScore(_Strict):
     """Whether the attack picked the true example among granted candidates (a gallery with the true example and others);
     None: no gallery granted."""
     place: int | None = None
-    """Rank of the true example in the attack's list of candidates, from 0 (absent: the length); None: no list."""
+    """Rank of the true example in the attack's ranked list of granted candidates, from 0; the list's length if absent;
+    None: no list."""
     label: int | None = None
     """True label."""
     matched: int | None = None
@@ -148,7 +150,9 @@ class PriorScore(_Strict):
     """Figures of a prior-only baseline, which guesses without the gradient."""
 
     asr: float
-    """Success rate without comparison to priors: images at PSNR ≥ 20 dB, tables by the rule in `Summary.asr`."""
+    """Share of examples that the baseline's guesses would leak, without the required margin over priors: images at PSNR
+    ≥ 20 dB, tables with numeric RMSE ≤ .2 and ≥ 90 % right categorical groups, texts with ≥ 90 % of the tokens in
+    place."""
     psnr_db_median: float | None
     """Median PSNR over the examples, dB."""
     rmse_median: float | None
@@ -232,11 +236,11 @@ class SelfCheck(_Strict):
     an objective."""
 
     distance_at_truth: float | None = None
-    """Mean matching distance at the true examples."""
+    """Mean over the readings of the attack's objective at the true examples."""
     distance_at_public: float | None = None
-    """Mean matching distance at random public examples."""
+    """Mean over the readings of the attack's objective at random public examples."""
     recognises_truth: bool | None = None
-    """Whether the distance is smaller at the true examples."""
+    """Whether the objective is smaller at the true examples than at the public examples."""
     explained: Annotated[bool | None, _UNLESS_NONE] = None
     """Whether the defense's description, applied to the true examples, gives the reading up to the stated noise; None:
     not testable."""
@@ -330,7 +334,7 @@ class AttackResult(_Strict):
     trajectory: Trajectory | None = None
     """Loss over the evaluations; None: not recorded by the attack."""
     private: bool = False
-    """Whether the data are private: examples leave this disk only with `--include-pictures`."""
+    """Whether the data are private: examples leave this disk only with the option `--include-pictures`."""
     lpips_absent: str | None = None
     """Reason for an absent LPIPS."""
     notes: tuple[str, ...] = ()
@@ -372,12 +376,13 @@ class AttackResult(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BayesianRound(_Strict):
-    """Bayesian ε after a training round, together with the moments accountant's ε."""
+    """Bayesian ε (for data like the training data) after a training round, together with the ε of the moments
+    accountant (for all data) for comparison."""
 
     round: int
     """Number of rounds so far."""
     epsilon: float | None
-    """Bayesian ε; None: infinite at every order."""
+    """Bayesian ε; None: infinite at every order (moment of the privacy loss)."""
     moments_epsilon: float | None
     """Moments accountant's ε; None: the defense has no mechanism for this accountant."""
 
@@ -521,18 +526,18 @@ class Code(_Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance(_Strict):
-    """Hashes of the code and the inputs of a result."""
+    """Hashes of the code and the weights behind a result; a record is used only while they are unchanged."""
 
     bench: Code
-    """The bench."""
+    """Code of the bench itself."""
     defense: Code | None = None
-    """The defense."""
+    """Code of the defense; None: not recorded."""
     dataset: Code | None = None
-    """The data set."""
+    """Code of the data set; None: not recorded."""
     model: Code | None = None
-    """The model."""
+    """Code of the model; None: not recorded."""
     attack: Code | None = None
-    """The attack; None for trainings."""
+    """Code of the attack; None for trainings."""
     weights: str | None = None
     """SHA-256 of a checkpoint or weights file; None: untrained."""
     left: Annotated[tuple[int, ...] | None, _UNLESS_NONE] = None

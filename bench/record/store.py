@@ -140,8 +140,8 @@ def read(path: Path, *, foreign: bool = False) -> Record:
 
 
 def parse(text: str, path: str, remedy: str = _AGAIN, *, foreign: bool = False) -> Record:
-    """Parse a record's JSON text. Raises `RecordError` with `path`, the wrong field or schema, and the `remedy`.
-    `foreign` True also raises if the record's id is not the hash of its cell (experiment)."""
+    """Parse a record's JSON text. Raises `RecordError` with the file name `path`, the wrong field or schema, and the
+    text `remedy`. `foreign` True also raises if the record's id is not the hash of its cell (experiment)."""
     try:
         record = adapter().validate_json(text)
     except ValidationError as error:
