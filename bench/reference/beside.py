@@ -27,7 +27,7 @@ class Joined:
     records: tuple[Record, ...]
     """Records of the reference and the run."""
     rows: tuple[Row, ...]
-    """Rows of the board."""
+    """Rows of the board, one for each defense (with its parameters) and condition (data, model, weights, setting)."""
     standings: tuple[Standing, ...]
     """Ranking of the defenses over all conditions."""
     own: tuple[str, ...]
