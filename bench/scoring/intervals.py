@@ -128,8 +128,9 @@ def clustered_share(
 
 
 def variance_of_mean(values: NDArray[np.float64], clusters: ArrayLike) -> float:
-    """Return the estimated variance of the mean of `values` (n,), from the sums over G clusters, times G/(G - 1).
-    `clusters` (n,) gives the cluster of each value. Source: Cochran 1977, §9A.2."""
+    """Return the estimated variance of the mean of dependent values (n,). `clusters` (n,) gives the cluster of each
+    value; values are dependent only within a cluster. The estimate uses the sums over each of the G clusters, with the
+    factor G/(G - 1) (Cochran 1977, §9A.2)."""
     names, member = np.unique(np.asarray(clusters), return_inverse=True)
     sums, sizes = np.bincount(member, values), np.bincount(member)
     residual = sums - sizes * values.mean()
@@ -214,9 +215,10 @@ def stratified_share(strata: Sequence[Stratum], level: float = LEVEL) -> tuple[f
 def stratified_change(
     before: Sequence[Stratum], after: Sequence[Stratum], level: float = LEVEL
 ) -> tuple[float, float, float]:
-    """Compare two samples of attacked examples: return `stratified_share` of `after` minus `stratified_share` of
-    `before`, with its interval, (change, low, high). Both samples have the same weight seeds (clusters), but different
-    examples; `before[i]` and `after[i]` are the same stratum, such as a condition. `level` is the confidence level."""
+    """Compare the success rates in two samples of attacked examples: return the rate in `after` minus the rate in
+    `before`, with its interval, (change, low, high). A rate is a mean over strata, such as conditions; each stratum is
+    a triple of arrays (n,): successes, groups (readings) and clusters (weight seeds). Both samples have the same weight
+    seeds, but different examples; `before[i]` and `after[i]` are the same stratum. `level` is the confidence level."""
     change, low, high = _united(((1, after), (-1, before)), level)
     return change, low, high
 
