@@ -94,9 +94,9 @@ class Verification:
     level: float
     """Confidence level of each interval."""
     groups: int
-    """Number of all groups, drawn or not."""
+    """Number of all groups (submitted records with equal condition, defense, point and attack), drawn or not."""
     verdicts: tuple[GroupVerdict, ...]
-    """Verdict on each drawn group."""
+    """Verdict on each drawn group: `agrees`, `differs` or `inconclusive`, with both rates."""
     changes: tuple[str, ...] = ()
     """Differences between the submitter's code and the code here."""
     notes: tuple[str, ...] = ()
@@ -183,8 +183,8 @@ def difference(submitted: Rate, here: Rate, level: float) -> Interval:
     """Return the interval (low, high) at confidence `level` for the rate `submitted` minus the rate `here` (on this
     machine), within [-1, 1].
 
-    Newcombe's method 10 (1998) combines the intervals of the two rates, which need not be Wilson's (Zou and Donner
-    2008). The result is at least as wide as Student's interval from the seeds' rates."""
+    The interval combines the intervals of the two rates by Newcombe's method 10 (1998), extended to other intervals
+    than Wilson's (Zou and Donner 2008). The result is at least as wide as Student's interval from the seeds' rates."""
     (low, high), (its_low, its_high) = submitted.interval, here.interval
     centre = submitted.value - here.value
     below = sqrt((submitted.value - low) ** 2 + (its_high - here.value) ** 2)
