@@ -35,8 +35,9 @@ def run_schedule(
 
 
 def run_on(pool: WorkerPool, schedule: RunSchedule, context: RunContext, *observers: Observer) -> None:
-    """Run the remaining cells (experiments) of a schedule on a pool, which stays open. `context` and `observers`,
-    and the errors raised, are as in `run_schedule`."""
+    """Run the remaining cells (experiments) of a schedule on a `pool` of workers, which stays open. `context` has the
+    run's folders, device and limits; `observers` receive every event. Raises `StorageError` for a failed write, and
+    `BenchError` if no worker is left."""
     _record_impossible(schedule, context, observers)
     if schedule.groups:
         _dispatch(schedule, context, pool, observers)
