@@ -22,8 +22,8 @@ from bench.tracking.view import Attached
 def send(
     target: Target, run: Path, *, progress: Callable[[], None] = lambda: None, stop: Callable[[], bool] = lambda: False
 ) -> int:
-    """Upload new and changed board rows of the run folder `run` to the MLflow store, and delete outdated rows in the
-    store. A row is a defense under a condition (data, model and setting). Return the number of uploaded rows.
+    """Upload new and changed board rows of the run folder `run` to the MLflow store `target`, and delete outdated rows
+    in the store. A row is a defense under a condition (data, model and setting). Return the number of uploaded rows.
     `progress` is called after each row; the upload ends between two rows if `stop()` is True. Raises
     `upload.StoreError`."""
     wanted = grouped(of_run(run), lambda row: store.board_name(run, row.board))

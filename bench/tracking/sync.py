@@ -26,7 +26,7 @@ Version = tuple[int, int]  # a record file's modification time and size
 
 def at_once(seconds: float = 0) -> bool:
     """Function for the argument `wait` of `sync`, for a finished run: return True without waiting, so that `sync` reads
-    the records only once."""
+    the records only once; `seconds` is not used."""
     return True
 
 

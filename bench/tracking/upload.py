@@ -102,9 +102,9 @@ def send(
     progress: Callable[[UploadResult], None] = lambda state: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> UploadResult:
-    """Upload records to MLflow, in the order of their ids in `cells`, until the store fails or `stop()` returns True.
-    Return the counts. `run` is the run folder with the records; `progress` receives the counts after each record. A
-    record that cannot be uploaded counts as failed, and the upload continues."""
+    """Upload records to the MLflow store `target`, in the order of their ids in `cells`, until the store fails or
+    `stop()` returns True. Return the counts. `run` is the run folder with the records; `progress` receives the counts
+    after each record. A record that cannot be uploaded counts as failed, and the upload continues."""
     cells = list(cells)
     state = UploadResult(left=len(cells))
     for cell_id in cells:
