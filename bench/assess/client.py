@@ -27,10 +27,10 @@ class Client:
     never get them."""
 
     update: Reading | None
-    """The update that leaves the client, as attackers read it, with granted labels; None: no attack can simulate the
+    """The update that leaves the client, with granted labels, in the form for attacks; None: no attack can simulate the
     client's training."""
     line: str
-    """Result of the check whether the declared or recorded training gives the update, as text."""
+    """A sentence for the report: whether the declared or recorded training really gives the update."""
     model: nn.Module
     """Model in eval mode at the weights before the training, on the CPU."""
     inputs: Tensor
@@ -42,9 +42,10 @@ class Client:
     value_range: Range
     """Smallest and largest possible input value."""
     kind: Kind
-    """Kind of data."""
+    """Kind of data: images, table rows or texts."""
     public: Tensor | None
-    """(example, *shape): public examples without the client's examples; None: none are known."""
+    """(example, *shape): public examples, for the attacks and as strangers among candidates; without the client's
+    examples. None: no public examples are known."""
     public_labels: Tensor | None
     """(example,): labels of `public`; None: unknown."""
 
@@ -60,10 +61,13 @@ class Client:
 
 
 def of_recording(sent: Recording, public: Values | None, public_labels: Values | None) -> Client:
-    """Return the client under assessment from the recorded training `sent`. `public` (example, *shape) and
-    `public_labels` (example,) are public examples and their labels. If `public` is None, the examples of recorded
-    forward passes without gradients are public. Raises `BenchError` for a recording without examples, and for BatchNorm
-    in training mode without an update to attack."""
+    """Return the client under assessment, made from the recorded training `sent`.
+
+    - `public` (example, *shape): public examples; None takes the examples of recorded forward passes without gradients.
+    - `public_labels` (example,): labels of `public`; None: unknown.
+
+    Raises `BenchError` for a recording without examples, and for BatchNorm in training mode if no update can be
+    attacked."""
     inputs, labels = sent.truth
     held, held_labels = sent.held_out
     known = held if public is None else coerce.tensor(public, "public").float()
@@ -91,12 +95,13 @@ def of_recording(sent: Recording, public: Values | None, public_labels: Values |
 
 
 def of_reading(reading: Reading, truth: Values | None, labels: Values | None) -> Client:
-    """Return the client behind a declared reading (an observed update).
+    """Return the client under assessment, made from a `reading` (the observed update with its declared training).
 
-    - `truth` (reading, example, *shape), `labels` (reading, example): the distinct true examples.
+    - `truth` (reading, example, *shape), `labels` (reading, example): the distinct true examples behind the reading.
 
-    The reading's public examples are used if there are several; the default is a single grey example. Raises
-    `BenchError` without `truth` or `labels`, or for a truth of another shape."""
+    The reading's public examples become the client's if there are several; a single example is only the grey
+    placeholder of a reading without public examples. Raises `BenchError` without `truth` or `labels`, or for a truth of
+    another shape."""
     if truth is None or labels is None:
         raise BenchError("the report compares with the truth: give truth and labels of a client of your own")
     distinct = distinct_examples(reading)

@@ -17,9 +17,9 @@ _RANK = 1e-5  # singular values below this share of the largest are rounding
 
 
 def decides(client: Client) -> Iterator[str]:
-    """Yield sentences on the facts that decide how much leaks from the client's update: number of examples, rank of
-    layers' gradients, inferred labels, and noise. For a client without an update, the only sentence gives the number of
-    examples."""
+    """Yield sentences for the report, on the facts that decide how much leaks from the update of `client`: number of
+    examples, rank of the layers' gradients, inferred labels, and noise. For a client without an update, the only
+    sentence gives the number of examples."""
     if client.update is None:
         yield f"The client's {client.labels.shape[1]} examples were attacked inside the client only."
         return

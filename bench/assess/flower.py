@@ -45,10 +45,10 @@ class FlowerClient:
     """A client of a Flower app after a round, with its recorded training."""
 
     recording: Recording
-    """The recorded training, with the reply's weights as the message that left the client."""
+    """The recorded training; its message that left the client holds the weights of the app's reply."""
     notes: tuple[str, ...]
-    """Sentences about the app's mods (Flower's processing of messages): recognised mods, stated and true
-    sensitivity."""
+    """Sentences for the report about the app's mods (Flower's functions that change messages): which mods are known
+    defenses, and whether their stated sensitivity is true."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,8 +104,8 @@ def run_client(
     """Run a round of the Flower app in `folder` for a single client, in this process; return the client's recorded
     training.
 
-    - `partition`, `clients`: the client's number, and the number of all clients.
-    - `config`: values that replace values of the app's run configuration; None replaces none.
+    - `partition`, `clients`: the client's number (from 0), and the number of all clients.
+    - `config`: name → value, to replace values of the app's run configuration; None replaces none.
 
     Raises `BenchError` for a folder without an app, for an app of the old interface (`client_fn`), for an unknown name
     in `config`, and for an app that fails, with the app's message."""
@@ -143,8 +143,8 @@ def run_client(
 
 
 def sensitivity(mod: Any) -> str:
-    """Return a sentence about `mod`, Flower's `LocalDpMod`: its noise, and whether its stated sensitivity bounds the
-    change of a clipped update."""
+    """Return a sentence for the report about `mod`, an instance of Flower's `LocalDpMod` (clip and noise): its noise,
+    the largest change of a clipped update in comparison with the stated sensitivity, and the ε that follows."""
     clip, stated, epsilon, delta = (
         float(getattr(mod, name)) for name in ("clipping_norm", "sensitivity", "epsilon", "delta")
     )

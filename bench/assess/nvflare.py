@@ -31,15 +31,15 @@ _EXAMPLES = 16  # of the client, from the digits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filtered(Transform):
-    """A defense's transform that runs an NVFLARE filter on each client's update. The filter gets the client's weight
-    difference, -rate times the gradient, as in NVFLARE."""
+    """A transform (a defense's operation) that runs an NVFLARE filter on each client's update. The filter gets the
+    client's weight difference, -rate times the gradient, as in NVFLARE."""
 
     random = True
 
     filter: Any
-    """The NVFLARE filter object."""
+    """Instance of an NVFLARE filter."""
     rate: float
-    """Learning rate: weight difference per gradient."""
+    """Learning rate of the client's step, which turns a gradient into a weight difference."""
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         whole = torch.cat([value.flatten(context.lead) for value in tensors.values()], -1)
@@ -64,18 +64,18 @@ class FilterDefense(Defense):
     stages = ("client",)
 
     filter: Any
-    """The NVFLARE filter object."""
+    """Instance of an NVFLARE filter."""
     rate: float
-    """Learning rate of the client's step."""
+    """Learning rate of the client's step, which turns a gradient into a weight difference."""
 
     def transforms(self, setting: Setting) -> StageTransforms:
         return {"client": (Filtered(filter=self.filter, rate=self.rate),)}
 
 
 def parse(typed: str, folder: Path) -> Any:
-    """Return the NVFLARE filter that the text `typed` describes, as `package.module:Filter(name=value, …)`. `folder` is
-    searched first, then the installed packages. Raises `BenchError` for other text, a missing class, and arguments that
-    the filter refuses."""
+    """Return an instance of the NVFLARE filter that the text `typed` describes, as `package.module:Filter(name=value,
+    …)`. The module is searched in `folder` first, then in the installed packages. Raises `BenchError` for other text, a
+    missing class, and arguments that the filter refuses."""
     module, _, call = typed.partition(":")
     try:
         parsed = ast.parse(call or "?", mode="eval").body
@@ -98,8 +98,8 @@ def parse(typed: str, folder: Path) -> Any:
 
 
 def digits_client(*, seed: int = 0) -> Client:
-    """Return a client for trials of a filter, with 16 examples of the data set digits and an untrained `mlp`. The
-    weights and the choice of examples follow from `seed`."""
+    """Return a client to test a filter on: 16 examples of the data set digits, and the untrained model `mlp` (a fully
+    connected net). The weights and the choice of examples follow from `seed`."""
     data = load(registry.instance("datasets", "digits", {}), "digits")
     architecture: Model = registry.instance("models", "mlp", {})
     model = architecture.build(data.shape, data.classes).eval()
@@ -122,8 +122,9 @@ def digits_client(*, seed: int = 0) -> Client:
 
 
 def assess_filter(chosen: Any, *, rate: float, trials: int, seed: int = 0) -> tuple[Remedy, ...]:
-    """Measure how many examples an attacker recognises without a defense, behind the NVFLARE filter `chosen`, and
-    behind five shipped families of defenses. The attacker knows the defense. Return a `Remedy` for each, in this order.
+    """Measure the share of examples that an attacker recognises (picks among candidates) without a defense, behind the
+    NVFLARE filter `chosen`, and behind five shipped families of defenses. The attacker knows the defense. Return a
+    `Remedy` with the share for each of these, in this order.
 
     - `rate`: the client's learning rate.
     - `trials`: number of trials for each defense.

@@ -11,8 +11,8 @@ FILE, JSON = "report.html", "report.json"
 
 
 def write(folder: Path, result: Assessment) -> Path:
-    """Write the report of an assessment into `folder`, as a page and as JSON; return the page's path. The folder must
-    already hold the pictures."""
+    """Write the report `result` of an assessment into `folder`, as an HTML page and as JSON; return the page's path.
+    The folder must already hold the pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     text = offline.render(
         offline.environment(),
@@ -30,7 +30,7 @@ def write(folder: Path, result: Assessment) -> Path:
 
 
 def percent(share: float | None) -> str:
-    """Return a `share` in [0, 1] as a percentage; a dash for None."""
+    """Return a `share` in [0, 1] as text, a percentage; a dash for None."""
     if share is None:
         return "–"
     return f"{100 * share:.0f} %" if share in (0, 1) or share >= 0.1 else f"{100 * share:.1f} %"

@@ -37,16 +37,16 @@ _NUMBERS = 5e7  # in a step's example gradients, at most
 
 
 def examples_behind(client: Client) -> int:
-    """Return the number of the client's examples behind the gradient on which recognition is measured; the gradient is
-    a mean over them. Memory limits the number."""
+    """Return the number of the client's examples over which the gradient in a recognition trial is a mean: all, up to
+    128, fewer for large models because of memory."""
     size = sum(value.numel() for value in client.weights.values())
     return int(min(client.labels.shape[1], 128, max(2, _NUMBERS // size)))
 
 
 def recognised(client: Client, defense: Defense, *, trials: int = TRIALS, seed: int = 0) -> Figure:
-    """Measure the share of trials in which an attacker picks the true example among candidates, by the defended
-    gradient. The gradient is a mean over `examples_behind` examples; the attacker knows the defense, the labels and all
-    other examples.
+    """Measure the share of trials in which an attacker picks the true example among candidates; the other candidates
+    are public examples. The attacker sees the gradient after `defense`, a mean over `examples_behind` examples of the
+    client. The attacker knows the defense, the labels and all other examples behind the gradient.
 
     - `trials`: number of trials, each with new draws of the defense. Up to 16 examples of the client are victims in
       turn.

@@ -27,16 +27,18 @@ class Family:
     defense: str
     """The defense with its parameters, as typed after `--defense`."""
     level: str
-    """Level (upper bound on named examples, `L1` or `L2`) for which the strength is calibrated; empty for a family
-    without a strength."""
+    """Level (`L1` or `L2`, a bound on the share of recognised examples) for which the strength is calibrated; empty for
+    a family without a strength."""
     kept: float
-    """Share of the undefended accuracy that remains in the shipped trade-off, in [0, 1]."""
+    """Share of the undefended test accuracy that remains with the defense, from the shipped trade-off (measurements of
+    accuracy and leakage for each family), in [0, 1]."""
     note: str
-    """Caveat from the shipped trade-off; empty without caveat."""
+    """Caveat about the family from the shipped trade-off; empty without caveat."""
 
     def measured(self, client: Client, trials: int, seed: int) -> Remedy:
-        """Measure how many examples of the `client` an attacker recognises behind this family, in `trials` trials drawn
-        by `seed`. The returned `Remedy` also has the shipped accuracy."""
+        """Measure the share of the client's examples that an attacker recognises (picks among candidates) behind this
+        family, in `trials` trials drawn by `seed`. The returned `Remedy` also has the family's accuracy from the
+        shipped trade-off."""
         (parsed,) = entries([self.defense], "--defense")
         defense = registry.instance("defenses", *split(parsed))
         found = measured(client, defense, self.defense, trials, seed)
@@ -45,9 +47,9 @@ class Family:
 
 
 def families() -> tuple[Family, ...]:
-    """Return five shipped families of defenses, against an attacker at the server. First come the ranked families at
-    the strength for level L1 (a bound on named examples), then families that leak later in training or hide no
-    examples. Empty if no trade-off is shipped."""
+    """Return five shipped families of defenses, each at the strength against an attacker at the server. First come the
+    families that meet the level L1 (a bound on the share of recognised examples), best rank first, then families that
+    leak later in training or hide no examples. Empty if no trade-off is shipped."""
     shipped = shipped_tradeoff()
     if shipped is None:
         return ()
@@ -66,8 +68,9 @@ def _family(shipped: Tradeoff, row: Row, useful: AtLevel | None) -> Family | Non
 
 
 def remedies(client: Client, seconds: float, *, seed: int = 0) -> Iterator[Remedy]:
-    """Yield the share of the client's examples that an attacker recognises, without a defense, then behind each shipped
-    family of defenses. `seconds` is the time for all together; `seed` draws the trials."""
+    """Yield a `Remedy` with the share of the client's examples that an attacker recognises (picks among candidates):
+    first without a defense, then behind each shipped family of defenses. `seconds` is the time for all measurements
+    together; `seed` draws the trials."""
     none: Defense = registry.instance("defenses", "none", {})
     began = time.monotonic()
     measured(client, none, "none", 1, seed)
@@ -79,9 +82,9 @@ def remedies(client: Client, seconds: float, *, seed: int = 0) -> Iterator[Remed
 
 
 def measured(client: Client, defense: Defense, name: str, trials: int, seed: int) -> Remedy:
-    """Measure how many examples of the `client` an attacker recognises behind `defense`, in `trials` trials drawn by
-    `seed`. `name` is the defense's name in the result. The result has no accuracy from the shipped trade-off. If the
-    measurement is impossible, the result's `note` gives the reason."""
+    """Measure the share of the client's examples that an attacker recognises (picks among candidates) behind `defense`,
+    in `trials` trials drawn by `seed`. `name` is the defense's name in the result. The result gives no accuracy
+    (`kept`). If the measurement is impossible, the result's `note` gives the reason."""
     try:
         figure, note = recognised(client, defense, trials=trials, seed=seed), ""
     except (BenchError, NotApplicable) as error:
@@ -90,7 +93,8 @@ def measured(client: Client, defense: Defense, name: str, trials: int, seed: int
 
 
 def of_what(client: Client) -> str:
-    """Return a text that describes the gradient on which the client's `remedies` are measured."""
+    """Return a text for the report that describes the gradient on which defenses for `client` are compared, such as the
+    number of examples behind it."""
     return (
         f"the gradient over {examples_behind(client)} of the client's examples, for an attacker who knows the defense, "
         "the label and all other examples; strength and accuracy are the board's (MNIST, mlp, 120 examples a client)"

@@ -17,13 +17,13 @@ class Figure:
     """A measured share of the client's examples, such as the share of reconstructed examples."""
 
     share: Share
-    """The share, with its 95 % interval."""
+    """The measured share, with its 95 % interval."""
     of: int
-    """Number of examples in the measurement."""
+    """Number of examples (or trials) in the measurement."""
     chance: float | None = None
-    """Share that a guess without the update reaches; None: not applicable."""
+    """Share that a blind guess without the update reaches; None: not applicable."""
     ceiling: float | None = None
-    """Largest share that any attacker can reach, by a proved ε; None: no ε is proved."""
+    """Upper bound on the share for every attacker, by a proved ε; None: no ε is proved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Attempt:
     attack: str
     """Name of the attack."""
     line: str
-    """The result, or the reason why the attack did not run."""
+    """The attack's result in words, or the reason why the attack did not run."""
     seconds: float
     """Duration of the attack, in seconds."""
 
@@ -52,9 +52,9 @@ class Listener:
     `identified`: reconstructions nearer to their example than to strangers; `recognised`: examples that the gallery
     attack picks among candidates."""
     attempts: tuple[Attempt, ...]
-    """The attacks, in order."""
+    """The attacks on the listener's reading, in the order of their runs."""
     picture: str | None
-    """File name of a picture with truths above reconstructions; None: no picture."""
+    """Name of the file with a picture of true examples above reconstructions; None: no picture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +65,14 @@ class Remedy:
     defense: str
     """The defense with its parameters, as typed after `--defense`; `none` for the client without a further defense."""
     level: str
-    """Level (upper bound on named examples, `L1` or `L2`) for which the strength is calibrated; empty for a family
-    without a strength."""
+    """Level (`L1` or `L2`, a bound on the share of recognised examples) for which the strength is calibrated; empty for
+    a family without a strength."""
     recognised: Figure | None
-    """Share of examples that an attacker recognises; the attacker knows the defense, the label and all other examples.
-    None: not measured."""
+    """Measured share of examples that an attacker picks among candidates; the attacker knows the defense, the labels
+    and all other examples. None: not measured."""
     kept: float | None
-    """Share of the undefended accuracy that remains in the shipped trade-off, in [0, 1]; None if the trade-off lacks
-    the defense."""
+    """Share of the undefended test accuracy that remains with the defense, from the shipped trade-off, in [0, 1]; None
+    if the trade-off lacks the defense."""
     note: str = ""
     """Reason for a missing value, or a caveat from the shipped trade-off."""
 
@@ -83,23 +83,23 @@ class Assessment:
     help."""
 
     declaration: str
-    """Whether the declared or recorded training explains the update, as a line of text."""
+    """A line of text on the check whether the declared or recorded training gives the update."""
     explained: bool
-    """Whether the training explains the update; otherwise the update was not attacked."""
+    """True if the declared or recorded training gives the update; otherwise the update was not attacked."""
     listeners: tuple[Listener, ...]
     """Attackers at points of the round; first the attacker with the update that leaves the client."""
     decides: tuple[str, ...]
     """Sentences about the facts that decide how much leaks: batch, steps, rank, labels, noise."""
     remedies: tuple[Remedy, ...]
-    """The client without a defense, and behind five shipped families of defenses."""
+    """Recognised examples and accuracy without a defense, then behind five shipped families of defenses."""
     remedies_of: str
-    """The gradient on which `remedies` are measured, in words; the reason if `remedies` is empty."""
+    """The gradient on which `remedies` are measured, in words; if `remedies` is empty, the reason."""
     notes: tuple[str, ...]
-    """Remarks, such as the recognised parts of an app."""
+    """Remarks for the report, such as the known defenses in a user's Flower app."""
     seconds: float
     """Duration of the assessment, in seconds."""
     page: str
-    """Path of the page."""
+    """Path of the report's HTML page."""
 
     @property
     def verdict(self) -> str:

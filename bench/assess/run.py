@@ -45,7 +45,7 @@ class Watch(Protocol):
     """Receiver of an assessment's progress, such as a progress bar."""
 
     def planned(self, parts: Sequence[tuple[str, float]]) -> None:
-        """Show the planned `parts`, each (name, expected seconds), before the first begins."""
+        """Show the assessment's planned `parts`, each (name, expected seconds); called before the first part begins."""
 
     def began(self, part: str) -> None:
         """Show that the part named `part` began."""
@@ -98,16 +98,16 @@ def assess(
     """Assess how much leaks from a client: attack its update with the bench's strongest attacks, and write a report
     into the folder `out`.
 
-    - `client`: a `Recording` of a training, or a reading (an observed update) with `truth` and `labels`.
+    - `client`: a recorded training (`bench.own`), or a reading (an observed update) with `truth` and `labels`.
     - `truth` (reading, example, *shape), `labels` (reading, example): the true examples behind a reading.
-    - `public` (example, *shape), `public_labels` (example,): public examples for a recording; None takes the examples
-      of its forward passes without gradients.
-    - `defense`: the reading's declared defense, for ε and upper bounds (None: no defense is declared); a recording has
-      its own.
+    - `public` (example, *shape), `public_labels` (example,): public examples for a recorded training; None takes the
+      examples of its forward passes without gradients.
+    - `defense`: the defense of a reading, for ε and upper bounds; None: no defense is declared. A recorded training
+      holds its defense, so the argument is ignored.
     - `minutes`: time for the attacks on two cores; searches get as many evaluations as fit.
     - `seed`: seed of the attacks.
-    - `notes`: remarks for the report.
-    - `watch`: receives the progress; None shows none.
+    - `notes`: remarks to print in the report.
+    - `watch`: receiver of the progress, such as a progress bar; None shows no progress.
 
     Raises `BenchError` for a client without true examples, or a time below half a minute."""
     began = time.monotonic()

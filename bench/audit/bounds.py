@@ -25,9 +25,9 @@ class Bound:
     value: float
     """The lower bound, at least 0."""
     score: int
-    """Index of the score behind the event."""
+    """Index of the event's score among the audit's scores (functions of the released values)."""
     threshold: float
-    """Threshold of the score."""
+    """Threshold with which the event compares the score."""
     above: bool
     """True: the event is a score above the threshold; False: a score at or below the threshold."""
     likelier: int
@@ -39,56 +39,62 @@ class Bound:
 
 
 def pure(least: Values, most: Values, delta: float) -> Values:
-    """Return a lower bound of ε, ln((p - δ)/q), that every (ε, δ) guarantee must respect. An event has at least the
-    probability p = `least` in a world (data set), and at most q = `most` in the neighbouring world. `delta` is δ; the
-    bound is -∞ for p ≤ δ."""
+    """Return ln((p - δ)/q), a lower bound of ε for every (ε, δ) guarantee that holds. An event of the released values
+    has at least the probability p = `least` in a world (a data set), and at most q = `most` in the neighbouring world.
+    `delta` is δ; the bound is -∞ for p ≤ δ."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(least > delta, np.log((least - delta) / most), -math.inf)
 
 
 def gaussian(least: Values, most: Values) -> Values:
-    """Return a lower bound of μ (sensitivity over noise deviation), Φ⁻¹(p) - Φ⁻¹(q), for a Gaussian mechanism. An event
-    has at least the probability p = `least` in a world (data set), and at most q = `most` in the neighbouring world. Φ
-    is the normal distribution function."""
+    """Return Φ⁻¹(p) - Φ⁻¹(q), a lower bound of μ for a Gaussian mechanism. μ is the sensitivity divided by the noise's
+    standard deviation, and Φ the normal distribution function. An event of the released values has at least the
+    probability p = `least` in a world (a data set), and at most q = `most` in the neighbouring world."""
     apart: Values = ndtri(least) - ndtri(most)
     return np.nan_to_num(apart, nan=-math.inf, posinf=math.inf, neginf=-math.inf)
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """Return the exact ε of a Gaussian mechanism at δ = `delta`. `mu` is its sensitivity divided by the noise
-    deviation, at least 0."""
+    """Return the exact ε of a Gaussian mechanism at δ = `delta`. `mu` is its sensitivity divided by the noise's
+    standard deviation, at least 0."""
     return composition.gaussian(1 / mu, delta) if mu > 0 else 0.0
 
 
 def epsilon_bound(select: Sequence[Scores], test: Sequence[Scores], *, delta: float, confidence: float) -> Bound:
-    """Return a lower bound of ε at δ = `delta`, measured in runs of a pipeline. The bound holds with probability
-    `confidence`, without an assumption on the noise. It comes from the probabilities of an event, a score of the
-    released values above or below a threshold, in two worlds (data sets).
+    """Return a lower bound of ε at δ = `delta`, measured in runs of a pipeline on two neighbouring data sets (worlds).
+    The bound holds with probability `confidence`, without an assumption on the noise. It follows from the two
+    probabilities, in the two worlds, of an event: a score (a number computed from the released values) is above or
+    below a threshold.
 
-    - `select`: for each score, its values (run,) in the two worlds, in the runs that choose the event.
-    - `test`: the same scores in the runs that bound the event's probabilities."""
+    - `select`: an item for each score: its values (run,) in both worlds, from the runs that choose the event.
+    - `test`: the same for other runs, which bound the event's probabilities."""
     return _bound(select, test, confidence, lambda least, most: pure(least, most, delta))
 
 
 def mu_bound(select: Sequence[Scores], test: Sequence[Scores], *, confidence: float) -> Bound:
-    """Return a lower bound of μ (sensitivity over noise deviation) for a Gaussian mechanism, measured in runs of a
-    pipeline. The bound holds with probability `confidence`, and refutes every claim of a Gaussian mechanism with a
-    smaller μ. `select` and `test` are as in `epsilon_bound`."""
+    """Return a lower bound of μ (sensitivity divided by the noise's standard deviation) for a Gaussian mechanism,
+    measured in runs of a pipeline on two neighbouring data sets (worlds). The bound holds with probability
+    `confidence`, and refutes every claim of a Gaussian mechanism with a smaller μ.
+
+    - `select`: an item for each score: its values (run,) in both worlds, from the runs that choose the event, a score
+      above or below a threshold.
+    - `test`: the same for other runs, which bound the event's probabilities."""
     return _bound(select, test, confidence, gaussian)
 
 
 def largest(runs: int, *, delta: float, confidence: float) -> float:
-    """Return the largest ε at δ = `delta` that an audit can prove with `runs` test runs in each world (data set), at
-    this `confidence`. This ε is reached by an event that always occurs in a world, and never in the other."""
+    """Return the largest lower bound of ε at δ = `delta` that an audit with confidence `confidence` can measure with
+    `runs` test runs in each of two worlds (neighbouring data sets). An event that always occurs in a world and never in
+    the other reaches this bound."""
     low, high = limits(runs, confidence)
     return float(pure(low[-1:], high[:1], delta)[0])
 
 
 @lru_cache(maxsize=16)
 def limits(runs: int, confidence: float) -> tuple[Values, Values]:
-    """Return lower and upper confidence bounds of an event's probability, by Clopper and Pearson, each (count,). Index
-    k is the bound after k occurrences in `runs` runs, k = 0 … `runs`. Two bounds, of two counts, hold together with
-    probability `confidence`."""
+    """Return lower and upper confidence bounds of an event's probability, by Clopper and Pearson: two arrays
+    (`runs` + 1,). Index k holds the bound after k occurrences in `runs` runs. A lower bound for a world (data set) and
+    an upper bound for the other world hold together with probability `confidence`."""
     counts, tail = np.arange(runs + 1.0), (1 - confidence) / 2
     low, high = np.zeros(runs + 1), np.ones(runs + 1)
     low[1:] = betaincinv(counts[1:], runs - counts[1:] + 1, tail)

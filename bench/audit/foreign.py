@@ -38,13 +38,14 @@ def audit(
       or sequence of arrays. A text names the function, `pkg.mod:function` or `FILE.py:function`.
     - `runs`: number of runs in each world, each with another seed.
     - `epsilon`: the claimed ε at `delta`; None: no claim, unless `multiplier` is given.
-    - `multiplier`: claims a Gaussian mechanism with this noise deviation over the sensitivity; None: no such claim.
+    - `multiplier`: the claimed noise multiplier of a Gaussian mechanism: the noise's standard deviation divided by the
+      sensitivity; None: no such claim.
     - `confidence`: probability with which each bound holds.
     - `score`: function from the released values (value,) to their exact likelihood ratio, if known; None: scores are
       learned.
     - `seed`: seed from which the runs' seeds follow.
     - `name`: name in the result; None: the function's name.
-    - `tick`: called after every run in both worlds; None: no call.
+    - `tick`: function without arguments, called after every pair of runs (a run in each world); None: no call.
 
     Raises `BenchError` for a pipeline that fails, or that releases unequal shapes, NaN, or the same values in all
     runs."""
@@ -71,9 +72,10 @@ def audit(
 
 
 def claimed(epsilon: float | None, multiplier: float | None, delta: float) -> Claim | None:
-    """Return the claim to audit: `epsilon` at δ = `delta`, or a Gaussian mechanism with the noise `multiplier` (noise
-    deviation over sensitivity). None if both are None. Raises `BenchError` if both are given, for an ε that is negative
-    or infinite, for a multiplier that is not positive and finite, and for a multiplier at δ = 0."""
+    """Return the claim to audit: the claimed ε `epsilon` at δ = `delta`, or a Gaussian mechanism with the noise
+    multiplier `multiplier` (the noise's standard deviation divided by the sensitivity). None if both are None. Raises
+    `BenchError` if both are given, for an ε that is negative or infinite, for a multiplier that is not positive and
+    finite, and for a multiplier at δ = 0."""
     if epsilon is not None and multiplier is not None:
         raise BenchError("give the claim as ε or as a noise multiplier, not both")
     if multiplier is not None:
@@ -90,8 +92,9 @@ def claimed(epsilon: float | None, multiplier: float | None, delta: float) -> Cl
 
 
 def load(text: str) -> Foreign:
-    """Import the function that `text` names, as `pkg.mod:function` or `FILE.py:function`. Raises `BenchError` for a
-    missing file, module or function, and for an error inside the module."""
+    """Import and return the user's pipeline, the function that `text` names as `pkg.mod:function` or
+    `FILE.py:function`. Raises `BenchError` for a missing file, module or function, and for an error inside the
+    module."""
     module, sign, function = text.rpartition(":")
     if not sign or not module or not function:
         raise BenchError(f"{text!r} names no function; write pkg.mod:function or FILE.py:function")
@@ -110,9 +113,10 @@ def load(text: str) -> Foreign:
 
 
 def released(pipeline: Foreign) -> Pipeline:
-    """Return the user's `pipeline` in the form of an audit: a function of world and seed that returns the released
-    values as a checked vector, under the name `released`. A run raises `BenchError` for an exception in the pipeline,
-    and for an output that is no array, is empty, is not finite, or has other shapes than the first run."""
+    """Return the user's `pipeline` in the form for an audit: a function of world (0 or 1, two neighbouring data sets)
+    and seed that returns {`released`: the released values as a checked vector}. A run raises `BenchError` for an
+    exception in the pipeline, and for an output that is no array, is empty, is not finite, or has other shapes than the
+    first run."""
     known: list[Shapes] = []
 
     def run(world: int, seed: int) -> dict[str, Values]:

@@ -26,9 +26,9 @@ class Measured:
     epsilon: Bound
     """Lower bound of ε, without an assumption on the noise."""
     mu: Bound
-    """Lower bound of μ (sensitivity over noise deviation), for a Gaussian mechanism."""
+    """Lower bound of μ (sensitivity divided by the noise's standard deviation), for a Gaussian mechanism."""
     scores: tuple[str, ...]
-    """Names of the scores to which the bounds' indices refer."""
+    """Names of the scores (functions of the released values); `Bound.score` is an index into these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +36,13 @@ class Plan:
     """Size of an audit: number of runs, δ and confidence."""
 
     runs: int = 2000
-    """Runs in each world."""
+    """Number of runs in each world (of two neighbouring data sets)."""
     delta: float = 1e-5
     """δ, in [0, 1)."""
     confidence: float = 0.95
     """Probability with which each bound holds, in (0, 1)."""
     seed: int = 0
-    """Seed of all runs."""
+    """Seed from which the seeds of all runs follow."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.delta < 1:
@@ -57,19 +57,19 @@ class Plan:
 
     @property
     def tested(self) -> int:
-        """Number of runs in each world (data set) that test the event, a score above or below a threshold. The other
-        runs choose the event."""
+        """Number of runs in each world (data set) that bound the probabilities of the chosen event, a score above or
+        below a threshold. The other runs choose the event."""
         return self.runs - self.runs // 2
 
     def learning(self, values: int) -> int:
-        """Return the number of runs in each world (data set) from which scores are learned, if a run releases `values`
-        values: few for few values. The rest of the first half of the runs chooses the event."""
+        """Return the number of runs in each world (data set) from which scores are learned: a quarter of the first half
+        if a run releases few `values`, otherwise two thirds. The remaining runs of the first half choose the event."""
         half = self.runs // 2
         return half // 4 if values <= _FEW else 2 * half // 3
 
     @property
     def largest(self) -> float:
-        """The largest ε that an audit with this plan can prove."""
+        """Largest lower bound of ε that an audit with this plan can measure, at its δ and confidence."""
         return largest(self.tested, delta=self.delta, confidence=self.confidence)
 
     def _least(self) -> str:
@@ -83,12 +83,14 @@ def measured(
     pipeline: Pipeline, plan: Plan, *, score: Score | None = None, tick: Tick | None = None
 ) -> dict[str, Measured]:
     """Run the pipeline `plan.runs` times in each world (of two neighbouring data sets), and return the lower bounds of
-    ε and μ for each interception point: name → bounds. The first half of the runs chooses an event, a score above or
-    below a threshold; the second half bounds the event's probabilities.
+    ε and μ for the values released under each name: name → bounds. The first half of the runs chooses an event, a score
+    above or below a threshold; the second half bounds the event's probabilities.
 
+    - `pipeline`: function of world (0 or 1) and seed that returns the released values, name → (value,).
+    - `plan`: number of runs, δ, confidence and seed.
     - `score`: function from the released values to their exact likelihood ratio, if known; None: some of the first half
       of the runs learn scores.
-    - `tick`: called after every run in both worlds; None: no call.
+    - `tick`: function without arguments, called after every pair of runs (a run in each world); None: no call.
 
     Raises `BenchError` if all runs of both worlds release the same values."""
     first = int(rng.generator(plan.seed, "audit").integers(2**31))
@@ -149,8 +151,8 @@ def _bounds(worlds: tuple[Values, Values], learning: int, plan: Plan, scorer: Le
 
 
 def seconds_of(pipeline: Pipeline, plan: Plan, *, probes: int = 3) -> float:
-    """Estimate the CPU seconds of an audit of `pipeline`, from `probes` runs in each world (data set). The first run
-    may load libraries, and does not count."""
+    """Return an estimate of the CPU seconds that an audit of `pipeline` with `plan` takes, from `probes` trial runs in
+    each world (data set). The first run may load libraries, and does not count."""
     pipeline(0, 0)
     start = time.process_time()
     for probe in range(probes):

@@ -39,7 +39,7 @@ class Planted:
     points: tuple[Point, ...]
     """Interception points at which the defense claims an ε or states noise and sensitivity."""
     worlds: tuple[dict[str, Tensor], dict[str, Tensor]]
-    """Tensors that reach the stage `start` in world 0 and in world 1, each name → tensor."""
+    """Tensors that enter the round at the stage `start`, in world 0 and in world 1, each name → tensor."""
     words: str
     """The difference between the worlds, in words."""
     start: Stage
@@ -55,9 +55,9 @@ class Subject:
     name: str
     """Name with the parameters that differ from their defaults, as `--defense` takes it."""
     defense: Defense
-    """The defense."""
+    """The defense under audit."""
     trial: Trial
-    """Round with three clients, in which rows (tensors of a client or an example) are planted."""
+    """Federated round with three clients, in which rows (tensors of a client or an example) are planted."""
     mechanism: Mechanism | Reports
     """The defense's stated noise and sensitivity, or its locally private reports."""
 
@@ -74,9 +74,10 @@ class Subject:
 
 
 def subject(name: str, defense: Defense) -> Subject:
-    """Return the defense in the first federated setting that it accepts, ready for an audit; `name` is its name in the
-    result. If its parameters fit no setting, the first change of a single option that fits is taken. Raises
-    `BenchError` for a defense without a mechanism (stated noise and sensitivity), or that refuses every setting."""
+    """Return the defense in a federated round, ready for an audit; `name` is its name in the result. The round has the
+    first of the audit's settings that the defense accepts. If no setting fits, a single option of the setting or of the
+    defense is changed. Raises `BenchError` for a defense without a mechanism (stated noise and sensitivity), or that
+    refuses every setting."""
     reasons: list[str] = []
     for variant in variants(defense):
         try:
@@ -92,8 +93,8 @@ def subject(name: str, defense: Defense) -> Subject:
 
 
 def has_mechanism(defense: Defense) -> bool:
-    """Return whether a defense can be audited: it states a mechanism (noise and sensitivity) in a setting of the audit,
-    if necessary after a change of a single option."""
+    """Return whether `defense` can be audited: it states its noise and sensitivity in some federated setting of the
+    audit, if necessary after a change of a single option."""
     try:
         subject("", defense)
     except BenchError:
@@ -132,11 +133,13 @@ def pipeline_of(subject: Subject) -> tuple[Pipeline, dict[str, tuple[Point, str]
 def audit_defense(
     subject: Subject, pipeline: Pipeline, places: Mapping[str, tuple[Point, str]], plan: Plan, tick: Tick | None = None
 ) -> tuple[Audit, ...]:
-    """Return an audit of the defense for each interception point: measured lower bounds of ε, and the claimed ε.
+    """Run the audit of the defense in `subject`; return for each interception point the measured lower bounds of ε, and
+    the claimed ε.
 
-    - `pipeline`, `places`: results of `pipeline_of`.
+    - `pipeline`, `places`: the round as a function of world and seed, and name of released values → (interception
+      point, difference between the worlds), both from `pipeline_of`.
     - `plan`: number of runs, δ and confidence.
-    - `tick`: called after every run in both worlds (data sets); None: no call.
+    - `tick`: function without arguments, called after every pair of runs (a run in each world); None: no call.
 
     Raises `BenchError` for a round that releases NaN."""
     start = time.process_time()
@@ -146,7 +149,7 @@ def audit_defense(
 
 
 def not_audited(subject: Subject) -> dict[str, str]:
-    """Return the interception points that are not audited: point's name → reason."""
+    """Return the interception points at which the defense in `subject` cannot be audited: point's name → reason."""
     reasons = {}
     for name, point in POINTS.items():
         if point not in subject.points:

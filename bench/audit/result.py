@@ -15,7 +15,8 @@ class Claim:
     epsilon: float
     """ε at the audit's δ, at least 0."""
     mu: float | None = None
-    """μ, sensitivity over noise deviation, if the claim is a Gaussian mechanism; None: only (ε, δ) is claimed."""
+    """μ, the sensitivity divided by the noise's standard deviation, if the claim is a Gaussian mechanism; None: only
+    (ε, δ) is claimed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,27 +40,29 @@ class Audit:
     delta: float
     """δ, in [0, 1)."""
     confidence: float
-    """Probability with which a bound holds."""
+    """Probability with which each of the two lower bounds holds, in (0, 1)."""
     runs: int
-    """Runs in each world."""
+    """Number of runs on each of the two data sets."""
     epsilon: Bound
     """Lower bound of ε, without an assumption on the noise."""
     mu: Bound
-    """Lower bound of μ (sensitivity over noise deviation), if the pipeline is a Gaussian mechanism."""
+    """Lower bound of μ (sensitivity divided by the noise's standard deviation), if the pipeline is a Gaussian
+    mechanism."""
     scores: tuple[str, ...]
-    """Names of the scores to which the bounds' indices refer."""
+    """Names of the scores (functions of the released values); `Bound.score` is an index into these."""
     seconds: float
-    """Time of the runs, in seconds."""
+    """Time that all runs took, in seconds."""
 
     @property
     def gaussian(self) -> float:
-        """Lower bound of ε if the noise is Gaussian, derived from `mu`."""
+        """Lower bound of ε at the audit's δ, if the pipeline is a Gaussian mechanism; derived from the lower bound
+        `mu`."""
         return epsilon_of(self.mu.value, self.delta)
 
     @property
     def violated(self) -> bool:
-        """True if the measured lower bound refutes the claimed ε. A claim of a Gaussian mechanism is compared by μ
-        (sensitivity over noise deviation), any other claim by ε."""
+        """True if the measured lower bound is above the claimed value, which refutes the claim. A claim of a Gaussian
+        mechanism is compared by μ (sensitivity divided by the noise's standard deviation), any other claim by ε."""
         if self.claim is None:
             return False
         if self.claim.mu is not None:
@@ -68,8 +71,8 @@ class Audit:
 
     @property
     def evidence(self) -> str:
-        """The event that decides on the claim, in words: a score above or below a threshold, with its probabilities in
-        the two worlds (data sets)."""
+        """The event behind the lower bound that is compared with the claim, in words: a score above or below a
+        threshold, with its probabilities on the two data sets."""
         by_mu = self.claim is None or self.claim.mu is not None
         bound = self.mu if by_mu else self.epsilon
         side = "above" if bound.above else "at most"
@@ -79,8 +82,9 @@ class Audit:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return all values of the audit as JSON: field name → value, with `epsilon_if_gaussian`, the deciding events
-        and `fault` (None if the claim is not refuted)."""
+        """Return all values of the audit as JSON: field name → value. Added are `epsilon_if_gaussian` (property
+        `gaussian`), the events behind the bounds, and `fault`, a sentence on the refuted claim (None if not
+        refuted)."""
         return {
             **asdict(self),
             "epsilon": self.epsilon.value,

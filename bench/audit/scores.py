@@ -17,9 +17,9 @@ _EXACT = 1e-9  # relative deviation below which a value counts as free of noise
 
 
 class Moments:
-    """Running mean and (co)variance of the values that a pipeline releases in a world (data set); memory does not grow
-    with the number of runs. `origin` (value,) is subtracted from all values against rounding errors, and should be near
-    the values."""
+    """Running mean and (co)variance of the values that a pipeline releases on a data set (a world); memory does not
+    grow with the number of runs. `origin` (value,) is a point near the values, subtracted from all values against
+    rounding errors."""
 
     def __init__(self, origin: Values) -> None:
         self._origin = origin.copy()  # near the mean: squares of large values would lose digits
@@ -28,7 +28,7 @@ class Moments:
         self.count = 0
 
     def add(self, values: Values) -> None:
-        """Add the released `values` of some runs, (run, value), to the moments."""
+        """Update the mean and (co)variance with the released `values` of some runs, (run, value)."""
         apart = values - self._origin
         self._sum += apart.sum(0)
         self._squares += apart.T @ apart if self._squares.ndim == 2 else np.square(apart).sum(0)
@@ -47,14 +47,15 @@ class Moments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """Scores learned to tell two worlds (neighbouring data sets) apart by the released values."""
+    """Functions that turn a run's released values into numbers (scores) which tell two worlds (neighbouring data sets)
+    apart, learned from other runs."""
 
     directions: tuple[Values, ...]
-    """Directions of the projections, each (value,)."""
+    """Direction of each projection score, (value,)."""
     centre: Values
-    """Mean over both worlds, (value,)."""
+    """Mean of the released values over both worlds, (value,)."""
     precision: Values
-    """Inverse variances, (value,); 0 for values without noise."""
+    """Inverse variance of each released value, (value,); 0 for values without noise."""
 
     def __call__(self, values: Values) -> Values:
         """Return the scores (run, score) of the released `values` (run, value): a projection for each direction, then
@@ -74,8 +75,8 @@ class Learned:
 
 
 def learned(worlds: Sequence[Moments]) -> Learned:
-    """Learn scores that tell the two `worlds` (neighbouring data sets) apart, from the moments of their released
-    values.
+    """Learn scores (functions of the released values) that tell two worlds (neighbouring data sets) apart. `worlds`
+    holds the moments of the released values in each world. The scores are:
 
     - Difference of means, in units of the variance: the likelihood ratio for independent Gaussian noise.
     - Difference of means with the inverse covariance: the likelihood ratio for dependent Gaussian noise, such as noise
