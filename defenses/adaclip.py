@@ -19,8 +19,9 @@ class AdaClip(Defense):
     Means and scales come only from noised gradients, so they cost no ε. Clipped rows are the updates of a round's
     clients, or the example gradients of a batch.
 
-    With n rows, `share` gives each row noise with multiplier σ/√n, so that the sum has multiplier σ; `each` gives each
-    row σ. `as-cited` follows the repository cited by Fed-αCDP, including its errors."""
+    - `noise` = "share": each of n rows gets noise with multiplier σ/√n, so that the sum has multiplier σ.
+    - `noise` = "each": each row gets noise with multiplier σ.
+    - `variant` = "as-cited" follows the repository cited by Fed-αCDP, including its errors."""
 
     reference = "Pichapati et al. 2019; Fed-αCDP §7.6"
     stages = ("example", "client", "server")
@@ -62,12 +63,12 @@ def of_rows(
     at: Literal["server", "client", "example"],
     noise: Literal["share", "each"],
 ) -> Mechanism:
-    """Return the mechanism (noise and sensitivity for accountants) of a defense that clips rows: client updates or
-    example gradients.
+    """Return the noise and sensitivity from which accountants compute ε, for a defense that clips rows (client updates
+    or example gradients).
 
-    - `sigmas`: noise multipliers σ_t, per round.
-    - `setting`: the federated setting.
-    - `at`: place of clipping.
+    - `sigmas`: noise multipliers σ_t, an entry for each round.
+    - `setting`: the federated setting; gives the numbers of clients and examples.
+    - `at`: place of clipping: updates at the server or at the client, or example gradients.
     - `noise`: place of the noise with deviation σ_t·C, for rows clipped to norm C: on the sum of rows ("share") or on
       each row ("each")."""
     if at != "example":

@@ -33,12 +33,18 @@ Quantised = Literal["signs", "ternary"]
 
 
 class Draws(Protocol):
-    """Source of random numbers in the shape of a tensor `like`: standard normals, and uniforms in [0, 1). `name`
-    distinguishes the draws of a transform. A key for each client or example determines the numbers, or a device's
+    """Source of a transform's random numbers. A key for each client or example determines the numbers, or a device's
     generator draws them."""
 
-    def normal(self, name: str, like: Tensor) -> Tensor: ...
-    def uniform(self, name: str, like: Tensor) -> Tensor: ...
+    def normal(self, name: str, like: Tensor) -> Tensor:
+        """Draw standard normals in the shape, dtype and device of `like`. `name` distinguishes several draws of a
+        transform."""
+        ...
+
+    def uniform(self, name: str, like: Tensor) -> Tensor:
+        """Draw uniform numbers in [0, 1) in the shape, dtype and device of `like`. `name` distinguishes several draws
+        of a transform."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -77,18 +83,20 @@ class Setting:
     rate: float
     """η, the learning rate of local steps."""
     weight_step: float = 1.0
-    """Weight change per unit of a client's update: 1 if clients send weight differences, η for gradients."""
+    """Weight change per unit of a client's update: 1 if updates are weight differences, the learning rate η if they are
+    gradients."""
     colluders: float = 0.0
     """Share of a client's neighbours that collude with the attacker, in [0, 1]; ε depends on this share."""
     dummies: int = 0
-    """k, the number of the K clients in a round that the attacker controls: stages and the mean then hold the other K -
-    k clients' rows; ε depends on this number. Clients do not know k."""
+    """k, the number of the K clients in a round that the attacker controls (dummies). The stages and the mean then hold
+    only the rows of the other K - k clients; ε depends on k. Clients do not know k."""
     public: Public | None = field(default=None, repr=False, compare=False)
-    """Public knowledge; None if there is none."""
+    """Data and weights known to clients, server and attacker; None if a training has none."""
 
     @property
     def senders(self) -> int:
-        """Number of clients behind a round's mean after subtraction of the dummies' messages, K - k."""
+        """Number of clients behind a round's mean, K - k: the attacker subtracts the messages of its own k clients
+        (dummies)."""
         return self.per_round - self.dummies
 
 
@@ -140,10 +148,11 @@ class Context:
 @dataclass(frozen=True, slots=True)
 class Scaling:
     """Effect of a transform that depends on norms only: tensors times factors, plus noise N(0, deviation²) on each
-    coordinate. With this form, a training needs no gradient per example."""
+    coordinate. With such a transform, a training needs no gradient of a single example. *lead are the leading axes
+    (client, or client and example)."""
 
     factors: Tensors
-    """Factor for each row (client or example), name → (*lead); an absent name has factor 1."""
+    """Factor for each row (client or example), name → (*lead); a tensor whose name is absent has factor 1."""
     deviation: Tensor | float = 0.0
     """Noise deviation: a number, or a value for each row (*lead)."""
 
@@ -154,7 +163,7 @@ class AddedNoise:
     units of the tensors."""
 
     law: Law = "gaussian"
-    """Distribution of each coordinate."""
+    """Distribution of each coordinate: "gaussian" or another law of `Law`."""
     variance: float | Tensors
     """Variance per coordinate: a number, or name → a tensor that broadcasts to (*shape)."""
     bound: bool = False
@@ -181,8 +190,8 @@ class Transform:
     mixes_clients: ClassVar[bool] = False
     """True if a client's result depends on other clients in the round."""
     allows_dummies: ClassVar[bool] = False
-    """True if the transform omits all that an attacker with `Setting.dummies` can subtract. Needed only for a transform
-    that mixes clients, or at stages `server` and `aggregate`."""
+    """True if the transform leaves out all that an attacker with own clients in the round (`Setting.dummies`) can
+    subtract. Needed only for a transform that mixes clients, or at stages `server` and `aggregate`."""
     needs_examples: ClassVar[bool] = False
     """True at stage `step` if the transform reads each example's gradient."""
     unlinks: ClassVar[bool] = False
@@ -200,37 +209,38 @@ class Transform:
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
         """Return the transformed tensors, with unchanged names, shapes and dtypes; the given `tensors` are not
         modified. For a transform with memory, the default applies `update` to the initial state, as in the first round.
-        """
+        `context`: place in the training."""
         shapes = {name: tuple(value.shape[context.lead :]) for name, value in tensors.items()}
         rows = len(next(iter(tensors.values()))) if context.lead else 1
         return self.update(tensors, self.initial_of(shapes, rows), context)[0]
 
     def initial(self, shapes: Shapes) -> State:
-        """Return the state (memory) before round 0, for the server or for a single client; {} for a transform without
-        memory. `shapes` gives each tensor's shape without leading axes."""
+        """Return the state (memory between rounds) before round 0, for the server or for a single client; {} for a
+        transform without memory. `shapes`: name → shape of each tensor without leading axes."""
         return {}
 
     def update(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the transformed tensors, and the state (memory) for the next call. A client's state has the client
-        axis first."""
+        """Return the transformed `tensors`, and the state (memory between rounds) for the next call. `state` is the
+        result of the last call or of `initial`; a client's state has the client axis first. `context`: place in the
+        training."""
         return self.apply(tensors, context), state
 
     @property
     def quantises(self) -> Quantised | None:
-        """Return the kind of values in the output: "signs" (±τ) or "ternary" (-τ, 0, τ), with a step τ for each row and
-        tensor. None: the output has other values."""
+        """Kind of values in the output: "signs" (±τ) or "ternary" (-τ, 0, τ), with a step τ for each row (client or
+        example) and tensor. None: the output has other values."""
         return None
 
     @property
     def keeps(self) -> tuple[Shown, ...]:
-        """Return the properties of the input that the output still shows to an attacker: a clip keeps zeros and
-        directions, noise keeps none."""
+        """Properties of the input that the output still shows to an attacker, from "zeros", "directions" and "values":
+        a clip keeps zeros and directions, noise keeps none."""
         return ()
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State] | None:
         """Return candidate gradients after the transform, averaged over its random draws, and the next state. An
         attacker compares the result with the reading (the observed update), so the result must be differentiable in
-        `tensors`, the candidates.
+        `tensors`, the candidates. `state` is the memory before the transform, `context` the place in the training.
 
         The method computes the average without random numbers: `context.draws` returns 0 for every normal and 1/2 for
         every uniform. If the method returns None, the harness averages `update` over a few fixed draws
@@ -243,16 +253,18 @@ class Transform:
     ) -> tuple[dict[str, Tensor], State] | None:
         """Return `expected` with gradual transitions in place of hard decisions (kept or not, sign, limit), and the
         next state; None if the transform has no hard decision. A hard decision has no derivative, so attackers minimise
-        over a sequence of decreasing widths.
+        over a sequence of decreasing widths. The result must be differentiable in `tensors`, the candidates.
 
-        `width` > 0 is a transition's width as a share of the decision's threshold or scale; for `width` → 0 the result
-        tends to `expected`. The result must be differentiable in `tensors`."""
+        - `state`: memory before the transform; `context`: place in the training.
+        - `width` > 0: a transition's width as a share of the decision's threshold or scale; for `width` → 0 the result
+          tends to `expected`."""
         return None
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
-        """Return candidate gradients after the transform, name → (*lead, *shape), under the random draws that the
-        reading `observed` (the attacked update) reveals; None if no draws are revealed: the harness then uses
-        `expected`. For example, a reading's zeros reveal a random mask.
+        """Return candidate gradients after the transform, name → (*lead, *shape) with the leading axes *lead, under the
+        random draws that the reading `observed` (the attacked update) reveals. None if no draws are revealed: the
+        harness then uses `expected`. For example, a reading's zeros reveal a random mask. `context`: place in the
+        training.
 
         - Draws that stay hidden are averaged, as in `expected`.
         - At the true gradient, the result equals the actual output of `apply` behind `observed`, apart from `noise`.
@@ -262,38 +274,49 @@ class Transform:
         return None
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
-        """Return log p(`observed`) for each row, (row,), up to a constant and at most 0; its derivative guides an
-        attacker's search. `tensors` come from `expected`. None: the harness uses the likelihood under `noise`."""
+        """Return log p(`observed`) of the reading for each row (client or example), (row,), up to a constant and at
+        most 0; its derivative guides an attacker's search. None: the harness uses the likelihood under `noise`.
+
+        - `tensors`: candidates after `expected`; `observed`: the reading (the attacked update).
+        - `context`: place in the training."""
         return None
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
-        """Return the exact log p(`observed`) for each row, (row,), up to a constant for all candidates; an attacker
-        ranks candidates by it. `tensors` come from `expected`. None: `noise` gives the exact density, unless its
-        variance is only a bound."""
+        """Return the exact log p(`observed`) of the reading for each row (client or example), (row,), up to a constant
+        for all candidates; an attacker ranks candidates by it. None: `noise` gives the exact density, unless its
+        variance is only a bound.
+
+        - `tensors`: candidates after `expected`; `observed`: the reading (the attacked update).
+        - `context`: place in the training."""
         return self.log_likelihood(tensors, observed, context)
 
     def outcomes(self, tensors: Tensors, context: Context) -> Outcomes | None:
         """Return the few values that `apply` may give each coordinate of `tensors`, with their probabilities, as for
-        random rounding or a random mask. None: more values, or coordinates that depend on each other.
+        random rounding or a random mask. None: more values, or coordinates that depend on each other. `context`: place
+        in the training.
 
         An attacker with the updates of all other clients uses these values to derive the possible means over clients.
         """
         return None
 
     def by_norms(self, norms: Tensors, context: Context) -> Scaling | None:
-        """Return the effect of `apply` on rows with these `norms`, name → (*lead), so that a training needs no example
-        gradients; None if norms do not determine the effect."""
+        """Return the effect of `apply` on rows (clients or examples) with these norms, so that a training needs no
+        example gradients; None if norms do not determine the effect. `norms`: name → (*lead), with the leading axes
+        *lead; `context`: place in the training."""
         return None
 
     def update_by_norms(self, norms: Tensors, state: State, context: Context) -> tuple[Scaling, State] | None:
-        """Return the effect of `update` on rows with these `norms`, name → (*lead), and the next state, so that a
-        training needs no example gradients. None if norms do not determine the effect."""
+        """Return the effect of `update` on rows (clients or examples) with these norms, and the next state, so that a
+        training needs no example gradients. None if norms do not determine the effect.
+
+        - `norms`: name → (*lead), with the leading axes *lead.
+        - `state`: memory before the transform; `context`: place in the training."""
         scaling = self.by_norms(norms, context)
         return None if scaling is None else (scaling, state)
 
     def noise(self, context: Context, state: State) -> AddedNoise | None:
         """Return the noise that the transform adds to the output of `expected`; None if it adds none. `state` is the
-        state before the transform.
+        memory before the transform, `context` the place in the training.
 
         Noise here is an independent random number with mean 0 on every coordinate. Other randomness, such as a random
         mask, does not count, nor do draws that the attacker recovers from the reading (the observed update) by
@@ -301,14 +324,15 @@ class Transform:
         return None
 
     def variance_at(self, tensors: Tensors, context: Context) -> Tensors | None:
-        """Return the exact noise variance for these `tensors`, name → (*lead, *shape); None if `noise` already gives
-        the variance.  A transform defines this method if its noise depends on the tensors and `noise` gives only a
-        bound.  The contract tests then check this variance."""
+        """Return the exact noise variance for these `tensors`, name → (*lead, *shape) with the leading axes *lead; None
+        if `noise` already gives the variance. A transform defines this method if its noise depends on the tensors and
+        `noise` gives only a bound. The contract tests then compare this variance with random draws. `context`: place in
+        the training."""
         return None
 
     def initial_of(self, shapes: Shapes, clients: int) -> State:
-        """Return the state (memory) before round 0: the server's state, or a client's state for each of `clients`
-        clients, with the client axis first. `shapes` are the shapes of the parameters."""
+        """Return the state (memory between rounds) before round 0: the server's state, or with clients as `owner` a
+        state for each of `clients` clients, with the client axis first. `shapes`: name → shape of each parameter."""
         state = self.initial(shapes)
         if self.owner == "server":
             return state
@@ -331,10 +355,10 @@ class Defense(ABC):
 
     @abstractmethod
     def transforms(self, setting: Setting) -> StageTransforms:
-        """Return the transforms for each stage, in the order of use. Raises `ValueError` for an unsupported
-        `setting`."""
+        """Return the transforms for each stage (place in the round), in the order of use. `setting`: the federated
+        setting. Raises `ValueError` for an unsupported setting."""
 
     def mechanism(self, setting: Setting) -> Mechanism | Reports | None:
         """Return the noise and sensitivity, or the locally private reports, from which accountants compute ε; None if
-        no ε exists."""
+        no ε exists. `setting`: the federated setting."""
         return None

@@ -73,8 +73,8 @@ class FedAlphaCdp(Defense):
 
     def schedule(self, setting: Setting) -> Schedule:
         """Return the noise multiplier σ over time: a function of the round, or of the local step if `by` is "step".
-        `setting` gives the numbers of rounds and steps. Raises `ValueError` if `final` is above `sigma`, or 0 with the
-        exponential decay."""
+        `setting`: the federated setting, with the numbers of rounds and steps. Raises `ValueError` if `final` is above
+        `sigma`, or 0 with the exponential decay."""
         count = setting.rounds * (setting.steps if self.by == "step" else 1)
         if self.decay == "as-published":
             return AsPublished(steps=count)

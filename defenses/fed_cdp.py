@@ -58,8 +58,8 @@ class FedCdp(Defense):
 
 def divisor(noise: Noise, setting: Setting) -> float:
     """Return the number that divides the noise deviation σC, for the placement `noise`: 1 for noise on each example or
-    on the batch mean, B for `code`, and B·√K for `share`. `setting` gives the batch size B, and K, the number of
-    clients in a round."""
+    on the batch mean, B for `code`, and B·√K for `share`. `setting`: the federated setting, with the batch size B and
+    the number K of clients in a round."""
     return {"code": setting.batch, "share": setting.batch * math.sqrt(setting.per_round)}.get(noise, 1.0)
 
 
@@ -73,13 +73,14 @@ def of_examples(
     caveats: tuple[str, ...] = (),
     unproved: str | None = None,
 ) -> Mechanism:
-    """Return the mechanism (noise and sensitivity) from which ε follows, for clipped and noised example gradients.
+    """Return the noise and sensitivity from which accountants compute ε, for clipped and noised example gradients.
 
-    - `sigmas`: noise multipliers σ_t, per round, or per local step if `by_step`.
-    - `setting`: the federated setting.
+    - `sigmas`: noise multipliers σ_t, an entry for each round, or for each local step if `by_step`.
+    - `setting`: the federated setting, with the batch size B and the number K of clients in a round.
     - `noise`: placement, which sets the noise deviation on the sum of the B gradients of a batch, each clipped to C:
       σC·√B on each example, σC·B on the mean (`batch`), σC on the mean divided by B (`code`), or σC/√K (`share`).
-    - `per_tensor`, `by_step`, `caveats`, `unproved`: fields of `Mechanism`.
+    - `per_tensor`: True if each tensor is clipped separately.
+    - `caveats`: limits of ε, in words; `unproved`: reason why no ε is proved, None if proved.
 
     Replacing an example moves the sum by 2C. At `aggregate` the noise of all K clients protects an example."""
     batch = setting.batch

@@ -58,14 +58,14 @@ def of_updates(
     paper: bool = True,
     caveats: tuple[str, ...] = (),
 ) -> Mechanism:
-    """Return the mechanism (noise and sensitivity) from which ε follows, for clipped and noised client updates.
+    """Return the noise and sensitivity from which accountants compute ε, for clipped and noised client updates.
 
-    - `sigmas`: noise multipliers σ_t, per round.
-    - `setting`: the federated setting.
+    - `sigmas`: noise multipliers σ_t, an entry for each round.
+    - `setting`: the federated setting, with the number K of clients in a round.
     - `at`: place at which updates are clipped to C.
     - `noise`: placement. The sum of K clipped updates has noise deviation σC if the updates share the noise or the
       noise is on the mean, and √K·σC for noise on `each` update.
-    - `paper`, `caveats`: fields of `Mechanism`.
+    - `paper`: True if Fed-αCDP's accounting applies; `caveats`: limits of ε, in words.
 
     Replacing an update moves the sum by 2C."""
     many = setting.per_round**0.5

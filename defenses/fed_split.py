@@ -30,8 +30,8 @@ class FedSplit(Defense):
         return {**self._inside().transforms(setting), **self._outside().transforms(setting)}
 
     def mechanism(self, setting: Setting) -> Mechanism:
-        """Return the noise and sensitivity from which the example-level ε follows. The noise of other clients in the
-        mean does not count, because its scale is unknown."""
+        """Return the noise and sensitivity from which accountants compute the example-level ε. `setting`: the federated
+        setting. The noise of other clients in the mean does not count, because its scale is unknown."""
         inside = self._inside().mechanism(setting)
         return replace(inside, rows={**inside.rows, "aggregate": inside.rows["server"]})
 

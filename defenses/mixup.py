@@ -12,11 +12,10 @@ from bench.parameters import parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixNext(Transform):
-    """Mix each example with its successor j in the batch: x̃_i = λ_i x_i + (1 - λ_i) x_j, ỹ_i = λ_i y_i + (1 - λ_i)
-    y_j, for inputs x and label probabilities y.
+    """Mix each example i with its successor j in the batch: x̃_i = λ_i x_i + (1 - λ_i) x_j, ỹ_i = λ_i y_i + (1 - λ_i)
+    y_j, for inputs x and label probabilities y. The last example's successor is the first.
 
-    The last example's successor is the first. λ_i ~ Beta(α, α) is the inverse distribution function of a uniform draw
-    per example."""
+    λ_i ~ Beta(α, α) is computed from a uniform draw per example, by the inverse distribution function."""
 
     random = True
     batchwise = True

@@ -46,8 +46,9 @@ class KeepAbovePercentile(Transform):
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State]:
         """Return the output for candidates `tensors` with a gradual transition from zeroed to kept, for an attacker's
-        search, and `state`: sigmoid((|g|/c - 1)/`width`) in place of |g| ≥ c, for each coordinate g and the percentile
-        c. A row with c = 0 needs no transition."""
+        search, and the unchanged `state`. The function sigmoid((|g|/c - 1)/`width`) replaces the decision |g| ≥ c, for
+        each coordinate g and the percentile c; `width` is relative to c. A row (a client's tensors) with c = 0 needs no
+        transition. `context`: place in the training."""
         cutoff = self._cutoff(tensors, context.lead)
         shares = {
             name: gradual(tensor, broadcast(cutoff.where(cutoff > 0, 1.0), tensor), width)
@@ -61,6 +62,7 @@ class KeepAbovePercentile(Transform):
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """Return the output for candidates `tensors`, under the zeros that the attacked reading `observed` shows: at
         nonzero coordinates, the candidate within ±`limit`; at zeros, the candidate's excess over the percentile.
+        `context`: place in the training.
 
         The least nonzero magnitude of the reading bounds the percentile, except if the limit has shortened that
         magnitude; the percentile of the candidate then takes its place."""

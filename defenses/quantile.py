@@ -78,8 +78,9 @@ class Quantile(Defense):
 
     def main_multiplier(self, rows: int) -> float:
         """Return z, the noise multiplier for the sum of n = `rows` clipped rows (updates or example gradients). With z,
-        the noise on this sum and the noise on the count of rows together have the ε of `sigma` (Andrew et al. 2021,
-        theorem 1). With `correction` = "none", z is `sigma`. Raises `ValueError` if no multiplier exists."""
+        the noise on this sum and the noise on the count of rows within the bound together have the ε of `sigma` (Andrew
+        et al. 2021, theorem 1). With `correction` = "none", z is `sigma`. Raises `ValueError` if no multiplier exists.
+        """
         if self.correction == "none":
             return self.sigma
         remaining = self.sigma**-2 - (rows / 10) ** -2

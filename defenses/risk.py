@@ -23,14 +23,14 @@ def layer_of(name: str) -> str:
 
 
 def layers(tensors: Tensors) -> dict[str, list[str]]:
-    """Group parameter names by layer: layer → names, in the order of `tensors`."""
+    """Group the parameter names in `tensors` (name → tensor) by layer: layer → names, in the order of `tensors`."""
     return grouped(tensors, layer_of)
 
 
 def layer_risks(public: Public, *, directions: int) -> dict[str, float]:
     """Return the leakage risk of each layer, layer → risk: how much the layer's gradient changes with the example. The
-    risk is the mean of ‖J‖_F over `public` examples, with J = ∂(layer gradient)/∂(example) (Risk-balanced eq. 2 with p
-    = 2).
+    risk is the mean of ‖J‖_F over the examples in `public`, with J = ∂(layer gradient)/∂(example) at the weights in
+    `public` (Risk-balanced eq. 2 with p = 2).
 
     ‖J‖_F² is estimated as the mean of ‖Ju‖² over `directions` random sign vectors u (Hutchinson), each for all layers
     at once. With at least as many directions as input values, u runs over the axes, and the norm is exact."""
@@ -52,8 +52,11 @@ def layer_risks(public: Public, *, directions: int) -> dict[str, float]:
 
 
 def equal_risk(tensors: Tensors, risks: Mapping[str, float], slices: int) -> tuple[int, ...]:
-    """Cut the concatenated tensors into `slices` slices with about equal leakage risk; return the end position of each
-    slice. `risks` maps each layer to its risk.
+    """Cut an update, as a single vector, into `slices` slices with about equal leakage risk; return the end position of
+    each slice.
+
+    - `tensors`: name → tensor; only names, order and sizes are used.
+    - `risks`: layer → risk, from `layer_risks`.
 
     Slices consist of whole blocks. The size of a block is the greatest common divisor of the layer sizes, and the
     blocks of a layer share its risk equally. Raises `ValueError` for more slices than blocks."""
@@ -67,22 +70,23 @@ def equal_risk(tensors: Tensors, risks: Mapping[str, float], slices: int) -> tup
 
 
 def equal_size(tensors: Tensors, slices: int) -> tuple[int, ...]:
-    """Cut the concatenated `tensors` into `slices` slices with nearly equal lengths; return the end position of each
-    slice. Slices consist of whole blocks (`block_size`), as in Risk-balanced Table III."""
+    """Cut an update, as a single vector, into `slices` slices with nearly equal lengths; return the end position of
+    each slice. `tensors`: name → tensor; only names, order and sizes are used. Slices consist of whole blocks
+    (`block_size`), as in Risk-balanced Table III."""
     size = block_size(tensors)
     return _ends(torch.ones(_numel(tensors, list(tensors)) // size, dtype=torch.float64), size, slices)
 
 
 def block_size(tensors: Tensors) -> int:
-    """Return the size of a block for slices of an update: the greatest common divisor of the layer sizes, in
-    coordinates."""
+    """Return the number of coordinates in a block, the smallest part of a slice of an update: the greatest common
+    divisor of the layers' numbers of coordinates. `tensors`: name → tensor, the parameters of all layers."""
     return reduce(math.gcd, (_numel(tensors, names) for names in layers(tensors).values()))
 
 
 def root_set(public: Public, *, examples: int, bias: float) -> Public:
-    """Select from `public` the small set of examples on which layer risks are measured: `examples` examples, of which a
-    share `bias` has the class of the first example, and the rest other classes. Bias 0 selects the first examples. The
-    set is smaller if a class has too few examples."""
+    """Select from `public` the small set of examples on which layer risks are measured; return public knowledge with
+    these examples. The set has `examples` examples, of which a share `bias` has the class of the first example, and the
+    rest other classes. Bias 0 selects the first examples. The set is smaller if a class has too few examples."""
     if bias == 0:
         rows = torch.arange(min(examples, len(public.inputs)))
     else:

@@ -14,7 +14,8 @@ Schedule = Callable[[int], float]
 
 
 def value_at(number: float | Schedule, round: int) -> float:
-    """Return the value of `number` in a `round` (from 0): the number itself, or a schedule's value."""
+    """Return the value of `number` in a `round` (counted from 0): the number itself, or the schedule's value in this
+    round."""
     return number(round) if callable(number) else number
 
 
@@ -23,7 +24,7 @@ class Constant:
     """Schedule with the same value in all rounds."""
 
     value: float
-    """The value."""
+    """The value in every round."""
 
     def __post_init__(self) -> None:
         at_least("value", self.value)
@@ -110,8 +111,8 @@ class Cyclic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsPublished:
-    """σ as in the accounting script of Fed-αCDP's authors: 15.78 to 2.99 over t = 1 to 10 000 local steps. σ_t = √(2
-    ln(1.25/δ))/ε_t, ε_t = exp(1.664 t/10001 - 1.1809), δ = 1e-5."""
+    """Noise multiplier σ as in the accounting script of Fed-αCDP's authors: it falls from 15.78 to 2.99 over t = 1 to
+    10 000 local steps. σ_t = √(2 ln(1.25/δ))/ε_t, ε_t = exp(1.664 t/10001 - 1.1809), δ = 1e-5."""
 
     steps: int
     """Length of the training in rounds or local steps; t/10001 is stretched to this length."""

@@ -55,7 +55,7 @@ class Strength:
 
     def scaled(self, value: float) -> float:
         """Return x = `value` for the scale `log`, and `whole` - x for the scale `log-rest` (shares near the whole).
-        Equal steps in position multiply the result by equal factors."""
+        Equal steps in the position multiply the result by equal factors."""
         return value if self.scale == "log" else self.whole - value
 
 

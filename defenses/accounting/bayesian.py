@@ -23,9 +23,9 @@ LEAST_SAMPLES = 3
 
 
 def log_moments(x: Sequence[float] | Floats, *, q: float, formula: Formula = "code") -> Floats:
-    """Return the log moments of a round's privacy loss for Bayesian differential privacy, for each row and order: (row,
-    λ). A row is an example or a client. The value is ln E_k exp(k(k - 1)x/2) with k ~ Bin(λ + 1, q): the cost c^L of
-    theorem 3, at the integer orders λ in `ORDERS`.
+    """Return the log moments of a round's privacy loss for Bayesian differential privacy, for each row (an example or a
+    client) and order λ: (row, λ). The orders are the integers in `ORDERS`. The value is ln E_k exp(k(k - 1)x/2) with k
+    ~ Bin(λ + 1, q): the cost c^L of Triastcyn & Faltings 2019, theorem 3.
 
     - `x` (row,): squared distance between the round's mean with and without the row, over the squared noise deviation.
     - `q`: probability that a row takes part in a round.
@@ -37,9 +37,11 @@ def log_moments(x: Sequence[float] | Floats, *, q: float, formula: Formula = "co
 
 
 def cost(moments: Floats, *, estimator: float, rounds: int = 1) -> Floats:
-    """Return a round's privacy cost c(λ) at each order λ, (λ,), from the log `moments` of its rows (row, λ). The cost
-    is the log of an upper bound on the mean of exp(moment) over rows, by Student's t at confidence 1 - δ' (eq. 5).
+    """Estimate a round's privacy cost c(λ) at each order λ: (λ,). The cost is the log of an upper bound on the mean of
+    exp(moment) over all rows (examples or clients), by Student's t at confidence 1 - δ' (Triastcyn & Faltings 2019, eq.
+    5).
 
+    - `moments` (row, λ): log moments of the sampled rows, from `log_moments`.
     - `estimator`: δ', probability that the estimate is too low.
     - `rounds`: T, number of rounds. For T > 1, Hölder's inequality corrects for dependent rounds: the cost is (1/T)·ln
       E exp(T·moment).
@@ -58,11 +60,12 @@ def cost(moments: Floats, *, estimator: float, rounds: int = 1) -> Floats:
 
 
 def epsilon(total: Floats, delta: float, *, estimator: float, estimates: int) -> float | None:
-    """Return Bayesian ε at δ = `delta`: the minimum over orders λ of (c(λ) - ln(δ - estimates·δ'))/λ (corollary 1).
-    `total` holds the privacy costs c(λ), summed over rounds, for each order λ in `ORDERS`.
+    """Return Bayesian ε of a training at δ = `delta`: the minimum over orders λ of (c(λ) - ln(δ - estimates·δ'))/λ
+    (Triastcyn & Faltings 2019, corollary 1). None if no order gives a finite ε.
 
-    δ includes the failure of each of the `estimates` cost estimates, each with probability δ' = `estimator`. Return
-    None if these failures use up δ, or if no order gives a finite ε."""
+    - `total` (λ,): privacy costs c(λ) summed over rounds, for each order λ in `ORDERS`.
+    - `estimates`, `estimator`: number of estimated costs, and δ', the probability that an estimate is too low. δ
+      includes these failures; the result is None if the failures use up δ."""
     remaining = delta - estimates * estimator
     if remaining <= 0:
         return None

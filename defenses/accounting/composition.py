@@ -11,15 +11,17 @@ SERIES_ROUNDING = 3  # Fed-αCDP rounds a step's ε to this many digits before c
 
 
 def classic(sigma: float, delta: float) -> float:
-    """Return ε of a single Gaussian step by the classic formula √(2 ln(1.25/δ))/σ. `sigma` is the noise multiplier σ
-    (noise deviation over sensitivity), `delta` is δ. Source: Dwork & Roth 2014, theorem A.1, proved only for ε < 1.
-    The formula is its own inverse: with ε in place of σ, the result is σ."""
+    """Return ε of a single Gaussian step by the classic formula √(2 ln(1.25/δ))/σ (Dwork & Roth 2014, theorem A.1,
+    proved only for ε < 1).
+
+    - `sigma`: noise multiplier σ (noise deviation over sensitivity). With ε in place of σ, the result is σ.
+    - `delta`: δ."""
     return math.sqrt(2 * math.log(1.25 / delta)) / sigma
 
 
 def amplified(epsilon: float, q: float) -> float:
-    """Return ε of a step on a random sample of the rows, ln(1 + q(e^ε - 1)). `q` is the sampling rate; `epsilon` is the
-    step's ε on all rows."""
+    """Return ε of a step on a random sample of the rows (examples or clients): ln(1 + q(e^ε - 1)). `epsilon` is the
+    step's ε if all rows were used; `q` is the sampling rate, a row's probability to be in the sample."""
     if epsilon > _LARGE:
         return epsilon + math.log(q)
     return math.log1p(q * math.expm1(epsilon))
@@ -30,10 +32,11 @@ def _gain(epsilon: float) -> float:
 
 
 def of_paper(counts: Mapping[float, float], q: float, delta: float) -> dict[str, float]:
-    """Return ε of a training by the compositions in Fed-αCDP's Table XI: name of the composition → ε.
+    """Return ε of a training by the compositions in Fed-αCDP's Table XI: name of the composition (`base`, `advanced`,
+    `zCDP`) → ε.
 
-    - `counts`: noise multiplier σ → number of steps.
-    - `q`: sampling rate.
+    - `counts`: noise multiplier σ (noise deviation over sensitivity) → number of steps.
+    - `q`: sampling rate, the probability that a step uses a given example or client.
     - `delta`: δ.
 
     The compositions, with ρ = Σ q²/σ² over the steps:

@@ -9,8 +9,9 @@ _UNLINKED = "that the server cannot link reports is no theorem of composition"
 
 
 def released(reports: Reports, *, rounds: int, coordinates: int) -> tuple[Epsilon, ...]:
-    """Return ε of a training with locally private `reports` (noised weights from clients), by three conventions. A
-    client sends d = `coordinates` reports in each of `rounds` rounds.
+    """Return ε of the models released by a training with locally private reports (noised weights from clients), by
+    three conventions. A client sends d = `coordinates` reports in each of `rounds` rounds; ε of a report is
+    `reports.epsilon`.
 
     - The paper's figure is ε for a single weight in a single round.
     - A single round costs d·ε if the attacker can link the coordinates of a client.
@@ -26,8 +27,11 @@ def released(reports: Reports, *, rounds: int, coordinates: int) -> tuple[Epsilo
 
 
 def at_tap(reports: Reports, *, coordinates: int, observations: int) -> Epsilon:
-    """Return ε against an attacker inside a round with `observations` views of all locally private `reports` (noised
-    weights) of a client. ε is d·ε per observation, with d = `coordinates` reports."""
+    """Return ε against an attacker inside a round who sees all locally private reports (noised weights) of a client.
+
+    - `reports`: ε of a report.
+    - `coordinates`: d, number of reports that a client sends in a round.
+    - `observations`: number of the attacker's views of such d reports; each costs d·ε."""
     return _report(
         "tap",
         "a client's reports of one round: d·ε, pure",

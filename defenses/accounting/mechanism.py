@@ -12,26 +12,28 @@ Unit = Literal["example", "client"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanism:
     """Gaussian noise on clipped rows, in the form that accountants need to compute ε. A row is an example's gradient or
-    a client's update."""
+    a client's update. The noise deviation over the sensitivity is σ_t times a factor, which depends on the attacker's
+    access."""
 
     unit: Unit
     """Protected unit: an example or a client."""
     sigmas: tuple[float, ...]
-    """Noise multipliers σ_t in the paper's convention, per round, or per local step if `by_step`."""
+    """Noise multipliers σ_t as the defense's paper states them, an entry for each round, or for each local step if
+    `by_step`."""
     released: float
-    """Noise deviation over sensitivity in the released sum of a step, in units of σ. Neighbouring data sets differ by
-    an added or removed row."""
+    """The factor for the sum released by a step: σ_t times `released` is noise deviation over sensitivity, if a row is
+    added or removed."""
     rows: Mapping[Stage, float]
-    """Map from stage (place in the round) to noise deviation over sensitivity after this stage, in units of σ, if a row
-    is replaced. Stages without protection are left out."""
+    """Map from stage (place in the round) to the factor for the tensors after this stage, if a row is replaced: σ_t
+    times the factor is noise deviation over sensitivity. Stages without protection are left out."""
     removed: Mapping[Stage, float] = field(default_factory=dict)
-    """Map from stage to noise deviation over sensitivity after this stage, in units of σ, if a row becomes zero. A
-    stage without an entry has twice its value in `rows`, because a replacement usually moves the output twice as far.
-    """
+    """Map from stage to the factor for the tensors after this stage, if a row becomes zero. A stage without an entry
+    has twice its value in `rows`, because a replacement usually moves the output twice as far."""
     by_step: bool = False
     """True if `sigmas` has an entry per local step, False for an entry per round."""
     per_tensor: bool = False
-    """True if each of M tensors is clipped separately: a row's sensitivity is then √M times the bound."""
+    """True if each of M tensors is clipped separately: a row's sensitivity is then √M times the bound of a single
+    tensor."""
     paper: bool = True
     """True if Fed-αCDP's accounting applies, for noise σC on a sum of rows clipped to C."""
     unproved: str | None = None
@@ -47,9 +49,10 @@ class Reports:
     epsilon: float
     """ε of a report."""
     sending: Literal["split", "whole", "named"]
-    """`split`: unlinkable coordinates; `whole`: a client's anonymous vector; `named`: a vector with its sender."""
+    """Links that the server sees: `split`, none between a client's coordinates; `whole`, a client's vector without its
+    sender; `named`, a client's vector with its sender."""
     unit: Unit = "client"
-    """Protected unit."""
+    """Protected unit: a client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +72,8 @@ class Sampling:
     used: float = 1.0
     """Probability that a participating client uses a given example in a round."""
     uses: int = 1
-    """Largest weight of an example in a round with its client: Σ n² over the local steps, with n copies in a step's
-    batch (`uses_of_example`)."""
+    """Largest weight of a single example in a round of its client: Σ n² over the local steps, if n copies of the
+    example are in a step's batch."""
 
 
 def sampling_of(
@@ -84,7 +87,7 @@ def sampling_of(
     client_examples: int,
     examples: int,
 ) -> Sampling:
-    """Return the sampling of a protected unit (an example or a client) in a training, in Fed-αCDP's convention.
+    """Return how often a training uses a protected unit (an example or a client), in Fed-αCDP's convention.
 
     - `unit`: a client has the rate K/N in every round. An example has the rate B/|D_i| in every local step; the paper
       also states B·K/|D|.

@@ -7,7 +7,8 @@ from bench.defenses.accounting.rdp import grouped
 
 
 def available() -> bool:
-    """Return whether the library dp-accounting is installed. Without it, ε can later be computed from the record."""
+    """Return whether the library dp-accounting is installed. Without the library a record has no such ε, and ε can
+    later be computed from the record."""
     try:
         import dp_accounting  # noqa: F401
     except ImportError:
@@ -16,14 +17,14 @@ def available() -> bool:
 
 
 def epsilon(counts: Mapping[float, float], delta: float, *, q: float) -> float:
-    """Return an upper bound on ε at δ = `delta` for Gaussian steps on Poisson samples, if neighbouring data sets differ
-    by an added or removed row.
+    """Return an upper bound on ε at δ = `delta` for a sequence of Gaussian steps, each on a Poisson sample of the rows
+    (examples or clients). Neighbouring data sets differ by an added or removed row.
 
     - `counts`: noise multiplier σ (noise deviation over sensitivity) → number of steps. Above 200 multipliers, adjacent
       multipliers are grouped; the smallest counts for its group.
-    - `q`: sampling rate.
+    - `q`: sampling rate, a row's probability to be in a sample.
 
-    Privacy losses are rounded up to a grid."""
+    The library dp-accounting adds the steps' privacy losses, rounded up to a grid."""
     import dp_accounting
     from dp_accounting import pld
 
@@ -36,9 +37,10 @@ def epsilon(counts: Mapping[float, float], delta: float, *, q: float) -> float:
 
 
 def without_replacement(counts: Mapping[float, float], delta: float, *, per_round: int, clients: int) -> float:
-    """Return ε at δ = `delta` if each round draws `per_round` of `clients` clients without replacement, and
-    neighbouring data sets differ by a replaced client. `counts` maps each noise multiplier (noise deviation over
-    sensitivity) to its number of rounds.
+    """Return an upper bound on ε at δ = `delta` of a training with Gaussian noise in each round. Each round draws
+    `per_round` of `clients` clients without replacement; neighbouring data sets differ by a replaced client.
+
+    - `counts`: noise multiplier (noise deviation over sensitivity) → number of rounds.
 
     The bound is the Rényi bound by Wang, Balle & Kasiviswanathan 2019 (theorem 9; for the Gaussian, as in
     dp-accounting)."""

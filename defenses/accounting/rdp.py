@@ -31,12 +31,13 @@ _LARGE = 600.0  # exponents up to which double precision holds the exponential
 
 
 def epsilon(counts: Mapping[float, float], delta: float, *, q: float, old: bool) -> float:
-    """Return ε at δ = `delta` for Gaussian steps on Poisson samples, by Rényi differential privacy (RDP).
+    """Return an upper bound on ε at δ = `delta` for a sequence of Gaussian steps on Poisson samples, by Rényi
+    differential privacy (RDP).
 
     - `counts`: noise multiplier σ (noise deviation over sensitivity) → number of steps.
-    - `q`: sampling rate.
-    - `old`: True takes the minimum over orders α of RDP + ln(1/δ)/(α - 1), as the moments accountant. False takes
-      Canonne, Kamath & Steinke 2020, proposition 12, which is never larger."""
+    - `q`: sampling rate, the probability that a step uses a given example or client.
+    - `old`: conversion from RDP. True takes the minimum over orders α of RDP + ln(1/δ)/(α - 1), as the moments
+      accountant. False takes Canonne, Kamath & Steinke 2020, proposition 12, which is never larger."""
     if len(counts) > _MANY and min(counts) > 0:
         return converted(_interpolated(counts, q), delta, old=old)
     total = sum((count * rdp(q, sigma) for sigma, count in counts.items()), np.zeros(len(ORDERS)))
@@ -56,9 +57,11 @@ def _interpolated(counts: Mapping[float, float], q: float) -> NDArray[np.float64
 
 
 def converted(total: NDArray[np.float64], delta: float, *, old: bool) -> float:
-    """Convert a curve of Rényi differential privacy to ε at δ = `delta`. `total` is the curve over the orders `ORDERS`.
-    `old` True takes the moments accountant's conversion, min over orders α of RDP + ln(1/δ)/(α - 1); False a conversion
-    that is never larger."""
+    """Convert a curve of Rényi differential privacy to ε at δ = `delta`.
+
+    - `total` (order,): the curve, at the orders `ORDERS`.
+    - `old`: True takes the moments accountant's conversion, min over orders α of RDP + ln(1/δ)/(α - 1). False takes
+      Canonne, Kamath & Steinke 2020, proposition 12, which is never larger."""
     orders = np.array(ORDERS)
     of_order = total + math.log(1 / delta) / (orders - 1)
     if not old:
@@ -72,9 +75,10 @@ def _rdp(q: float, sigma: float) -> tuple[float, ...]:
 
 
 def rdp(q: float, sigma: float) -> NDArray[np.float64]:
-    """Return the Rényi differential privacy of a Gaussian step on a Poisson sample, over the orders α in `ORDERS`, if a
-    row is added or removed. `q` is the sampling rate, `sigma` the noise multiplier σ. q = 1 gives the plain Gaussian's
-    α/2σ², and σ = 0 gives infinity. Source: Mironov, Talwar & Zhang 2019."""
+    """Return the Rényi differential privacy of a Gaussian step on a Poisson sample, (order,), at the orders α in
+    `ORDERS`, if a row (an example or a client) is added or removed. `q` is the sampling rate, `sigma` the noise
+    multiplier σ (noise deviation over sensitivity). q = 1 gives the plain Gaussian's α/2σ², and σ = 0 gives infinity.
+    Source: Mironov, Talwar & Zhang 2019."""
     return np.array(_rdp(q, sigma))
 
 
@@ -113,7 +117,7 @@ def _fractional(q: float, sigma: float, order: float) -> float:
 
 def multiplicities(sigmas: Sequence[float], each: int) -> dict[float, int]:
     """Count the steps of each noise multiplier: multiplier → number of steps. `sigmas` are the multipliers of
-    successive periods (rounds), and each period has `each` steps."""
+    successive rounds or local steps; each entry counts `each` steps."""
     counts: dict[float, int] = {}
     for sigma in sigmas:
         counts[sigma] = counts.get(sigma, 0) + each
@@ -121,8 +125,8 @@ def multiplicities(sigmas: Sequence[float], each: int) -> dict[float, int]:
 
 
 def grouped(counts: Mapping[float, float]) -> dict[float, float]:
-    """Reduce `counts`, noise multiplier → number of steps, to at most 200 multipliers, for speed. Adjacent multipliers
-    are grouped, and the smallest counts for its group, so ε is never too small."""
+    """Reduce `counts`, noise multiplier → number of steps, to at most 200 multipliers, for the speed of an accountant.
+    Adjacent multipliers are grouped, and the smallest counts for its group, so ε is never too small."""
     ordered = sorted(counts)
     size = -(-len(ordered) // _MANY)
     return {

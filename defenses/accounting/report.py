@@ -22,13 +22,13 @@ _ADDED, _REMOVED, _REPLACED = "one added or removed", "one removed: its gradient
 
 
 def released(mechanism: Mechanism, sampling: Sampling, *, tensors: int, delta: float = DELTA) -> tuple[Epsilon, ...]:
-    """Return ε of the released models at δ = `delta`, by each convention: the actual sampling, idealised Poisson
-    sampling, and the paper's accounting at the actual and at the stated sampling rate.
+    """Return ε of the released models at δ = `delta`, an entry for each convention: the actual sampling, idealised
+    Poisson sampling, and the paper's accounting at the actual and at the stated sampling rate.
 
     - `mechanism`: the defense's noise and sensitivity.
     - `sampling`: use of examples and clients. Its number of rounds may be smaller than the number of noise multipliers
       in `mechanism`.
-    - `tensors`: number of the model's tensors."""
+    - `tensors`: number of the model's tensors, for a clip by tensor."""
     ours = (*_valid(mechanism, sampling, tensors, delta), _idealised(mechanism, sampling, tensors, delta))
     if not mechanism.paper:
         return ours
@@ -41,11 +41,12 @@ def released(mechanism: Mechanism, sampling: Sampling, *, tensors: int, delta: f
 def figures(
     sigma: float, *, q: float, steps: int, tensors: int = 1, uses: int = 1, delta: float = DELTA
 ) -> tuple[Epsilon, ...]:
-    """Return ε of a training by every convention (`Epsilon.convention`), for noise σ·C on the sum of examples'
-    gradients clipped to norm C.
+    """Return ε of a training, for noise σ·C on the sum of examples' gradients clipped to norm C. The result has an
+    entry for each convention: actual sampling, Poisson sampling, the paper's accounting, and an attacker inside the
+    rounds.
 
     - `sigma`: σ, the noise multiplier.
-    - `q`, `steps`: sampling rate, and number of steps.
+    - `q`, `steps`: sampling rate of an example in a step, and number of steps.
     - `tensors`: M, number of tensors; above 1, each tensor is clipped to C separately, so the sensitivity is √M·C.
     - `uses`: number of views of an example's gradient for an attacker inside the rounds, over the whole training.
     - `delta`: δ."""
@@ -57,9 +58,10 @@ def figures(
 
 
 def paper_epsilon(mechanism: Mechanism, sampling: Sampling, delta: float = DELTA) -> float:
-    """Return ε at δ = `delta` as the paper Fed-αCDP computes it, by the moments accountant. `mechanism.sigmas` count as
-    noise deviation over sensitivity, and `sampling.q` is the sampling rate. For clients the last step counts twice, as
-    in the paper."""
+    """Return ε of the released models at δ = `delta` as the paper Fed-αCDP computes it, by the moments accountant.
+
+    - `mechanism`: the defense's noise; its `sigmas` count as noise deviation over sensitivity.
+    - `sampling`: sampling rate and number of steps. For clients the last step counts twice, as in the paper."""
     counts = _steps(mechanism, sampling, 1.0)
     if mechanism.unit == "client":
         last = list(counts)[-1]
@@ -70,13 +72,13 @@ def paper_epsilon(mechanism: Mechanism, sampling: Sampling, delta: float = DELTA
 def at_tap(
     mechanism: Mechanism, stage: Stage, *, tensors: int, uses: int = 1, at: int = 0, delta: float = DELTA
 ) -> Epsilon | None:
-    """Return ε at δ = `delta` against an attacker inside a round with a view of the tensors after `stage`, and with
-    knowledge of the round's participants. None for a stage without protection, or if no ε is proved.
+    """Return ε at δ = `delta` against an attacker inside a round with a view of the tensors after `stage` (place in the
+    round), and with knowledge of the round's participants. None for a stage without protection, or if no ε is proved.
 
     - `mechanism`: the defense's noise and sensitivity.
-    - `tensors`: number of the model's tensors.
+    - `tensors`: number of the model's tensors, for a clip by tensor.
     - `uses`: number of the attacker's views of a row (an example's gradient or a client's update).
-    - `at`: index of the noise multiplier in `mechanism.sigmas`."""
+    - `at`: index of the attacked round's (or local step's) noise multiplier in `mechanism.sigmas`."""
     if stage not in mechanism.rows or mechanism.unproved:
         return None
     noise = mechanism.sigmas[min(at, len(mechanism.sigmas) - 1)] / _root(mechanism, tensors)

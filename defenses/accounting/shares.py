@@ -9,36 +9,37 @@ import numpy as np
 
 
 def upload_variance(rho: float, q: float = 0.0) -> float:
-    """Return the noise variance on a single upload in the defense NISS, in units of a client's noise variance: (1 -
-    q)(2 + ρ) + qρ. `rho` is ρ, the variance of the factor on a received noise share; `q` is the share of a client's
-    neighbours colluding with the server. Derived from NISS §V-B; the value at q = 0 is the noise in NISS's algorithm.
-    """
+    """Return the noise variance on a single upload in the defense NISS: (1 - q)(2 + ρ) + qρ, in units of a client's
+    noise variance. Derived from NISS §V-B; the value at q = 0 is the noise in NISS's algorithm.
+
+    - `rho`: ρ, variance of the random factor on a received noise share.
+    - `q`: share of a client's neighbours that collude with the server."""
     return (1 - q) * (2 + rho) + q * rho
 
 
 def aggregate_variance(rho: float) -> float:
     """Return the noise variance on the sum of uploads in the defense NISS, per client and in units of a client's noise
-    variance. The value equals `rho`, the variance of the factor on a received noise share (theorem 2); without the
-    exchange of shares the value would be 1."""
+    variance. The value equals `rho`, the variance of the random factor on a received noise share (NISS, theorem 2);
+    without the exchange of shares the value would be 1."""
     return rho
 
 
 def least_factor_variance(q: float) -> float:
-    """Return max(0, 2q - 1): the least variance ρ of the factor on a received noise share with which the defense NISS
-    leaves noise variance 1 on a single upload (theorem 3). `q` is the share of a client's neighbours colluding with the
-    server."""
+    """Return the least useful ρ, max(0, 2q - 1). ρ is the variance of the random factor on a received noise share in
+    the defense NISS; `q` is the share of a client's neighbours that collude with the server. From this ρ on, the noise
+    variance on a single upload is at least a client's own noise variance (NISS, theorem 3)."""
     return max(0.0, 2 * q - 1)
 
 
 def conditional_variance(rho: float, *, clients: int, shares: int, q: float = 0.0) -> float:
-    """Return the noise variance on an upload in the defense NISS for an adversary who knows the noise of all other
-    clients, as in differential privacy. The unit is a client's noise variance; the value is the variance left after the
-    best linear estimate.
+    """Return the noise variance left on an upload in the defense NISS, for an adversary with the noise of all other
+    clients. Differential privacy assumes this adversary, who subtracts the best linear estimate. The unit is a client's
+    noise variance.
 
-    - `rho`: ρ, variance of the factor on a received noise share. At ρ = 0 the result is 0.
+    - `rho`: ρ, variance of the random factor on a received noise share. At ρ = 0 the result is 0.
     - `clients`: K, number of clients in a round.
     - `shares`: v, number of shares and neighbours per client.
-    - `q`: share of colluding neighbours.
+    - `q`: share of a client's neighbours that collude with the server.
 
     Honest clients form a ring with (1 - q)·K members and (1 - q)·v neighbours on each side; neighbouring uploads
     correlate by -1/v. The covariance is circulant, so the variance is 1/mean(1/λ) over its eigenvalues λ."""

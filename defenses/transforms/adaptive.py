@@ -38,9 +38,9 @@ class AdaptiveClip(Transform):
     """True for s ← .9s + .1v and noise with deviation multiplier², as in the repository cited by Fed-αCDP."""
 
     def initial(self, shapes: Shapes) -> State:
-        """Return the state before round 0: mean a = 0 and spread s = √(h1·h2) for each coordinate, with the limits h1 =
-        `low` and h2 = `high`. The state stores s², or s if `as_cited`. `shapes` gives the shape of each tensor without
-        leading axes."""
+        """Return the state (memory) before round 0: mean a = 0 and spread s = √(h1·h2) for each coordinate, with the
+        limits h1 = `low` and h2 = `high`. The state stores s², or s if `as_cited`. `shapes`: name → shape of each
+        tensor without leading axes."""
         start = (self.low * self.high) ** (0.5 if self.as_cited else 1.0)
         return {_MEAN + name: torch.zeros(shape) for name, shape in shapes.items()} | {
             _SPREAD + name: torch.full(shape, start) for name, shape in shapes.items()
@@ -71,7 +71,8 @@ class AdaptiveClip(Transform):
 
     def noise(self, context: Context, state: State) -> AddedNoise:
         """Return the noise that attackers assume: variance (b·`multiplier`)² on each coordinate, with the coordinate's
-        scale b. The value is exact, because b follows from the state, which is public."""
+        scale b. The value is exact, because b follows from `state`, the memory before the transform, which is public.
+        `context`: place in the training."""
         of_client = self.owner == "client"
         _, widths = self._scales(state, int(of_client))
         variance = {name: (self._deviation * width).square() for name, width in widths.items()}

@@ -43,7 +43,8 @@ class Clip(Transform):
 
 
 def clip_factors(norms: Tensors, bound: float | Tensor, per: Literal["tensor", "flat"]) -> dict[str, Tensor]:
-    """Return the factors min(1, C/‖g‖) by which a clip shortens each tensor g of each row, name → (*lead).
+    """Return the factors min(1, C/‖g‖) by which a clip shortens each tensor g of each row (a client or an example):
+    name → (*lead), with the leading axes *lead.
 
     - `norms`: norm of each tensor and row, name → (*lead).
     - `bound`: C, a number or (*lead).

@@ -46,8 +46,9 @@ class Compensate(Transform):
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """Return the output for candidates `tensors`, under the directions P that the server kept: C·P·Pᵀ, with the
-        candidate as a matrix C. The rows of the attacked reading `observed` lie in the span of P, so P is computed from
-        them. The last row is left out for P, because it was cut off with the padding."""
+        candidate as a matrix C. The rows of the attacked reading `observed`, as a matrix, lie in the span of P, so P is
+        computed from these rows. The last row is left out for P, because it was cut off with the padding. `context`:
+        place in the training."""
         width, height = self._size(flattened(tensors, context.lead).shape[-1])
         c, seen = (self._matrix(flattened(each, context.lead), width, height) for each in (tensors, observed))
         shown = seen[..., :-1, :].detach()

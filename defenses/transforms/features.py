@@ -22,7 +22,7 @@ _GREY = 0.5  # value of the grey picture, whose Jacobian is known
 
 def linear(model: nn.Module, layer: str) -> str:
     """Return the name of the linear layer `layer` in `model`; an empty `layer` means the last linear layer. Raises
-    `ValueError` if there is none."""
+    `ValueError` if the model has no such layer."""
     layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     if layer and layer not in layers:
         raise ValueError(f"no linear layer {layer!r}; there are {', '.join(layers) or 'none'}")
@@ -33,15 +33,18 @@ def linear(model: nn.Module, layer: str) -> str:
 
 def feature_sensitivity(local: Local, layer: str) -> Tensor:
     """Return how much each input feature of a linear layer reveals about the example: ‖∂r_i/∂x‖/|r_i| for example x and
-    feature r_i, (client, example, feature); ∞ for r_i = 0. A small value means a revealing feature. `local` holds model
-    and examples, and `layer` names the layer."""
+    feature r_i, (client, example, feature); ∞ for r_i = 0. A small value means a revealing feature. `local`: model,
+    weights and examples of the clients; `layer`: name of the layer."""
     return _of_clients(local, layer, lambda shared: _whole)
 
 
 def sensitivity_about(local: Local, layer: str, count: int) -> Tensor:
-    """Return an approximation of `feature_sensitivity` for `layer`, fast enough for an attacker's search: (client,
-    example, feature). It serves to select the `count` smallest values: values near the `count`-th smallest are exact;
-    values surely below are 0, values surely above are ∞.
+    """Return an approximation of `feature_sensitivity`, ‖∂r_i/∂x‖/|r_i| for example x and feature r_i, fast enough for
+    an attacker's search: (client, example, feature). It serves to select the `count` smallest values: values near the
+    `count`-th smallest are exact; values surely below are 0, values surely above are ∞.
+
+    - `local`: model, weights and examples of the clients.
+    - `layer`: name of the linear layer with the input features r.
 
     A whole Jacobian takes ten times as long as the gradients. Products with random directions therefore estimate the
     norm of each Jacobian row, and only rows near the `count`-th smallest are differentiated. If all clients have the

@@ -41,15 +41,17 @@ class RememberUnsent(Transform):
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State]:
         """Return the output for candidates `tensors` with a gradual transition from unsent to sent, for an attacker's
-        search, and the new memory. The output is `KeepLargest.smoothed` of p, the sum of memory and gradient; the new
-        memory is p minus the output. `width` is the relative width of the transition."""
+        search, and the new memory. The output is a gradual version of the largest coordinates of p, the sum of memory
+        (`state`) and gradient; the new memory is p minus the output. `width` is the relative width of the transition,
+        `context` the place in the training."""
         whole = {name: tensor + state[name].to(tensor) for name, tensor in tensors.items()}
         sent, _ = KeepLargest(share=self.share).smoothed(whole, state, context, width)
         return sent, {name: (value - sent[name]).detach() for name, value in whole.items()}
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
         """Return the output for candidates `tensors` in round 0: the candidate at the coordinates that the attacked
-        reading `observed` keeps. None in later rounds: the memory m is then not 0, and attackers do not know it."""
+        reading `observed` keeps. None in later rounds: the memory m is then not 0, and attackers do not know it.
+        `context`: place in the training, with the round."""
         if context.round:
             return None
         return KeepLargest(share=self.share).simulate(tensors, observed, context)

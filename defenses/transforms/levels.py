@@ -57,14 +57,16 @@ class StochasticLevels(Transform):
         }
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the candidate gradients averaged over the random rounding: the candidates after the limit `clip`,
-        because rounding is unbiased."""
+        """Return the candidate gradients `tensors` averaged over the random rounding, and the unchanged `state`. The
+        average is the candidates after the limit `clip`, because rounding is unbiased. `context`: place in the
+        training."""
         return self._limited(tensors, context.lead), state
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
         """Return the log likelihood of the rounded values in the reading `observed` (the attacked update) for each row
         (client or example) of the candidates `tensors`: log(1 - |g/τ - m|), summed over coordinates. g is the
         candidate's coordinate; m is the reading's integer level at that coordinate, and τ the reading's step.
+        `context`: place in the training.
 
         Above |g/τ - m| = 0.9 the function continues along its tangent: a gradient search then has a derivative also for
         a candidate that cannot have sent m. Only `log_density` uses the information that τ gives on the candidate's
@@ -81,7 +83,7 @@ class StochasticLevels(Transform):
         """Return the logarithm of the density of the reading `observed` (the attacked update) under each candidate in
         `tensors`, for each row (client or example). The value is `log_likelihood`, but without continuation along the
         tangent, plus a term for the step τ. The reading reveals τ, so this term excludes candidates with another τ. A
-        level that the candidate cannot send counts log 10⁻⁶."""
+        level that the candidate cannot send counts log 10⁻⁶. `context`: place in the training."""
         total = None
         for name, tensor in tensors.items():
             apart, off = self._apart(tensor, observed[name].detach(), context.lead)
@@ -91,14 +93,15 @@ class StochasticLevels(Transform):
         return total
 
     def variance_at(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
-        """Return the exact variance of the rounding error of each coordinate g: τ²·p(1 - p), name → (*lead, *shape). τ
-        is the step, and p the fractional part of g/τ."""
+        """Return the exact variance of the rounding error of each coordinate g in `tensors`: τ²·p(1 - p), name →
+        (*lead, *shape), with the leading axes *lead. τ is the step, and p the fractional part of g/τ. `context`: place
+        in the training."""
         levels = self._levels(tensors, context)
         return {name: tau.square() * chance * (1 - chance) for name, (tau, _, chance) in levels.items()}
 
     def outcomes(self, tensors: Tensors, context: Context) -> Outcomes:
-        """Return the two values that each coordinate may take, with their probabilities: the adjacent multiples of the
-        step τ below and above the coordinate."""
+        """Return the two values that each coordinate of `tensors` may take, with their probabilities: the adjacent
+        multiples of the step τ below and above the coordinate. `context`: place in the training."""
         levels = self._levels(tensors, context)
         return Outcomes(
             values={name: torch.stack([tau * below, tau * (below + 1)]) for name, (tau, below, _) in levels.items()},
@@ -109,7 +112,8 @@ class StochasticLevels(Transform):
         """Return the noise that an attacker assumes before a reading (observed update): the upper bound τ²/4 on the
         rounding variance. The step τ is then unknown: the bound takes twice the largest τ among public examples'
         gradients, or τ = 1 without public data. A larger update exceeds the bound. `log_likelihood` and `log_density`
-        take τ from the reading instead."""
+        take τ from the reading instead. `context` is the place in the training, with the public data; `state` is not
+        used."""
         steps = self._public_steps(context)
         if steps is None:
             return AddedNoise(variance=0.25, bound=True)
@@ -192,7 +196,7 @@ class StochasticLevels(Transform):
 
 def public_gradients(context: Context) -> Mapping[str, Tensor] | None:
     """Return the gradients of a few public examples at the round's weights, name → (example, *shape); None without
-    public data."""
+    public data. `context`: place in the training, with weights and public data."""
     public = context.setting.public
     if public is None or not len(public.inputs):
         return None

@@ -43,8 +43,9 @@ class KeepLargest(Transform):
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State]:
         """Return the output for candidates `tensors` with a gradual transition from dropped to kept, for an attacker's
-        search, and `state`. A coordinate g becomes κ·g·sigmoid((|g|/t - 1)/`width`), with t the least kept magnitude.
-        The factor κ of each row makes the squared distance to the masked row least."""
+        search, and the unchanged `state`. A coordinate g becomes κ·g·sigmoid((|g|/t - 1)/`width`), with t the least
+        kept magnitude; `width` is relative to t. The factor κ of each row (a client or an example) makes the squared
+        distance to the masked row least. `context`: place in the training."""
         vectors = flattened(tensors, context.lead)
         kept = max(1, vectors.shape[-1] - round(self.share * vectors.shape[-1]))
         least = vectors.abs().topk(kept, dim=-1).values[..., -1:]
@@ -56,7 +57,7 @@ class KeepLargest(Transform):
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """Return the output for candidates `tensors`, under the mask that the attacked reading `observed` shows: the
         candidate at the reading's nonzero coordinates. At other coordinates, the result is the candidate's excess over
-        the least kept magnitude: a zeroed value cannot exceed it."""
+        the least kept magnitude: a zeroed value cannot exceed it. `context`: place in the training."""
         kept = {name: observed[name] != 0 for name in tensors}
         least = _least_kept(_masked(tensors, kept), observed, context.lead)
         return {
@@ -112,8 +113,9 @@ class KeepRandom(Transform):
         return ("zeros",)
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the output for candidates `tensors`, averaged over the random mask: each coordinate above the
-        threshold, times its probability to be kept."""
+        """Return the output for candidates `tensors`, averaged over the random mask, and the unchanged `state`. The
+        average is each coordinate above the threshold, times its probability to be kept. `context`: place in the
+        training."""
         above = {name: (tensor.abs() > self.threshold).to(tensor) for name, tensor in tensors.items()}
         return self._in_mean(tensors, above, context.lead), state
 
@@ -121,16 +123,18 @@ class KeepRandom(Transform):
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State] | None:
         """Return the output for candidates `tensors`, averaged over the random mask, with a gradual threshold for an
-        attacker's search, and `state`. sigmoid((|g|/`threshold` - 1)/`width`) replaces the decision |g| > `threshold`
-        for each coordinate g. None for threshold 0, because no transition is needed."""
+        attacker's search, and the unchanged `state`. sigmoid((|g|/`threshold` - 1)/`width`) replaces the decision |g| >
+        `threshold` for each coordinate g; `width` is relative to the threshold. None for threshold 0, because no
+        transition is needed. `context`: place in the training."""
         if not self.threshold:
             return None
         above = {name: gradual(tensor, tensor.new_tensor(self.threshold), width) for name, tensor in tensors.items()}
         return self._in_mean(tensors, above, context.lead), state
 
     def outcomes(self, tensors: Tensors, context: Context) -> Outcomes:
-        """Return the two values that each coordinate may take: zero, and the coordinate itself. The number of kept
-        coordinates is fixed, so coordinates depend on each other a little; this is neglected."""
+        """Return the two values that each coordinate of `tensors` may take, with their probabilities: zero, and the
+        coordinate itself. The number of kept coordinates is fixed, so coordinates depend on each other a little; this
+        is neglected. `context`: place in the training."""
         above = {name: (tensor.abs() > self.threshold).to(tensor) for name, tensor in tensors.items()}
         chances = self._chances(above, context.lead)
         return Outcomes(
@@ -151,7 +155,7 @@ class KeepRandom(Transform):
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """Return the output for candidates `tensors`, under the mask that the attacked reading `observed` shows: the
-        candidate at the reading's nonzero coordinates, and zero at the others."""
+        candidate at the reading's nonzero coordinates, and zero at the others. `context`: place in the training."""
         return _masked(tensors, {name: observed[name] != 0 for name in tensors})
 
 
@@ -172,7 +176,7 @@ def _first(scores: Tensors, share: float, lead: int) -> dict[str, Tensor]:
 
 def gradual(tensor: Tensor, threshold: Tensor, width: float) -> Tensor:
     """Return a gradual version of the decision |g| > t for each coordinate g in `tensor`, with t = `threshold`:
-    sigmoid((|g|/t - 1)/`width`), in [0, 1]."""
+    sigmoid((|g|/t - 1)/`width`), in [0, 1]. `width` is the transition's width relative to t."""
     return torch.sigmoid((tensor.abs() / threshold.clamp_min(torch.finfo(tensor.dtype).tiny) - 1) / width)
 
 

@@ -29,12 +29,12 @@ class Noise(Additive):
     """Base class for additive noise with public distribution and variance."""
 
     law: ClassVar[Law]
-    """Distribution of the noise."""
+    """Distribution of the noise: "gaussian" or "laplace"."""
 
     @abstractmethod
     def variance(self, context: Context) -> float:
-        """Return the noise variance per noised coordinate in the round of `context`, in squared units of the
-        tensors."""
+        """Return the noise variance per noised coordinate, in squared units of the tensors. `context`: place in the
+        training, with the round for a schedule."""
 
     def noise(self, context: Context, state: State) -> AddedNoise:
         return AddedNoise(law=self.law, variance=self.variance(context))

@@ -51,6 +51,6 @@ class QuantileClip(Transform):
 
     def noise(self, context: Context, state: State) -> AddedNoise:
         """Return the noise that attackers assume: variance (`multiplier`·C)² on each coordinate, for the current bound
-        C, averaged over clients."""
+        C in `state`, averaged over clients. `context`: place in the training."""
         bound = state["bound"]
         return AddedNoise(variance=(self.multiplier * float(bound.mean())) ** 2)

@@ -48,15 +48,16 @@ class PruneRepresentation(Transform):
         return ("zeros",)
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the output for candidates `tensors`, and `state`: each candidate's gradient without the columns of its
-        most revealing features. For the gradients of a search (tensors with `requires_grad`), the faster
-        `sensitivity_about` selects the features."""
+        """Return the output for candidates `tensors`, and the unchanged `state`: each candidate's gradient without the
+        columns of its most revealing features. For the gradients of a search (tensors with `requires_grad`), the faster
+        `sensitivity_about` selects the features. `context`: place in the training, with the examples behind the
+        gradients."""
         searching = any(value.requires_grad for value in tensors.values())
         return self._pruned(tensors, context, searching=searching), state
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """Return the output for candidates `tensors`, under the pruning that the attacked reading `observed` shows: the
-        candidate without the columns that are zero in the reading."""
+        candidate without the columns that are zero in the reading. `context`: place in the training."""
         name = self._defended(tensors, context.lead)
         shown = (observed[name] != 0).any(-2, keepdim=True)
         return {**tensors, name: torch.where(shown, tensors[name], 0.0)}

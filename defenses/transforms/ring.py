@@ -46,11 +46,12 @@ class Ring:
 
     @property
     def senders(self) -> int:
-        """Number of clients in a round without dummies, K - k."""
+        """Number of clients in a round without the attacker's own clients, K - k."""
         return self.clients - self.dummies
 
     @property
     def step(self) -> float:
+        """Size of a step, 2c/2^b: the difference of values rounded to neighbouring integers."""
         return 2 * self.clip / 2.0**self.bits
 
     def reduced(self, integers: Tensor) -> Tensor:
@@ -94,22 +95,23 @@ class MaskInRing(Transform):
         return masked
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the output for candidates `tensors`, averaged over rounding and masks: the candidate limited to [-c,
-        c], with c = `ring.clip`. The mean over a round's uploads is centred at this value. For a single upload the
-        value has no meaning, because the upload has no information on the candidate."""
+        """Return the output for candidates `tensors`, averaged over rounding and masks, and the unchanged `state`. The
+        average is the candidate limited to [-c, c], with c = `ring.clip`. The mean over a round's uploads is centred at
+        this value. For a single upload the value has no meaning, because the upload has no information on the
+        candidate. `context`: place in the training."""
         ring = self.ring
         return {name: tensor.clamp(-ring.clip, ring.clip) for name, tensor in tensors.items()}, state
 
     def noise(self, context: Context, state: State) -> AddedNoise:
         """Return the noise that attackers assume, for a single upload and for the mean over a round's K clients. An
         upload has the variance of a uniform integer modulo R, (R² - 1)/12 squared steps. The mean has only the rounding
-        noise, at most 1/(4K) squared steps."""
+        noise, at most 1/(4K) squared steps. `context`: place in the training; `state` is not used."""
         square = self.ring.step**2
         return AddedNoise(variance=square * (4.0**self.ring.width - 1) / 12, of_mean=square / (4 * self.ring.senders))
 
     def log_likelihood(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor:
-        """Return 0 for each row, (row,): the masked upload `observed` has the same distribution for all candidates in
-        `tensors`."""
+        """Return 0 for each row (client), (row,): the masked upload `observed` has the same distribution for all
+        candidates in `tensors`. `context`: place in the training."""
         first = next(iter(tensors.values()))
         return 0 * first.flatten(context.lead).sum(-1).reshape(first.shape[: context.lead])
 

@@ -27,14 +27,14 @@ class SensitivityNoise(Additive):
     batchwise: ClassVar[bool] = True
 
     multiplier: float | Schedule
-    """σ, a number or a schedule."""
+    """σ, a number or a schedule over time."""
     bound: float
     """C, the largest possible S."""
     measure: Measure = "max"
     """`max`: S is the largest tensor norm in the batch. `mean-of-largest`: S is the mean over examples of each
     example's largest tensor norm, limited to [.1, 32] (the authors' code)."""
     share: float = 1.0
-    """Factor on the deviation."""
+    """Factor on the noise deviation at stage `step`, such as 1/B for noise divided by the batch size B."""
     by: Literal["round", "step"] = "round"
     """Unit of time for a schedule of σ: rounds or local steps."""
 
@@ -47,21 +47,22 @@ class SensitivityNoise(Additive):
         return rescaled(tensors, Scaling({}, size), context)
 
     def by_norms(self, norms: Tensors, context: Context) -> Scaling:
-        """Return the noise deviation σ·S on each example, with factors of 1 (no clipping). S follows from `norms`, name
-        → (*lead)."""
+        """Return the noise deviation σ·S on each example, with factors of 1 (no clipping). S follows from `norms`, the
+        tensors' norms for each example: name → (client, example). `context`: place in the training, with the time for a
+        schedule."""
         first = next(iter(norms.values()))
         size = self._sigma(context) * self._sensitivity(norms)
         return Scaling({}, size[:, None].expand(first.shape))
 
     def noise(self, context: Context, state: State) -> AddedNoise:
         """Return the noise that attackers assume: the largest possible variance, for S = `bound`. The actual scale S
-        follows from the gradient norms in the batch."""
+        follows from the gradient norms in the batch. `context`: place in the training; `state` is not used."""
         return AddedNoise(variance=(self._sigma(context) * self.share * self.bound) ** 2, bound=True)
 
     def log_density(self, tensors: Tensors, observed: Tensors, context: Context) -> Tensor | None:
         """Return the logarithm of the density of the reading `observed` (the attacked update) under each candidate g in
         `tensors`: N(g, σ²S²), with the scale S computed from the norms of g. None for batches with several examples,
-        because S depends on all of them."""
+        because S depends on all of them. `context`: place in the training."""
         if context.setting.batch > 1:
             return None
         own = {name: value.reshape(len(value), 1) for name, value in norms(tensors, context.lead).items()}

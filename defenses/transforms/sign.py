@@ -33,9 +33,9 @@ class ScaledSign(Transform):
         self, tensors: Tensors, state: State, context: Context, width: float
     ) -> tuple[dict[str, Tensor], State]:
         """Return the output for candidates `tensors` with a gradual transition between the signs, for an attacker's
-        search, and `state`. A coordinate g becomes κ·s·tanh(g/(`width`·s)), with the tensor's scale s = ‖g‖₁/n over its
-        n coordinates. The factor κ makes the squared distance to s·sign(g) least: for large widths, the result is the
-        best linear approximation."""
+        search, and the unchanged `state`. A coordinate g becomes κ·s·tanh(g/(`width`·s)), with the tensor's scale s =
+        ‖g‖₁/n over its n coordinates; `width` is relative to s. The factor κ makes the squared distance to s·sign(g)
+        least: for large widths, the result is the best linear approximation. `context`: place in the training."""
         soft = {}
         for name, tensor in tensors.items():
             scale = _scale(tensor, context.lead)
@@ -49,8 +49,8 @@ class ScaledSign(Transform):
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """Return the output for candidates `tensors`, under the signs that the attacked reading `observed` shows: the
         candidate's scale times the reading's signs, plus the candidate itself at coordinates with a wrong sign. The
-        truth has no wrong sign. The added part has a derivative that leads a search to the right signs; the derivative
-        of the transform itself is zero, except for the scale."""
+        true gradient has no wrong sign. The added part has a derivative that leads a search to the right signs; the
+        derivative of the transform itself is zero, except for the scale. `context`: place in the training."""
         simulated = {}
         for name, tensor in tensors.items():
             sign = observed[name].detach().sign()

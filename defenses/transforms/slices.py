@@ -13,8 +13,8 @@ from bench.defenses.transforms.rows import flattened, unflattened
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceNoise(Transform):
-    """Add N(0, `deviation`²) to `count` slices (ranges of coordinates) of each row, drawn at random by reservoir
-    sampling (Risk-balanced algorithm 1)."""
+    """Add N(0, `deviation`²) to `count` slices (ranges of coordinates) of each row (a client's tensors). The slices are
+    drawn by reservoir sampling (Risk-balanced algorithm 1)."""
 
     random: ClassVar[bool] = True
 
@@ -23,7 +23,7 @@ class SliceNoise(Transform):
     count: int
     """Number of slices with noise."""
     deviation: float
-    """Noise deviation."""
+    """Noise deviation on the coordinates of a slice with noise."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= len(self.ends):
@@ -44,14 +44,15 @@ class SliceNoise(Transform):
 
     def noise(self, context: Context, state: State) -> AddedNoise:
         """Return the noise that attackers assume: the variance on a coordinate, averaged over the random choice of the
-        slices (ranges of coordinates) with noise. The noise is not Gaussian, since most coordinates have none."""
+        slices (ranges of coordinates) with noise. The noise is not Gaussian, since most coordinates have none.
+        `context`: place in the training; `state` is not used."""
         return AddedNoise(variance=self.deviation**2 * self.count / len(self.ends))
 
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor]:
         """Return the output for candidates `tensors`: the candidate, with the values of the attacked reading `observed`
         in the `count` slices that fit worst. These slices add 0 to the squared distance between output and reading,
-        which is the least over all choices of noised slices (least trimmed squares). For the truth, the remaining
-        slices are those without noise."""
+        which is the least over all choices of noised slices (least trimmed squares). For the true gradient, the
+        remaining slices are those without noise. `context`: place in the training."""
         seen, candidate = flattened(observed, context.lead), flattened(tensors, context.lead)
         squares = torch.split((candidate.detach() - seen).square(), self._sizes(), dim=-1)
         farthest = torch.stack([part.sum(-1) for part in squares], dim=-1).topk(self.count, dim=-1).indices

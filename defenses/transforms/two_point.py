@@ -37,8 +37,8 @@ class TwoPoint(Transform):
 
     @property
     def stretch(self) -> float:
-        """κ = (e^ε + 1)/(e^ε - 1): the distance between a report and the centre c of the range, divided by the half
-        width r."""
+        """κ = (e^ε + 1)/(e^ε - 1): the distance between a report and the centre c of the weights' range, divided by the
+        range's half width r."""
         return 1 / math.tanh(self.epsilon / 2)
 
     def apply(self, tensors: Tensors, context: Context) -> dict[str, Tensor]:
@@ -54,7 +54,8 @@ class TwoPoint(Transform):
         return reports
 
     def expected(self, tensors: Tensors, state: State, context: Context) -> tuple[dict[str, Tensor], State]:
-        """Return the candidates' updates averaged over the random reports: updates that lead to the clipped weights."""
+        """Return the candidate updates `tensors` averaged over the random reports, and the unchanged `state`: updates
+        that lead to the clipped weights. `context`: place in the training, with the round's weights."""
         start = {name: value.to(tensors[name]) for name, value in _weights(context).items()}
         return {
             name: (value - self._clipped(tensors[name], value, context)) / context.setting.weight_step
@@ -65,7 +66,7 @@ class TwoPoint(Transform):
         """Return the log likelihood of the reports `observed` for each row (client) of the candidates `tensors`: log(1
         + s·(w - c)/(rκ)) minus its maximum log(1 + 1/κ), summed over the reports. s is the sign of a report, w the
         candidate's weight, c and r the centre and half width of the range, and κ the factor `stretch`. A tensor with r
-        = 0 adds no information."""
+        = 0 adds no information. `context`: place in the training, with the round's weights."""
         total: Tensor | None = None
         for name, value in _weights(context).items():
             start = value.to(tensors[name])
@@ -84,7 +85,7 @@ class TwoPoint(Transform):
     def noise(self, context: Context, state: State) -> AddedNoise:
         """Return the noise that attackers assume: the upper bound (rκ/`weight_step`)² on the variance for each tensor.
         r is the half width of the weights' range, and κ the factor `stretch`. The bound exceeds the variance by at most
-        a share 1/κ²."""
+        a share 1/κ². `context` is the place in the training, with the round's weights; `state` is not used."""
         scale = (self.stretch / context.setting.weight_step) ** 2
         return AddedNoise(
             variance={

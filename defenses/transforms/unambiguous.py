@@ -62,8 +62,9 @@ class SendUnambiguous(Transform):
     ) -> tuple[dict[str, Tensor], State] | None:
         """Return the output for candidates `tensors` with a gradual transition from held to sent, for an attacker's
         search, and the new state. A coordinate's output is r·sigmoid((r²/(α·v) - 1)/`width`); the rest of r stays held.
-        r is the coordinate's sum of held gradients, v its sum of squares, and α the `threshold`. None for α = 0,
-        because every coordinate is then sent, and without the examples' gradients."""
+        r is the coordinate's sum of held gradients, v its sum of squares (both in `state`), and α the `threshold`. None
+        for α = 0, because every coordinate is then sent, and without the examples' gradients. `width` is relative to
+        the threshold, `context` the place in the training."""
         if context.examples is None or not self.threshold:
             return None
         sent, after = {}, dict(state)
@@ -84,7 +85,8 @@ class SendUnambiguous(Transform):
     def simulate(self, tensors: Tensors, observed: Tensors, context: Context) -> dict[str, Tensor] | None:
         """Return the output for candidates `tensors` in a client's first step: the candidate at the coordinates that
         the attacked reading `observed` shows as sent (nonzero), and zero at the others. None for later steps, because
-        the sum r is then unknown to the attacker."""
+        the sum r of held gradients is then unknown to the attacker. `context`: place in the training, with round and
+        step."""
         if context.round or context.step:
             return None
         return {name: torch.where(observed[name] != 0, value, 0.0) for name, value in tensors.items()}
